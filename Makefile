@@ -1,0 +1,48 @@
+# make run, make test, make check, make bench: each sets up what it needs.
+PYTHON ?= python3
+PORT ?=
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.run-ready
+DEV_STAMP := $(VENV)/.dev-ready
+
+.PHONY: run test check bench lock clean matrix
+
+run: $(RUN_STAMP)
+	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
+
+test: $(DEV_STAMP)
+	@$(BIN)/python -m pytest
+
+check: $(DEV_STAMP)
+	@$(BIN)/ruff check src tests bench tools
+	@$(BIN)/ruff format --check src tests bench tools
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python tools/size_check.py
+
+bench: $(DEV_STAMP)
+	@$(BIN)/python -m bench
+
+lock: $(DEV_STAMP)
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build --group dev pyproject.toml -o requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) dist build
+
+$(BIN)/python:
+	@$(PYTHON) -m venv $(VENV)
+
+$(RUN_STAMP): requirements.lock pyproject.toml | $(BIN)/python
+	@echo "Installing dragoman (once)..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV_STAMP): requirements-dev.lock pyproject.toml | $(BIN)/python
+	@echo "Installing test dependencies (once)..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@ $(RUN_STAMP)

@@ -1,0 +1,3 @@
+"""dragoman: an LLM protocol gateway."""
+
+__version__ = "0.1.0"

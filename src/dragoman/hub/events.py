@@ -1,0 +1,110 @@
+"""A reply as it happens: `Started (Opened (Delta | Sealed | Cited)* Closed)* Used* (Ended | Failed)`.
+
+Blocks may interleave.
+"""
+
+from enum import Enum
+
+from msgspec import Raw, Struct
+
+from dragoman.hub.failure import Failure
+from dragoman.hub.opaque import Opaque
+from dragoman.hub.request import Citation, Json
+from dragoman.hub.usage import Usage
+
+
+class Stop(Enum):
+    END = "end"
+    STOP_SEQUENCE = "stop_sequence"
+    LENGTH = "length"
+    CONTEXT_FULL = "context_full"
+    TOOL = "tool"
+    FILTERED = "filtered"  # refused or cut by a content policy
+    PAUSE = "pause"  # the vendor wants to be asked to go on
+
+
+class TextBlock(Struct, frozen=True, tag="text"):
+    pass
+
+
+class RefusalBlock(Struct, frozen=True, tag="refusal"):
+    pass
+
+
+class ThinkingBlock(Struct, frozen=True, tag="thinking"):
+    raw: bool = False
+
+
+class CallBlock(Struct, frozen=True, tag="call"):
+    id: str
+    name: str
+    custom: bool = False
+    namespace: str | None = None
+
+
+class HostedBlock(Struct, frozen=True, tag="hosted"):
+    """What a vendor-run tool did, told whole when it opens; no deltas follow."""
+
+    id: str
+    kind: str  # web_search, code_execution, mcp, or the vendor's own name
+    input: dict[str, Json] = {}
+    results: tuple[Citation, ...] | None = None
+    raw: Json = None
+
+
+Block = TextBlock | RefusalBlock | ThinkingBlock | CallBlock | HostedBlock
+
+
+class Started(Struct, frozen=True, tag="started"):
+    id: str  # the upstream's id of the reply; "" when it gave none
+    model: str
+    usage: Usage | None = None  # what is known of the input already
+
+
+class Opened(Struct, frozen=True, tag="opened"):
+    block: int
+    what: Block
+
+
+class Delta(Struct, frozen=True, tag="delta"):
+    """More of a block's text: words, thoughts, a refusal, or a tool call's arguments."""
+
+    block: int
+    text: str
+    logprobs: Raw | None = None  # a JSON array of {token, logprob, bytes, top_logprobs}
+
+
+class Sealed(Struct, frozen=True, tag="sealed"):
+    """The whole opaque value of a thinking block; at most once per block."""
+
+    block: int
+    opaque: Opaque
+
+
+class Cited(Struct, frozen=True, tag="cited"):
+    block: int
+    citation: Citation
+
+
+class Closed(Struct, frozen=True, tag="closed"):
+    block: int
+
+
+class Used(Struct, frozen=True, tag="used"):
+    """Usage so far: the last one wins, they are never summed."""
+
+    usage: Usage
+
+
+class Ended(Struct, frozen=True, tag="ended"):
+    stop: Stop
+    sequence: str | None = None  # the stop sequence that was hit
+    category: str | None = None  # of a refusal
+    explanation: str | None = None
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    failure: Failure
+
+
+Event = Started | Opened | Delta | Sealed | Cited | Closed | Used | Ended | Failed

@@ -1,0 +1,50 @@
+"""What can go wrong, in one closed set of kinds that every protocol reads its errors into and renders from."""
+
+from enum import Enum
+
+from msgspec import Struct
+
+
+class Kind(Enum):
+    BAD_REQUEST = "bad_request"  # the client's request is wrong, or asks for what cannot be had here
+    TOO_LARGE = "too_large"
+    AUTH = "auth"  # the client's own key
+    CREDENTIAL = "credential"  # the gateway's credential was refused upstream
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
+    QUOTA = "quota"
+    RATE_LIMITED = "rate_limited"
+    OVERLOADED = "overloaded"
+    CONTEXT_TOO_LONG = "context_too_long"
+    REFUSED = "refused"  # by the vendor's content policy
+    TIMEOUT = "timeout"
+    TRUNCATED = "truncated"  # the stream ended without its terminal event
+    CORRUPT = "corrupt"  # bytes that cannot be read
+    LOST = "lost"  # the connection failed or broke
+    UPSTREAM = "upstream"  # the upstream failed on its own account
+    BUG = "bug"  # ours
+
+
+class Failure(Struct, frozen=True):
+    kind: Kind
+    message: str
+    status: int | None = None  # the upstream's HTTP status, where there was one
+    code: str | None = None  # the vendor's own error code, in its spelling
+    at: str | None = None  # JSON pointer to the field at fault
+    retry_after: float | None = None  # seconds
+    retried: bool = False  # we have tried again already: the client need not
+    detail: dict[str, object] | None = None  # goes out as error.details where the protocol has such a place
+
+
+class Refused(Exception):
+    """A failure known before anything was sent upstream or to the client."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def refuse(at: str, message: str, *, code: str | None = None) -> Refused:
+    """The 400 that names the field."""
+    return Refused(Failure(Kind.BAD_REQUEST, message, code=code, at=at))

@@ -1,0 +1,47 @@
+"""Reasoning that only its issuer can read, and the envelope in which it travels through other protocols' clients."""
+
+import base64
+import binascii
+from enum import Enum
+
+import msgspec
+from msgspec import Struct
+
+TAG = "dgm1."
+
+
+class Form(Enum):
+    SIGNATURE = "signature"  # vouches for a visible text (Messages, Kiro)
+    REDACTED = "redacted"  # stands in place of a text (Messages, Kiro)
+    ENCRYPTED = "encrypted"  # a whole reasoning item (Responses)
+    DETAIL = "detail"  # one entry of reasoning_details, as JSON (Chat as OpenRouter speaks it)
+
+
+class Opaque(Struct, frozen=True):
+    issuer: str  # who alone can read it: a vendor, or a configured provider's name
+    form: Form
+    payload: str
+    model: str = ""
+    text: str = ""  # the text that it vouches for, where the client's visible slot may not return it exactly
+
+
+def seal(opaque: Opaque, text: str = "") -> str:
+    """The envelope as one opaque token; `text` is carried along when the client may not return it exactly."""
+    value = msgspec.structs.replace(opaque, text=text) if text else opaque
+    return TAG + base64.urlsafe_b64encode(msgspec.msgpack.encode(value)).decode().rstrip("=")
+
+
+def unseal(token: str) -> Opaque | None:
+    """What an envelope holds; None when it is not one of ours."""
+    if not token.startswith(TAG):
+        return None
+    body = token[len(TAG) :]
+    try:
+        return msgspec.msgpack.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Opaque)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        return None
+
+
+def read_slot(token: str, form: Form, issuer: str) -> Opaque:
+    """What a client's opaque slot holds: our envelope, or the native value of that protocol's own vendor."""
+    return unseal(token) or Opaque(issuer=issuer, form=form, payload=token)

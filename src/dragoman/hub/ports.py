@@ -1,0 +1,72 @@
+"""The records that a protocol and a provider are: data and functions, no base classes."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+
+from dragoman.hub.events import Event, Started
+from dragoman.hub.failure import Failure
+from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import Target
+from dragoman.hub.request import Request
+from dragoman.hub.stage import Stage
+
+
+class Asked(Struct, frozen=True):
+    """What an encoder must know of the request that it answers. Clock and chance are handed in."""
+
+    request: Request
+    model: str  # the name the client asked for
+    created: int  # seconds since the epoch
+    mint: Callable[[str], str]  # prefix -> a fresh id
+    responses_done: bool = True  # whether a Responses stream ends with [DONE]
+
+
+class Issuer(Struct, frozen=True):
+    """Who answers: stamped on opaque reasoning by the decoder."""
+
+    name: str
+    model: str
+
+
+class Rendered(Struct, frozen=True):
+    status: int
+    body: bytes
+
+
+class ToolLimits(Struct, frozen=True):
+    """What a protocol can say about tools; passes/lower_tools fits a request to it."""
+
+    custom: bool
+    namespaces: bool
+    name_max: int
+
+
+class Client(Struct, frozen=True):
+    """The side that faces clients."""
+
+    parse: Callable[[bytes, Ledger], Request]  # raises Refused
+    encoder: Callable[[Asked, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
+    whole: Callable[[Iterable[Event], Asked, Ledger], bytes]  # raises Refused on Failed
+    render: Callable[[Failure, str], Rendered]  # failure, request id -> error body
+    repair: Callable[[Failure, Started | None, int], bytes]  # error frames to append; int = frames already sent
+    serial: bool  # blocks may not interleave
+    keep_alive: bytes
+
+
+class Upstream(Struct, frozen=True):
+    """The side that faces upstreams."""
+
+    path: str  # below the endpoint
+    build: Callable[[Request, Target, Ledger], bytes]  # raises Refused
+    decoder: Callable[[Issuer, Ledger], Stage[object, Event]]  # takes what `framer` gives
+    framer: Callable[[], Stage[bytes, object]]
+    whole: Callable[[bytes, Issuer, Ledger], list[Event]]
+    read: Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body
+    tools: ToolLimits
+
+
+class Protocol(Struct, frozen=True):
+    name: str
+    client: Client | None = None
+    upstream: Upstream | None = None

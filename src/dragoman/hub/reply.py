@@ -1,0 +1,114 @@
+"""A whole reply: the fold of its events, and back."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dragoman.hub.events import (
+    Block,
+    Cited,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    Opened,
+    Sealed,
+    Started,
+    Used,
+)
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.opaque import Opaque
+from dragoman.hub.request import Citation
+from dragoman.hub.usage import Usage
+
+
+class Piece(Struct, frozen=True):
+    """One finished block."""
+
+    what: Block
+    text: str = ""
+    opaque: Opaque | None = None
+    citations: tuple[Citation, ...] = ()
+    logprobs: Raw | None = None
+
+
+class Reply(Struct, frozen=True):
+    id: str
+    model: str
+    pieces: tuple[Piece, ...]
+    usage: Usage | None
+    end: Ended | Failed
+
+
+class _Open:
+    __slots__ = ("citations", "logprobs", "opaque", "text", "what")
+
+    def __init__(self, what: Block) -> None:
+        self.what = what
+        self.text: list[str] = []
+        self.opaque: Opaque | None = None
+        self.citations: list[Citation] = []
+        self.logprobs: list[Raw] = []
+
+    def piece(self) -> Piece:
+        return Piece(self.what, "".join(self.text), self.opaque, tuple(self.citations), _joined(self.logprobs))
+
+
+def _joined(arrays: list[Raw]) -> Raw | None:
+    if not arrays:
+        return None
+    items: list[Raw] = []
+    for array in arrays:
+        items += msgspec.json.decode(array, type=list[Raw])
+    return Raw(msgspec.json.encode(items))
+
+
+def collect(events: Iterable[Event]) -> Reply:
+    """Folds a legal run of events into the reply that they tell."""
+    started = Started("", "")
+    blocks: dict[int, _Open] = {}
+    usage: Usage | None = None
+    end: Ended | Failed | None = None
+    for event in events:
+        match event:
+            case Delta(block=block, text=text, logprobs=logprobs):
+                blocks[block].text.append(text)
+                if logprobs is not None:
+                    blocks[block].logprobs.append(logprobs)
+            case Opened(block=block, what=what):
+                blocks[block] = _Open(what)
+            case Sealed(block=block, opaque=opaque):
+                blocks[block].opaque = opaque
+            case Cited(block=block, citation=citation):
+                blocks[block].citations.append(citation)
+            case Started():
+                started = event
+                usage = event.usage
+            case Used():
+                usage = event.usage
+            case Ended() | Failed():
+                end = event
+            case Closed():
+                pass
+    pieces = tuple(block.piece() for block in blocks.values())
+    ending = end or Failed(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
+    return Reply(started.id, started.model, pieces, usage, ending)
+
+
+def explode(reply: Reply) -> Iterator[Event]:
+    """Tells a whole reply as events."""
+    yield Started(reply.id, reply.model, reply.usage)
+    for index, piece in enumerate(reply.pieces):
+        yield Opened(index, piece.what)
+        if piece.text or piece.logprobs is not None:
+            yield Delta(index, piece.text, piece.logprobs)
+        for citation in piece.citations:
+            yield Cited(index, citation)
+        if piece.opaque is not None:
+            yield Sealed(index, piece.opaque)
+        yield Closed(index)
+    if reply.usage is not None:
+        yield Used(reply.usage)
+    yield reply.end

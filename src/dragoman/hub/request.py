@@ -1,0 +1,279 @@
+"""A request, as what two or more protocols mean by it; what only one protocol knows rides in `ext`.
+
+Every value that can be lost on its own knows `at`, the JSON pointer where it stood in the client's body, so that
+the ledger can name it in the client's own terms.
+"""
+
+from enum import Enum
+
+from msgspec import Struct, field
+
+from dragoman.hub.opaque import Opaque
+
+Json = object
+Ext = dict[str, Json]  # unread fields by relative JSON pointer without its leading slash
+
+
+class Role(Enum):
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class Cache(Struct, frozen=True):
+    """A cache breakpoint: everything up to here is worth keeping."""
+
+    at: str
+    ttl: str | None = None  # as the client wrote it: 5m, 30m, 1h, 12h
+
+
+class Inline(Struct, frozen=True, tag="inline"):
+    media_type: str
+    data: str  # base64
+
+
+class Link(Struct, frozen=True, tag="link"):
+    url: str
+
+
+class FileId(Struct, frozen=True, tag="file"):
+    id: str
+
+
+Media = Inline | Link | FileId
+
+
+class Citation(Struct, frozen=True):
+    url: str | None = None
+    title: str | None = None
+    quoted: str | None = None  # the cited words
+    start: int | None = None  # characters within the block's text
+    end: int | None = None
+    raw: Json = None  # the vendor's own record, for its own protocol
+
+
+class Text(Struct, frozen=True, tag="text"):
+    text: str
+    at: str = ""
+    citations: tuple[Citation, ...] = ()
+    cache: Cache | None = None
+    ext: Ext = field(default_factory=dict)
+
+
+class Refusal(Struct, frozen=True, tag="refusal"):
+    text: str
+    at: str = ""
+    ext: Ext = field(default_factory=dict)
+
+
+class Image(Struct, frozen=True, tag="image"):
+    source: Media
+    at: str = ""
+    detail: str | None = None
+    cache: Cache | None = None
+    ext: Ext = field(default_factory=dict)
+
+
+class Document(Struct, frozen=True, tag="document"):
+    source: Media | str  # a str is the document's plain text
+    at: str = ""
+    title: str | None = None  # a file's name
+    cache: Cache | None = None
+    ext: Ext = field(default_factory=dict)
+
+
+class Audio(Struct, frozen=True, tag="audio"):
+    source: Inline
+    at: str = ""
+    ext: Ext = field(default_factory=dict)
+
+
+class Thinking(Struct, frozen=True, tag="thinking"):
+    """Reasoning of an earlier turn; without text it is opaque only (redacted, or display omitted)."""
+
+    text: str
+    at: str = ""
+    opaque: Opaque | None = None
+    raw: bool = False  # the model's raw thoughts rather than a summary of them (Responses tells them apart)
+    ext: Ext = field(default_factory=dict)
+
+
+class ToolCall(Struct, frozen=True, tag="call"):
+    id: str
+    name: str
+    arguments: str  # JSON text of an object; for a custom tool, the raw input
+    at: str = ""
+    custom: bool = False
+    namespace: str | None = None
+    cache: Cache | None = None
+    ext: Ext = field(default_factory=dict)
+
+
+class ToolResult(Struct, frozen=True, tag="result"):
+    call_id: str
+    content: tuple["Text | Image | Document | Foreign", ...]
+    at: str = ""
+    is_error: bool = False
+    custom: bool = False
+    cache: Cache | None = None
+    ext: Ext = field(default_factory=dict)
+
+
+class Foreign(Struct, frozen=True, tag="foreign"):
+    """A part that only its own protocol understands; kept whole for that protocol, dropped for any other."""
+
+    what: str  # its type, for the ledger
+    raw: Json
+    at: str = ""
+
+
+Part = Text | Refusal | Image | Document | Audio | Thinking | ToolCall | ToolResult | Foreign
+
+
+class Turn(Struct, frozen=True):
+    """What one side said. Tool results stand in user turns, as in Messages."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    at: str = ""
+    ext: Ext = field(default_factory=dict)
+
+
+class Grammar(Struct, frozen=True):
+    syntax: str  # lark | regex
+    definition: str
+
+
+class Function(Struct, frozen=True, tag="function"):
+    name: str
+    at: str = ""
+    description: str | None = None
+    parameters: Json = None  # a JSON Schema object; None where the client gave none
+    strict: bool | None = None
+    namespace: str | None = None
+    deferred: bool = False  # defer_loading: offered only after a tool search
+    cache: Cache | None = None
+    ext: Ext = field(default_factory=dict)
+
+
+class Custom(Struct, frozen=True, tag="custom"):
+    """A freeform tool: its input is text, perhaps bound by a grammar."""
+
+    name: str
+    at: str = ""
+    description: str | None = None
+    grammar: Grammar | None = None
+    namespace: str | None = None
+    ext: Ext = field(default_factory=dict)
+
+
+class Hosted(Struct, frozen=True, tag="hosted"):
+    """A tool that the vendor runs: web_search, code_execution, mcp, tool_search, or the vendor's own type name."""
+
+    kind: str
+    raw: Json  # as the client wrote it
+    at: str = ""
+    allowed_domains: tuple[str, ...] = ()
+    blocked_domains: tuple[str, ...] = ()
+    max_uses: int | None = None
+    location: Json = None  # {"type": "approximate", city, country, region, timezone}: the same in both vendors
+    server_url: str | None = None  # mcp
+    server_name: str | None = None
+    authorization: str | None = None
+
+
+Tool = Function | Custom | Hosted
+
+
+class Pick(Enum):
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+    NAMED = "named"
+
+
+class ToolChoice(Struct, frozen=True):
+    pick: Pick
+    at: str
+    name: str | None = None  # with NAMED
+    namespace: str | None = None
+    custom: bool = False
+    hosted: str | None = None  # with NAMED: a hosted tool's kind
+    allowed: tuple[str, ...] | None = None  # only these may be called
+
+
+class Switch(Enum):
+    """How the client set thinking itself, apart from its effort."""
+
+    ADAPTIVE = "adaptive"
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+    BETWEEN_TOOLS = "between_tools"
+
+
+class Reasoning(Struct, frozen=True):
+    at: str  # of the effort, or of the whole setting where there is no effort
+    effort: str | None = None  # none minimal low medium high xhigh max
+    budget: int | None = None
+    budget_at: str = ""
+    switch: Switch | None = None
+    switch_at: str = ""
+    show: str | None = None  # the client's word for how much to show: auto concise detailed summarized omitted updates
+    show_at: str = ""
+
+
+class Shape(Enum):
+    TEXT = "text"
+    JSON = "json"
+    SCHEMA = "schema"
+
+
+class Format(Struct, frozen=True):
+    shape: Shape
+    at: str
+    name: str | None = None
+    description: str | None = None
+    schema: Json = None
+    strict: bool | None = None
+
+
+class Request(Struct, frozen=True):
+    protocol: str  # the client's
+    model: str
+    turns: tuple[Turn, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel: bool | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    reasoning: Reasoning | None = None
+    encrypted_reasoning: bool = True  # the client can carry opaque reasoning back (Responses asks for it in `include`)
+    format: Format | None = None
+    verbosity: str | None = None
+    cache_key: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    metadata: dict[str, Json] | None = None
+    service_tier: str | None = None  # in OpenAI's spelling
+    max_tool_calls: int | None = None
+    stream: bool = False
+    include_usage: bool = True  # whether the client wants usage in its stream
+    where: dict[str, str] = field(default_factory=dict)  # field of this struct -> its pointer in the client's body
+    ext: Ext = field(default_factory=dict)
+    raw: dict[str, Json] = field(
+        default_factory=dict
+    )  # the client's body, for protocols whose replies repeat parts of it
+
+    def pointer(self, name: str) -> str:
+        """Where the client wrote what this struct calls `name`."""
+        return self.where.get(name, "/" + name)

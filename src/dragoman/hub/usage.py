@@ -1,0 +1,29 @@
+"""Token counts in one meaning: input includes what was cached, output includes reasoning."""
+
+from enum import Enum
+
+from msgspec import Struct
+
+
+class Source(Enum):
+    REPORTED = "reported"
+    DERIVED = "derived"
+    ESTIMATED = "estimated"
+
+
+class Usage(Struct, frozen=True):
+    input: int = 0  # total: fresh + read from cache + written to cache
+    output: int = 0  # total: visible + reasoning
+    cache_read: int = 0
+    cache_write: int = 0
+    cache_write_1h: int = 0  # the part of cache_write that lives for an hour
+    reasoning: int = 0
+    web_searches: int = 0
+    credits: float | None = None
+    service_tier: str | None = None  # in OpenAI's spelling
+    source: Source = Source.REPORTED
+
+    @property
+    def fresh(self) -> int:
+        """Input that was neither read from nor written to a cache: what Anthropic calls input_tokens."""
+        return max(0, self.input - self.cache_read - self.cache_write)
