@@ -1,0 +1,33 @@
+"""Header fields as they came off the wire, looked up by lower-case name."""
+
+from collections.abc import Iterator
+
+Header = tuple[bytes, bytes]
+
+
+class Headers:
+    """The fields of one message in their order; a name may occur more than once."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: list[Header]) -> None:
+        self._fields = fields
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first value of that name."""
+        for field, value in self._fields:
+            if field == name:
+                return value
+        return None
+
+    def get_all(self, name: bytes) -> list[bytes]:
+        return [value for field, value in self._fields if field == name]
+
+    def __contains__(self, name: bytes) -> bool:
+        return self.get(name) is not None
+
+    def __iter__(self) -> Iterator[Header]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)

@@ -1,0 +1,36 @@
+"""Coroutines in, supervised background tasks out: none is collected half-way, none fails unheard."""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Coroutine
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_alive: set[asyncio.Task[object]] = set()
+
+
+def spawn(coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task[T]:
+    """Runs the coroutine in the background; a failure is logged even when nobody awaits the task."""
+    task = asyncio.create_task(coroutine, name=name)
+    _alive.add(task)  # the event loop itself keeps only a weak reference
+    task.add_done_callback(_settle)
+    return task
+
+
+def place_of(fault: BaseException) -> str:
+    """Names the fault's type and where it was raised, but not its text: that may quote a secret."""
+    frames = traceback.extract_tb(fault.__traceback__)[-4:]
+    trail = " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
+    return f"{type(fault).__name__} at {trail or 'unknown place'}"
+
+
+def _settle(task: asyncio.Task[object]) -> None:
+    _alive.discard(task)
+    if task.cancelled():
+        return
+    fault = task.exception()
+    if fault is not None:
+        _log.error("task %s failed: %s", task.get_name(), place_of(fault))
