@@ -1,0 +1,43 @@
+"""Configuration: dragoman.toml, the environment and flags come in, one frozen and checked Config goes out."""
+
+from dragoman.config.endpoints import normalise_endpoint
+from dragoman.config.environment import from_environment, parse_dotenv
+from dragoman.config.load import find_file, load
+from dragoman.config.problems import ConfigError, Problem
+from dragoman.config.secret import Secret, SecretSource, is_placeholder, resolve_secret
+from dragoman.config.settings import (
+    Config,
+    Debug,
+    Effort,
+    Fetch,
+    KiroProviderConfig,
+    ModelRoute,
+    ProviderConfig,
+    Retry,
+    Server,
+    StoreSettings,
+)
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Debug",
+    "Effort",
+    "Fetch",
+    "KiroProviderConfig",
+    "ModelRoute",
+    "Problem",
+    "ProviderConfig",
+    "Retry",
+    "Secret",
+    "SecretSource",
+    "Server",
+    "StoreSettings",
+    "find_file",
+    "from_environment",
+    "is_placeholder",
+    "load",
+    "normalise_endpoint",
+    "parse_dotenv",
+    "resolve_secret",
+]

@@ -1,0 +1,188 @@
+"""The environment: variables and the text of a .env file come in; the settings they mean go out."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.config.problems import Key, Problem
+from dragoman.config.secret import Secret, is_placeholder
+from dragoman.config.settings import Debug, KiroProviderConfig, Retry
+from dragoman.config.tree import Origin
+
+DOTENV = ".env"
+ENVIRONMENT = "environment"
+KEY_PREFIX = "dgm_"
+
+# The names of older Kiro gateways, so that an existing set-up works.
+GENERAL_NAMES: dict[str, tuple[type[Struct], Key]] = {
+    "MAX_RETRIES": (Retry, ("retry", "attempts")),
+    "BASE_RETRY_DELAY": (Retry, ("retry", "base_s")),
+    "DEBUG_MODE": (Debug, ("debug", "capture")),
+    "DEBUG_DIR": (Debug, ("debug", "directory")),
+}
+KIRO_NAMES: dict[str, str] = {
+    "PROFILE_ARN": "profile_arn",
+    "KIRO_REGION": "region",
+    "TOKEN_REFRESH_THRESHOLD": "refresh_margin_s",
+    "MODEL_CACHE_TTL": "model_cache_ttl_s",
+    "DEFAULT_MAX_INPUT_TOKENS": "default_max_input_tokens",
+    "TOOL_DESCRIPTION_MAX_LENGTH": "tool_description_max",
+}
+# A credentials file holds more than the token alone (client registration, expiry), so it comes first.
+KIRO_CREDENTIALS = ("KIRO_CREDS_FILE", "REFRESH_TOKEN")
+CLIENT_KEYS = ("DRAGOMAN_API_KEY", "PROXY_API_KEY")
+API_KEYS = {"openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"), "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")}
+
+ASSIGNMENT = re.compile(
+    r"""\s*(?:export\s+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*
+        (?:"(?P<double>(?:\\.|[^"\\])*)" | '(?P<single>[^']*)' | (?P<bare>(?!["']).*?))
+        \s*(?:(?<![^\s"'=])\#.*)?""",
+    re.VERBOSE,
+)
+
+
+class Variable(Struct, frozen=True):
+    """A value and the line of the .env file that holds it."""
+
+    value: str
+    line: int
+
+
+class Setting(Struct, frozen=True):
+    """One setting that the environment makes. `key` is a path, for Kiro one inside the provider's table."""
+
+    key: Key
+    value: object
+    origin: Origin
+
+
+class FoundApi(Struct, frozen=True):
+    """A vendor's API key in the environment, and the base URL that goes with it, if any."""
+
+    kind: str
+    variable: str
+    base_url: str | None
+
+
+class Found(Struct, frozen=True):
+    """Everything the environment says."""
+
+    general: tuple[Setting, ...]
+    kiro: tuple[Setting, ...]
+    apis: tuple[FoundApi, ...]
+    client_key: Secret | None
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+
+
+def parse_dotenv(text: str) -> dict[str, Variable]:
+    """Read NAME=value lines, with `export`, quotes and comments; a line that is none of this is passed over."""
+    variables: dict[str, Variable] = {}
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        match = ASSIGNMENT.fullmatch(line)
+        if match is None:
+            continue
+        value = match["single"] or match["bare"] or ""
+        if match["double"] is not None:
+            # Only these two: a Windows path in quotes keeps its backslashes.
+            value = re.sub(r'\\(["\\])', r"\1", match["double"])
+        variables[match["name"]] = Variable(value, number)
+    return variables
+
+
+def from_environment(environ: Mapping[str, str], dotenv: Mapping[str, Variable], cwd: Path = Path()) -> Found:
+    """Collect what the variables set; the environment proper wins over the .env file."""
+    reader = _Reader(environ, dotenv, cwd)
+    client_key = reader.client_key()
+    return Found(
+        general=reader.general(),
+        kiro=reader.kiro(),
+        apis=tuple(reader.apis(client_key)),
+        client_key=client_key,
+        problems=tuple(reader.problems),
+        warnings=tuple(reader.warnings),
+    )
+
+
+class _Reader:
+    def __init__(self, environ: Mapping[str, str], dotenv: Mapping[str, Variable], cwd: Path) -> None:
+        self._environ = environ
+        self._dotenv = dotenv
+        self._cwd = cwd
+        self.problems: list[Problem] = []
+        self.warnings: list[str] = []
+
+    def _value(self, name: str) -> str | None:
+        if name in self._environ:
+            return self._environ[name].strip()
+        return self._dotenv[name].value.strip() if name in self._dotenv else None
+
+    def _origin(self, name: str) -> Origin:
+        if name in self._environ:
+            return Origin(ENVIRONMENT, None, name, self._cwd)
+        return Origin(str(self._cwd / DOTENV), self._dotenv[name].line, name, self._cwd)
+
+    def client_key(self) -> Secret | None:
+        for name in CLIENT_KEYS:
+            value = self._value(name) if name == "PROXY_API_KEY" else self._environ.get(name)
+            if value is None:
+                continue
+            if is_placeholder(value):
+                origin = self._origin(name)
+                advice = "a client key must be a secret of your own: set another, or unset it and one is made for you"
+                self.problems.append(Problem(origin.file, origin.line, name, f"empty or a sample value; {advice}"))
+                return None
+            return Secret(value.strip())
+        return None
+
+    def general(self) -> tuple[Setting, ...]:
+        settings = (self._setting(name, model, key) for name, (model, key) in GENERAL_NAMES.items())
+        return tuple(setting for setting in settings if setting)
+
+    def kiro(self) -> tuple[Setting, ...]:
+        settings = [self._setting(name, KiroProviderConfig, (key,)) for name, key in KIRO_NAMES.items()]
+        return tuple(setting for setting in (self._kiro_credentials(), *settings) if setting)
+
+    def _kiro_credentials(self) -> Setting | None:
+        for name in KIRO_CREDENTIALS:
+            value = self._value(name)
+            if not value:
+                continue
+            if is_placeholder(value):
+                self.warnings.append(f"{self._origin(name)}: ignored, it is a sample value")
+                continue
+            return Setting(("credentials",), self._credential_text(name, value), self._origin(name))
+        return None
+
+    def _credential_text(self, name: str, value: str) -> str:
+        if name == "KIRO_CREDS_FILE":
+            return value if value.startswith("~") else str(self._cwd / value)
+        return f"env:{name}" if name in self._environ else value
+
+    def _setting(self, name: str, model: type[Struct], key: Key) -> Setting | None:
+        text = self._value(name)
+        if not text:
+            return None
+        annotation = next(info.type for info in msgspec.structs.fields(model) if info.encode_name == key[-1])
+        if annotation is Path:
+            return Setting(key, text, self._origin(name))
+        try:
+            return Setting(key, msgspec.convert(text, annotation, strict=False), self._origin(name))
+        except msgspec.ValidationError as error:
+            # These names are common words: another program's DEBUG_MODE must not stop us.
+            self.warnings.append(f"{self._origin(name)}: ignored: {error}")
+            return None
+
+    def apis(self, client_key: Secret | None) -> list[FoundApi]:
+        found = []
+        for kind, (variable, base_variable) in API_KEYS.items():
+            value = (self._environ.get(variable) or "").strip()
+            # Clients are pointed at us through the same variables; our own key is no vendor's.
+            if is_placeholder(value) or value.startswith(KEY_PREFIX) or Secret(value) == client_key:
+                continue
+            base_url = (self._environ.get(base_variable) or "").strip() or None
+            found.append(FoundApi(kind, variable, base_url))
+        return found

@@ -1,0 +1,63 @@
+"""Layers: what the environment says is laid under what file and flags have set, without ever covering it."""
+
+from pathlib import Path
+
+from dragoman.config.endpoints import normalise_endpoint, points_to
+from dragoman.config.environment import ENVIRONMENT, Found, FoundApi
+from dragoman.config.settings import Server
+from dragoman.config.tree import Origin, Tree
+
+
+def lay_under(tree: Tree, found: Found) -> None:
+    """Add the environment's settings wherever the tree has none yet."""
+    for setting in found.general:
+        tree.put_default(setting.key, setting.value, setting.origin)
+    _add_kiro(tree, found)
+    for api in found.apis:
+        _add_api(tree, api)
+
+
+def _add_kiro(tree: Tree, found: Found) -> None:
+    credentials = next((setting for setting in found.kiro if setting.key == ("credentials",)), None)
+    name = _provider_of_kind(tree, "kiro")
+    if name is None:
+        if credentials is None or tree.get(("providers", "kiro")) is not None:
+            return
+        name = "kiro"
+        tree.put(("providers", name, "kind"), "kiro", credentials.origin)
+    for setting in found.kiro:
+        tree.put_default(("providers", name, *setting.key), setting.value, setting.origin)
+
+
+def _add_api(tree: Tree, api: FoundApi) -> None:
+    if _provider_of_kind(tree, api.kind) is not None or tree.get(("providers", api.kind)) is not None:
+        return
+    origin = Origin(ENVIRONMENT, None, api.variable, Path())
+    if api.base_url and not _is_our_own(tree, api.base_url):
+        try:
+            normalise_endpoint(api.base_url, api.kind)
+        except ValueError as error:
+            tree.warnings.append(f"{origin}: ignored, because of the base URL beside it: {error}")
+            return
+        tree.put(("providers", api.kind, "endpoint"), api.base_url, origin)
+    tree.put(("providers", api.kind, "kind"), api.kind, origin)
+    tree.put(("providers", api.kind, "api_key"), f"env:{api.variable}", origin)
+
+
+def _provider_of_kind(tree: Tree, kind: str) -> str | None:
+    """The provider to configure: the one that bears the kind's name, else the first of that kind."""
+    tables = tree.get(("providers",))
+    names = (
+        [name for name in tables if tree.get(("providers", name, "kind")) == kind] if isinstance(tables, dict) else []
+    )
+    return kind if kind in names else next(iter(names), None)
+
+
+def _is_our_own(tree: Tree, url: str) -> bool:
+    host, port = tree.get(("server", "host")), tree.get(("server", "port"))
+    defaults = Server()
+    return points_to(
+        url,
+        host if isinstance(host, str) else defaults.host,
+        port if isinstance(port, int) else defaults.port,
+    )

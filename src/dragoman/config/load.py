@@ -1,0 +1,167 @@
+"""Loading: a path, the environment and two directories come in; a checked Config goes out, or all that is wrong."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from dragoman.config.check import expand, read_fields, read_section
+from dragoman.config.environment import DOTENV, Found, Variable, from_environment, parse_dotenv
+from dragoman.config.layers import lay_under
+from dragoman.config.lines import key_lines
+from dragoman.config.problems import ConfigError, Key, Problem, suggestion
+from dragoman.config.providers import read_providers
+from dragoman.config.settings import (
+    Config,
+    Debug,
+    Effort,
+    Fetch,
+    ModelRoute,
+    ProviderConfig,
+    Retry,
+    Server,
+    StoreSettings,
+)
+from dragoman.config.tree import Origin, Tree
+
+FILE_NAME = "dragoman.toml"
+SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "providers", "models")
+SQLITE = "sqlite:///"
+POSTGRESQL = "postgresql://"
+SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def load(
+    argv_path: str | None,
+    environ: Mapping[str, str],
+    cwd: Path,
+    home: Path,
+    flags: Mapping[str, object] | None = None,
+) -> Config:
+    """Read and check everything. Flags (`{"server.port": 9000}`, None for absent) win over file over environment."""
+    path = find_file(argv_path, environ, cwd, home)
+    tree = _parse(path, cwd)
+    found = from_environment(environ, _read_dotenv(cwd / DOTENV), cwd)
+    tree.problems.extend(found.problems)
+    tree.warnings.extend(found.warnings)
+    for name, value in (flags or {}).items():
+        if value is not None:
+            tree.put(tuple(name.split(".")), value, Origin("command line", None, f"--{name.split('.')[-1]}", cwd))
+    lay_under(tree, found)
+    return _check(tree, found, path, home)
+
+
+def find_file(argv_path: str | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:
+    """Return the file to read: one asked for by name (it must exist), else the first of the usual places."""
+    asked = argv_path or environ.get("DRAGOMAN_CONFIG")
+    if asked:
+        path = expand(asked, cwd, home)
+        if not path.is_file():
+            by = "--config" if argv_path else "$DRAGOMAN_CONFIG"
+            raise ConfigError([Problem(str(path), None, "", f"there is no such file (named by {by})")])
+        return path
+    settings = environ.get("XDG_CONFIG_HOME") or str(home / ".config")
+    usual = (cwd / FILE_NAME, Path(settings) / "dragoman" / FILE_NAME)
+    return next((path for path in usual if path.is_file()), None)
+
+
+def _parse(path: Path | None, cwd: Path) -> Tree:
+    if path is None:
+        return Tree({}, Origin("configuration", None, "", cwd), {})
+    text = _read_text(path)
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = SYNTAX_PLACE.search(str(error))
+        message = SYNTAX_PLACE.sub("", str(error))
+        last = text.count("\n") + (not text.endswith("\n"))
+        line = int(place[1]) if place and place[1] else last
+        column = f" at column {place[2]}" if place and place[2] else ""
+        raise ConfigError([Problem(str(path), line, "", f"not valid TOML{column}: {message}")]) from error
+    return Tree(values, Origin(str(path), None, "", path.parent), key_lines(text))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError([Problem(str(path), None, "", f"cannot be read: {error.strerror}")]) from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError([Problem(str(path), line, "", "not valid TOML: the file is not UTF-8 text")]) from error
+
+
+def _read_dotenv(path: Path) -> dict[str, Variable]:
+    try:
+        return parse_dotenv(path.read_text("utf-8", "replace"))
+    except OSError:
+        return {}
+
+
+def _check(tree: Tree, found: Found, path: Path | None, home: Path) -> Config:
+    for name in tree.values:
+        if name not in SECTIONS:
+            tree.problem((name,), f"unknown key{suggestion(name, SECTIONS)}")
+    providers = read_providers(tree, home)
+    config = Config(
+        server=read_section(tree, "server", Server),
+        retry=read_section(tree, "retry", Retry),
+        debug=_read_debug(tree, home),
+        store=_read_store(tree, home),
+        fetch=read_section(tree, "fetch", Fetch),
+        effort=read_section(tree, "effort", Effort),
+        providers=providers or {"echo": ProviderConfig(name="echo", kind="echo")},
+        models=_read_models(tree, providers),
+        client_key=found.client_key,
+        source=path,
+        origins=tree.origins(),
+        warnings=tuple(tree.warnings),
+    )
+    if tree.problems:
+        raise ConfigError(sorted(tree.problems, key=lambda problem: (problem.file, problem.line or 0)))
+    return config
+
+
+def _read_debug(tree: Tree, home: Path) -> Debug:
+    debug = read_section(tree, "debug", Debug)
+    base = tree.origin(("debug", "directory")).base
+    return msgspec.structs.replace(debug, directory=expand(str(debug.directory), base, home))
+
+
+def _read_store(tree: Tree, home: Path) -> StoreSettings:
+    store = read_section(tree, "store", StoreSettings)
+    if store.url.startswith(SQLITE):
+        base = tree.origin(("store", "url")).base
+        path = expand(store.url.removeprefix(SQLITE), base, home)
+        return msgspec.structs.replace(store, url=f"{SQLITE}{path}")
+    if not store.url.startswith(POSTGRESQL):
+        tree.problem(("store", "url"), f"expected {SQLITE}PATH or {POSTGRESQL}USER@HOST/NAME")
+    return store
+
+
+def _read_models(tree: Tree, providers: dict[str, ProviderConfig]) -> tuple[ModelRoute, ...]:
+    tables = tree.values.get("models", [])
+    if not isinstance(tables, list):
+        tree.problem(("models",), "expected a list of tables: write [[models]]")
+        return ()
+    routes = []
+    for index in range(len(tables)):
+        fields = read_fields(tree, ("models", index), ModelRoute)
+        if fields is not None:
+            routes.append(ModelRoute(**fields))  # type: ignore[arg-type]
+            _check_targets(tree, ("models", index, "to"), routes[-1].to, providers)
+    return tuple(routes)
+
+
+def _check_targets(tree: Tree, key: Key, targets: tuple[str, ...], providers: dict[str, ProviderConfig]) -> None:
+    for target in targets:
+        provider, slash, model = target.partition("/")
+        if not (provider and slash and model):
+            tree.problem(key, f'expected "provider/model", got "{target}"')
+        elif provider not in providers:
+            # No fault: a provider that comes from the environment may be missing today.
+            tree.warn(key, f'there is no provider "{provider}"{suggestion(provider, list(providers))}')

@@ -1,0 +1,158 @@
+"""Provider tables: the raw `[providers.*]` come in; checked ProviderConfigs with endpoint and protocols go out."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import get_args
+
+import msgspec
+
+from dragoman.config.check import expand, read_fields, table_at
+from dragoman.config.endpoints import OWN_ENDPOINT, normalise_endpoint
+from dragoman.config.problems import Key, quoted, suggestion
+from dragoman.config.secret import SecretSource
+from dragoman.config.settings import Kind, KiroProviderConfig, ProtocolName, ProviderConfig
+from dragoman.config.tree import Raw, Tree
+
+KINDS: tuple[str, ...] = get_args(Kind)
+PROVIDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+OUR_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade"})
+
+SPEAKS: Mapping[str, tuple[ProtocolName, ...]] = MappingProxyType(
+    {
+        "openai": ("responses", "chat"),
+        "anthropic": ("messages",),
+        "codex": ("responses",),
+        "gemini": ("gemini",),
+        "copilot": (),
+        "kiro": (),
+        "echo": (),
+    }
+)
+
+
+def read_providers(tree: Tree, home: Path) -> dict[str, ProviderConfig]:
+    """Check every provider table; what is wrong is noted in the tree."""
+    providers: dict[str, ProviderConfig] = {}
+    for name in table_at(tree, ("providers",)) or {}:
+        provider = _read_provider(tree, name, home)
+        if provider is not None:
+            providers[name] = provider
+    return providers
+
+
+def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
+    key: Key = ("providers", name)
+    table = table_at(tree, key)
+    if table is None:
+        return None
+    if not PROVIDER_NAME.fullmatch(name):
+        tree.problem(key, "a provider's name consists of letters, digits, dots, dashes and underscores")
+    kind = _read_kind(tree, key, table)
+    if kind is None:
+        return None
+    _listify(table, "protocol")
+    model = KiroProviderConfig if kind == "kiro" else ProviderConfig
+    _refuse_kiro_keys(tree, key, table, model)
+    before = len(tree.problems)
+    fields = read_fields(tree, key, model, frozenset({"name"}))
+    if fields is None:
+        return None
+    fields["protocols"] = _protocols(tree, key, kind, fields.get("protocols"))
+    _read_addresses(tree, key, kind, fields)
+    _expand_paths(tree, key, fields, home)
+    _check_headers(tree, key, fields.get("headers"))
+    return model(name=name, **fields) if len(tree.problems) == before else None  # type: ignore[arg-type]
+
+
+def _read_kind(tree: Tree, key: Key, table: Raw) -> str | None:
+    kind = table.get("kind")
+    if isinstance(kind, str) and kind in KINDS:
+        return kind
+    if kind is None:
+        tree.problem(key, f'"kind" is missing; one of {quoted(KINDS)}')
+    elif isinstance(kind, str):
+        tree.problem((*key, "kind"), f'expected one of {quoted(KINDS)}, got "{kind}"{suggestion(kind, KINDS)}')
+    else:
+        tree.problem((*key, "kind"), f"expected one of {quoted(KINDS)}")
+    return None
+
+
+def _listify(table: Raw, name: str) -> None:
+    if isinstance(table.get(name), str):
+        table[name] = [table[name]]
+
+
+def _refuse_kiro_keys(tree: Tree, key: Key, table: Raw, model: type[ProviderConfig]) -> None:
+    """Say of a Kiro key elsewhere that it is one, instead of calling it unknown."""
+    if model is KiroProviderConfig:
+        return
+    own = {info.encode_name for info in msgspec.structs.fields(model)}
+    kiro = {info.encode_name for info in msgspec.structs.fields(KiroProviderConfig)}
+    for name in [name for name in table if name in kiro - own]:
+        tree.problem((*key, name), 'only a provider of kind "kiro" has this key')
+        del table[name]
+
+
+def _protocols(tree: Tree, key: Key, kind: str, asked: object) -> tuple[ProtocolName, ...]:
+    spoken = SPEAKS.get(kind)
+    if not isinstance(asked, tuple):
+        return ("chat",) if spoken is None else spoken
+    if not asked:
+        tree.problem((*key, "protocol"), "names no protocol")
+    if len(set(asked)) < len(asked):
+        tree.problem((*key, "protocol"), "names a protocol twice")
+    for protocol in asked:
+        if spoken and protocol not in spoken:
+            tree.problem((*key, "protocol"), f'kind "{kind}" speaks {quoted(spoken)}, not "{protocol}"')
+    return asked
+
+
+def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object]) -> None:
+    for name in ("endpoint", "control_endpoint", "auth_endpoint"):
+        value = fields.get(name)
+        if isinstance(value, str):
+            try:
+                fields[name] = normalise_endpoint(value, kind)
+            except ValueError as error:
+                tree.problem((*key, name), str(error))
+    if "endpoint" not in fields and kind in OWN_ENDPOINT:
+        fields["endpoint"] = OWN_ENDPOINT[kind]
+    if "endpoint" not in fields and kind == "openai-compatible":
+        tree.problem(key, '"endpoint" is missing; a provider of kind "openai-compatible" needs one')
+    proxy = fields.get("proxy")
+    if isinstance(proxy, SecretSource) and not proxy.text.startswith(("http://", "https://", "env:", "file:")):
+        tree.problem((*key, "proxy"), "the address must begin with http:// or https://")
+
+
+def _expand_paths(tree: Tree, key: Key, fields: dict[str, object], home: Path) -> None:
+    for name, value in fields.items():
+        base = tree.origin((*key, name)).base
+        if isinstance(value, Path):
+            fields[name] = expand(str(value), base, home)
+        elif isinstance(value, SecretSource):
+            fields[name] = _expand_source(value, base, home)
+        elif name == "headers" and isinstance(value, dict):
+            fields[name] = {header: _expand_source(source, base, home) for header, source in value.items()}
+
+
+def _expand_source(source: SecretSource, base: Path, home: Path) -> SecretSource:
+    text = source.text
+    if text.startswith("file:"):
+        text = f"file:{expand(text.removeprefix('file:'), base, home)}"
+    elif text.startswith("~/"):
+        text = str(expand(text, base, home))
+    return SecretSource(text, source.key, source.file, source.line)
+
+
+def _check_headers(tree: Tree, key: Key, headers: object) -> None:
+    for name, source in headers.items() if isinstance(headers, dict) else ():
+        at = (*key, "headers", name)
+        if not HEADER_NAME.fullmatch(name):
+            tree.problem(at, "this cannot be the name of an HTTP header")
+        elif name.lower() in OUR_HEADERS:
+            tree.problem(at, "this header is the gateway's own to set")
+        if any(ord(character) < 0x20 or ord(character) == 0x7F for character in source.text):
+            tree.problem(at, "a header's value must not contain control characters")

@@ -1,0 +1,124 @@
+"""Secrets: `env:NAME`, `file:PATH` or a literal comes in; a value that never prints itself goes out."""
+
+import hmac
+from collections.abc import Mapping
+from pathlib import Path
+
+from dragoman.config.problems import ConfigError, Problem
+
+MAX_SECRET_BYTES = 64 * 1024
+PLACEHOLDER_STARTS = ("changeme", "change-me", "your-", "sk-your-", "replace-me", "replaceme", "insert-", "<")
+PLACEHOLDER_ENDS = ("...", "…", ">")
+PLACEHOLDERS = frozenset({"", "secret", "password", "api-key", "apikey", "my-secret", "none", "null", "xxx"})
+
+
+class Secret:
+    """A secret string. Only `reveal` gives it away; printing, formatting and pickling do not."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._value.encode(), other._value.encode())
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __reduce__(self) -> str:
+        raise TypeError("a secret is not pickled")
+
+
+class SecretSource:
+    """Where a secret is to be had, and which key of which file says so."""
+
+    __slots__ = ("_text", "file", "key", "line")
+
+    def __init__(self, text: str, key: str = "", file: str = "", line: int | None = None) -> None:
+        self._text = text
+        self.key = key
+        self.file = file
+        self.line = line
+
+    @property
+    def text(self) -> str:
+        """The words of the configuration: a literal secret, if it is one. Not for printing."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"SecretSource({self})"
+
+    def __str__(self) -> str:
+        return self._text if self._text.startswith(("env:", "file:")) else "***"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SecretSource):
+            return NotImplemented
+        return hmac.compare_digest(self._text.encode(), other._text.encode())
+
+    def __hash__(self) -> int:
+        return hash((SecretSource, self._text))
+
+    def __reduce__(self) -> str:
+        raise TypeError("a secret is not pickled")
+
+    def fault(self, message: str) -> ConfigError:
+        return ConfigError([Problem(self.file, self.line, self.key, message)])
+
+
+def resolve_secret(source: SecretSource, environ: Mapping[str, str]) -> Secret:
+    """Fetch the secret now. Read at each use, so that a rotated file or variable is seen."""
+    scheme, _, rest = source.text.partition(":")
+    if scheme == "env":
+        value = _from_variable(source, rest, environ)
+    elif scheme == "file":
+        value = _from_file(source, Path(rest))
+    else:
+        value = source.text
+    if any(ord(character) < 0x20 or ord(character) == 0x7F for character in value):
+        raise source.fault("the secret contains control characters")
+    return Secret(value)
+
+
+def is_placeholder(value: str) -> bool:
+    """Tell whether a secret is empty or a sample out of some documentation."""
+    folded = value.strip().lower().replace("_", "-")
+    return folded in PLACEHOLDERS or folded.startswith(PLACEHOLDER_STARTS) or folded.endswith(PLACEHOLDER_ENDS)
+
+
+def _from_variable(source: SecretSource, name: str, environ: Mapping[str, str]) -> str:
+    value = environ.get(name)
+    if value is None:
+        raise source.fault(f"environment variable {name} is not set")
+    if not value.strip():
+        raise source.fault(f"environment variable {name} is empty")
+    return value.strip()
+
+
+def _from_file(source: SecretSource, path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise source.fault(f"cannot read secret file {path}: {error.strerror}") from error
+    if len(content) > MAX_SECRET_BYTES:
+        raise source.fault(f"secret file {path} is larger than {MAX_SECRET_BYTES} bytes")
+    try:
+        value = content.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise source.fault(f"secret file {path} is not UTF-8 text") from error
+    if not value:
+        raise source.fault(f"secret file {path} is empty")
+    return value

@@ -1,0 +1,138 @@
+"""The settings: the frozen values that a checked configuration consists of, with their defaults and limits."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from dragoman.config.secret import Secret, SecretSource
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Wait = Annotated[float, Meta(ge=0, le=86_400)]
+Megabytes = Annotated[float, Meta(gt=0, le=4096)]
+Name = Annotated[str, Meta(min_length=1)]
+
+Kind = Literal["anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo"]
+ProtocolName = Literal["chat", "responses", "messages", "gemini"]
+
+
+class Server(Struct, frozen=True):
+    """Where we listen, and how long and how much we put up with."""
+
+    host: Name = "127.0.0.1"
+    port: Port = 8484
+    first_token_timeout_s: Seconds = 15.0
+    idle_timeout_s: Seconds = 300.0
+    drain_s: Wait = 120.0
+    max_body_mb: Megabytes = 32.0
+    keep_alive_s: Seconds = 15.0
+    allowed_hosts: tuple[Name, ...] = ()
+    responses_done: bool = True
+
+    @property
+    def max_body_bytes(self) -> int:
+        return int(self.max_body_mb * 1024 * 1024)
+
+
+class Retry(Struct, frozen=True):
+    """How often and how patiently an upstream is asked again before the first byte."""
+
+    attempts: Annotated[int, Meta(ge=1, le=20)] = 3
+    base_s: Wait = 1.0
+    max_wait_s: Wait = 5.0
+
+
+class Debug(Struct, frozen=True):
+    """What is written down for later inspection."""
+
+    capture: Literal["off", "errors", "all"] = "off"
+    directory: Path = Path("~/.local/share/dragoman/captures")
+
+
+class StoreSettings(Struct, frozen=True):
+    """Where keys and usage are kept."""
+
+    url: Name = "sqlite:///~/.local/share/dragoman/dragoman.db"
+    shared: SecretSource | None = None
+
+
+class Fetch(Struct, frozen=True):
+    """Whether remote images and documents are fetched and sent inline, and within which bounds."""
+
+    enabled: bool = False
+    max_mb: Megabytes = 10.0
+    timeout_s: Seconds = 10.0
+
+    @property
+    def max_bytes(self) -> int:
+        return int(self.max_mb * 1024 * 1024)
+
+
+class Effort(Struct, frozen=True):
+    """Thinking budgets, in tokens, for upstreams that take a budget and not an effort."""
+
+    minimal: Count = 1024
+    low: Count = 2048
+    medium: Count = 8192
+    high: Count = 16384
+    xhigh: Count = 32768
+    max: Count = 32768
+
+
+class ProviderConfig(Struct, frozen=True, kw_only=True):
+    """One upstream. `protocols` is what it speaks, preferred first; empty where each model decides."""
+
+    name: str
+    kind: Kind
+    endpoint: str | None = None
+    protocols: tuple[ProtocolName, ...] = field(default=(), name="protocol")
+    api_key: SecretSource | None = None
+    headers: dict[str, SecretSource] = {}
+    user_agent: Name | None = None
+    models: tuple[Name, ...] = ()
+    model_cache_ttl_s: Wait = 3600.0
+    proxy: SecretSource | None = None
+    ca_file: Path | None = None
+
+
+class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
+    """A Kiro account: its credentials, its endpoints, and how its oddities are treated."""
+
+    credentials: SecretSource | None = None
+    region: Name = "us-east-1"
+    control_endpoint: str | None = None
+    auth_endpoint: str | None = None
+    profile_arn: Name | None = None
+    thinking: Literal["as_reasoning", "remove", "pass", "strip_tags"] = "as_reasoning"
+    thinking_by: Literal["auto", "native", "tags", "off"] = "auto"
+    refresh_margin_s: Wait = 600.0
+    default_max_input_tokens: Count = 200_000
+    tool_description_max: Count = 10_000
+    repair_truncation: bool = True
+    missing_tail_is_truncation: bool = True
+
+
+class ModelRoute(Struct, frozen=True):
+    """A model name or glob, and the `provider/model` targets that answer to it, in order of preference."""
+
+    name: Name
+    to: Annotated[tuple[Name, ...], Meta(min_length=1)]
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Everything. `origins` says where each value that is no default was set; `source` is the file, if any."""
+
+    server: Server
+    retry: Retry
+    debug: Debug
+    store: StoreSettings
+    fetch: Fetch
+    effort: Effort
+    providers: dict[str, ProviderConfig]
+    models: tuple[ModelRoute, ...]
+    client_key: Secret | None
+    source: Path | None
+    origins: dict[str, str]
+    warnings: tuple[str, ...]

@@ -1,0 +1,88 @@
+"""The tree of raw settings: values of file, environment and flags laid over each other, each with its origin."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from dragoman.config.lines import line_of
+from dragoman.config.problems import Key, Problem, dotted
+
+Raw = dict[str, object]
+
+
+class Origin(Struct, frozen=True):
+    """Who set a value: a file and line, and the variable or flag if it was one; `base` is for relative paths."""
+
+    file: str
+    line: int | None
+    name: str
+    base: Path
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place} {self.name}".strip()
+
+
+class Tree:
+    """Raw values, and for every key who set it. Collects what turns out to be wrong with them."""
+
+    def __init__(self, values: Raw, whole: Origin, lines: dict[Key, int]) -> None:
+        self.values = values
+        self.problems: list[Problem] = []
+        self.warnings: list[str] = []
+        self._whole = whole
+        self._lines = lines
+        self._set_later: dict[Key, Origin] = {}
+
+    def origin(self, key: Key) -> Origin:
+        """Who set this key, or the nearest key around it."""
+        for length in range(len(key), 0, -1):
+            if key[:length] in self._set_later:
+                return self._set_later[key[:length]]
+            if key[:length] in self._lines:
+                break
+        return Origin(self._whole.file, line_of(self._lines, key), "", self._whole.base)
+
+    def get(self, key: Key) -> object:
+        """Return the raw value at a path through tables, or None."""
+        value: object = self.values
+        for part in key:
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def put(self, key: Key, value: object, origin: Origin) -> None:
+        """Set a value, whatever was there; a table in the way that is none stays, and is reported by the check."""
+        table: object = self.values
+        for part in key[:-1]:
+            table = table.setdefault(part, {}) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            table[key[-1]] = value
+            self._set_later[key] = origin
+
+    def put_default(self, key: Key, value: object, origin: Origin) -> None:
+        if self.get(key) is None:
+            self.put(key, value, origin)
+
+    def problem(self, key: Key, message: str) -> None:
+        origin = self.origin(key)
+        named = f"{origin.name} ({dotted(key)})" if origin.name else dotted(key)
+        self.problems.append(Problem(origin.file, origin.line, named, message))
+
+    def warn(self, key: Key, message: str) -> None:
+        self.warnings.append(f"{self.origin(key)}: {dotted(key)}: {message}")
+
+    def origins(self) -> dict[str, str]:
+        """Say of every set value where it was set."""
+        return {dotted(key): str(self.origin(key)) for key in _leaves((), self.values)}
+
+
+def _leaves(at: Key, value: object) -> Iterator[Key]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves((*at, name), inner)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for index, item in enumerate(value):
+            yield from _leaves((*at, index), item)
+    else:
+        yield at
