@@ -1,0 +1,126 @@
+"""Body bytes in any cutting in, the whole body out: counted by content-length or unwrapped from chunks."""
+
+import re
+from enum import Enum
+
+from dragoman.net.refusals import BodyMalformed, BodyTooLarge
+
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+_TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_MAX_LINE = 4096
+# Sizes, extensions and trailers may outweigh the content by this much; one-byte chunks only burn our time.
+_MAX_OVERHEAD = 64 * 1024
+
+
+class SizedBody:
+    """A body of known length."""
+
+    __slots__ = ("_data", "_missing", "done")
+
+    def __init__(self, length: int, max_bytes: int) -> None:
+        if length > max_bytes:
+            raise BodyTooLarge(f"the body is larger than {max_bytes} bytes")
+        self._missing = length
+        self._data = bytearray()
+        self.done = False
+
+    def feed(self, data: bytes | bytearray) -> int:
+        """Takes its part of `data` and says how much that was."""
+        taken = min(len(data), self._missing)
+        self._data += data if taken == len(data) else data[:taken]
+        self._missing -= taken
+        self.done = self._missing == 0
+        return taken
+
+    def held(self) -> int:
+        return len(self._data)
+
+    def content(self) -> bytes:
+        return bytes(self._data)
+
+
+class _Expect(Enum):
+    SIZE = "size"
+    CONTENT = "content"
+    CONTENT_END = "content end"
+    TRAILER = "trailer"
+
+
+class ChunkedBody:
+    """A body in chunks; extensions and trailers are checked, bounded and dropped."""
+
+    __slots__ = ("_data", "_expect", "_line", "_max_bytes", "_missing", "_overhead", "done")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._data = bytearray()
+        self._line = bytearray()
+        self._expect = _Expect.SIZE
+        self._missing = 0
+        self._overhead = 0
+        self.done = False
+
+    def feed(self, data: bytes | bytearray) -> int:
+        """Takes its part of `data` and says how much that was."""
+        at = 0
+        while at < len(data) and not self.done:
+            take = self._take_content if self._expect is _Expect.CONTENT else self._take_line
+            at = take(data, at)
+        return at
+
+    def held(self) -> int:
+        return len(self._data)
+
+    def content(self) -> bytes:
+        return bytes(self._data)
+
+    def _take_content(self, data: bytes | bytearray, at: int) -> int:
+        end = min(len(data), at + self._missing)
+        self._data += data[at:end]
+        self._missing -= end - at
+        if not self._missing:
+            self._expect = _Expect.CONTENT_END
+        return end
+
+    def _take_line(self, data: bytes | bytearray, at: int) -> int:
+        newline = data.find(b"\n", at)
+        end = len(data) if newline < 0 else newline + 1
+        if end - at + len(self._line) > _MAX_LINE:
+            raise BodyMalformed("a line of the chunked coding is too long")
+        self._line += data[at:end]
+        self._overhead += end - at
+        if self._overhead > _MAX_OVERHEAD + len(self._data):
+            raise BodyMalformed("the chunked coding outweighs its content")
+        if newline >= 0:
+            line = bytes(self._line)
+            self._line.clear()
+            self._read_line(line)
+        return end
+
+    def _read_line(self, line: bytes) -> None:
+        match self._expect:
+            case _Expect.SIZE:
+                self._read_size(line)
+            case _Expect.CONTENT_END:
+                if line != b"\r\n":
+                    raise BodyMalformed("a chunk is longer than its size")
+                self._expect = _Expect.SIZE
+            case _Expect.TRAILER:
+                if line == b"\r\n":
+                    self.done = True
+                elif not _TRAILER_LINE.fullmatch(line):
+                    raise BodyMalformed("malformed trailer")
+            case _Expect.CONTENT:
+                raise AssertionError("content is not read by lines")
+
+    def _read_size(self, line: bytes) -> None:
+        match = _SIZE_LINE.fullmatch(line)
+        if match is None:
+            raise BodyMalformed("malformed chunk size")
+        self._missing = int(match[1], 16)
+        if len(self._data) + self._missing > self._max_bytes:
+            raise BodyTooLarge(f"the body is larger than {self._max_bytes} bytes")
+        self._expect = _Expect.CONTENT if self._missing else _Expect.TRAILER
+
+
+IncomingBody = SizedBody | ChunkedBody

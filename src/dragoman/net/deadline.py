@@ -1,0 +1,47 @@
+"""A moving deadline in, at most one call on expiry out: the timer is re-armed lazily, not once per chunk."""
+
+import asyncio
+from collections.abc import Callable
+
+
+class Deadline:
+    """The one timer of a connection; moving it later costs an assignment."""
+
+    __slots__ = ("_expire", "_loop", "_timer", "_when")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._when = 0.0
+        self._expire: Callable[[], None] | None = None
+
+    def set(self, seconds: float, expire: Callable[[], None]) -> None:
+        self._when = self._loop.time() + seconds
+        self._expire = expire
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._when, self._ring)
+        elif self._timer.when() > self._when:
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._when, self._ring)
+
+    def clear(self) -> None:
+        """Nothing is due any more; a timer already under way rings in vain, which is cheaper than ending it."""
+        self._expire = None
+
+    def close(self) -> None:
+        self._expire = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        expire = self._expire
+        if expire is None:
+            return
+        # uvloop counts in whole milliseconds, so a timer may ring a little early.
+        if self._when - self._loop.time() > 0.001:
+            self._timer = self._loop.call_at(self._when, self._ring)
+            return
+        self._expire = None
+        expire()

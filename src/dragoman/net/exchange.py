@@ -1,0 +1,179 @@
+"""One request and its reply, between a handler that awaits and a connection that calls back."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from typing import Protocol
+
+from dragoman.net.bodies import IncomingBody
+from dragoman.net.headers import Header, Headers
+from dragoman.net.refusals import ClientGone, OutOfOrder, Refused
+from dragoman.net.replies import LAST_CHUNK, chunk, reply_head
+from dragoman.net.requesthead import RequestHead
+
+_CLOSE = b"connection: close\r\n"
+_CHUNKED = b"transfer-encoding: chunked\r\n"
+
+
+class Wire(Protocol):
+    """What an exchange needs of its connection."""
+
+    peer: str
+    blocked: bool
+
+    def write(self, data: bytes) -> None: ...
+    def must_close(self, exchange: "Exchange") -> bool: ...
+    def reply_ended(self, exchange: "Exchange") -> None: ...
+    def drop(self, exchange: "Exchange") -> None: ...
+    async def writable(self) -> None: ...
+    async def body_arrival(self, exchange: "Exchange") -> None: ...
+
+
+class Reply(Enum):
+    OPEN = "nothing decided"
+    STREAM = "a streamed reply under way"
+    ENDED = "complete, or given up"
+
+
+class Exchange:
+    """Owned by the handler until the reply has ended.
+
+    A client that closes its connection, or only its sending half (no client known to us half-closes and still reads),
+    has given up: the handler's task is cancelled at once.
+    """
+
+    __slots__ = (
+        "_bodiless",
+        "_body",
+        "_chunked",
+        "_held",
+        "_wire",
+        "body_open",
+        "expects_continue",
+        "gone",
+        "headers",
+        "incoming",
+        "keep_alive",
+        "method",
+        "modern",
+        "path",
+        "peer",
+        "query",
+        "raw_path",
+        "refusal",
+        "reply",
+        "started",
+    )
+
+    scheme = "http"
+
+    def __init__(self, head: RequestHead, wire: Wire) -> None:
+        self.method = head.method
+        self.path = head.path
+        self.raw_path = head.raw_path
+        self.query = head.query
+        self.headers = Headers(head.fields)
+        self.peer = wire.peer
+        self.started = False  # the reply's head is on its way: no other reply is possible
+        self.gone = False  # the client is
+        self.modern = head.modern
+        self.keep_alive = head.keep_alive
+        self.expects_continue = head.expects_continue
+        self.incoming: IncomingBody | None = None
+        self.body_open = False  # bytes of this request are still to come
+        self.refusal: Refused | None = None
+        self.reply = Reply.OPEN
+        self._wire = wire
+        self._body = b""
+        self._held = b""
+        self._chunked = False
+        self._bodiless = False
+
+    async def body(self) -> bytes:
+        """The whole body; raises BodyTooLarge, BodyTimeout, BodyMalformed or ClientGone."""
+        if self.body_open and self.refusal is None:
+            await self._wire.body_arrival(self)
+        if self.refusal is not None:
+            raise self.refusal
+        if self.body_open:
+            raise ClientGone
+        return self._body
+
+    def body_arrived(self, content: bytes) -> None:
+        self._body = content
+        self.incoming = None
+        self.body_open = False
+
+    def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        """The whole reply in one write; it replaces a head that `start` left and no `send` has taken along."""
+        if self.gone:
+            return
+        if self.started:
+            raise OutOfOrder("a reply was already sent")
+        framing = b"" if status == 204 or status == 304 else b"content-length: %d\r\n" % len(body)
+        if self._wire.must_close(self):
+            self.keep_alive = False
+            framing += _CLOSE
+        head = reply_head(status, headers, framing)
+        self._held = b""
+        self._put(head if self.method == "HEAD" or status == 204 or status == 304 else head + body)
+        self._end()
+
+    def start(self, status: int, headers: Sequence[Header]) -> None:
+        """Begins a streamed reply: chunked, or up to the end of the connection for HTTP/1.0."""
+        if self.gone:
+            return
+        if self.reply is not Reply.OPEN:
+            raise OutOfOrder("a reply was already begun")
+        self._bodiless = self.method == "HEAD" or status == 204 or status == 304
+        self._chunked = self.modern and status != 204 and status != 304
+        framing = _CHUNKED if self._chunked else b""
+        if self._wire.must_close(self):
+            self.keep_alive = False
+            framing += _CLOSE
+        self._held = reply_head(status, headers, framing)
+        self.reply = Reply.STREAM
+
+    async def send(self, data: bytes) -> None:
+        """One write; waits while the client reads too slowly. Empty data sends only a head that is still held."""
+        if self.gone:
+            raise ClientGone
+        if self.reply is not Reply.STREAM:
+            raise OutOfOrder("send outside a streamed reply")
+        if self._bodiless or not data:
+            data = b""
+        elif self._chunked:
+            data = chunk(data)
+        self._put(data)
+        if self._wire.blocked:
+            await self._wire.writable()
+
+    def finish(self) -> None:
+        """Ends the streamed reply."""
+        if self.gone:
+            return
+        if self.reply is not Reply.STREAM:
+            raise OutOfOrder("finish outside a streamed reply")
+        self._put(LAST_CHUNK if self._chunked and not self._bodiless else b"")
+        self._end()
+
+    def abort(self) -> None:
+        """Drops the connection, so that the client cannot take what it has for the whole."""
+        if self.reply is not Reply.ENDED:
+            self.reply = Reply.ENDED
+            self.gone = True
+            self._wire.drop(self)
+
+    def _put(self, data: bytes) -> None:
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        self.started = True
+        if data:
+            self._wire.write(data)
+
+    def _end(self) -> None:
+        self.reply = Reply.ENDED
+        self._wire.reply_ended(self)
+
+
+Handler = Callable[[Exchange], Awaitable[None]]

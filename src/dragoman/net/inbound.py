@@ -1,0 +1,367 @@
+"""Bytes of one client connection in, exchanges for the handler out, one at a time and in order."""
+
+import asyncio
+import socket
+import struct
+from typing import cast
+
+from dragoman.net.bodies import ChunkedBody, SizedBody
+from dragoman.net.deadline import Deadline
+from dragoman.net.exchange import Exchange
+from dragoman.net.refusals import BodyTimeout, ClientGone, HeadRefused, Refused
+from dragoman.net.replies import CONTINUE, reply_head
+from dragoman.net.requesthead import RequestHead, parse_head, path_of
+from dragoman.net.service import Service
+
+_HEAD_END = b"\r\n\r\n"
+_WRITE_HIGH = 64 * 1024
+_UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler has not asked for
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Inbound(asyncio.Protocol):
+    """Reading goes on while a handler runs, because only a reader notices that the client has left."""
+
+    __slots__ = (
+        "_body_waiter",
+        "_deadline",
+        "_discarding",
+        "_exchange",
+        "_in_head",
+        "_limits",
+        "_loop",
+        "_reading",
+        "_scanned",
+        "_service",
+        "_task",
+        "_transport",
+        "_unread",
+        "_unwritten",
+        "_write_waiters",
+        "blocked",
+        "peer",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, service: Service) -> None:
+        self.peer = ""
+        self.blocked = False  # the client reads more slowly than we write
+        self._service = service
+        self._limits = service.limits
+        self._loop = asyncio.get_running_loop()
+        self._deadline = Deadline(self._loop)
+        self._exchange: Exchange | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._unread = bytearray()
+        self._scanned = 0
+        self._in_head = True
+        self._reading = True
+        self._discarding = False  # nothing that still arrives will be looked at
+        self._unwritten = 0
+        self._write_waiters: list[asyncio.Future[None]] = []
+        self._body_waiter: asyncio.Future[None] | None = None
+
+    # Events of the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.peer = str(transport.get_extra_info("peername")[0])
+        connections = self._service.connections
+        connections.add(self)
+        if len(connections) > self._limits.max_connections:
+            self._refuse(b"", Refused("too many connections", 503))
+            return
+        self._deadline.set(self._limits.header_timeout_s, self._expire_head)
+
+    def data_received(self, data: bytes) -> None:
+        if self._discarding:
+            return
+        exchange = self._exchange
+        if exchange is not None and exchange.body_open:
+            taken = self._feed_body(exchange, data)
+            if taken < len(data):
+                self._hold(data[taken:])
+        elif exchange is not None or self.blocked:
+            self._hold(data)
+        else:
+            self._read_head(data)
+
+    def eof_received(self) -> bool:
+        if self._exchange is not None:
+            self._lose_client()
+            self._transport.abort()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.close()
+        self._discarding = True
+        self._unread.clear()
+        self._lose_client()
+        self._unblock()
+        _wake(self._body_waiter)
+        self._service.connection_lost(self)
+
+    def pause_writing(self) -> None:
+        self.blocked = True
+        self._watch_writing()
+
+    def resume_writing(self) -> None:
+        self._deadline.clear()
+        self._unblock()
+        if self._exchange is None and not self._discarding:
+            self._await_next()
+
+    # Heads
+
+    def _read_head(self, data: bytes) -> None:
+        if not self._unread and data[0] > 32:
+            end = data.find(_HEAD_END) + 4
+            if 4 < end <= self._limits.max_header_bytes:
+                self._begin(data[:end], data[end:])
+                return
+        self._unread += data
+        self._next_head()
+
+    def _next_head(self) -> None:
+        unread = self._unread
+        while unread.startswith(b"\r\n"):  # some clients end a body with a line break that is not part of it
+            del unread[:2]
+        end = unread.find(_HEAD_END, self._scanned) + 4
+        if end < 4:
+            self._await_rest_of_head()
+            return
+        self._scanned = 0
+        raw = bytes(unread[:end])
+        del unread[:end]
+        if end > self._limits.max_header_bytes:
+            self._refuse(raw, HeadRefused("the header is too large", 431))
+            return
+        self._begin(raw, b"")
+
+    def _await_rest_of_head(self) -> None:
+        unread = self._unread
+        fresh = self._scanned
+        if len(unread) > self._limits.max_header_bytes:
+            self._refuse(bytes(unread), HeadRefused("the header is too large", 431))
+        elif unread and not 65 <= unread[0] <= 90:
+            self._refuse(b"", HeadRefused("not an HTTP request"))
+        elif unread.count(b"\n", fresh) != unread.count(b"\r\n", max(0, fresh - 1)):
+            self._refuse(bytes(unread), HeadRefused("a bare line break in the header"))
+        else:
+            self._scanned = max(0, len(unread) - 3)
+            if not self._in_head:
+                self._in_head = True
+                self._deadline.set(self._limits.header_timeout_s, self._expire_head)
+
+    def _begin(self, raw: bytes, rest: bytes) -> None:
+        try:
+            head = parse_head(raw, self._limits.max_header_fields)
+        except HeadRefused as refusal:
+            self._refuse(raw, refusal)
+            return
+        self._in_head = False
+        self._deadline.clear()
+        exchange = Exchange(head, self)
+        self._exchange = exchange
+        self._expect_body(exchange, head)
+        if rest:
+            self.data_received(rest)
+        elif self._unread and exchange.body_open:
+            del self._unread[: self._feed_body(exchange, self._unread)]
+        self._task = self._service.begin(exchange)
+
+    # Bodies
+
+    def _expect_body(self, exchange: Exchange, head: RequestHead) -> None:
+        if head.tunnel:
+            self._discarding = True
+        elif head.chunked:
+            exchange.incoming = ChunkedBody(self._limits.max_body_bytes)
+            exchange.body_open = True
+        elif head.length:
+            exchange.body_open = True
+            try:
+                exchange.incoming = SizedBody(head.length, self._limits.max_body_bytes)
+            except Refused as refusal:
+                exchange.refusal = refusal
+
+    def _feed_body(self, exchange: Exchange, data: bytes | bytearray) -> int:
+        """Takes the body's part of `data`, all of it once the body is refused, and says how much that was."""
+        incoming = exchange.incoming
+        if incoming is None:
+            return len(data)
+        try:
+            taken = incoming.feed(data)
+        except Refused as refusal:
+            self._refuse_body(exchange, refusal)
+            return len(data)
+        if incoming.done:
+            exchange.body_arrived(incoming.content())
+            self._deadline.clear()
+            _wake(self._body_waiter)
+        elif self._body_waiter is not None:
+            self._deadline.set(self._limits.body_gap_timeout_s, self._expire_body)
+        elif incoming.held() > _UNREAD_HIGH:
+            self._pause_reading()
+        return taken
+
+    def _refuse_body(self, exchange: Exchange, refusal: Refused) -> None:
+        exchange.refusal = refusal
+        exchange.incoming = None
+        self._deadline.clear()
+        _wake(self._body_waiter)
+
+    async def body_arrival(self, exchange: Exchange) -> None:
+        if exchange.gone:
+            return
+        if exchange.expects_continue and not exchange.started:
+            exchange.expects_continue = False
+            self.write(CONTINUE)
+        self._resume_reading()
+        self._deadline.set(self._limits.body_gap_timeout_s, self._expire_body)
+        self._body_waiter = self._loop.create_future()
+        try:
+            await self._body_waiter
+        finally:
+            self._body_waiter = None
+
+    def _hold(self, data: bytes | bytearray) -> None:
+        self._unread += data
+        if len(self._unread) > _UNREAD_HIGH:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._reading and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    # Replies
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def must_close(self, exchange: Exchange) -> bool:
+        return not exchange.keep_alive or exchange.body_open or self._service.draining
+
+    async def writable(self) -> None:
+        while self.blocked:
+            waiter = self._loop.create_future()
+            self._write_waiters.append(waiter)
+            await waiter
+        if self._transport.is_closing():
+            raise ClientGone
+
+    def _unblock(self) -> None:
+        self.blocked = False
+        waiters, self._write_waiters = self._write_waiters, []
+        for waiter in waiters:
+            _wake(waiter)
+
+    def reply_ended(self, exchange: Exchange) -> None:
+        self._exchange = self._task = None
+        if exchange.body_open:
+            self._linger()
+        elif not exchange.keep_alive or self._service.draining:
+            self._close()
+        elif not self.blocked:
+            self._await_next()
+
+    def drop(self, exchange: Exchange) -> None:
+        sock = self._transport.get_extra_info("socket")
+        if not exchange.modern and sock is not None:
+            # Without chunks the end of the connection is the end of the reply: only a reset tells them apart.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._exchange = self._task = None
+        self._transport.abort()
+
+    def _await_next(self) -> None:
+        self._deadline.set(self._limits.keep_alive_s, self._expire_idle)
+        if self._unread:
+            self._next_head()
+        if self._exchange is None:
+            self._resume_reading()
+
+    def _refuse(self, raw: bytes, refusal: Refused) -> None:
+        """Answers what cannot become an exchange; whatever follows it on this connection is never parsed."""
+        self._unread.clear()
+        headers, body = self._service.render_error(path_of(raw), refusal.status, refusal.message)
+        framing = b"content-length: %d\r\nconnection: close\r\n" % len(body)
+        head = reply_head(refusal.status, headers, framing)
+        self.write(head if raw.startswith(b"HEAD ") else head + body)
+        self._linger()
+
+    # Ends
+
+    def _linger(self) -> None:
+        """Closes our half and reads on for a while: closing on unread bytes would reset the reply away."""
+        self._discarding = True
+        self._unread.clear()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._resume_reading()
+        self._deadline.set(self._limits.linger_s, self._transport.abort)
+
+    def _close(self) -> None:
+        self._discarding = True
+        self._transport.close()
+        self._watch_writing()
+
+    def _lose_client(self) -> None:
+        exchange, task = self._exchange, self._task
+        self._exchange = self._task = None
+        if exchange is None:
+            return
+        exchange.gone = True
+        if task is not None:
+            task.cancel()
+
+    def retire(self) -> None:
+        """Closes the connection if it rests between requests."""
+        if self._exchange is None and not self._unread and not self._discarding:
+            self._close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # Deadlines
+
+    def _expire_head(self) -> None:
+        if self._unread:
+            self._refuse(bytes(self._unread), HeadRefused("the header took too long", 408))
+        else:
+            self._close()
+
+    def _expire_body(self) -> None:
+        if self._exchange is not None:
+            self._refuse_body(self._exchange, BodyTimeout("the body took too long"))
+
+    def _expire_idle(self) -> None:
+        if self._transport.get_write_buffer_size():
+            self._watch_writing()
+        else:
+            self._close()
+
+    def _watch_writing(self) -> None:
+        self._unwritten = self._transport.get_write_buffer_size()
+        self._deadline.set(self._limits.write_idle_timeout_s, self._expire_write)
+
+    def _expire_write(self) -> None:
+        if self._transport.get_write_buffer_size() < self._unwritten:
+            self._watch_writing()
+        else:
+            self._transport.abort()
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,168 @@
+"""The bytes of one request head in, its checked meaning out, or a refusal: nothing ambiguous passes."""
+
+import re
+from urllib.parse import unquote
+
+import httptools
+
+from dragoman.net.headers import Header
+from dragoman.net.refusals import HeadRefused
+
+_HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
+_METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
+_MAX_LENGTH_DIGITS = 18
+# What decides framing or routing may be said once; a second one could be read differently by a proxy in front.
+_SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+
+
+class RequestHead:
+    """A request line and its fields, the framing decided."""
+
+    __slots__ = (
+        "chunked",
+        "expects_continue",
+        "fields",
+        "keep_alive",
+        "length",
+        "method",
+        "modern",
+        "path",
+        "query",
+        "raw_path",
+        "tunnel",
+        "upgrade",
+    )
+
+    def __init__(self) -> None:
+        self.fields: list[Header] = []
+        self.method = ""
+        self.path = ""
+        self.raw_path = b""
+        self.query = ""
+        self.modern = True  # HTTP/1.1, as opposed to 1.0
+        self.keep_alive = True
+        self.length = 0
+        self.chunked = False
+        self.expects_continue = False
+        self.upgrade = False
+        self.tunnel = False  # CONNECT: what follows is no HTTP
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name.lower(), value.rstrip()))
+
+
+def parse_head(raw: bytes, max_fields: int) -> RequestHead:
+    """`raw` ends with its only empty line."""
+    # The parser is strict about these itself; a head is short, and smuggling lives on what two readers see differently.
+    breaks = raw.count(b"\r\n")
+    if breaks != raw.count(b"\n") or breaks != raw.count(b"\r") or b"\0" in raw:
+        raise HeadRefused("a bare line break or NUL in the header")
+    if breaks - 2 > max_fields:
+        raise HeadRefused("too many header fields", 431)
+    head = RequestHead()
+    _feed(raw, head)
+    _read_request_line(raw[: raw.index(b"\r\n")], head)
+    _read_fields(head)
+    return head
+
+
+def path_of(raw: bytes) -> str:
+    """The path of a head that may be broken or incomplete, as far as it can be told."""
+    words = raw[: raw.find(b"\r\n")].split(b" ", 2) if b"\r\n" in raw else raw.split(b" ", 2)
+    target = words[1] if len(words) > 1 else b""
+    return target.partition(b"?")[0][:1024].decode("latin-1")
+
+
+def _feed(raw: bytes, head: RequestHead) -> None:
+    try:
+        httptools.HttpRequestParser(head).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        head.upgrade = True
+    except httptools.HttpParserInvalidMethodError as error:
+        if _METHOD.fullmatch(raw.partition(b" ")[0]):
+            raise HeadRefused("unknown method", 501) from error
+        raise HeadRefused("not an HTTP request") from error
+    except httptools.HttpParserError as error:
+        raise HeadRefused(f"malformed request: {error}") from error
+
+
+def _read_request_line(line: bytes, head: RequestHead) -> None:
+    words = line.split(b" ")
+    if len(words) != 3:
+        raise HeadRefused("malformed request line")
+    method, target, version = words
+    head.method = method.decode("ascii")
+    if version == b"HTTP/1.0":
+        head.modern = head.keep_alive = False
+    elif version != b"HTTP/1.1":
+        raise HeadRefused("only HTTP/1.1 and HTTP/1.0 are spoken here", 505)
+    if method == b"CONNECT":
+        head.tunnel = True
+        head.keep_alive = False
+        head.path, head.raw_path = target.decode("latin-1"), target
+        return
+    if target[0] != 47:  # not "/"
+        target = _strip_authority(target, head)
+    raw_path, _, query = target.partition(b"?")
+    if b"#" in target:
+        raise HeadRefused("a fragment in the request target")
+    head.raw_path = raw_path
+    head.path = unquote(raw_path.decode("latin-1"))
+    head.query = query.decode("latin-1")
+
+
+def _strip_authority(target: bytes, head: RequestHead) -> bytes:
+    """From `http://host/path` to `/path`; the authority must be the one that Host names."""
+    if target == b"*" and head.method == "OPTIONS":
+        return target
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        raise HeadRefused("malformed request target")
+    authority = re.split(rb"[/?#]", rest, maxsplit=1)[0]
+    for name, value in head.fields:
+        if name == b"host" and value.lower() != authority.lower():
+            raise HeadRefused("the request target and Host disagree")
+    path = rest[len(authority) :]
+    return path if path.startswith(b"/") else b"/" + path
+
+
+def _read_fields(head: RequestHead) -> None:
+    single: dict[bytes, bytes] = {}
+    for name, value in head.fields:
+        if name in _SINGLE:
+            if name in single:
+                raise HeadRefused(f"more than one {name.decode('ascii')}")
+            single[name] = value
+        elif name == b"connection":
+            if value != b"keep-alive" and b"close" in [token.strip() for token in value.lower().split(b",")]:
+                head.keep_alive = False
+        elif name == b"expect" and head.modern:
+            if value.lower() != b"100-continue":
+                raise HeadRefused("unknown expectation", 417)
+            head.expects_continue = True
+    host = single.get(b"host")
+    if host is None:
+        if head.modern:
+            raise HeadRefused("Host is missing")
+    elif not _HOST.fullmatch(host):
+        raise HeadRefused("illegal Host")
+    if head.upgrade:
+        head.keep_alive = False
+    _read_framing(single, head)
+
+
+def _read_framing(single: dict[bytes, bytes], head: RequestHead) -> None:
+    length = single.get(b"content-length")
+    coding = single.get(b"transfer-encoding")
+    if length is not None:
+        if coding is not None:
+            raise HeadRefused("both content-length and transfer-encoding")
+        if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
+            raise HeadRefused("malformed content-length")
+        head.length = int(length)
+    elif coding is not None:
+        if not head.modern:
+            raise HeadRefused("transfer-encoding in HTTP/1.0")
+        if coding.lower() != b"chunked":
+            raise HeadRefused("unknown transfer-encoding", 501)
+        head.chunked = True

@@ -1,0 +1,98 @@
+"""Client connections in, exchanges for the handler out: HTTP/1.1 over asyncio, bounded everywhere."""
+
+import asyncio
+import socket
+
+from dragoman.net.exchange import Exchange, Handler
+from dragoman.net.headers import Header, Headers
+from dragoman.net.inbound import Inbound
+from dragoman.net.limits import Limits
+from dragoman.net.refusals import BodyMalformed, BodyTimeout, BodyTooLarge, ClientGone, OutOfOrder, Refused
+from dragoman.net.service import RenderError, Service
+
+__all__ = [
+    "BodyMalformed",
+    "BodyTimeout",
+    "BodyTooLarge",
+    "ClientGone",
+    "Exchange",
+    "Handler",
+    "Header",
+    "Headers",
+    "Limits",
+    "OutOfOrder",
+    "Refused",
+    "RenderError",
+    "Server",
+]
+
+_BACKLOG = 1024
+_LAST_WORDS_S = 2.0  # what a cancelled handler gets for its terminal event
+
+
+class Server:
+    """Listens, and sees to it that everything it began has ended before it says that it is closed."""
+
+    def __init__(self, handler: Handler, limits: Limits, render_error: RenderError) -> None:
+        self._service = Service(handler, limits, render_error)
+        self._listener: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int, *, sock: socket.socket | None = None, reuse_port: bool = False) -> None:
+        """Listens on host and port, or on a socket that is already bound."""
+        loop = asyncio.get_running_loop()
+        if sock is not None:
+            self._listener = await loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
+        else:
+            self._listener = await loop.create_server(
+                self._connect, host, port, backlog=_BACKLOG, reuse_port=reuse_port or None
+            )
+        self.port = int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        return len(self._service.connections)
+
+    async def drain(self, grace_s: float) -> None:
+        """Stops listening, lets running exchanges end for up to `grace_s`, then cancels their handlers.
+
+        A handler cancelled here finds its exchange not `gone`, and may still send a terminal event.
+        """
+        self._stop_listening()
+        service = self._service
+        for connection in tuple(service.connections):
+            connection.retire()
+        await self._emptied(grace_s)
+        await self._end_all()
+
+    async def close(self) -> None:
+        """Ends everything now."""
+        self._stop_listening()
+        for connection in tuple(self._service.connections):
+            connection.abort()
+        await self._end_all()
+
+    def _connect(self) -> Inbound:
+        return Inbound(self._service)
+
+    def _stop_listening(self) -> None:
+        self._service.draining = True
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _end_all(self) -> None:
+        for task in tuple(self._service.tasks):
+            task.cancel()
+        await self._emptied(_LAST_WORDS_S)
+        for connection in tuple(self._service.connections):
+            connection.abort()
+        await self._emptied(_LAST_WORDS_S)
+
+    async def _emptied(self, seconds: float) -> None:
+        self._service.notice_empty()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._service.empty.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,80 @@
+"""An exchange in, a handler's task out: whatever the handler does, the client gets a reply or a clear break."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from dragoman.net.exchange import Exchange, Handler, Reply
+from dragoman.net.headers import Header
+from dragoman.net.limits import Limits
+from dragoman.net.refusals import ClientGone, Refused
+from dragoman.net.tasks import place_of, spawn
+
+RenderError = Callable[[str, int, str], tuple[list[Header], bytes]]
+
+_log = logging.getLogger(__name__)
+
+
+class Guest(Protocol):
+    """A connection, as its server sees it."""
+
+    def retire(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Service:
+    """What all connections of a server share."""
+
+    def __init__(self, handler: Handler, limits: Limits, render_error: RenderError) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.render_error = render_error
+        self.draining = False
+        self.connections: set[Guest] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.empty = asyncio.Event()  # while draining: the last connection and the last task are gone
+
+    def begin(self, exchange: Exchange) -> asyncio.Task[None]:
+        task = spawn(self._serve(exchange), name="exchange")
+        self.tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def connection_lost(self, connection: Guest) -> None:
+        self.connections.discard(connection)
+        self.notice_empty()
+
+    def notice_empty(self) -> None:
+        if self.draining and not self.connections and not self.tasks:
+            self.empty.set()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self.notice_empty()
+
+    async def _serve(self, exchange: Exchange) -> None:
+        try:
+            await self.handler(exchange)
+        except asyncio.CancelledError:
+            self._give_up(exchange, 503, "the server is shutting down")
+        except Refused as refusal:
+            self._give_up(exchange, refusal.status, refusal.message)
+        except ClientGone:
+            exchange.abort()
+        except Exception as fault:
+            _log.error("handler failed: %s", place_of(fault))
+            self._give_up(exchange, 500, "internal error")
+        else:
+            if exchange.reply is not Reply.ENDED and not exchange.gone:
+                _log.error("handler returned without ending its reply")
+                self._give_up(exchange, 500, "internal error")
+
+    def _give_up(self, exchange: Exchange, status: int, message: str) -> None:
+        if exchange.gone or exchange.reply is Reply.ENDED:
+            return
+        if exchange.started:
+            exchange.abort()
+            return
+        headers, body = self.render_error(exchange.path, status, message)
+        exchange.respond(status, headers, body)
