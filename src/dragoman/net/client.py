@@ -1,0 +1,171 @@
+"""An upstream request comes in; its answer goes out as a head and then body pieces, at the consumer's pace."""
+
+import asyncio
+from functools import partial
+
+from dragoman.net.dial import Dial, Target, connect, parse_target
+from dragoman.net.encoding import Unpacking, decoders
+from dragoman.net.faults import BadEncoding, Corrupt, Lost, TimedOut, TooLarge
+from dragoman.net.headers import Headers
+from dragoman.net.outbound import Connection, Phase
+from dragoman.net.outgoing import Outgoing, write_head
+from dragoman.net.pool import Lane
+from dragoman.net.proxy import parse_proxy
+
+__all__ = ["Answer", "Corrupt", "Dial", "HttpClient", "Lost", "Outgoing", "TimedOut", "TooLarge"]
+
+DIRECT = Dial()
+
+_Origin = tuple[str, str, int, Dial]
+
+
+class Answer:
+    """A response whose head has come; its body is taken piece by piece. Close it in every case."""
+
+    __slots__ = ("_connection", "_ended", "_lane", "_unpacking", "_where", "headers", "status")
+
+    def __init__(self, connection: Connection, lane: Lane) -> None:
+        self.status = connection.status
+        self.headers = connection.headers
+        self._where = connection.where
+        self._connection: Connection | None = connection
+        self._lane = lane
+        self._ended = False
+        self._unpacking: Unpacking | None = None
+        encoding = self.headers.get(b"content-encoding")
+        if encoding is not None:
+            self._begin_unpacking(encoding)
+
+    async def chunk(self, timeout_s: float) -> bytes:
+        """The next piece of the body, b"" at its clean end; Lost if it broke off, TimedOut in silence."""
+        if self._unpacking is None:
+            return await self._raw_chunk(timeout_s)
+        try:
+            return await self._unpacked_chunk(self._unpacking, timeout_s)
+        except (BadEncoding, TooLarge) as error:
+            self.close()
+            raise self._corrupt(error) from error
+
+    async def read(self, limit: int, timeout_s: float) -> bytes:
+        """The whole body; TooLarge beyond `limit`; `timeout_s` bounds every silence, not the whole."""
+        pieces = []
+        size = 0
+        while piece := await self.chunk(timeout_s):
+            size += len(piece)
+            if size > limit:
+                self.close()
+                raise TooLarge(f"{self._where} answered with more than {limit} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Let go of the connection: to the pool if the answer has come whole, else aborted at once."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._lane.release(connection)
+
+    async def _raw_chunk(self, timeout_s: float) -> bytes:
+        connection = self._connection
+        if connection is None:
+            return self._after_the_end()
+        while not connection.ready:
+            await connection.wait(timeout_s)
+        data = connection.take()
+        if connection.phase is Phase.DONE:
+            self._ended = True
+            self.close()
+        return data
+
+    def _after_the_end(self) -> bytes:
+        if self._ended:
+            return b""
+        raise Lost(f"{self._where}: closed by us", sent=True, received=True)
+
+    async def _unpacked_chunk(self, unpacking: Unpacking, timeout_s: float) -> bytes:
+        while not (data := unpacking.take()):
+            packed = await self._raw_chunk(timeout_s)
+            if not packed:
+                unpacking.finish()
+                return b""
+            unpacking.put(packed)
+        return data
+
+    def _begin_unpacking(self, encoding: bytes) -> None:
+        """We ask for no encoding; some servers send one all the same."""
+        try:
+            chain = decoders(encoding)
+        except BadEncoding as error:
+            self.close()
+            raise self._corrupt(error) from error
+        if chain:
+            self._unpacking = Unpacking(chain)
+        dropped = (b"content-encoding", b"content-length")
+        self.headers = Headers([field for field in self.headers if field[0] not in dropped])
+
+    def _corrupt(self, error: Exception) -> Corrupt:
+        return Corrupt(f"{self._where}: {error}", sent=True, received=True)
+
+
+class HttpClient:
+    """Sends requests over pooled connections, one pool per origin and dial."""
+
+    def __init__(self, *, max_per_host: int = 4096, idle_s: float = 55.0) -> None:
+        self._max_per_host = max_per_host
+        self._idle_s = idle_s
+        self._lanes: dict[_Origin, Lane] = {}
+        self._closed = False
+
+    async def send(self, out: Outgoing, dial: Dial = DIRECT, *, head_timeout_s: float) -> Answer:
+        """Send a request and return once the head of its answer is there.
+
+        A resting connection may have been closed by the server in the same moment. If it ends without a
+        single byte of answer, the request goes out once more, on a fresh connection.
+        """
+        target = parse_target(out.url)
+        proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
+        head = write_head(out, target, proxy)
+        lane = self._lane(target, dial)
+        connection = await lane.acquire(dial.connect_timeout_s)
+        try:
+            await _exchange(connection, head, out, head_timeout_s)
+        except Lost as lost:
+            if lost.received or not connection.used or self._closed:
+                raise
+            lane = self._lane(target, dial)
+            connection = await lane.acquire_fresh(dial.connect_timeout_s)
+            await _exchange(connection, head, out, head_timeout_s)
+        return Answer(connection, lane)
+
+    async def close(self) -> None:
+        """Abort everything that is open; what still waits for an answer gets Lost."""
+        self._closed = True
+        await asyncio.gather(*(lane.close() for lane in tuple(self._lanes.values())))
+
+    def _lane(self, target: Target, dial: Dial) -> Lane:
+        if self._closed:
+            raise Lost(f"{target.where}: the client is closed", sent=False, received=False)
+        origin = (target.scheme, target.host, target.port, dial)
+        lane = self._lanes.get(origin)
+        if lane is None:
+            self._lanes[origin] = lane = Lane(
+                target.where,
+                partial(connect, target, dial),
+                limit=self._max_per_host,
+                idle_s=self._idle_s,
+                on_empty=lambda: self._forget(origin),
+            )
+        return lane
+
+    def _forget(self, origin: _Origin) -> None:
+        self._lanes.pop(origin, None)
+
+
+async def _exchange(connection: Connection, head: bytes, out: Outgoing, timeout_s: float) -> None:
+    """Send on this connection and wait for the head; whatever goes wrong, the connection is dropped."""
+    connection.begin(head, out.body, bodiless=out.method == "HEAD")
+    try:
+        await connection.wait(timeout_s)
+        connection.check_head()
+    except BaseException:
+        connection.abort()
+        raise

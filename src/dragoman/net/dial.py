@@ -1,0 +1,163 @@
+"""A URL and connection settings come in; an open byte transport to that origin goes out."""
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+from functools import lru_cache
+from typing import TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from dragoman.net.faults import Lost, TimedOut
+from dragoman.net.proxy import Proxy, ProxyRefused, open_tunnel, parse_proxy
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+_PRINTABLE = re.compile(r"[!-~]+")
+_PORTS = {"http": 80, "https": 443}
+
+
+class Dial(msgspec.Struct, frozen=True):
+    """How to reach an origin."""
+
+    proxy: str | None = None
+    ca_file: str | None = None
+    verify: bool = True
+    connect_timeout_s: float = 10.0
+
+    def __repr__(self) -> str:
+        # The proxy's URL may hold a password.
+        proxy = None if self.proxy is None else "..."
+        return f"Dial(proxy={proxy!r}, ca_file={self.ca_file!r}, verify={self.verify})"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A request's URL, taken apart. The path may hold secrets in its query; `where` is safe to show."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.bracketed}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """The host header's value: the port only where it is not the scheme's own."""
+        return self.bracketed if self.port == _PORTS[self.scheme] else self.where
+
+    @property
+    def bracketed(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    def __repr__(self) -> str:
+        return f"Target({self.scheme}://{self.where})"
+
+
+@lru_cache(maxsize=512)
+def parse_target(url: str) -> Target:
+    """Take a URL apart; ValueError, which never quotes it, if it cannot be requested as it stands."""
+    # urlsplit would silently drop line breaks and tabs, and so request something else.
+    if not _PRINTABLE.fullmatch(url):
+        raise ValueError("a URL must be printable ASCII without spaces")
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError("a URL must be http:// or https:// with a host")
+    if parts.username is not None:
+        raise ValueError("a URL must not hold credentials; they belong in a header")
+    path = parts.path or "/"
+    if parts.query:
+        path += "?" + parts.query
+    return Target(parts.scheme, parts.hostname, _port_of(parts), path)
+
+
+def _port_of(parts: SplitResult) -> int:
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError("a URL's port must be a number below 65536") from None
+    return _PORTS[parts.scheme] if port is None else port
+
+
+@lru_cache(maxsize=64)
+def tls_context(ca_file: str | None, verify: bool) -> ssl.SSLContext:
+    """The settings of every TLS connection with these two options; ValueError if the file is no good."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise ValueError(f"the CA file {ca_file} cannot be used: {_say(error)}") from error
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def connect(target: Target, dial: Dial, protocol: P) -> P:
+    """Open the connection within its time, with TLS and through the proxy as asked; Lost or TimedOut if not."""
+    try:
+        async with asyncio.timeout(dial.connect_timeout_s):
+            await _open(target, dial, protocol)
+    except TimeoutError:
+        raise TimedOut("connect", f"{_route(target, dial)}: no connection in time") from None
+    except ssl.SSLCertVerificationError as error:
+        raise _unreachable(target, dial, f"certificate refused: {error.verify_message}") from error
+    except ssl.SSLError as error:
+        raise _unreachable(target, dial, f"TLS failed ({error.reason or 'handshake'})") from error
+    except ProxyRefused as error:
+        raise _unreachable(target, dial, str(error)) from error
+    except OSError as error:
+        raise _unreachable(target, dial, _say(error)) from error
+    return protocol
+
+
+async def _open(target: Target, dial: Dial, protocol: asyncio.Protocol) -> None:
+    loop = asyncio.get_running_loop()
+    context = tls_context(dial.ca_file, dial.verify) if target.scheme == "https" else None
+    proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
+    if proxy is None:
+        name = target.host if context else None
+        await loop.create_connection(lambda: protocol, target.host, target.port, ssl=context, server_hostname=name)
+    elif proxy.forwards(target.scheme):
+        await loop.create_connection(lambda: protocol, proxy.host, proxy.port)
+    else:
+        await _open_through(proxy, target, context, protocol)
+
+
+async def _open_through(
+    proxy: Proxy, target: Target, context: ssl.SSLContext | None, protocol: asyncio.Protocol
+) -> None:
+    transport = await open_tunnel(proxy, target.host, target.port)
+    try:
+        if context is not None:
+            loop = asyncio.get_running_loop()
+            secured = await loop.start_tls(transport, protocol, context, server_hostname=target.host)
+            if secured is None:
+                raise ConnectionResetError("closed in the TLS handshake")
+            protocol.connection_made(secured)
+        else:
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+    except BaseException:
+        transport.abort()
+        raise
+
+
+def _say(error: OSError) -> str:
+    # asyncio rewrites strerror, and a resolver's error numbers are not the system's.
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
+def _route(target: Target, dial: Dial) -> str:
+    return target.where if dial.proxy is None else f"{target.where} via {parse_proxy(dial.proxy).where}"
+
+
+def _unreachable(target: Target, dial: Dial, reason: str) -> Lost:
+    return Lost(f"cannot connect to {_route(target, dial)}: {reason}", sent=False, received=False)

@@ -1,0 +1,291 @@
+"""Request bytes go out and one parsed response at a time comes back, over one HTTP/1.1 client connection."""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import cast
+
+import httptools
+
+from dragoman.net.faults import Corrupt, Lost, TimedOut
+from dragoman.net.headers import Header, Headers
+
+HEAD_LIMIT = 64 << 10
+BUFFER_LIMIT = 128 << 10
+
+
+class Phase(Enum):
+    """Where the exchange stands. In IDLE and DONE not one more byte may come from the server."""
+
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    DONE = auto()
+    BROKEN = auto()
+
+
+_NO_HEADERS = Headers([])
+
+
+class Connection(asyncio.Protocol):
+    """Begin an exchange, wait until `ready`, `take` body bytes until DONE, then rest or abort.
+
+    One waiter, one wake per socket read. The timer outlives single waits: it is set anew only when it fires
+    too early or would fire too late, so that a stream of chunks costs no timer per chunk.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, where: str, on_lost: Callable[["Connection"], None]) -> None:
+        self.where = where
+        self.phase = Phase.IDLE
+        self.status = 0
+        self.headers = _NO_HEADERS
+        self.used = False
+        self.idle_since = 0.0
+        self._loop = loop
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
+        self._failure: Lost | None = None
+        self._forget_response()
+
+    def _forget_response(self) -> None:
+        self._fields: list[Header] = []
+        self._pieces: list[bytes] = []
+        self._buffered = 0
+        self._overhead = 0
+        self._news = False
+        self._headed = False
+        self._paused = False
+        self._received = False
+        self._bodiless = False
+        self._ends_at_eof = False
+        self._keep_alive = False
+
+    # What the client calls
+
+    def begin(self, head: bytes, body: bytes, *, bodiless: bool) -> None:
+        """Send a request; `bodiless` says that its answer has no body whatever its head declares (HEAD)."""
+        transport = self._transport
+        if transport is None or self.phase is not Phase.IDLE:
+            raise RuntimeError(f"no exchange can begin on a connection that is {self.phase.name}")
+        self._forget_response()
+        self._bodiless = bodiless
+        self.phase = Phase.HEAD
+        if body:
+            transport.writelines((head, body))
+        else:
+            transport.write(head)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` has something to give, or to raise."""
+        return self._buffered > 0 or self.phase is Phase.DONE or self.phase is Phase.BROKEN
+
+    def wait(self, timeout_s: float) -> asyncio.Future[None]:
+        """A future that is done when there is news, or fails with TimedOut."""
+        loop = self._loop
+        self._waiter = waiter = loop.create_future()
+        self._deadline = deadline = loop.time() + timeout_s
+        timer = self._timer
+        if timer is None:
+            self._timer = loop.call_at(deadline, self._tick)
+        elif timer.when() > deadline:
+            timer.cancel()
+            self._timer = loop.call_at(deadline, self._tick)
+        return waiter
+
+    def take(self) -> bytes:
+        """All body bytes that are here; b"" if there are none; raises once a broken connection has none left."""
+        if self._buffered == 0:
+            if self._failure is not None:
+                raise self._failure
+            return b""
+        pieces = self._pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._buffered = 0
+        if self._paused:
+            self._paused = False
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+        return data
+
+    def check_head(self) -> None:
+        """Raise what broke the exchange before its head was whole; what broke it later, `take` raises."""
+        if self._failure is not None and not self._headed:
+            raise self._failure
+
+    @property
+    def alive(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def rest(self) -> bool:
+        """End a DONE exchange; true if the connection may serve another."""
+        transport = self._transport
+        if (
+            self.phase is not Phase.DONE
+            or not self._keep_alive
+            or transport is None
+            or transport.is_closing()
+            # The server answered before it had read the request: what it makes of the rest is unknown.
+            or transport.get_write_buffer_size() > 0
+        ):
+            return False
+        self.phase = Phase.IDLE
+        self.used = True
+        self._pieces.clear()
+        return True
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self._break(Lost(f"{self.where}: closed by us", sent=True, received=self._received))
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is not Phase.HEAD and self.phase is not Phase.BODY:
+            self._close_after_stray_bytes()
+            return
+        self._received = True
+        buffered = self._buffered
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._refuse(error)
+        if self._buffered == buffered:
+            self._count_overhead(len(data))
+        else:
+            self._overhead = 0
+            if self._buffered >= BUFFER_LIMIT and self.phase is Phase.BODY:
+                self._pause()
+        if self._news:
+            self._news = False
+            self._wake()
+
+    def eof_received(self) -> None:
+        if self.phase is Phase.BODY and self._ends_at_eof:
+            self.phase = Phase.DONE
+            self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._break(self._lost(exc))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # The parser holds our bound methods: without this cut only the garbage collector frees us.
+        del self._parser
+        self._on_lost(self)
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        if self.phase is Phase.DONE:
+            self._keep_alive = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.phase is Phase.HEAD:
+            self._fields.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if self.phase is not Phase.HEAD:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._fields.clear()
+            return
+        self.status = status
+        self.headers = headers = Headers(self._fields)
+        self._keep_alive = self._parser.should_keep_alive()
+        self._news = True
+        if sum(len(name) + len(value) for name, value in headers) > HEAD_LIMIT:
+            self._break(self._corrupt("the response head is too large"))
+            return
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
+            self._break(self._corrupt("the response uses a transfer-encoding we did not ask for"))
+            return
+        self._headed = True
+        self._ends_at_eof = coding is None and b"content-length" not in headers
+        self.phase = Phase.BODY
+        if self._bodiless:
+            # The parser waits for a body that will not come, so this connection cannot serve again.
+            self.phase = Phase.DONE
+            self._keep_alive = False
+
+    def on_body(self, data: bytes) -> None:
+        if self.phase is Phase.BODY:
+            self._pieces.append(data)
+            self._buffered += len(data)
+            self._news = True
+
+    def on_message_complete(self) -> None:
+        if self.phase is Phase.BODY:
+            self.phase = Phase.DONE
+            self._news = True
+
+    # Inside
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _tick(self) -> None:
+        self._timer = None
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        if self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._tick)
+        elif self.phase is Phase.HEAD:
+            waiter.set_exception(TimedOut("first", f"{self.where} did not begin to answer in time"))
+        else:
+            waiter.set_exception(TimedOut("idle", f"{self.where} fell silent in its answer"))
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _count_overhead(self, size: int) -> None:
+        """Bytes that are no body: endless heads, interim responses, chunk extensions and trailers end here."""
+        self._overhead += size
+        if self._overhead > HEAD_LIMIT and self.phase in (Phase.HEAD, Phase.BODY):
+            self._break(self._corrupt("the response has too many bytes outside its body"))
+
+    def _close_after_stray_bytes(self) -> None:
+        self._keep_alive = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _refuse(self, error: Exception) -> None:
+        if self.phase is Phase.DONE:
+            self._keep_alive = False
+        elif isinstance(error, httptools.HttpParserUpgrade):
+            self._break(self._corrupt("the server switched protocols unasked"))
+        else:
+            self._break(self._corrupt(f"the response is not valid HTTP ({error})"))
+
+    def _break(self, failure: Lost) -> None:
+        if self.phase in (Phase.HEAD, Phase.BODY):
+            self.phase = Phase.BROKEN
+            self._failure = failure
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake()
+
+    def _lost(self, exc: Exception | None) -> Lost:
+        ended = "closed the connection" if exc is None else "broke the connection"
+        when = "in the middle of its answer" if self._received else "before it answered"
+        return Lost(f"{self.where} {ended} {when}", sent=True, received=self._received)
+
+    def _corrupt(self, reason: str) -> Corrupt:
+        return Corrupt(f"{self.where}: {reason}", sent=True, received=True)

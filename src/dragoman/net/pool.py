@@ -1,0 +1,153 @@
+"""Connections to one origin: finished ones come in to rest, the youngest or a fresh one goes out."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from dragoman.net.faults import Lost, TimedOut
+from dragoman.net.outbound import Connection
+
+Connect = Callable[[Connection], Awaitable[Connection]]
+
+
+class Lane:
+    """All connections for one (origin, dial), at most `limit` of them."""
+
+    def __init__(
+        self, where: str, connect: Connect, *, limit: int, idle_s: float, on_empty: Callable[[], None]
+    ) -> None:
+        self._where = where
+        self._connect = connect
+        self._limit = limit
+        self._idle_s = idle_s
+        self._on_empty = on_empty
+        self._loop = asyncio.get_running_loop()
+        self._live: set[Connection] = set()
+        self._idle: list[Connection] = []
+        self._asking = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Future[None] | None = None
+
+    async def acquire(self, timeout_s: float) -> Connection:
+        """The connection that rested last, or a fresh one; waits while the limit is reached."""
+        self._asking += 1
+        try:
+            while True:
+                connection = self._youngest()
+                if connection is not None:
+                    return connection
+                if len(self._live) < self._limit:
+                    return await self._fresh()
+                await self._wait(timeout_s)
+        finally:
+            self._asking -= 1
+            self._forget_if_unused()
+
+    async def acquire_fresh(self, timeout_s: float) -> Connection:
+        """A connection that was never used, in place of one that proved stale."""
+        self._asking += 1
+        try:
+            while len(self._live) >= self._limit:
+                if self._idle:
+                    self._idle.pop(0).abort()
+                await self._wait(timeout_s)
+            return await self._fresh()
+        finally:
+            self._asking -= 1
+            self._forget_if_unused()
+
+    def release(self, connection: Connection) -> None:
+        """Take a connection back: to rest if it can serve again, else to be dropped."""
+        if self._drained is not None or not connection.rest():
+            connection.abort()
+            return
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._idle_s, self._expire)
+        self._wake()
+
+    async def close(self) -> None:
+        """Abort everything; returns when the sockets are closed."""
+        self._drained = self._loop.create_future()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(Lost(f"{self._where}: closed by us", sent=False, received=False))
+        for connection in tuple(self._live):
+            connection.abort()
+        if self._live or self._asking:
+            await self._drained
+
+    def _youngest(self) -> Connection | None:
+        oldest_good = self._loop.time() - self._idle_s
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.alive and connection.idle_since > oldest_good:
+                return connection
+            connection.abort()
+        return None
+
+    async def _fresh(self) -> Connection:
+        connection = Connection(self._loop, self._where, self._lost)
+        self._live.add(connection)
+        try:
+            return await self._connect(connection)
+        except BaseException:
+            connection.abort()
+            self._lost(connection)
+            raise
+
+    def _lost(self, connection: Connection) -> None:
+        if connection not in self._live:
+            return
+        self._live.remove(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        self._wake()
+        self._forget_if_unused()
+
+    def _forget_if_unused(self) -> None:
+        if self._live or self._asking:
+            return
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._on_empty()
+
+    async def _wait(self, timeout_s: float) -> None:
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        granted = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+            granted = True
+        except TimeoutError:
+            raise TimedOut("connect", f"{self._where}: no free connection in time") from None
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not granted:
+                # The turn came in the moment in which we gave up: it is someone else's.
+                self._wake()
+
+    def _wake(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _expire(self) -> None:
+        """Close what has rested too long; the list is ordered by age."""
+        self._sweep = None
+        now = self._loop.time()
+        while self._idle and self._idle[0].idle_since + self._idle_s <= now:
+            self._idle.pop(0).abort()
+        if self._idle:
+            self._sweep = self._loop.call_at(self._idle[0].idle_since + self._idle_s, self._expire)

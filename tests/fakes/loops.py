@@ -1,0 +1,39 @@
+"""An async test comes in; the same test on asyncio's and uvloop's event loop goes out, watched for loose ends."""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+
+import pytest
+import uvloop
+
+FACTORIES = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def on_both_loops(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    """Run the test on each loop; an error that only the loop sees, or a task left over, fails it."""
+
+    def run(loop_kind: str, **given: object) -> None:
+        unheard: list[dict[str, object]] = []
+        with asyncio.Runner(loop_factory=FACTORIES[loop_kind]) as runner:
+            runner.get_loop().set_exception_handler(lambda _, context: unheard.append(context))
+            runner.run(_bounded(test, given))
+        assert unheard == []
+
+    functools.update_wrapper(run, test)
+    own = inspect.signature(test)
+    loop_kind = inspect.Parameter("loop_kind", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), loop_kind], return_annotation=None)
+    return pytest.mark.parametrize("loop_kind", FACTORIES)(run)
+
+
+async def _bounded(test: Callable[..., Coroutine[None, None, None]], given: dict[str, object]) -> None:
+    async with asyncio.timeout(10):
+        await test(**given)
+        for _ in range(50):
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            if not left:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"tasks left over: {left}")
