@@ -1,0 +1,172 @@
+"""Request objects: a decoded JSON object comes in, typed values go out, and what was not read can be named.
+
+An explicit null equals an absent key. A wrong type raises `BadField`, which says where and what.
+"""
+
+from collections.abc import Collection
+from typing import TypeVar, overload
+
+import msgspec
+
+_SHOWN = 80
+
+_T = TypeVar("_T")
+
+
+class BadField(Exception):
+    """The client's mistake: `at` is a JSON pointer into its request, `message` names the field and the value."""
+
+    def __init__(self, at: str, problem: str) -> None:
+        self.at = at
+        self.message = f"{at or 'the body'} {problem}"
+        super().__init__(self.message)
+
+
+class Fields:
+    """A JSON object being read: it remembers what was read, so that nothing vanishes."""
+
+    __slots__ = ("_raw", "_read", "at")
+
+    def __init__(self, raw: dict[str, object], at: str = "") -> None:
+        self._raw = raw
+        self._read: set[str] = set()
+        self.at = at
+
+    def pointer(self, key: str) -> str:
+        """The JSON pointer (RFC 6901) of one of this object's values."""
+        if "~" in key or "/" in key:
+            key = key.replace("~", "~0").replace("/", "~1")
+        return f"{self.at}/{key}"
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there and not null; does not count as reading."""
+        return self._raw.get(key) is not None
+
+    def raw(self, key: str) -> object | None:
+        """Any JSON value, as decoded."""
+        self._read.add(key)
+        return self._raw.get(key)
+
+    def rest(self) -> dict[str, object]:
+        """What was not read. Objects handed out by `obj` and `objects` report their own."""
+        return {key: value for key, value in self._raw.items() if value is not None and key not in self._read}
+
+    def bad(self, key: str, wanted: str) -> BadField:
+        """The error for a value that is there but wrong: `raise fields.bad("n", "must be 1")`."""
+        return BadField(self.pointer(key), f"{wanted}, got {_shown(self._raw.get(key))}")
+
+    @overload
+    def text(self, key: str) -> str | None: ...
+    @overload
+    def text(self, key: str, default: str) -> str: ...
+    def text(self, key: str, default: str | None = None) -> str | None:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if isinstance(value, str):
+            return value
+        raise self.bad(key, "must be a string")
+
+    @overload
+    def number(self, key: str) -> float | None: ...
+    @overload
+    def number(self, key: str, default: float) -> float: ...
+    def number(self, key: str, default: float | None = None) -> float | None:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        raise self.bad(key, "must be a number")
+
+    @overload
+    def integer(self, key: str) -> int | None: ...
+    @overload
+    def integer(self, key: str, default: int) -> int: ...
+    def integer(self, key: str, default: int | None = None) -> int | None:
+        """A whole number; 3.0 is one, true is none."""
+        value = self.raw(key)
+        if value is None:
+            return default
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        raise self.bad(key, "must be an integer")
+
+    @overload
+    def flag(self, key: str) -> bool | None: ...
+    @overload
+    def flag(self, key: str, default: bool) -> bool: ...
+    def flag(self, key: str, default: bool | None = None) -> bool | None:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            return value
+        raise self.bad(key, "must be true or false")
+
+    def one_of(self, key: str, allowed: Collection[str]) -> str | None:
+        value = self.raw(key)
+        if value is None or (isinstance(value, str) and value in allowed):
+            return value
+        raise self.bad(key, "must be one of " + ", ".join(map(_shown, sorted(allowed))))
+
+    def obj(self, key: str) -> "Fields | None":
+        value = self.raw(key)
+        if value is None:
+            return None
+        if isinstance(value, dict):
+            return Fields(value, self.pointer(key))
+        raise self.bad(key, "must be an object")
+
+    def items(self, key: str) -> list[object] | None:
+        """An array of anything."""
+        value = self.raw(key)
+        if value is None or isinstance(value, list):
+            return value
+        raise self.bad(key, "must be an array")
+
+    def objects(self, key: str) -> "list[Fields] | None":
+        """An array of objects."""
+        items = self.items(key)
+        return None if items is None else _each(items, self.pointer(key))
+
+    def text_or_objects(self, key: str) -> "str | list[Fields] | None":
+        """What all three protocols allow as content: a string, or an array of parts."""
+        value = self.raw(key)
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            return _each(value, self.pointer(key))
+        raise self.bad(key, "must be a string or an array")
+
+    def need_text(self, key: str) -> str:
+        return self._needed(key, self.text(key))
+
+    def need_obj(self, key: str) -> "Fields":
+        return self._needed(key, self.obj(key))
+
+    def need_objects(self, key: str) -> "list[Fields]":
+        return self._needed(key, self.objects(key))
+
+    def _needed(self, key: str, value: _T | None) -> _T:
+        if value is None:
+            raise BadField(self.pointer(key), "is required")
+        return value
+
+
+def _each(items: list[object], at: str) -> list[Fields]:
+    fields: list[Fields] = []
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise BadField(f"{at}/{index}", f"must be an object, got {_shown(item)}")
+        fields.append(Fields(item, f"{at}/{index}"))
+    return fields
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        value = value[:_SHOWN]
+    shown = msgspec.json.encode(value).decode()
+    return shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"

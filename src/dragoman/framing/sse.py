@@ -1,0 +1,159 @@
+"""Server-sent events: bytes as they arrive come in, whole events go out; and one event written as bytes.
+
+Reading follows the WHATWG event stream rules, with two deviations that servers in the field demand:
+
+* The last block counts even without its blank line, if it carries data: several servers end with `data: [DONE]`
+  and nothing after it. A block cut in half looks the same, so a decoder must not take a last frame that
+  does not parse for anything but a truncated stream.
+* `id` and `retry` are ignored: nobody reconnects to a model's answer.
+
+`Frame.data` is always valid UTF-8: a wrong byte becomes U+FFFD, as WHATWG demands, so it costs one character
+and not the event. Everything else, NUL and trailing spaces included, is kept as sent.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+COMMENT = b": keep-alive\n\n"
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One event: its name, empty if it has none, and its data lines joined by LF."""
+
+    event: str
+    data: bytes
+
+
+class Broken(msgspec.Struct, frozen=True, gc=False):
+    """The stream cannot be read any further."""
+
+    why: str
+
+
+class SseFramer:
+    """Cuts a byte stream into events; any cutting of the input gives the same events."""
+
+    __slots__ = ("_after_cr", "_broken", "_held", "_held_bytes", "_max_event_bytes", "_opening")
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._opening: bytes | None = b""  # what may be a byte order mark, until that is settled
+        self._after_cr = False
+        self._held: list[bytes] = []  # pieces of the unfinished block, joined once when it ends
+        self._held_bytes = 0
+        self._broken = False
+
+    def feed(self, chunk: bytes) -> list[Frame | Broken]:
+        if self._opening is not None:
+            chunk = self._without_bom(self._opening + chunk)
+        if self._after_cr or b"\r" in chunk:
+            chunk = self._with_lf_only(chunk)
+        if not chunk or self._broken:
+            return []
+        if self._held:
+            if not self._ends_block(chunk):
+                return self._hold(chunk)
+            self._held.append(chunk)
+            chunk = b"".join(self._held)
+            self._held.clear()
+            self._held_bytes = 0
+        blocks = chunk.split(b"\n\n")
+        tail = blocks.pop()
+        if len(chunk) > self._max_event_bytes:
+            blocks = self._within_bounds(blocks)
+        frames = _read_blocks(blocks) if chunk.isascii() else _read_blocks(map(_valid, blocks))
+        if self._broken:
+            frames.append(self._too_large())
+        elif tail:
+            frames += self._hold(tail)
+        return frames
+
+    def finish(self) -> list[Frame | Broken]:
+        tail = b"".join(self._held)
+        self._held.clear()
+        return [frame for frame in _read_blocks([_valid(tail)]) if isinstance(frame, Frame) and frame.data]
+
+    def _without_bom(self, start: bytes) -> bytes:
+        if len(start) < len(_BOM) and _BOM.startswith(start):
+            self._opening = start
+            return b""
+        self._opening = None
+        return start.removeprefix(_BOM)
+
+    def _with_lf_only(self, chunk: bytes) -> bytes:
+        # A CR ends its line at once; the LF that may open the next read belongs to it.
+        if not chunk:
+            return chunk
+        if self._after_cr:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_cr = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _ends_block(self, chunk: bytes) -> bool:
+        return b"\n\n" in chunk or (chunk[0] == 0x0A and self._held[-1].endswith(b"\n"))
+
+    def _hold(self, piece: bytes) -> list[Frame | Broken]:
+        self._held.append(piece)
+        self._held_bytes += len(piece)
+        if self._held_bytes - piece.endswith(b"\n") <= self._max_event_bytes:
+            return []
+        self._broken = True
+        self._held.clear()
+        return [self._too_large()]
+
+    def _within_bounds(self, blocks: list[bytes]) -> list[bytes]:
+        for index, block in enumerate(blocks):
+            if len(block) > self._max_event_bytes:
+                self._broken = True
+                return blocks[:index]
+        return blocks
+
+    def _too_large(self) -> Broken:
+        return Broken(f"an event is larger than {self._max_event_bytes} bytes")
+
+
+def frame(data: bytes, event: bytes = b"") -> bytes:
+    """One event as bytes, for a single write."""
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
+    return b"event: %b\ndata: %b\n\n" % (event, data) if event else b"data: %b\n\n" % data
+
+
+def _read_blocks(blocks: Iterable[bytes]) -> list[Frame | Broken]:
+    frames: list[Frame | Broken] = []
+    for block in blocks:
+        # The two shapes that make up nearly every model's stream need no line by line reading.
+        line, more, data = block.partition(b"\n")
+        if not more and line.startswith(b"data: "):
+            frames.append(Frame("", line[6:]))
+        elif line.startswith(b"event: ") and data.startswith(b"data: ") and b"\n" not in data:
+            frames.append(Frame(line[7:].decode(), data[6:]))
+        else:
+            frames += _read_lines(block)
+    return frames
+
+
+def _read_lines(block: bytes) -> list[Frame]:
+    event = b""
+    data: list[bytes] = []
+    for line in block.split(b"\n"):
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            event = value.removeprefix(b" ")
+    return [Frame(event.decode(), b"\n".join(data))] if data else []
+
+
+def _valid(block: bytes) -> bytes:
+    if block.isascii():
+        return block
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return block.decode(errors="replace").encode()
+    return block
