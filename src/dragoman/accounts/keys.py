@@ -1,0 +1,194 @@
+"""Client keys: what a request presents comes in; the id of the key it matches goes out, or None."""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import secrets
+import string
+import time
+from collections.abc import Callable
+from urllib.parse import unquote_to_bytes
+
+import apsw
+from msgspec import Struct
+
+from dragoman.config import Secret, is_placeholder
+from dragoman.net.headers import Headers
+from dragoman.store import Store, StoreError, client_keys
+from dragoman.store.client_keys import KeyId, KeyRow, NameTaken
+
+__all__ = ["ENVIRONMENT_KEY", "CreatedKey", "KeyId", "KeyRow", "Keyring", "NameTaken", "UnknownKey", "presented_key"]
+
+PREFIX = "dgm_"
+ALPHABET = string.ascii_letters + string.digits
+RANDOM_CHARACTERS = 43  # 62 ** 43 > 2 ** 256
+SHOWN_CHARACTERS = 8
+MAX_PRESENTED_BYTES = 1024
+FIRST_NAME = "first"
+ENVIRONMENT_KEY = KeyId("environment")
+POLL_S = 2.0
+TOUCH_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class CreatedKey(Struct, frozen=True):
+    """A new key; `secret` is shown once and kept nowhere."""
+
+    row: KeyRow
+    secret: Secret
+
+
+class UnknownKey(Exception):
+    """There is no live key of this id or name."""
+
+
+class Keyring:
+    """The keys that open the door, in memory; the store is asked in the background, never by a request."""
+
+    def __init__(
+        self,
+        store: Store | None,
+        environment_key: Secret | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if environment_key is not None and is_placeholder(environment_key.reveal()):
+            raise ValueError("an empty or sample value cannot be a client key")
+        self._store = store
+        self._clock = clock
+        self._fixed: dict[bytes, KeyId] = {}
+        if environment_key is not None:
+            self._fixed[_digest(environment_key.reveal().encode())] = ENVIRONMENT_KEY
+        self._live: dict[bytes, tuple[bytes, KeyId]] = {}
+        self._used: set[KeyId] = set()
+        self._publish({})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key at all would be let in."""
+        return not self._live
+
+    def check(self, presented: bytes | None) -> KeyId | None:
+        """Return whose key this is. Any bytes may be presented."""
+        if not presented or len(presented) > MAX_PRESENTED_BYTES:
+            return None
+        digest = _digest(presented)
+        found = self._live.get(digest)
+        if found is None or not hmac.compare_digest(found[0], digest):
+            return None
+        self._used.add(found[1])
+        return found[1]
+
+    async def create(self, name: str) -> CreatedKey:
+        """Make a key and store its digest; NameTaken if a live key has the name."""
+        created, digest = self._make(name)
+        await self._open_store().write(lambda connection: client_keys.add(connection, created.row, digest))
+        await self.refresh()
+        return created
+
+    async def create_first(self) -> CreatedKey | None:
+        """Make the first key where there has never been one, and none is set in the environment."""
+        if self._fixed:
+            return None
+        created, digest = self._make(FIRST_NAME)
+
+        def add_if_none(connection: apsw.Connection) -> bool:
+            if client_keys.rows(connection):
+                return False
+            client_keys.add(connection, created.row, digest)
+            return True
+
+        is_new = await self._open_store().write(add_if_none)
+        await self.refresh()
+        return created if is_new else None
+
+    async def list(self) -> tuple[KeyRow, ...]:
+        """All keys of the store, the revoked ones too."""
+        return await self._open_store().read(client_keys.rows)
+
+    async def revoke(self, which: str) -> KeyRow:
+        """Revoke a key by id or name, at once in this process and within seconds in others."""
+        now = int(self._clock())
+        row = await self._open_store().write(lambda connection: client_keys.revoke(connection, which, now))
+        await self.refresh()
+        if row is None:
+            raise UnknownKey(which)
+        return row
+
+    async def refresh(self) -> None:
+        """Read the live keys anew."""
+        if self._store is not None:
+            self._publish(await self._store.read(client_keys.live_digests))
+
+    async def watch(self, poll_s: float = POLL_S) -> None:
+        """Follow what other processes do to the keys, for ever; a store in trouble leaves the known keys valid."""
+        if self._store is None:
+            return
+        seen = -1
+        next_touch = self._clock() + TOUCH_S
+        while True:
+            try:
+                seen = await self._follow(self._store, seen)
+                if self._clock() >= next_touch:
+                    next_touch = self._clock() + TOUCH_S
+                    await self.touch()
+            except StoreError as error:
+                log.warning("the client keys could not be read again: %s", error)
+            await asyncio.sleep(poll_s)
+
+    async def touch(self) -> None:
+        """Write down which keys were used since the last time."""
+        used, self._used = frozenset(self._used - {ENVIRONMENT_KEY}), set()
+        if used and self._store is not None:
+            now = int(self._clock())
+            await self._store.write(lambda connection: client_keys.touch(connection, used, now))
+
+    async def _follow(self, store: Store, seen: int) -> int:
+        version = await store.version()
+        if version != seen:
+            await self.refresh()
+        return version
+
+    def _publish(self, stored: dict[bytes, KeyId]) -> None:
+        self._live = {digest: (digest, key) for digest, key in (stored | self._fixed).items()}
+
+    def _make(self, name: str) -> tuple[CreatedKey, bytes]:
+        if not name.strip() or not name.isprintable():
+            raise ValueError("a key's name must be printable and not empty")
+        text = PREFIX + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS))
+        row = KeyRow(
+            id=KeyId(f"key_{secrets.token_hex(4)}"),
+            name=name,
+            prefix=text[:SHOWN_CHARACTERS],
+            last4=text[-4:],
+            created_at=int(self._clock()),
+            revoked_at=None,
+            last_used_at=None,
+        )
+        return CreatedKey(row, Secret(text)), _digest(text.encode())
+
+    def _open_store(self) -> Store:
+        if self._store is None:
+            raise StoreError("there is no store to keep client keys in")
+        return self._store
+
+
+def presented_key(headers: Headers, query: str) -> bytes | None:
+    """Find the key a request carries, wherever one of the protocols puts it."""
+    scheme, _, credential = (headers.get(b"authorization") or b"").strip().partition(b" ")
+    if scheme.lower() == b"bearer" and credential.strip():
+        return credential.strip()
+    for name in (b"x-api-key", b"x-goog-api-key"):
+        value = (headers.get(name) or b"").strip()
+        if value:
+            return value
+    for pair in query.split("&"):
+        name_in_query, _, text = pair.partition("=")
+        if name_in_query == "key" and text:
+            return unquote_to_bytes(text)
+    return None
+
+
+def _digest(presented: bytes) -> bytes:
+    return hashlib.sha256(presented).digest()

@@ -1,0 +1,153 @@
+"""The store on SQLite: private files, one thread, short transactions, a schema that grows in steps."""
+
+import asyncio
+import sqlite3
+import stat
+import threading
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+
+from dragoman.store import Store, StoreError, open_store
+from dragoman.store.migrations import MIGRATIONS
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def insert(connection: apsw.Connection) -> None:
+    connection.execute(
+        "INSERT INTO client_keys (id, name, digest, prefix, last4, created_at) VALUES (?, ?, ?, ?, ?, ?)",
+        ("key_1", "one", b"digest", "dgm_", "last", 1),
+    )
+
+
+def count(connection: apsw.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM client_keys").get)
+
+
+def test_files_and_directory_are_for_us_alone(tmp_path: Path) -> None:
+    path = tmp_path / "share" / "dragoman" / "dragoman.db"
+    store = open_store(f"sqlite:///{path}")
+    asyncio.run(store.write(insert))
+    assert {file.name for file in path.parent.iterdir()} == {"dragoman.db", "dragoman.db-wal", "dragoman.db-shm"}
+    assert {mode(file) for file in path.parent.iterdir()} == {0o600}
+    assert mode(path.parent) == 0o700
+    store.close()
+
+
+def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "dragoman.db"
+    path.touch(mode=0o644)
+    path.chmod(0o644)
+    open_store(f"sqlite:///{path}").close()
+    assert mode(path) == 0o600
+
+
+def test_it_writes_ahead_and_syncs_normally(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'dragoman.db'}")
+    assert asyncio.run(store.read(lambda connection: connection.pragma("journal_mode"))) == "wal"
+    assert asyncio.run(store.read(lambda connection: connection.pragma("synchronous"))) == 1
+    store.close()
+
+
+def test_the_schema_is_made_once_and_kept(tmp_path: Path) -> None:
+    for _ in range(2):
+        store = open_store(f"sqlite:///{tmp_path / 'dragoman.db'}")
+        version = asyncio.run(store.read(lambda connection: connection.pragma("user_version")))
+        assert version == len(MIGRATIONS)
+        store.close()
+
+
+def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "dragoman.db"
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version = 9999")
+    newer.close()
+    with pytest.raises(StoreError, match="newer version"):
+        open_store(f"sqlite:///{path}")
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "dragoman.db"
+    path.write_text("not a database, but long enough to be mistaken for one " * 40)
+    with pytest.raises(StoreError, match=str(path)):
+        open_store(f"sqlite:///{path}")
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="file"):
+        open_store(f"sqlite:///{tmp_path}/file/dragoman.db")
+
+
+def test_postgresql_is_refused_with_advice() -> None:
+    with pytest.raises(StoreError, match="not yet in this version, use sqlite"):
+        open_store("postgresql://user@host/db")
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(StoreError, match="sqlite:///PATH"):
+        open_store("mysql://user:sk-fake@host/db")
+
+
+def test_a_failed_write_leaves_nothing_behind_and_the_store_usable(tmp_path: Path) -> None:
+    def insert_and_fail(connection: apsw.Connection) -> None:
+        insert(connection)
+        raise LookupError("changed my mind")
+
+    async def scenario(store: Store) -> None:
+        with pytest.raises(LookupError):
+            await store.write(insert_and_fail)
+        assert await store.read(count) == 0
+        await store.write(insert)
+        with pytest.raises(StoreError, match="UNIQUE"):
+            await store.write(insert)
+        assert await store.read(count) == 1
+
+    store = open_store(f"sqlite:///{tmp_path / 'dragoman.db'}")
+    asyncio.run(scenario(store))
+    store.close()
+
+
+def test_the_event_loop_runs_on_while_the_store_waits_for_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / "dragoman.db"
+
+    async def scenario(store: Store) -> None:
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        release = threading.Timer(0.3, lambda: other.execute("COMMIT"))
+        release.start()
+        writing = asyncio.create_task(store.write(insert))
+        longest, before = 0.0, time.monotonic()
+        while not writing.done():
+            await asyncio.sleep(0.01)
+            longest, before = max(longest, time.monotonic() - before), time.monotonic()
+        await writing
+        assert longest < 0.25
+        assert await store.read(count) == 1
+        release.join()
+        other.close()
+
+    store = open_store(f"sqlite:///{path}")
+    asyncio.run(scenario(store))
+    store.close()
+
+
+def test_the_version_moves_with_other_writers_only(tmp_path: Path) -> None:
+    async def scenario(mine: Store, theirs: Store) -> None:
+        before = await mine.version()
+        await theirs.write(insert)
+        after = await mine.version()
+        assert after != before
+        await mine.write(lambda connection: connection.execute("DELETE FROM client_keys"))
+        assert await mine.version() == after
+
+    path = tmp_path / "dragoman.db"
+    mine, theirs = open_store(f"sqlite:///{path}"), open_store(f"sqlite:///{path}")
+    asyncio.run(scenario(mine, theirs))
+    mine.close()
+    theirs.close()
