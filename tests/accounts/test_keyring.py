@@ -6,7 +6,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -42,6 +42,14 @@ async def keyring_at(path: Path, environment_key: Secret | None = None) -> Async
         yield Keyring(store, environment_key)
     finally:
         store.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to pass within five seconds")
 
 
 def test_a_key_opens_the_door_and_its_neighbours_do_not(tmp_path: Path) -> None:
@@ -204,10 +212,9 @@ def test_a_revocation_by_another_process_is_seen_by_the_watching_server(tmp_path
             assert server.check(plain) == created.row.id
             with sqlite3.connect(tmp_path / "keys.db") as other:
                 other.execute("UPDATE client_keys SET revoked_at = 1 WHERE name = ?", ("laptop",))
-            async with asyncio.timeout(5):
-                while server.check(plain) is not None:
-                    await asyncio.sleep(0.01)
+            await until(lambda: server.check(plain) is None)
             watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     asyncio.run(scenario())
 
@@ -229,10 +236,9 @@ def test_keys_made_by_other_processes_meanwhile_are_all_seen(tmp_path: Path) -> 
             mine = [(await server.create(f"c{number}")).secret.reveal().encode() for number in range(20)]
             plains = [plain for part in await elsewhere for plain in part]
             assert len(plains) == 6
-            async with asyncio.timeout(5):
-                while not all(server.check(plain) for plain in [*mine, *plains]):
-                    await asyncio.sleep(0.01)
+            await until(lambda: all(server.check(plain) for plain in [*mine, *plains]))
             watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     asyncio.run(scenario())
 
@@ -257,12 +263,11 @@ def test_a_store_in_trouble_leaves_the_known_keys_valid(tmp_path: Path, caplog: 
             await asyncio.sleep(0.05)
             with sqlite3.connect(tmp_path / "keys.db") as other:
                 other.execute("ALTER TABLE client_keys RENAME TO gone")
-            async with asyncio.timeout(5):
-                while not caplog.records:
-                    await asyncio.sleep(0.01)
+            await until(lambda: bool(caplog.records))
             assert not watching.done()
             assert keyring.check(created.secret.reveal().encode()) == created.row.id
             watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     asyncio.run(scenario())
     assert "could not be read" in caplog.text
@@ -279,6 +284,26 @@ def test_use_is_written_down_without_asking_per_request(tmp_path: Path) -> None:
         assert [row.last_used_at for row in await keyring.list()] == [None, None]
         await keyring.touch()
         assert [row.last_used_at for row in await keyring.list()] == [1_800_000_000, None]
+        store.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_watch_writes_use_down_once_a_minute(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        now = [1_800_000_000.0]
+        store = open_store(f"sqlite:///{tmp_path / 'keys.db'}")
+        keyring = Keyring(store, clock=lambda: now[0])
+        created = await keyring.create("laptop")
+        watching = asyncio.create_task(keyring.watch(poll_s=0.01))
+        keyring.check(created.secret.reveal().encode())
+        await asyncio.sleep(0.05)
+        assert (await keyring.list())[0].last_used_at is None
+        now[0] += 61
+        await asyncio.sleep(0.2)
+        assert (await keyring.list())[0].last_used_at == 1_800_000_061
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
         store.close()
 
     asyncio.run(scenario())
