@@ -1,0 +1,103 @@
+"""Events are shown to it; what a reply amounted to comes out at the end. It changes nothing."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from dragoman.hub.events import (
+    CallBlock,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    RefusalBlock,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Failure
+from dragoman.hub.usage import Usage
+
+KINDS = {
+    TextBlock: "text",
+    RefusalBlock: "refusal",
+    ThinkingBlock: "thinking",
+    CallBlock: "call",
+    HostedBlock: "hosted",
+}
+
+
+class Seen(Struct, frozen=True):
+    id: str  # the upstream's
+    model: str  # as the upstream named it
+    usage: Usage | None
+    first_token: float | None  # by the clock that was handed in
+    stop: Stop | None  # None with a failure, or where no end was seen
+    failure: Failure | None
+    deltas: int
+    bytes: int  # of text in UTF-8
+    blocks: tuple[str, ...]  # their kinds, in order of opening
+
+
+class Watch:
+    __slots__ = ("_blocks", "_bytes", "_clock", "_deltas", "_end", "_first_token", "_started", "_usage")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started = Started("", "")
+        self._usage: Usage | None = None
+        self._first_token: float | None = None
+        self._end: Ended | Failed | None = None
+        self._deltas = 0
+        self._bytes = 0
+        self._blocks: list[str] = []
+
+    def see(self, event: Event) -> None:
+        if type(event) is Delta:
+            text = event.text
+            self._deltas += 1
+            self._bytes += len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+            if self._first_token is None and text:
+                self._first_token = self._clock()
+            return
+        match event:
+            case Opened(what=what):
+                self._blocks.append(KINDS[type(what)])
+                # Calls and hosted tools may have no text at all; they are an answer all the same.
+                if self._first_token is None and isinstance(what, CallBlock | HostedBlock):
+                    self._first_token = self._clock()
+            case Started(usage=usage):
+                self._started = event
+                self._usage = usage
+            case Used(usage=usage):
+                self._usage = usage
+            case Ended() | Failed() if self._end is None:
+                self._end = event
+            case _:
+                pass
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._usage
+
+    @property
+    def started(self) -> Started:
+        return self._started
+
+    def seen(self) -> Seen:
+        end = self._end
+        return Seen(
+            id=self._started.id,
+            model=self._started.model,
+            usage=self._usage,
+            first_token=self._first_token,
+            stop=end.stop if isinstance(end, Ended) else None,
+            failure=end.failure if isinstance(end, Failed) else None,
+            deltas=self._deltas,
+            bytes=self._bytes,
+            blocks=tuple(self._blocks),
+        )

@@ -1,0 +1,170 @@
+"""A request comes in; the same request with its tools fitted to what an upstream protocol can say goes out.
+
+The map that goes with it lets `stages/raise_tools` undo every change in the reply.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import ToolLimits
+from dragoman.hub.request import (
+    Custom,
+    Function,
+    Part,
+    Request,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Turn,
+)
+from dragoman.passes.tool_names import ToolId, ToolMap, assign_names
+
+INPUT = "input"  # the one property of the function that stands for a custom tool
+WRAPPED_PARAMETERS = {
+    "type": "object",
+    "properties": {INPUT: {"type": "string"}},
+    "required": [INPUT],
+    "additionalProperties": False,
+}
+
+# Where the grammar of a custom tool stands below the tool.
+_GRAMMAR_AT = {"chat": "/custom/format", "responses": "/format"}
+
+
+def lower_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[Request, ToolMap]:
+    """Changes only what must change: a request that fits comes back itself, with an empty map."""
+    names = assign_names(_offered(request), _remembered(request), limits)
+    changed = {tool: name for tool, name in names.items() if _differs(tool, name, limits)}
+    if not changed:
+        return request, ToolMap()
+    _tell_losses(request, limits, ledger)
+    lowering = _Lowering(names, limits)
+    lowered = replace(
+        request,
+        tools=tuple(map(lowering.tool, request.tools)),
+        tool_choice=request.tool_choice and lowering.choice(request.tool_choice),
+        turns=tuple(map(lowering.turn, request.turns)),
+    )
+    wrapped = frozenset(name for tool, name in changed.items() if tool.custom and not limits.custom)
+    return lowered, ToolMap({name: tool for tool, name in changed.items()}, wrapped)
+
+
+def _offered(request: Request) -> Iterator[ToolId]:
+    return (_id_of(tool) for tool in request.tools if isinstance(tool, Function | Custom))
+
+
+def _remembered(request: Request) -> Iterator[ToolId]:
+    for turn in request.turns:
+        for part in turn.parts:
+            if isinstance(part, ToolCall):
+                yield ToolId(part.name, part.namespace, part.custom)
+
+
+def _id_of(tool: Function | Custom) -> ToolId:
+    return ToolId(tool.name, tool.namespace, isinstance(tool, Custom))
+
+
+def _differs(tool: ToolId, name: str, limits: ToolLimits) -> bool:
+    unwrapped = limits.custom or not tool.custom
+    in_place = limits.namespaces or tool.namespace is None
+    return name != tool.name or not unwrapped or not in_place
+
+
+def _tell_losses(request: Request, limits: ToolLimits, ledger: Ledger) -> None:
+    if limits.custom:
+        return
+    for tool in request.tools:
+        if isinstance(tool, Custom) and tool.grammar is not None:
+            at = tool.at + _GRAMMAR_AT.get(request.protocol, "")
+            ledger.approximated(at, "the grammar does not bind the model here; it is told in words")
+        elif isinstance(tool, Custom):
+            ledger.approximated(tool.at, "a custom tool travels as a function of one string")
+
+
+class _Lowering:
+    """One request's new names, put where the old ones stood."""
+
+    def __init__(self, names: dict[ToolId, str], limits: ToolLimits) -> None:
+        self._names = names
+        self._limits = limits
+
+    def tool(self, tool: Tool) -> Tool:
+        if not isinstance(tool, Function | Custom):
+            return tool
+        name = self._names[_id_of(tool)]
+        namespace = self._namespace(tool.namespace)
+        if isinstance(tool, Function) or self._limits.custom:
+            return (
+                tool
+                if (name, namespace) == (tool.name, tool.namespace)
+                else replace(tool, name=name, namespace=namespace)
+            )
+        return Function(
+            name=name,
+            at=tool.at,
+            description=_described(tool),
+            parameters=WRAPPED_PARAMETERS,
+            namespace=namespace,
+            ext=tool.ext,
+        )
+
+    def choice(self, choice: ToolChoice) -> ToolChoice:
+        allowed = choice.allowed
+        if allowed is not None:
+            allowed = tuple(name for wanted in allowed for name in self._allowed(wanted))
+        name, namespace = choice.name, choice.namespace
+        if name is not None:
+            named = self._find(name, namespace, choice.custom)
+            name, namespace = (self._names[named], named.namespace) if named else (name, namespace)
+        return replace(
+            choice,
+            name=name,
+            namespace=self._namespace(namespace),
+            custom=choice.custom and self._limits.custom,
+            allowed=allowed,
+        )
+
+    def turn(self, turn: Turn) -> Turn:
+        parts = tuple(map(self._part, turn.parts))
+        same = all(new is old for new, old in zip(parts, turn.parts, strict=True))
+        return turn if same else replace(turn, parts=parts)
+
+    def _part(self, part: Part) -> Part:
+        if isinstance(part, ToolResult) and part.custom and not self._limits.custom:
+            return replace(part, custom=False)
+        return self._call(part) if isinstance(part, ToolCall) else part
+
+    def _call(self, call: ToolCall) -> ToolCall:
+        name = self._names[ToolId(call.name, call.namespace, call.custom)]
+        namespace = self._namespace(call.namespace)
+        if call.custom and not self._limits.custom:
+            arguments = msgspec.json.encode({INPUT: call.arguments}).decode()
+            return replace(call, name=name, namespace=namespace, custom=False, arguments=arguments)
+        if (name, namespace) == (call.name, call.namespace):
+            return call
+        return replace(call, name=name, namespace=namespace)
+
+    def _namespace(self, namespace: str | None) -> str | None:
+        return namespace if self._limits.namespaces else None
+
+    def _find(self, name: str, namespace: str | None, custom: bool) -> ToolId | None:
+        """The tool that a choice names, even where it is wrong about the tool's kind."""
+        exact = ToolId(name, namespace, custom)
+        other = ToolId(name, namespace, not custom)
+        return exact if exact in self._names else other if other in self._names else None
+
+    def _allowed(self, wanted: str) -> list[str]:
+        """An allowed tool is named without its namespace or kind: every tool of that name is meant."""
+        plain = [name for tool, name in self._names.items() if tool.name == wanted]
+        return plain or [wanted]
+
+
+def _described(tool: Custom) -> str | None:
+    if tool.grammar is None:
+        return tool.description
+    rule = f"The input must match this {tool.grammar.syntax} grammar:\n{tool.grammar.definition}"
+    return f"{tool.description}\n\n{rule}" if tool.description else rule

@@ -1,0 +1,56 @@
+"""A reply comes in; if it ends without telling its usage, an estimate, tagged as one, goes out before its end."""
+
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, Started, ThinkingBlock, Used
+from dragoman.hub.usage import Source, Usage
+
+
+class EstimateUsage:
+    """Keeps the reply's text until its usage is told, for nothing can be counted well word by word."""
+
+    __slots__ = ("_count", "_input", "_known", "_text", "_thinking", "_thoughts", "_told")
+
+    def __init__(self, count: Callable[[str], int], input_tokens: int | Callable[[], int]) -> None:
+        self._count = count
+        self._input = input_tokens
+        self._known: Usage | None = None
+        self._told = False
+        self._thinking: set[int] = set()
+        self._text: list[str] = []
+        self._thoughts: list[str] = []
+
+    def feed(self, event: Event) -> Iterable[Event]:
+        if type(event) is Delta:
+            if not self._told:
+                (self._thoughts if event.block in self._thinking else self._text).append(event.text)
+            return (event,)
+        match event:
+            case Opened(block=block, what=ThinkingBlock()):
+                self._thinking.add(block)
+            case Opened(what=CallBlock(name=name)):
+                self._text.append(f"\n{name}\n")
+            case Started(usage=usage):
+                self._known = usage
+            case Used():
+                self._told = True
+                self._text.clear()
+                self._thoughts.clear()
+            case Ended() if not self._told:
+                return (Used(self._estimate()), event)
+            case _:
+                pass
+        return (event,)
+
+    def finish(self) -> Iterable[Event]:
+        return ()
+
+    def _estimate(self) -> Usage:
+        reasoning = self._count("".join(self._thoughts)) if self._thoughts else 0
+        output = reasoning + (self._count("".join(self._text)) if self._text else 0)
+        if self._known is not None and self._known.input:
+            return replace(self._known, output=output, reasoning=reasoning, source=Source.ESTIMATED)
+        asked = self._input if isinstance(self._input, int) else self._input()
+        return Usage(input=asked, output=output, reasoning=reasoning, source=Source.ESTIMATED)

@@ -1,0 +1,224 @@
+"""The event grammar as a table: events in any order come in, a legal run of events goes out.
+
+It stands in front of every encoder, in production too: a mistake of ours becomes a counted, legal error
+instead of a stream that breaks the client's SDK.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+
+from dragoman.hub.events import (
+    CallBlock,
+    Cited,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    RefusalBlock,
+    Sealed,
+    Started,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Failure, Kind
+
+
+class Phase(Enum):
+    """Where the reply as a whole stands."""
+
+    WAITING = "waiting"
+    STREAMING = "streaming"
+    OVER = "over"
+    SILENT = "silent"  # over, and whatever still came has been told once
+
+
+class BlockState(Enum):
+    """Where one block stands: what may still be said of it depends on its kind."""
+
+    UNKNOWN = "not opened"
+    OPENED = "its kind"  # what Opened leads to, until the kind is looked up
+    TEXT = "text"
+    REFUSAL = "refusal"
+    THINKING = "thinking"
+    SEALED = "thinking, sealed"
+    CALL = "call"
+    HOSTED = "hosted"
+    CLOSED = "closed"
+
+
+REPLY_EVENTS: tuple[type[Event], ...] = (Started, Opened, Delta, Sealed, Cited, Closed, Used, Ended, Failed)
+BLOCK_EVENTS: tuple[type[Event], ...] = (Opened, Delta, Sealed, Cited, Closed)
+
+# A str is a refusal: why this event may not come now. Its text names the trip, so it carries no data.
+REPLY: dict[Phase, dict[type[Event], Phase | str]] = {
+    Phase.WAITING: {
+        Started: Phase.STREAMING,
+        Failed: Phase.SILENT,  # an upstream may fail before it has said anything
+        **{event: f"{event.__name__} before Started" for event in REPLY_EVENTS[1:-1]},
+    },
+    Phase.STREAMING: {
+        Started: "Started twice",
+        **dict.fromkeys((*BLOCK_EVENTS, Used), Phase.STREAMING),
+        Ended: Phase.OVER,
+        Failed: Phase.SILENT,
+    },
+    Phase.OVER: {event: f"{event.__name__} after Ended" for event in REPLY_EVENTS},
+    Phase.SILENT: dict.fromkeys(REPLY_EVENTS, Phase.SILENT),
+}
+
+_Row = dict[type[Event], BlockState | str]
+
+
+def _open_row(state: BlockState, **takes: BlockState) -> _Row:
+    row: _Row = {Opened: "Opened twice", Closed: BlockState.CLOSED}
+    for event in (Delta, Sealed, Cited):
+        row[event] = takes.get(event.__name__, f"{event.__name__} in a block: {state.value}")
+    return row
+
+
+BLOCKS: dict[BlockState, _Row] = {
+    BlockState.UNKNOWN: {
+        Opened: BlockState.OPENED,
+        **{event: f"{event.__name__} of a block not opened" for event in BLOCK_EVENTS[1:]},
+    },
+    BlockState.TEXT: _open_row(BlockState.TEXT, Delta=BlockState.TEXT, Cited=BlockState.TEXT),
+    BlockState.REFUSAL: _open_row(BlockState.REFUSAL, Delta=BlockState.REFUSAL),
+    BlockState.THINKING: _open_row(BlockState.THINKING, Delta=BlockState.THINKING, Sealed=BlockState.SEALED),
+    # Text may still follow the seal: some vendors send the opaque value first.
+    BlockState.SEALED: _open_row(BlockState.SEALED, Delta=BlockState.SEALED),
+    BlockState.CALL: _open_row(BlockState.CALL, Delta=BlockState.CALL),
+    BlockState.HOSTED: _open_row(BlockState.HOSTED),
+    BlockState.CLOSED: {
+        Opened: "Opened twice",
+        **{event: f"{event.__name__} of a closed block" for event in BLOCK_EVENTS[1:]},
+    },
+}
+
+KINDS = {
+    TextBlock: BlockState.TEXT,
+    RefusalBlock: BlockState.REFUSAL,
+    ThinkingBlock: BlockState.THINKING,
+    CallBlock: BlockState.CALL,
+    HostedBlock: BlockState.HOSTED,
+}
+
+UNFINISHED = "the input ended without Ended or Failed"
+LEFT_OPEN = "Ended with a block open"
+
+
+class Guard:
+    """Passes legal events; the first illegal one becomes a failure, and nothing follows it.
+
+    `Used` may come at any time: the last one is kept and told just before the end.
+    """
+
+    __slots__ = ("_blocks", "_on_trip", "_phase", "_usage", "_writable")
+
+    def __init__(self, on_trip: Callable[[str], None]) -> None:
+        self._on_trip = on_trip
+        self._phase = Phase.WAITING
+        self._blocks: dict[int, BlockState] = {}
+        self._writable: set[int] = set()  # the blocks that take text, so that a Delta costs one lookup
+        self._usage: Used | None = None
+
+    def feed(self, event: Event) -> Iterable[Event]:
+        if type(event) is Delta and event.block in self._writable:
+            return (event,) if event.text or event.logprobs is not None else ()
+        if self._phase is Phase.SILENT:
+            return ()
+        phase = REPLY[self._phase][type(event)]
+        if isinstance(phase, str):
+            return self._trip(phase)
+        self._phase = phase
+        match event:
+            case Opened() | Delta() | Sealed() | Cited() | Closed():
+                return self._step(event)
+            case Used():
+                self._usage = event
+                return ()
+            case Ended():
+                return (*self._close_all(), *self._take_usage(), event)
+            case Failed():
+                self._writable.clear()
+                return (*self._take_usage(), event)
+            case Started():
+                return (event,)
+
+    def finish(self) -> Iterable[Event]:
+        if self._phase in (Phase.OVER, Phase.SILENT):
+            return ()
+        self._on_trip(UNFINISHED)
+        return self._fail(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
+
+    def _step(self, event: Opened | Delta | Sealed | Cited | Closed) -> Iterable[Event]:
+        state = BLOCKS[self._blocks.get(event.block, BlockState.UNKNOWN)][type(event)]
+        if isinstance(state, str):
+            return self._trip(state)
+        if isinstance(event, Opened):
+            state = KINDS[type(event.what)]
+        if isinstance(BLOCKS[state][Delta], str):
+            self._writable.discard(event.block)
+        else:
+            self._writable.add(event.block)
+        self._blocks[event.block] = state
+        return (event,)
+
+    def _trip(self, why: str) -> Iterable[Event]:
+        self._on_trip(why)
+        if self._phase is Phase.OVER:  # the client has its end already
+            self._phase = Phase.SILENT
+            return ()
+        return self._fail(Failure(Kind.BUG, f"the reply broke the order of events: {why}"))
+
+    def _fail(self, failure: Failure) -> Iterable[Event]:
+        self._phase = Phase.SILENT
+        self._writable.clear()
+        return (*self._take_usage(), Failed(failure))
+
+    def _close_all(self) -> Iterable[Event]:
+        self._writable.clear()
+        left = [block for block, state in self._blocks.items() if state is not BlockState.CLOSED]
+        if left:
+            self._on_trip(LEFT_OPEN)
+        return map(Closed, left)
+
+    def _take_usage(self) -> Iterable[Event]:
+        usage, self._usage = self._usage, None
+        return () if usage is None else (usage,)
+
+
+def describe() -> str:
+    """The grammar as a page of the documentation, drawn from the tables that the guard obeys."""
+    reply = _table("reply", REPLY_EVENTS, {phase.value: row for phase, row in REPLY.items()})
+    blocks = _table("block", BLOCK_EVENTS, {state.value: row for state, row in BLOCKS.items()})
+    return f"""# The order of events
+
+A reply is `Started (Opened (Delta | Sealed | Cited)* Closed)* Used* (Ended | Failed)`; blocks may interleave.
+The guard in front of every encoder holds replies to it. A cell is the state that follows, or **refused**: then
+the client gets its protocol's error event, the trip is counted and logged by name, and the rest is ignored.
+
+Three things are mended instead: a block still open at `Ended` is closed (and counted), an empty `Delta` is dropped,
+and `Used` may come at any time after `Started`, the last one being told just before the end.
+An input that ends without `Ended` or `Failed` gets a `Failed` of kind `truncated`.
+
+## The reply
+
+{reply}
+
+## Each block
+
+{blocks}
+"""
+
+
+def _table(name: str, events: tuple[type[Event], ...], rows: Mapping[str, Mapping[type[Event], Enum | str]]) -> str:
+    lines = [f"| {name} | " + " | ".join(event.__name__ for event in events) + " |", "|---" * (len(events) + 1) + "|"]
+    for label, row in rows.items():
+        follows = (row[event] for event in events)
+        cells = ("**refused**" if isinstance(state, str) else str(state.value) for state in follows)
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,46 @@
+"""The watch: what a reply amounted to, learnt without touching it."""
+
+from dragoman.hub.events import Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock, Used
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.usage import Usage
+from dragoman.observers.watch import Seen, Watch
+from replies import END, START, call, text
+
+
+def watched(*events: Event) -> Seen:
+    ticks = iter(range(100))
+    watch = Watch(lambda: float(next(ticks)))
+    for event in events:
+        watch.see(event)
+    return watch.seen()
+
+
+def test_a_reply_is_summed_up() -> None:
+    reply = (START, *text(0, "", "über", "🙂"), *call(1, "f", "{}"), Used(Usage(3, 1)), Used(Usage(3, 4)), END)
+    assert watched(*reply) == Seen(
+        id="reply-1",
+        model="model-1",
+        usage=Usage(3, 4),
+        first_token=0.0,
+        stop=Stop.END,
+        failure=None,
+        deltas=4,
+        bytes=5 + 4 + 2,
+        blocks=("text", "call"),
+    )
+
+
+def test_the_first_token_is_the_first_text_or_call_and_not_an_empty_delta() -> None:
+    assert watched(START, Opened(0, TextBlock()), Delta(0, "")).first_token is None
+    assert watched(START, *call(0, "f")).first_token == 0.0
+
+
+def test_usage_known_at_the_start_counts_until_more_is_told() -> None:
+    assert watched(Started("r", "m", Usage(7))).usage == Usage(7)
+
+
+def test_a_failure_is_remembered_and_has_no_stop() -> None:
+    failure = Failure(Kind.LOST, "gone")
+    seen = watched(START, *text(0, "a"), Failed(failure), Ended(Stop.END))
+    assert seen.failure == failure
+    assert seen.stop is None

@@ -1,0 +1,58 @@
+"""Usage that an upstream did not tell is estimated, tagged, and told just before the end."""
+
+from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, Started, ThinkingBlock, Used
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.usage import Source, Usage
+from dragoman.stages.estimate_usage import EstimateUsage
+from laws import assert_any_recut_agrees, run
+from replies import END, START, call, joined, split_delta, text
+
+THINKING = [Opened(0, ThinkingBlock()), Delta(0, "a b c"), Closed(0)]
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def estimated(*events: Event, input_tokens: int = 9) -> list[Event]:
+    return run(EstimateUsage(words, input_tokens), events)
+
+
+def test_a_reply_without_usage_gets_a_tagged_estimate_before_its_end() -> None:
+    reply = (START, *THINKING, *text(1, "one tw", "o"), *call(2, "f", "{}"), END)
+    told = Used(Usage(input=9, output=3 + 2 + 2, reasoning=3, source=Source.ESTIMATED))
+    assert estimated(*reply) == [*reply[:-1], told, END]
+
+
+def test_usage_that_was_told_is_left_alone() -> None:
+    reply = [START, *text(0, "one"), Used(Usage(1, 1)), END]
+    assert estimated(*reply) == reply
+
+
+def test_input_known_at_the_start_is_kept() -> None:
+    reply = [Started("r", "m", Usage(input=50, cache_read=40)), *text(0, "one two"), END]
+    assert estimated(*reply)[-2] == Used(Usage(input=50, output=2, cache_read=40, source=Source.ESTIMATED))
+
+
+def test_the_input_is_only_counted_when_it_is_needed() -> None:
+    asked: list[str] = []
+
+    def count_input() -> int:
+        asked.append("counted")
+        return 5
+
+    run(EstimateUsage(words, count_input), [START, Used(Usage(1, 1)), END])
+    assert asked == []
+    out = run(EstimateUsage(words, count_input), [START, END])
+    assert asked == ["counted"]
+    assert out[1] == Used(Usage(input=5, source=Source.ESTIMATED))
+
+
+def test_a_failed_reply_is_not_estimated() -> None:
+    reply = [START, *text(0, "one"), Failed(Failure(Kind.LOST, "gone"))]
+    assert estimated(*reply) == reply
+
+
+def test_any_recut_of_the_deltas_gives_the_same_estimate() -> None:
+    reply = [START, *THINKING, *text(1, "one two three"), END]
+    assert_any_recut_agrees(lambda: EstimateUsage(words, 1), reply, split_delta, joined)

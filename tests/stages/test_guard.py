@@ -1,0 +1,179 @@
+"""The grammar guard: whatever order goes in, what comes out is legal, and every mending is counted."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from dragoman.hub.events import (
+    Block,
+    CallBlock,
+    Cited,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    RefusalBlock,
+    Sealed,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.request import Citation
+from dragoman.hub.usage import Usage
+from dragoman.stages.guard import Guard, describe
+from laws import run
+from replies import END, START, call, text
+
+SEAL = Opaque("echo", Form.SIGNATURE, "signed")
+OVERLOADED = Failed(Failure(Kind.OVERLOADED, "busy"))
+
+
+def guarded(*events: Event) -> tuple[list[Event], list[str]]:
+    trips: list[str] = []
+    return run(Guard(trips.append), events), trips
+
+
+def test_a_legal_reply_passes_unchanged() -> None:
+    thinking = [Opened(0, ThinkingBlock()), Delta(0, "hm"), Sealed(0, SEAL), Closed(0)]
+    cited = [Opened(1, TextBlock()), Delta(1, "so"), Cited(1, Citation(url="https://a.example")), Closed(1)]
+    hosted = [Opened(2, HostedBlock("h", "web_search")), Closed(2)]
+    reply = [START, *thinking, *cited, *hosted, *call(3, "f", "{}"), Used(Usage(1, 2)), END]
+    assert guarded(*reply) == (reply, [])
+
+
+def test_interleaved_blocks_are_legal() -> None:
+    (open_a, a, close_a), (open_b, b, close_b) = text(0, "a"), call(1, "f", "{}")
+    reply = [START, open_a, open_b, b, a, close_b, close_a, END]
+    assert guarded(*reply) == (reply, [])
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([*text(0, "a")], "Opened before Started"),
+        ([END], "Ended before Started"),
+        ([Used(Usage())], "Used before Started"),
+        ([START, START], "Started twice"),
+        ([START, Delta(0, "a")], "Delta of a block not opened"),
+        ([START, Closed(0)], "Closed of a block not opened"),
+        ([START, *text(0, "a"), Delta(0, "b")], "Delta of a closed block"),
+        ([START, *text(0, "a"), Closed(0)], "Closed of a closed block"),
+        ([START, *text(0, "a"), *text(0, "b")], "Opened twice"),
+        ([START, Opened(0, TextBlock()), Opened(0, TextBlock())], "Opened twice"),
+        ([START, Opened(0, TextBlock()), Sealed(0, SEAL)], "Sealed in a block: text"),
+        ([START, Opened(0, CallBlock("c", "f")), Cited(0, Citation())], "Cited in a block: call"),
+        ([START, Opened(0, RefusalBlock()), Sealed(0, SEAL)], "Sealed in a block: refusal"),
+        ([START, Opened(0, ThinkingBlock()), Sealed(0, SEAL), Sealed(0, SEAL)], "Sealed in a block: thinking, sealed"),
+        ([START, Opened(0, HostedBlock("h", "web_search")), Delta(0, "x")], "Delta in a block: hosted"),
+    ],
+)
+def test_an_illegal_order_becomes_one_counted_failure_and_silence(events: list[Event], why: str) -> None:
+    out, trips = guarded(*events, Delta(0, "late"), END)
+    assert trips == [why]
+    (last,) = [event for event in out if isinstance(event, Failed)]
+    assert out[-1] is last
+    assert last.failure.kind is Kind.BUG
+    assert why in last.failure.message
+
+
+def test_blocks_left_open_at_the_end_are_closed_and_counted() -> None:
+    out, trips = guarded(START, Opened(0, TextBlock()), Opened(1, CallBlock("c", "f")), Delta(0, "a"), END)
+    assert out[-3:] == [Closed(0), Closed(1), END]
+    assert trips == ["Ended with a block open"]
+
+
+def test_an_empty_delta_is_dropped_in_silence_unless_it_carries_logprobs() -> None:
+    logprobs = Delta(0, "", Raw(b"[]"))
+    out, trips = guarded(START, Opened(0, TextBlock()), Delta(0, ""), logprobs, Closed(0), END)
+    assert out == [START, Opened(0, TextBlock()), logprobs, Closed(0), END]
+    assert trips == []
+
+
+def test_usage_told_at_any_time_comes_once_and_just_before_the_end() -> None:
+    opened, delta, closed = text(0, "a")
+    early, late = Used(Usage(1, 1)), Used(Usage(1, 2))
+    assert guarded(START, early, opened, late, delta, closed, END) == ([START, opened, delta, closed, late, END], [])
+    assert guarded(START, opened, late, OVERLOADED) == ([START, opened, late, OVERLOADED], [])
+
+
+def test_a_reply_without_its_end_is_truncated() -> None:
+    out, trips = guarded(START, *text(0, "a"))
+    assert isinstance(out[-1], Failed)
+    assert out[-1].failure.kind is Kind.TRUNCATED
+    assert trips == ["the input ended without Ended or Failed"]
+
+
+def test_a_failure_may_come_first_and_leaves_blocks_open() -> None:
+    assert guarded(OVERLOADED, START) == ([OVERLOADED], [])
+    assert guarded(START, Opened(0, TextBlock()), OVERLOADED, OVERLOADED)[0][-1] == OVERLOADED
+
+
+def test_what_follows_the_end_is_counted_once_and_never_sent() -> None:
+    reply = [START, *text(0, "a"), END]
+    assert guarded(*reply, Delta(0, "late"), Delta(0, "later"), END) == (reply, ["Delta after Ended"])
+
+
+BLOCKS: st.SearchStrategy[Block] = st.sampled_from(
+    [TextBlock(), RefusalBlock(), ThinkingBlock(), CallBlock("c", "f"), HostedBlock("h", "mcp")]
+)
+NUMBERS = st.integers(0, 2)
+ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
+    st.just(START),
+    st.builds(Opened, NUMBERS, BLOCKS),
+    st.builds(Delta, NUMBERS, st.sampled_from(["", "a"])),
+    st.builds(Sealed, NUMBERS, st.just(SEAL)),
+    st.builds(Cited, NUMBERS, st.just(Citation())),
+    st.builds(Closed, NUMBERS),
+    st.just(Used(Usage())),
+    st.just(END),
+    st.just(OVERLOADED),
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(ANY_EVENT, max_size=14))
+def test_any_order_comes_out_legal(events: list[Event]) -> None:
+    out, _ = guarded(*events)
+    again, trips = guarded(*out)
+    assert (again, trips) == (out, [])
+    assert [type(event) for event in out].count(Started) <= 1
+    assert isinstance(out[-1], Ended | Failed)
+    assert not any(isinstance(event, Ended | Failed) for event in out[:-1])
+
+
+def test_the_documentation_is_drawn_from_the_table() -> None:
+    page = describe()
+    assert "| waiting | streaming | **refused** |" in page
+    assert "| hosted | **refused** | **refused** | **refused** | **refused** | closed |" in page
+
+
+def test_a_delta_costs_less_than_a_microsecond() -> None:
+    guard = Guard(lambda why: None)
+    run_up = [START, Opened(0, TextBlock())]
+    for event in run_up:
+        guard.feed(event)
+    delta = Delta(0, "word ")
+    best = min(_seconds(guard, delta, 20_000) for _ in range(5))
+    assert best / 20_000 < 1e-6  # 0.2 µs where nothing else runs
+
+
+def _seconds(guard: Guard, delta: Delta, times: int) -> float:
+    start = time.process_time()
+    for _ in range(times):
+        guard.feed(delta)
+    return time.process_time() - start
+
+
+def test_a_stop_is_kept_as_it_came() -> None:
+    end = Ended(Stop.FILTERED, category="cyber", explanation="no")
+    assert guarded(START, end) == ([START, end], [])
