@@ -38,6 +38,11 @@ class Ledger:
     def _add(self, loss: Loss) -> None:
         self._losses.setdefault((loss.path, loss.how), loss)
 
+    def copy(self) -> "Ledger":
+        twin = Ledger()
+        twin._losses = self._losses.copy()
+        return twin
+
     def __iter__(self) -> Iterator[Loss]:
         return iter(self._losses.values())
 

@@ -8,7 +8,7 @@ from dragoman.hub.events import Event, Started
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
-from dragoman.hub.request import Request
+from dragoman.hub.request import Part, Request
 from dragoman.hub.stage import Stage
 
 
@@ -64,6 +64,7 @@ class Upstream(Struct, frozen=True):
     whole: Callable[[bytes, Issuer, Ledger], list[Event]]
     read: Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body
     tools: ToolLimits
+    inlines: Callable[[Part], bool] = lambda part: False  # linked media that must be fetched and sent in the body
 
 
 class Protocol(Struct, frozen=True):

@@ -85,6 +85,20 @@ class Watch:
         return self._usage
 
     @property
+    def substance(self) -> bool:
+        """Whether the model has begun to answer."""
+        return bool(self._blocks) or type(self._end) is Ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether the reply is over, well or badly."""
+        return self._end is not None
+
+    @property
+    def failure(self) -> Failure | None:
+        return self._end.failure if isinstance(self._end, Failed) else None
+
+    @property
     def started(self) -> Started:
         return self._started
 
@@ -96,7 +110,7 @@ class Watch:
             usage=self._usage,
             first_token=self._first_token,
             stop=end.stop if isinstance(end, Ended) else None,
-            failure=end.failure if isinstance(end, Failed) else None,
+            failure=self.failure,
             deltas=self._deltas,
             bytes=self._bytes,
             blocks=tuple(self._blocks),

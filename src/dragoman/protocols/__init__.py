@@ -1,0 +1,8 @@
+"""Every wire language; a new one is one folder and one line here."""
+
+from dragoman.hub.ports import Protocol
+from dragoman.protocols import chat, messages, native, responses
+
+PROTOCOLS: dict[str, Protocol] = {
+    protocol.name: protocol for protocol in (chat.PROTOCOL, responses.PROTOCOL, messages.PROTOCOL, native.PROTOCOL)
+}

@@ -1,0 +1,19 @@
+"""Every upstream; a new kind is one folder and one line here, a merely compatible one only a stanza."""
+
+from collections.abc import Callable, Mapping
+
+from dragoman.config.settings import ProviderConfig
+from dragoman.providers.anthropic.provider import make as anthropic
+from dragoman.providers.compatible.provider import make as compatible
+from dragoman.providers.echo.provider import make as echo
+from dragoman.providers.openai.provider import make as openai
+from dragoman.providers.provider import Provider, Send
+
+Make = Callable[[ProviderConfig, Send, Mapping[str, str]], Provider]
+
+KINDS: dict[str, Make] = {
+    "anthropic": anthropic,
+    "openai": openai,
+    "openai-compatible": compatible,
+    "echo": echo,
+}

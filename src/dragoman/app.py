@@ -1,0 +1,158 @@
+"""The gateway put together: a configuration comes in, a running server goes out."""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from dragoman.accounts.keys import Keyring
+from dragoman.config import Config, ConfigError, Problem
+from dragoman.flow.serve import Gateway, World
+from dragoman.http.safety import Doorkeeper, is_loopback
+from dragoman.http.site import Site
+from dragoman.hub.failure import Failure, Kind
+from dragoman.net.client import HttpClient
+from dragoman.net.headers import Header
+from dragoman.net.limits import Limits
+from dragoman.net.server import Server
+from dragoman.net.tasks import spawn
+from dragoman.protocols import PROTOCOLS
+from dragoman.providers import KINDS
+from dragoman.providers.catalogue import Catalogue
+
+log = logging.getLogger(__name__)
+
+RELOAD_POLL_S = 1.0
+ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before connections are refused
+TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.TIMEOUT, 500: Kind.BUG, 503: Kind.OVERLOADED}
+
+
+Reload = Callable[[], Config]
+
+
+class Listening(Struct, frozen=True):
+    """Where to listen, if not where the configuration says, and whom to tell once we do."""
+
+    sock: socket.socket | None
+    ready: "Callable[[App], None]"
+
+
+class App:
+    """One process's gateway."""
+
+    def __init__(self, config: Config, keyring: Keyring, environ: Mapping[str, str]) -> None:
+        if keyring.is_empty and not is_loopback(config.server.host):
+            problem = "an address that others can reach needs a client key; `dragoman keys create` makes one"
+            raise ConfigError([Problem("configuration", None, "server.host", problem)])
+        self._environ = environ
+        self._keyring = keyring
+        self._client = HttpClient()
+        self.gateway = Gateway(self._world(config, None))
+        server = config.server
+        doorkeeper = Doorkeeper(server.host, server.allowed_hosts)
+        self.site = Site(self.gateway, keyring, doorkeeper, server.max_body_bytes)
+        self.server = Server(self.site, Limits(max_body_bytes=server.max_body_bytes), _transport_error)
+
+    async def start(self, sock: socket.socket | None = None) -> None:
+        settings = self.gateway.world.config.server
+        await self.server.start(settings.host, settings.port, sock=sock)
+        self._watching = spawn(self._keyring.watch(), name="key watch")
+        for catalogue in self.gateway.world.catalogues.values():
+            catalogue.known()
+
+    async def stop(self, accept_s: float = 0.0) -> None:
+        """Turns new work away, lets streams in flight end, then says goodbye to those that do not."""
+        self.site.ready = False
+        if self.server.connections:
+            await asyncio.sleep(accept_s)
+        await self.server.drain(self.gateway.world.config.server.drain_s)
+        await self.server.close()
+        await self._client.close()
+        self._watching.cancel()
+        await self._keyring.touch()
+
+    def adopt(self, config: Config) -> None:
+        """An edited configuration takes effect for the next request; requests under way keep the old one."""
+        self.gateway.world = self._world(config, self.gateway.world)
+
+    def _world(self, config: Config, old: World | None) -> World:
+        providers, catalogues = {}, {}
+        clock = asyncio.get_running_loop().time
+        for name, stanza in config.providers.items():
+            if stanza.kind not in KINDS:
+                log.warning("provider %s: kind %s is not in this version yet", name, stanza.kind)
+                continue
+            if old is not None and old.config.providers.get(name) == stanza:
+                providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
+                continue
+            providers[name] = KINDS[stanza.kind](stanza, self._client.send, self._environ)
+            catalogues[name] = Catalogue(providers[name], clock)
+        return World(config, providers, catalogues, PROTOCOLS)
+
+
+async def run(config: Config, keyring: Keyring, environ: Mapping[str, str], reload: Reload, listen: Listening) -> None:
+    """Serves until SIGTERM or SIGINT; a second signal ends it at once, SIGHUP reads the configuration again."""
+    app = App(config, keyring, environ)
+    await app.start(listen.sock)
+    listen.ready(app)
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    patience = [0.0]
+
+    def stop(accept_s: float) -> None:
+        if stopping.is_set():
+            os._exit(1)
+        patience[0] = accept_s
+        stopping.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop, ACCEPT_WHILE_STOPPING_S)
+    loop.add_signal_handler(signal.SIGINT, stop, 0.0)
+    loop.add_signal_handler(signal.SIGHUP, _take_over, app, reload)
+    if config.source is not None:
+        spawn(_follow_file(app, config.source, reload), name="configuration watch")
+    await stopping.wait()
+    await app.stop(patience[0])
+
+
+async def _follow_file(app: App, path: Path, reload: Reload) -> None:
+    seen = _stamp(path)
+    while True:
+        await asyncio.sleep(RELOAD_POLL_S)
+        now = _stamp(path)
+        if now is not None and now != seen:
+            seen = now
+            _take_over(app, reload)
+
+
+def _take_over(app: App, reload: Reload) -> None:
+    """Adopts the configuration as it now is; a bad one is reported and changes nothing."""
+    try:
+        app.adopt(reload())
+    except ConfigError as error:
+        log.error("the edited configuration is not taken over, the running one stays:\n%s", error)
+    else:
+        log.info("the edited configuration is in force")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _transport_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
+    """What the transport refuses by itself, in the shape that the path's clients read."""
+    protocol = PROTOCOLS["messages" if "/messages" in path else "chat"]
+    assert protocol.client is not None
+    failure = Failure(TRANSPORT_KINDS.get(status, Kind.BAD_REQUEST), message)
+    request_id = "req_" + secrets.token_hex(12)
+    head = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
+    return head, protocol.client.render(failure, request_id).body

@@ -1,0 +1,94 @@
+"""Which failures are tried again here, which elsewhere, and how long to wait: a table, and the loop that obeys it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.config.settings import Retry
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.net.headers import Headers
+from dragoman.routing.resolve import Route
+
+T = TypeVar("T")
+
+
+class After(Struct, frozen=True):
+    again: bool = False  # ask the same target once more
+    elsewhere: bool = False  # then the next one
+
+
+AFTER: dict[Kind, After] = {
+    Kind.LOST: After(again=True, elsewhere=True),
+    Kind.TIMEOUT: After(again=True, elsewhere=True),
+    Kind.RATE_LIMITED: After(again=True, elsewhere=True),
+    Kind.OVERLOADED: After(again=True, elsewhere=True),
+    Kind.UPSTREAM: After(again=True, elsewhere=True),
+    Kind.TRUNCATED: After(again=True, elsewhere=True),  # before the first token: an empty reply
+    Kind.CORRUPT: After(again=True, elsewhere=True),
+    Kind.CREDENTIAL: After(elsewhere=True),
+    Kind.FORBIDDEN: After(elsewhere=True),
+    Kind.QUOTA: After(elsewhere=True),
+    Kind.NOT_FOUND: After(elsewhere=True),
+    Kind.BAD_REQUEST: After(),
+    Kind.TOO_LARGE: After(),
+    Kind.AUTH: After(),
+    Kind.CONFLICT: After(),
+    Kind.CONTEXT_TOO_LONG: After(),
+    Kind.REFUSED: After(),
+    Kind.BUG: After(),
+}
+
+
+class TurnedAway(Refused):
+    """An upstream's error answer, kept as it came for a client of the same protocol."""
+
+    def __init__(self, failure: Failure, status: int, headers: Headers, body: bytes) -> None:
+        super().__init__(failure)
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+async def first_success(
+    routes: tuple[Route, ...], settings: Retry, jitter: Callable[[], float], ask: Callable[[Route], Awaitable[T]]
+) -> T:
+    """Asks the targets in order, each as often as the table allows; raises the last refusal."""
+    last: Refused | None = None
+    for route in routes:
+        try:
+            return await _persist(route, settings, jitter, ask)
+        except Refused as refused:
+            last = refused
+            if not AFTER[refused.failure.kind].elsewhere:
+                break
+    assert last is not None
+    raise last
+
+
+async def _persist(
+    route: Route, settings: Retry, jitter: Callable[[], float], ask: Callable[[Route], Awaitable[T]]
+) -> T:
+    for attempt in range(1, settings.attempts + 1):
+        try:
+            return await ask(route)
+        except Refused as refused:
+            failure = refused.failure
+            if attempt > 1:
+                refused.failure = msgspec.structs.replace(failure, retried=True)
+            wait = _wait(failure, attempt, settings, jitter)
+            if wait is None or attempt == settings.attempts:
+                raise
+        await asyncio.sleep(wait)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _wait(failure: Failure, attempt: int, settings: Retry, jitter: Callable[[], float]) -> float | None:
+    """Seconds before asking the same target again; None: it is no use."""
+    if not AFTER[failure.kind].again:
+        return None
+    if failure.retry_after is not None:
+        return failure.retry_after if failure.retry_after <= settings.max_wait_s else None
+    return float(settings.base_s * 2 ** (attempt - 1) * jitter())

@@ -1,0 +1,70 @@
+"""One client's request as the flow sees it, read no further than it must be."""
+
+from functools import cached_property
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.hub.failure import Failure, Kind, Refused, refuse
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Client, Protocol
+from dragoman.hub.request import Request
+from dragoman.net.headers import Headers
+
+
+class _Head(Struct):
+    model: object = None
+    stream: object = None
+
+
+_head = msgspec.json.Decoder(_Head)
+
+
+class Call:
+    """A request body with what routing needs of it; the whole is parsed once, and only to be translated."""
+
+    def __init__(self, protocol: Protocol, body: bytes, headers: Headers, query: str, id: str) -> None:
+        assert protocol.client is not None
+        self.protocol = protocol
+        self.client: Client = protocol.client
+        self.body = body
+        self.headers = headers
+        self.query = query
+        self.id = id
+        self.strict = headers.get(b"x-dragoman-strict") == b"1"
+        self.explain = headers.get(b"x-dragoman-explain") == b"1"
+        self.model, self.stream = _read_head(body)
+
+    @cached_property
+    def _parsed(self) -> tuple[Request, Ledger]:
+        ledger = Ledger()
+        return self.client.parse(self.body, ledger), ledger
+
+    def request(self) -> Request:
+        return self._parsed[0]
+
+    def ledger(self) -> Ledger:
+        """A fresh ledger that starts with what parsing lost."""
+        return self._parsed[1].copy()
+
+
+def _read_head(body: bytes) -> tuple[str, bool]:
+    try:
+        head = _head.decode(body)
+    except RecursionError:
+        raise Refused(Failure(Kind.BAD_REQUEST, "The body is nested too deeply.")) from None
+    except msgspec.ValidationError:
+        raise Refused(Failure(Kind.BAD_REQUEST, "The body must be a JSON object.")) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Refused(Failure(Kind.BAD_REQUEST, f"The body is not valid JSON: {problem}.")) from None
+    if head.model is None:
+        raise refuse("/model", "model is missing: name the model to use.")
+    if not isinstance(head.model, str) or not head.model:
+        raise refuse("/model", f"model must be a non-empty string, got {_shown(head.model)}.")
+    if head.stream is not None and not isinstance(head.stream, bool):
+        raise refuse("/stream", f"stream must be true or false, got {_shown(head.stream)}.")
+    return head.model, bool(head.stream)
+
+
+def _shown(value: object) -> str:
+    return msgspec.json.encode(value)[:80].decode(errors="replace")

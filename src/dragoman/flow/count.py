@@ -1,0 +1,66 @@
+"""Token counts before a request: the upstream's own where it counts, else our estimate, marked as one."""
+
+import asyncio
+
+import msgspec
+
+from dragoman.flow.call import Call
+from dragoman.flow.plan import Passthrough, plan
+from dragoman.flow.prepare import prepare
+from dragoman.flow.serve import Gateway, World, targets
+from dragoman.hub.failure import Refused
+from dragoman.net.client import Lost, TimedOut, TooLarge
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import Header
+from dragoman.providers.count import estimate
+from dragoman.providers.profiles import profile_of
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Route
+
+THREAD_ABOVE_BYTES = 64 * 1024
+MAX_COUNT_BYTES = 64 * 1024
+SUFFIX = {"messages": "/count_tokens", "responses": "/input_tokens"}
+
+
+async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None:
+    world = gateway.world
+    route = (await targets(world, call.model))[0]
+    provider = world.providers.get(route.provider)
+    head: list[Header] = [
+        (b"content-type", b"application/json"),
+        (b"x-request-id", call.id.encode()),
+        (b"x-dragoman-route", str(route).encode("ascii", "replace")),
+    ]
+    relayed = await _relayed(world, call, route, provider) if provider is not None else None
+    if relayed is not None:
+        exchange.respond(200, head, relayed)
+        return
+    if len(call.body) > THREAD_ABOVE_BYTES:
+        tokens = await asyncio.to_thread(estimate, call.request(), route.model)
+    else:
+        tokens = estimate(call.request(), route.model)
+    body: dict[str, object] = {"input_tokens": tokens}
+    if call.protocol.name == "responses":
+        body = {"object": "response.input_tokens", **body}
+    exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], msgspec.json.encode(body))
+
+
+async def _relayed(world: World, call: Call, route: Route, provider: Provider) -> bytes | None:
+    """The upstream's count; None where it has none, or none now."""
+    profile = profile_of(route.model)
+    way = plan(call.protocol.name, provider.protocols, profile, call.body)
+    if not isinstance(way, Passthrough) or not (provider.counts_tokens or provider.kind == "openai"):
+        return None
+    timeout_s = world.config.server.first_token_timeout_s
+    try:
+        prepared = await prepare(call, route, provider, world.protocols, profile, {})
+        url, query_mark, query = prepared.out.url.partition("?")
+        out = msgspec.structs.replace(prepared.out, url=url + SUFFIX[call.protocol.name] + query_mark + query)
+        answer = await provider.send(out, provider.dial, head_timeout_s=timeout_s)
+        try:
+            body = await answer.read(MAX_COUNT_BYTES, timeout_s)
+        finally:
+            answer.close()
+    except (Lost, TimedOut, TooLarge, Refused):
+        return None
+    return body if answer.status == 200 else None

@@ -1,0 +1,53 @@
+"""The headers of our own on every reply, and which of an upstream's go on to the client."""
+
+import re
+
+import msgspec
+
+from dragoman.hub.loss import Ledger
+from dragoman.net.headers import Header, Headers
+
+MAX_DETAIL_BYTES = 8 * 1024  # some clients refuse a reply whose headers exceed 16 KiB in all
+NOT_ASCII = re.compile(r"[^\x20-\x7e]")
+
+HOP_BY_HOP = frozenset(
+    (
+        b"connection keep-alive proxy-authenticate proxy-connection te trailer transfer-encoding upgrade "
+        b"content-length content-encoding set-cookie set-cookie2 alt-svc strict-transport-security date server "
+        b"x-request-id"
+    ).split()
+)
+
+
+def passed_on(headers: Headers) -> list[Header]:
+    """The upstream's headers that concern the client."""
+    return [field for field in headers if field[0] not in HOP_BY_HOP and not field[0].startswith(b"access-control-")]
+
+
+def loss_headers(ledger: Ledger, explain: bool) -> list[Header]:
+    count = (b"x-dragoman-loss", str(len(ledger)).encode())
+    return [count, (b"x-dragoman-loss-detail", detail(ledger))] if explain else [count]
+
+
+def detail(ledger: Ledger) -> bytes:
+    """The ledger as JSON in ASCII; what does not fit is counted in a last entry."""
+    entries: list[bytes] = []
+    size = 0
+    for loss in ledger:
+        entry = _ascii({"path": loss.path, "how": loss.how.value, "why": loss.why})
+        size += len(entry) + 1
+        if size > MAX_DETAIL_BYTES:
+            rest = f"{len(ledger) - len(entries)} more losses do not fit into this header"
+            entries.append(_ascii({"path": "", "how": "dropped", "why": rest}))
+            break
+        entries.append(entry)
+    return b"[" + b",".join(entries) + b"]"
+
+
+def _ascii(value: dict[str, str]) -> bytes:
+    return NOT_ASCII.sub(_escaped, msgspec.json.encode(value).decode()).encode()
+
+
+def _escaped(match: re.Match[str]) -> str:
+    units = match.group().encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

@@ -1,0 +1,127 @@
+"""The way from an upstream's bytes to the client's: translated, or passed through and only watched."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from dragoman.hub.events import Event, Failed
+from dragoman.hub.failure import Failure
+from dragoman.hub.ports import Client
+from dragoman.hub.stage import Stage
+from dragoman.net.tasks import place_of
+from dragoman.observers.watch import Watch
+
+log = logging.getLogger(__name__)
+
+
+class Line(Protocol):
+    watch: Watch
+
+    def feed(self, chunk: bytes) -> bytes: ...
+    def finish(self) -> bytes: ...
+    def fail(self, failure: Failure) -> bytes: ...
+
+
+class Source:
+    """Bytes to events: a framer and the decoder that reads its frames."""
+
+    __slots__ = ("_decoder", "_framer", "frames")
+
+    def __init__(self, framer: Stage[bytes, object], decoder: Stage[object, Event]) -> None:
+        self._framer = framer
+        self._decoder = decoder
+        self.frames = 0
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        events: list[Event] = []
+        decode = self._decoder.feed
+        for frame in self._framer.feed(chunk):
+            self.frames += 1
+            events += decode(frame)
+        return events
+
+    def finish(self) -> list[Event]:
+        events = [event for frame in self._framer.finish() for event in self._decoder.feed(frame)]
+        events += self._decoder.finish()
+        return events
+
+
+class Translation:
+    """Another protocol's bytes: decoded, put through the stages, and encoded anew."""
+
+    __slots__ = ("_encoder", "_source", "_stages", "watch")
+
+    def __init__(
+        self, source: Source, stages: Sequence[Stage[Event, Event]], encoder: Stage[Event, bytes], watch: Watch
+    ) -> None:
+        self._source = source
+        self._stages = stages
+        self._encoder = encoder
+        self.watch = watch
+
+    def feed(self, chunk: bytes) -> bytes:
+        return self.push(self._source.feed(chunk))
+
+    def push(self, events: Iterable[Event]) -> bytes:
+        see = self.watch.see
+        for event in events:
+            see(event)
+        for stage in self._stages:
+            events = [out for event in events for out in stage.feed(event)]
+        encode = self._encoder.feed
+        return b"".join([piece for event in events for piece in encode(event)])
+
+    def finish(self) -> bytes:
+        return self.push(self._source.finish()) + self.close()
+
+    def fail(self, failure: Failure) -> bytes:
+        return self.push([Failed(failure)]) + self.close()
+
+    def close(self) -> bytes:
+        """Ends every stage in order, each seeing what those before it still had to say."""
+        events: list[Event] = []
+        for stage in self._stages:
+            events = [out for event in events for out in stage.feed(event)]
+            events += stage.finish()
+        pieces = [piece for event in events for piece in self._encoder.feed(event)]
+        return b"".join([*pieces, *self._encoder.finish()])
+
+
+class Tap:
+    """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
+
+    __slots__ = ("_client", "_source", "_tail", "_unwatched", "watch")
+
+    def __init__(self, source: Source, client: Client, watch: Watch) -> None:
+        self._source = source
+        self._client = client
+        self._tail = b""
+        self._unwatched = False
+        self.watch = watch
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._see(chunk)
+        self._tail = chunk[-2:] if len(chunk) > 1 else self._tail[-1:] + chunk
+        return chunk
+
+    def finish(self) -> bytes:
+        told = self.watch.failure is not None  # the upstream's own error event has already passed
+        self._see(None)
+        failure = self.watch.failure
+        return b"" if told or failure is None else self.fail(failure)
+
+    def fail(self, failure: Failure) -> bytes:
+        """The error frames, set apart from an event that was cut in the middle."""
+        apart = b"" if self._tail in (b"", b"\n\n", b"\r\r") else b"\n\n"
+        return apart + self._client.repair(failure, self.watch.started, self._source.frames)
+
+    def _see(self, chunk: bytes | None) -> None:
+        """A watcher's bug costs no byte: it is logged, and the stream goes on unwatched."""
+        if self._unwatched:
+            return
+        try:
+            for event in self._source.finish() if chunk is None else self._source.feed(chunk):
+                self.watch.see(event)
+        except Exception as bug:
+            log.error("the stream goes on unwatched: %s", place_of(bug))
+            self._unwatched = True

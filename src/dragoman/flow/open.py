@@ -1,0 +1,248 @@
+"""A prepared request goes upstream; what comes back is held until its first token, so that failures are real errors."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from dragoman.config.settings import Server
+from dragoman.flow.attempt import TurnedAway
+from dragoman.flow.call import Call
+from dragoman.flow.line import Line, Source, Tap, Translation
+from dragoman.flow.prepare import Prepared
+from dragoman.hub.events import Event
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Asked
+from dragoman.hub.stage import Stage
+from dragoman.net.client import Lost, TimedOut, TooLarge
+from dragoman.net.faults import Corrupt
+from dragoman.net.headers import Headers
+from dragoman.observers.watch import Watch
+from dragoman.providers.count import count_text, estimate
+from dragoman.providers.provider import Answer
+from dragoman.stages.estimate_usage import EstimateUsage
+from dragoman.stages.guard import Guard
+from dragoman.stages.raise_tools import RaiseTools
+from dragoman.stages.serialise_blocks import SerialiseBlocks
+
+MAX_REPLY_BYTES = 256 * 1024 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
+
+
+class Whole(Struct, frozen=True):
+    """A reply that was read to its end."""
+
+    prepared: Prepared
+    headers: Headers
+    body: bytes
+    watch: Watch
+
+
+class Streaming(Struct, frozen=True):
+    """A reply under way: what the line has given so far, and whether there is more."""
+
+    prepared: Prepared
+    answer: Answer
+    line: Line
+    held: bytes
+    ended: bool
+    deadline: float  # for the next byte
+
+
+class Opener:
+    """Sends prepared requests and brings their replies to the point where the client may see them."""
+
+    def __init__(self, server: Server, build: "LineBuilder") -> None:
+        self._server = server
+        self._build = build
+
+    async def whole(self, call: Call, prepared: Prepared) -> Whole:
+        answer = await self._send(prepared, self._server.idle_timeout_s)
+        try:
+            body = await _read(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
+        finally:
+            answer.close()
+        watch = self._build.watch()
+        ledger = prepared.ledger if prepared.ledger is not None else Ledger()
+        events = self._events(prepared, answer, body, ledger)
+        for event in events:
+            watch.see(event)
+        if watch.failure is not None:
+            raise Refused(_named(prepared, watch.failure))
+        if not prepared.passthrough:
+            body = call.client.whole(self._build.staged(events, prepared), self._build.asked(call), ledger)
+        return Whole(prepared, answer.headers, body, watch)
+
+    async def stream(self, call: Call, prepared: Prepared) -> Streaming:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._server.first_token_timeout_s
+        answer = await self._send(prepared, self._server.first_token_timeout_s)
+        try:
+            if not _is_event_stream(answer):
+                return await self._stream_of_whole(call, prepared, answer)
+            line = self._build.line(call, prepared)
+            return await self._until_first_token(prepared, answer, line, deadline)
+        except BaseException:
+            answer.close()
+            raise
+
+    async def _until_first_token(self, prepared: Prepared, answer: Answer, line: Line, deadline: float) -> Streaming:
+        clock = asyncio.get_running_loop().time
+        commit_at = min(deadline, clock() + self._server.keep_alive_s)
+        held = b""
+        ended = False
+        while not ended:
+            try:
+                chunk = await answer.chunk(max(0.001, commit_at - clock()))
+            except TimedOut as late:
+                if commit_at < deadline:
+                    break  # slow, but not too slow: from here on the client is kept alive
+                raise Refused(_first_token_late(prepared)) from late
+            except Lost as lost:
+                raise Refused(_lost(prepared, lost)) from lost
+            held += line.feed(chunk) if chunk else line.finish()
+            ended = not chunk
+            if line.watch.failure is not None and not line.watch.substance:
+                raise Refused(_named(prepared, line.watch.failure))
+            if line.watch.substance:
+                deadline = clock() + self._server.idle_timeout_s
+                break
+        return Streaming(prepared, answer, line, held, ended, deadline)
+
+    async def _stream_of_whole(self, call: Call, prepared: Prepared, answer: Answer) -> Streaming:
+        """The upstream was asked for a stream and answered whole: its events are told all the same."""
+        body = await _read(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
+        answer.close()
+        ledger = prepared.ledger if prepared.ledger is not None else Ledger()
+        events = prepared.upstream.whole(body, prepared.issuer, ledger)
+        line = self._build.translation(call, prepared)
+        held = line.push(events)
+        if line.watch.failure is not None:
+            raise Refused(_named(prepared, line.watch.failure))
+        return Streaming(prepared, answer, line, held + line.close(), True, 0.0)
+
+    async def _send(self, prepared: Prepared, head_timeout_s: float) -> Answer:
+        provider = prepared.provider
+        try:
+            answer = await provider.send(prepared.out, provider.dial, head_timeout_s=head_timeout_s)
+        except TimedOut as late:
+            if late.phase == "connect":
+                raise Refused(_lost(prepared, late)) from late
+            raise Refused(_first_token_late(prepared)) from late
+        except Lost as lost:
+            raise Refused(_lost(prepared, lost)) from lost
+        if answer.status < 400:
+            return answer
+        try:
+            body = await _read(prepared, answer, MAX_ERROR_BYTES, head_timeout_s)
+        finally:
+            answer.close()
+        failure = _named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
+        if prepared.passthrough and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN):
+            raise TurnedAway(failure, answer.status, answer.headers, body)
+        raise Refused(failure)
+
+    def _events(self, prepared: Prepared, answer: Answer, body: bytes, ledger: Ledger) -> list[Event]:
+        issuer = prepared.issuer
+        if not _is_event_stream(answer):
+            return prepared.upstream.whole(body, issuer, ledger)
+        source = Source(prepared.upstream.framer(), prepared.upstream.decoder(issuer, ledger))
+        return source.feed(body) + source.finish()
+
+
+class LineBuilder:
+    """Puts together the machines of one reply; clock, chance and counters are handed in."""
+
+    def __init__(
+        self,
+        asked: Callable[[Call], Asked],
+        watch: Callable[[], Watch],
+        on_trip: Callable[[str], None],
+    ) -> None:
+        self.asked = asked
+        self.watch = watch
+        self._on_trip = on_trip
+
+    def line(self, call: Call, prepared: Prepared) -> Line:
+        if not prepared.passthrough:
+            return self.translation(call, prepared)
+        upstream = prepared.upstream
+        source = Source(upstream.framer(), upstream.decoder(prepared.issuer, Ledger()))
+        return Tap(source, call.client, self.watch())
+
+    def translation(self, call: Call, prepared: Prepared) -> Translation:
+        ledger = prepared.ledger if prepared.ledger is not None else Ledger()
+        upstream = prepared.upstream
+        source = Source(upstream.framer(), upstream.decoder(prepared.issuer, ledger))
+        stages = self._stages(prepared)
+        if call.client.serial:
+            stages.append(SerialiseBlocks())
+        stages.append(Guard(self._on_trip))
+        return Translation(source, stages, call.client.encoder(self.asked(call), ledger), self.watch())
+
+    def staged(self, events: Iterable[Event], prepared: Prepared) -> list[Event]:
+        """The events of a whole reply, after every stage that changes their meaning."""
+        for stage in self._stages(prepared):
+            events = [out for event in events for out in stage.feed(event)] + list(stage.finish())
+        return list(events)
+
+    def _stages(self, prepared: Prepared) -> list[Stage[Event, Event]]:
+        stages: list[Stage[Event, Event]] = []
+        if prepared.tools is not None and prepared.tools:
+            stages.append(RaiseTools(prepared.tools))
+        request, model = prepared.request, prepared.route.model
+        if request is not None:
+            stages.append(EstimateUsage(count_text, lambda: estimate(request, model)))
+        return stages
+
+
+def _is_event_stream(answer: Answer) -> bool:
+    """JSON is known by its name; anything else that a stream was asked of is taken for one."""
+    kind = (answer.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
+    return kind not in (b"application/json", b"text/html", b"text/plain")
+
+
+async def _read(prepared: Prepared, answer: Answer, limit: int, timeout_s: float) -> bytes:
+    try:
+        return await answer.read(limit, timeout_s)
+    except TimedOut as late:
+        message = f"{prepared.provider.name} fell silent in the middle of its answer."
+        raise Refused(Failure(Kind.TIMEOUT, message)) from late
+    except TooLarge as large:
+        raise Refused(Failure(Kind.UPSTREAM, f"{prepared.provider.name} answered with too much data.")) from large
+    except Lost as lost:
+        raise Refused(_lost(prepared, lost)) from lost
+
+
+def _lost(prepared: Prepared, lost: Exception) -> Failure:
+    kind = Kind.CORRUPT if isinstance(lost, Corrupt) else Kind.LOST
+    return Failure(kind, f"The connection to {prepared.provider.name} failed: {lost}")
+
+
+def _first_token_late(prepared: Prepared) -> Failure:
+    return Failure(
+        Kind.TIMEOUT,
+        f"{prepared.provider.name} gave no token in time; server.first_token_timeout_s sets how long to wait.",
+    )
+
+
+MENDING = {"kiro": "dragoman login kiro", "codex": "dragoman login codex", "copilot": "dragoman login copilot"}
+
+
+def _named(prepared: Prepared, failure: Failure) -> Failure:
+    """A refused credential or entitlement says whose it is, and what mends it: it is not the client's own."""
+    name, kind = prepared.provider.name, prepared.provider.kind
+    if failure.kind is Kind.CREDENTIAL:
+        mend = MENDING.get(kind, f"set providers.{name}.api_key, then run `dragoman doctor`")
+        return Failure(
+            Kind.CREDENTIAL,
+            f"Provider {name!r} refused the gateway's credential (HTTP {failure.status}). To mend it: {mend}.",
+            status=failure.status,
+            code=failure.code,
+        )
+    if failure.kind is Kind.FORBIDDEN:
+        return Failure(
+            Kind.FORBIDDEN, f"Provider {name!r}: {failure.message}", status=failure.status, code=failure.code
+        )
+    return failure

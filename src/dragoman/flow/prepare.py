@@ -1,0 +1,123 @@
+"""A call and its target come in; the bytes and headers to send upstream go out, with what was lost on the way."""
+
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.flow.call import Call
+from dragoman.flow.plan import Passthrough, plan
+from dragoman.framing.jsonspan import replace_value
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Issuer, Protocol, Upstream
+from dragoman.hub.profile import Profile, Target
+from dragoman.hub.request import Hosted, Request
+from dragoman.net.client import Outgoing
+from dragoman.net.headers import Header, Headers
+from dragoman.passes.lower_tools import ToolMap, lower_tools
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Route
+
+ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")
+JSON = (b"content-type", b"application/json")
+IDENTITY = (b"accept-encoding", b"identity")
+MCP_BETA = (b"anthropic-beta", b"mcp-client-2025-11-20")
+
+# What a client says to us and not to the upstream: credentials, the connection, and where it came from.
+KEPT_BACK = frozenset(
+    (
+        b"authorization x-api-key x-goog-api-key proxy-authorization cookie host content-length content-encoding "
+        b"content-type accept-encoding connection keep-alive proxy-connection te trailer transfer-encoding upgrade "
+        b"expect origin referer forwarded via user-agent x-request-id"
+    ).split()
+)
+KEPT_BACK_PREFIXES = (b"x-dragoman-", b"x-forwarded-", b"x-real-", b"cf-", b"sec-")
+
+
+class Prepared(Struct, frozen=True):
+    """One target's request, ready to go."""
+
+    route: Route
+    provider: Provider
+    protocol: Protocol  # the upstream's
+    out: Outgoing
+    ledger: Ledger | None  # None: passed through
+    request: Request | None
+    tools: ToolMap | None
+
+    @property
+    def passthrough(self) -> bool:
+        return self.ledger is None
+
+    @property
+    def issuer(self) -> Issuer:
+        return Issuer(self.provider.issuer, self.route.model)
+
+    @property
+    def upstream(self) -> Upstream:
+        assert self.protocol.upstream is not None
+        return self.protocol.upstream
+
+
+async def prepare(
+    call: Call,
+    route: Route,
+    provider: Provider,
+    protocols: dict[str, Protocol],
+    profile: Profile,
+    budgets: dict[str, int],
+) -> Prepared:
+    chosen = plan(call.protocol.name, provider.protocols, profile, call.body)
+    protocol = protocols[chosen.protocol]
+    assert protocol.upstream is not None
+    request, ledger, tools = None, None, None
+    if isinstance(chosen, Passthrough):
+        body = call.body
+        if route.model != call.model:
+            body = replace_value(body, "model", msgspec.json.encode(route.model))
+        headers = _forwarded(call.headers)
+        query = _query(call.query)
+    else:
+        ledger = call.ledger()
+        request, tools = lower_tools(call.request(), protocol.upstream.tools, ledger)
+        target = Target(route.model, provider.issuer, profile, budgets, provider.quirks)
+        body = protocol.upstream.build(request, target, ledger)
+        if call.strict and len(ledger):
+            raise Refused(strict_refusal(ledger))
+        headers, query = _translated(request, protocol.name), ""
+    credentials = await provider.authorize(protocol.name)
+    own = (JSON, IDENTITY, *provider.headers, *credentials)
+    names = {name for name, _ in own}
+    fields = (*own, *(field for field in headers if field[0] not in names))
+    out = Outgoing("POST", provider.endpoint + protocol.upstream.path + query, fields, body)
+    return Prepared(route, provider, protocol, out, ledger, request, tools)
+
+
+def strict_refusal(ledger: Ledger) -> Failure:
+    losses = [{"path": loss.path, "how": loss.how.value, "why": loss.why} for loss in ledger]
+    told = "; ".join(f"{loss['path']} {loss['how']}: {loss['why']}" for loss in losses)
+    message = f"Strict mode: this request cannot be carried over without loss. {told}"
+    return Failure(Kind.BAD_REQUEST, message, code="translation_loss", at=losses[0]["path"], detail={"losses": losses})
+
+
+def _translated(request: Request, protocol: str) -> tuple[Header, ...]:
+    accept = (b"accept", b"text/event-stream" if request.stream else b"application/json")
+    if protocol != "messages":
+        return (accept,)
+    uses_mcp = any(isinstance(tool, Hosted) and tool.kind == "mcp" for tool in request.tools)
+    return (accept, ANTHROPIC_VERSION, MCP_BETA) if uses_mcp else (accept, ANTHROPIC_VERSION)
+
+
+def _forwarded(headers: Headers) -> tuple[Header, ...]:
+    return tuple(
+        field for field in headers if field[0] not in KEPT_BACK and not field[0].startswith(KEPT_BACK_PREFIXES)
+    )
+
+
+def _query(query: str) -> str:
+    """The client's query without its key."""
+    if not query:
+        return ""
+    kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "key"]
+    return "?" + urlencode(kept) if kept else ""

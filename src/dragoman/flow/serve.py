@@ -1,0 +1,156 @@
+"""A client's call comes in; it is routed, attempted, and answered, whole or as a stream."""
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from dragoman.config.settings import Config, Effort
+from dragoman.flow.attempt import first_success
+from dragoman.flow.call import Call
+from dragoman.flow.headers import loss_headers, passed_on
+from dragoman.flow.open import LineBuilder, Opener, Streaming, Whole
+from dragoman.flow.prepare import Prepared, prepare
+from dragoman.flow.relay import relay
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.ports import Asked, Protocol
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import Header
+from dragoman.observers.watch import Watch
+from dragoman.providers.catalogue import Catalogue
+from dragoman.providers.profiles import profile_of
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest
+
+log = logging.getLogger("dragoman.requests")
+
+JSON = (b"content-type", b"application/json")
+EVENT_STREAM: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class World(Struct, frozen=True):
+    """The configuration in force and what was made of it; an edit makes a new one, requests under way keep theirs."""
+
+    config: Config
+    providers: Mapping[str, Provider]
+    catalogues: Mapping[str, Catalogue]
+    protocols: dict[str, Protocol]
+
+
+class Gateway:
+    """Answers calls in the world of the moment."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.trips = 0  # how often the grammar guard had to step in
+        self.answered = 0
+        self.refused = 0
+
+    async def answer(self, exchange: Exchange, call: Call) -> None:
+        """Raises Refused when no target could be brought to its first token."""
+        began = time.monotonic()
+        world = self.world
+        opener = Opener(world.config.server, LineBuilder(self._asked, _watch, self._tripped))
+
+        async def ask(route: Route) -> Whole | Streaming:
+            prepared = await self.prepared(world, call, route)
+            return await (opener.stream(call, prepared) if call.stream else opener.whole(call, prepared))
+
+        routes = await targets(world, call.model)
+        reply = await first_success(routes, world.config.retry, _jitter, ask)
+        if isinstance(reply, Whole):
+            fields = passed_on(reply.headers) if reply.prepared.passthrough else [JSON]
+            exchange.respond(200, [*fields, *own_headers(call, reply.prepared)], reply.body)
+            watch = reply.watch
+        else:
+            head = [*_stream_fields(reply), *own_headers(call, reply.prepared)]
+            await relay(exchange, call, reply, head, world.config.server)
+            watch = reply.line.watch
+        self.answered += 1
+        _log(call, reply.prepared, watch, time.monotonic() - began)
+
+    async def prepared(self, world: World, call: Call, route: Route) -> Prepared:
+        provider = world.providers.get(route.provider)
+        if provider is None:
+            raise Refused(Failure(Kind.NOT_FOUND, f"No provider is called {route.provider!r}.", code="model_not_found"))
+        budgets = _budgets(world.config.effort)
+        return await prepare(call, route, provider, world.protocols, profile_of(route.model), budgets)
+
+    def _asked(self, call: Call) -> Asked:
+        done = self.world.config.server.responses_done
+        return Asked(call.request(), call.model, int(time.time()), _mint, done)
+
+    def _tripped(self, what: str) -> None:
+        self.trips += 1
+        log.error("the grammar guard stepped in: %s", what)
+
+
+async def targets(world: World, name: str) -> tuple[Route, ...]:
+    """Who answers for a model name; raises Refused with the nearest names where nobody does."""
+    routes = configured_targets(name, world.config.models, world.providers)
+    if routes:
+        return routes
+    await asyncio.gather(*(catalogue.settled() for catalogue in world.catalogues.values()))
+    catalogues = known(world)
+    routes = listed_targets(name, catalogues)
+    if routes:
+        return routes
+    close = ", ".join(nearest(name, world.config.models, catalogues))
+    message = f"The model {name!r} does not exist here. Nearest names: {close}. GET /v1/models lists all."
+    raise Refused(Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model"))
+
+
+def known(world: World) -> dict[str, Known]:
+    return {
+        name: Known(tuple(model.id for model in catalogue.known()), catalogue.complete)
+        for name, catalogue in world.catalogues.items()
+    }
+
+
+def own_headers(call: Call, prepared: Prepared) -> list[Header]:
+    """Who answered, and what the translation lost."""
+    head: list[Header] = [
+        (b"x-request-id", call.id.encode()),
+        (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
+    ]
+    if prepared.ledger is not None:
+        head += loss_headers(prepared.ledger, call.explain)
+    return head
+
+
+def _stream_fields(reply: Streaming) -> list[Header]:
+    if not reply.prepared.passthrough:
+        return list(EVENT_STREAM)
+    fields = passed_on(reply.answer.headers)
+    given = {name for name, _ in fields}
+    return [*fields, *(field for field in EVENT_STREAM if field[0] not in given)]
+
+
+def _budgets(effort: Effort) -> dict[str, int]:
+    return {name: getattr(effort, name) for name in Effort.__struct_fields__}
+
+
+def _watch() -> Watch:
+    return Watch(time.monotonic)
+
+
+def _mint(prefix: str) -> str:
+    return prefix + secrets.token_hex(12)
+
+
+def _jitter() -> float:
+    return random.uniform(0.75, 1.25)  # spreads retries, guards nothing
+
+
+def _log(call: Call, prepared: Prepared, watch: Watch, seconds: float) -> None:
+    outcome = watch.failure.kind.value if watch.failure else "ok"
+    way = call.protocol.name if prepared.passthrough else f"{call.protocol.name}>{prepared.protocol.name}"
+    log.info("%s %s %s %s %.0fms", call.id, way, prepared.route, outcome, seconds * 1000)

@@ -1,0 +1,84 @@
+"""The model list, in the shape of whichever vendor's client asks."""
+
+from datetime import UTC, datetime
+from urllib.parse import parse_qs
+
+import msgspec
+
+from dragoman.flow.serve import World, known
+from dragoman.net.headers import Headers
+from dragoman.providers.provider import ModelInfo
+from dragoman.routing.resolve import listed_names
+
+
+class Listing:
+    """Every name a client may ask for, with what is known of the model behind it."""
+
+    def __init__(self, world: World) -> None:
+        self._infos: dict[str, ModelInfo] = {}
+        for provider, catalogue in world.catalogues.items():
+            for info in catalogue.known():
+                self._infos.setdefault(info.id, info)
+                self._infos[f"{provider}/{info.id}"] = info
+        self._names = listed_names(world.config.models, known(world))
+
+    def render(self, headers: Headers, query: str) -> bytes:
+        if headers.get(b"anthropic-version") is not None:
+            return msgspec.json.encode(self._anthropic_page(query))
+        data = [self._openai(name) for name in self._names]
+        body: dict[str, object] = {"object": "list", "data": data}
+        if "client_version" in parse_qs(query):
+            body["models"] = [self._codex(name) for name in self._names]
+        return msgspec.json.encode(body)
+
+    def render_one(self, name: str, headers: Headers) -> bytes | None:
+        if name not in self._names:
+            return None
+        shape = self._anthropic if headers.get(b"anthropic-version") is not None else self._openai
+        return msgspec.json.encode(shape(name))
+
+    def _info(self, name: str) -> ModelInfo:
+        return self._infos.get(name) or ModelInfo(name)
+
+    def _openai(self, name: str) -> dict[str, object]:
+        info = self._info(name)
+        return {"id": name, "object": "model", "created": info.created, "owned_by": info.owned_by or "dragoman"}
+
+    def _anthropic(self, name: str) -> dict[str, object]:
+        info = self._info(name)
+        created = datetime.fromtimestamp(info.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        entry: dict[str, object] = {
+            "id": name,
+            "type": "model",
+            "display_name": info.name or name,
+            "created_at": created,
+        }
+        if info.max_input is not None:
+            entry["max_input_tokens"] = info.max_input
+        if info.max_output is not None:
+            entry["max_tokens"] = info.max_output
+        return entry
+
+    def _anthropic_page(self, query: str) -> dict[str, object]:
+        asked = {name: values[-1] for name, values in parse_qs(query).items()}
+        names = _window(self._names, asked)
+        return {
+            "data": [self._anthropic(name) for name in names],
+            "has_more": bool(names) and names[-1] != self._names[-1] and "before_id" not in asked,
+            "first_id": names[0] if names else None,
+            "last_id": names[-1] if names else None,
+        }
+
+    def _codex(self, name: str) -> dict[str, object]:
+        info = self._info(name)
+        return {"slug": name, "display_name": info.name or name, "context_window": info.max_input}
+
+
+def _window(names: list[str], asked: dict[str, str]) -> list[str]:
+    """Anthropic's paging: `after_id`, `before_id` and `limit`."""
+    limit = int(asked["limit"]) if asked.get("limit", "").isdigit() else 20
+    limit = max(1, min(limit, 1000))
+    if asked.get("before_id") in names:
+        return names[: names.index(asked["before_id"])][-limit:]
+    start = names.index(asked["after_id"]) + 1 if asked.get("after_id") in names else 0
+    return names[start : start + limit]

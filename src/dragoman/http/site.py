@@ -1,0 +1,225 @@
+"""An exchange comes in; it is checked, keyed, routed to what its path means, and answered in its own protocol."""
+
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from dragoman import __version__
+from dragoman.accounts.keys import Keyring, presented_key
+from dragoman.flow.call import Call
+from dragoman.flow.count import count_tokens
+from dragoman.flow.refusal import refuse_exchange
+from dragoman.flow.serve import Gateway
+from dragoman.http.models import Listing
+from dragoman.http.safety import Doorkeeper
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.ports import Client, Protocol
+from dragoman.net.encoding import decompress
+from dragoman.net.exchange import Exchange
+from dragoman.net.faults import BadEncoding, TooLarge
+from dragoman.net.headers import Header, Headers
+from dragoman.net.refusals import BodyTooLarge, ClientGone
+from dragoman.net.refusals import Refused as Unreadable
+from dragoman.net.tasks import place_of
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+JSON = (b"content-type", b"application/json")
+INFERENCE = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
+COUNTS = {"/messages/count_tokens": "messages", "/responses/input_tokens": "responses"}
+
+Answerer = Callable[[Exchange, str, str], Awaitable[None]]
+
+
+class Site:
+    """The handler of every exchange."""
+
+    def __init__(self, gateway: Gateway, keyring: Keyring, doorkeeper: Doorkeeper, max_body_bytes: int) -> None:
+        self._gateway = gateway
+        self._keyring = keyring
+        self._doorkeeper = doorkeeper
+        self._max_body_bytes = max_body_bytes
+        self.ready = True
+        self._open_paths: dict[str, Answerer] = {
+            "/": self._root,
+            "/health": self._health,
+            "/healthz": self._health,
+            "/ready": self._ready,
+            "/readyz": self._ready,
+            "/metrics": self._metrics,
+            "/api/hello": self._hello,
+        }
+
+    async def __call__(self, exchange: Exchange) -> None:
+        request_id = _request_id(exchange.headers)
+        path = plain_path(exchange.path)
+        client = self._client(path, exchange.headers)
+        try:
+            await self._dispatch(exchange, path, request_id)
+        except Refused as refused:
+            self._gateway.refused += 1
+            log.info("%s %s refused: %s", request_id, path, refused.failure.kind.value)
+            refuse_exchange(exchange, client, refused, request_id)
+        except ClientGone:
+            raise
+        except Unreadable as unreadable:
+            refuse_exchange(exchange, client, Refused(_unreadable(unreadable)), request_id)
+        except Exception as bug:
+            log.error("%s %s failed: %s", request_id, path, place_of(bug))
+            if exchange.started:
+                exchange.abort()
+                return
+            message = f"The gateway failed on this request; its log names the place under {request_id}."
+            refuse_exchange(exchange, client, Refused(Failure(Kind.BUG, message)), request_id)
+
+    async def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> None:
+        objection = self._doorkeeper.objection(exchange.headers)
+        if objection is not None:
+            status, reason = objection
+            body = self._client(path, exchange.headers).render(Failure(Kind.FORBIDDEN, reason), request_id).body
+            exchange.respond(status, [JSON, _id(request_id)], body)
+            return
+        answerer = self._open_paths.get(path)
+        if answerer is not None and exchange.method in ("GET", "HEAD"):
+            await answerer(exchange, path, request_id)
+            return
+        if self._keyring.check(presented_key(exchange.headers, exchange.query)) is None:
+            raise Refused(_wrong_key(exchange))
+        await self._keyed(exchange, path, request_id)
+
+    async def _keyed(self, exchange: Exchange, path: str, request_id: str) -> None:
+        method = exchange.method
+        if path in INFERENCE and method == "POST":
+            await self._gateway.answer(exchange, await self._call(exchange, INFERENCE[path], request_id))
+        elif path in COUNTS and method == "POST":
+            call = await self._call(exchange, COUNTS[path], request_id)
+            await count_tokens(self._gateway, exchange, call)
+        elif path == "/models" and method == "GET":
+            await self._models(exchange, request_id)
+        elif path.startswith("/models/") and method == "GET":
+            self._model(exchange, path.removeprefix("/models/"), request_id)
+        elif path == "/responses" and method == "GET":
+            _no_websocket(exchange, request_id)
+        elif path in INFERENCE or path in COUNTS or path == "/models":
+            raise _not_allowed(method, path)
+        elif path.startswith("/responses/"):
+            message = "This gateway keeps no responses: server state is not available, send the whole input."
+            raise Refused(Failure(Kind.NOT_FOUND, message))
+        else:
+            raise Refused(Failure(Kind.NOT_FOUND, f"There is nothing at {method} {exchange.path}."))
+
+    async def _call(self, exchange: Exchange, protocol: str, request_id: str) -> Call:
+        body = await exchange.body()
+        encoding = exchange.headers.get(b"content-encoding")
+        if encoding:
+            body = self._unpacked(encoding, body)
+        if protocol == "chat" and b'"messages"' not in body and b'"input"' in body:
+            protocol = "responses"  # Cursor posts bodies of the Responses shape to the Chat path
+        return Call(self._protocol(protocol), body, exchange.headers, exchange.query, request_id)
+
+    def _unpacked(self, encoding: bytes, body: bytes) -> bytes:
+        try:
+            return decompress(encoding, body, self._max_body_bytes)
+        except TooLarge:
+            limit = self._max_body_bytes
+            message = f"The decompressed body exceeds the limit of {limit} bytes (server.max_body_mb)."
+            raise Refused(Failure(Kind.TOO_LARGE, message)) from None
+        except BadEncoding as bad:
+            raise Refused(Failure(Kind.BAD_REQUEST, f"The body cannot be decompressed: {bad}")) from None
+
+    async def _models(self, exchange: Exchange, request_id: str) -> None:
+        for catalogue in self._gateway.world.catalogues.values():
+            await catalogue.settled()
+        listing = Listing(self._gateway.world)
+        exchange.respond(200, [JSON, _id(request_id)], listing.render(exchange.headers, exchange.query))
+
+    def _model(self, exchange: Exchange, name: str, request_id: str) -> None:
+        body = Listing(self._gateway.world).render_one(name, exchange.headers)
+        if body is None:
+            raise Refused(Failure(Kind.NOT_FOUND, f"The model {name!r} does not exist here.", code="model_not_found"))
+        exchange.respond(200, [JSON, _id(request_id)], body)
+
+    async def _root(self, exchange: Exchange, path: str, request_id: str) -> None:
+        body = {"status": "ok", "message": "dragoman is running", "version": __version__}
+        exchange.respond(200, [JSON, _id(request_id)], msgspec.json.encode(body))
+
+    async def _hello(self, exchange: Exchange, path: str, request_id: str) -> None:
+        exchange.respond(200, [JSON, _id(request_id)], b"{}")
+
+    async def _health(self, exchange: Exchange, path: str, request_id: str) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        body = {"status": "healthy", "timestamp": now, "version": __version__}
+        exchange.respond(200, [JSON, _id(request_id)], msgspec.json.encode(body))
+
+    async def _ready(self, exchange: Exchange, path: str, request_id: str) -> None:
+        status, word = (200, "ready") if self.ready else (503, "draining")
+        exchange.respond(status, [JSON, _id(request_id)], msgspec.json.encode({"status": word}))
+
+    async def _metrics(self, exchange: Exchange, path: str, request_id: str) -> None:
+        gateway = self._gateway
+        counters = {
+            "dragoman_requests_answered_total": gateway.answered,
+            "dragoman_requests_refused_total": gateway.refused,
+            "dragoman_guard_trips_total": gateway.trips,
+        }
+        text = "".join(f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items())
+        exchange.respond(200, [(b"content-type", b"text/plain; version=0.0.4"), _id(request_id)], text.encode())
+
+    def _protocol(self, name: str) -> Protocol:
+        return self._gateway.world.protocols[name]
+
+    def _client(self, path: str, headers: Headers) -> Client:
+        """The protocol in which a request to this path expects its errors."""
+        name = next((name for prefix, name in INFERENCE.items() if path.startswith(prefix)), None)
+        if name is None:
+            name = "messages" if headers.get(b"anthropic-version") is not None else "chat"
+        client = self._protocol(name).client
+        assert client is not None
+        return client
+
+
+def plain_path(path: str) -> str:
+    """A path without its optional, perhaps doubled, version and without a trailing slash."""
+    while path == "/v1" or path.startswith("/v1/"):
+        path = path[3:]
+    return path.rstrip("/") or "/"
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get(b"x-request-id")
+    if given is not None and REQUEST_ID.fullmatch(given):
+        return given.decode()
+    return "req_" + secrets.token_hex(12)
+
+
+def _id(request_id: str) -> Header:
+    return b"x-request-id", request_id.encode()
+
+
+def _wrong_key(exchange: Exchange) -> Failure:
+    if presented_key(exchange.headers, exchange.query) is None:
+        return Failure(Kind.AUTH, "No API key was given: send it as a bearer token or in x-api-key.")
+    return Failure(Kind.AUTH, "The API key is not valid here; `dragoman keys create` makes one.")
+
+
+def _unreadable(unreadable: Unreadable) -> Failure:
+    if isinstance(unreadable, BodyTooLarge):
+        return Failure(Kind.TOO_LARGE, f"{unreadable.message} (server.max_body_mb)")
+    kind = Kind.TIMEOUT if unreadable.status == 408 else Kind.BAD_REQUEST
+    return Failure(kind, unreadable.message)
+
+
+def _no_websocket(exchange: Exchange, request_id: str) -> None:
+    """426 makes Codex fall back to HTTP at once; any other status costs it seconds."""
+    message = "WebSockets are not served here: POST /v1/responses."
+    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "upgrade_required"}}
+    exchange.respond(426, [JSON, _id(request_id)], msgspec.json.encode(body))
+
+
+def _not_allowed(method: str, path: str) -> Refused:
+    return Refused(Failure(Kind.BAD_REQUEST, f"{method} is not possible on {path}.", code="method_not_allowed"))

@@ -1,0 +1,95 @@
+"""What models a provider has: asked of it, kept for an hour, served stale while it is asked again."""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.tasks import spawn
+from dragoman.providers.provider import ModelInfo, Provider
+
+log = logging.getLogger(__name__)
+ASK_TIMEOUT_S = 10.0
+RETRY_AFTER_FAILURE_S = 30.0
+MAX_LIST_BYTES = 16 * 1024 * 1024
+
+
+class _Listed(Struct):
+    id: str = ""
+    created: int | float = 0
+    owned_by: str = ""
+    display_name: str = ""
+    max_input_tokens: int | None = None
+    max_tokens: int | None = None
+
+
+class _Page(Struct):
+    data: list[_Listed] = []
+
+
+class Catalogue:
+    """One provider's models. `known` never waits; `refresh` asks, at most once at a time."""
+
+    def __init__(self, provider: Provider, clock: Callable[[], float]) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._models = provider.models
+        self._asked_at: float | None = None
+        self._wait_s = 0.0
+        self._asking: object | None = None
+        self.complete = bool(provider.models) or not provider.lists_models  # whether an absent id is known to be absent
+
+    def known(self) -> tuple[ModelInfo, ...]:
+        """What is known now; a stale list is served while it is asked for again."""
+        if self._stale() and self._asking is None:
+            self._asking = spawn(self.refresh(), name=f"models of {self._provider.name}")
+        return self._models
+
+    async def settled(self) -> tuple[ModelInfo, ...]:
+        """What is known once the first question has been answered."""
+        if self._asked_at is None and self._provider.lists_models:
+            await self.refresh()
+        return self.known()
+
+    async def refresh(self) -> None:
+        self._asked_at, self._wait_s = self._clock(), self._provider.model_ttl_s
+        try:
+            listed = await _ask(self._provider)
+        except (Lost, TimedOut, TooLarge, ValueError, msgspec.MsgspecError) as problem:
+            log.info("models of %s are not to be had now: %s", self._provider.name, problem)
+            self._wait_s = min(RETRY_AFTER_FAILURE_S, self._wait_s)
+        else:
+            own = {model.id for model in listed}
+            self._models = (*listed, *(model for model in self._provider.models if model.id not in own))
+            self.complete = True
+        finally:
+            self._asking = None
+
+    def _stale(self) -> bool:
+        if not self._provider.lists_models:
+            return False
+        return self._asked_at is None or self._clock() - self._asked_at > self._wait_s
+
+
+async def _ask(provider: Provider) -> tuple[ModelInfo, ...]:
+    protocol = provider.protocols[0]
+    headers = (*provider.headers, (b"accept", b"application/json"), *await provider.authorize(protocol))
+    if protocol == "messages":
+        headers = (*headers, (b"anthropic-version", b"2023-06-01"))
+    query = "?limit=1000" if protocol == "messages" else ""
+    out = Outgoing("GET", f"{provider.endpoint}/models{query}", headers)
+    answer = await provider.send(out, provider.dial, head_timeout_s=ASK_TIMEOUT_S)
+    try:
+        body = await answer.read(MAX_LIST_BYTES, ASK_TIMEOUT_S)
+    finally:
+        answer.close()
+    if answer.status != 200:
+        raise ValueError(f"HTTP {answer.status}")
+    page = msgspec.json.decode(body, type=_Page)
+    return tuple(
+        ModelInfo(m.id, m.display_name, int(m.created), m.owned_by, m.max_input_tokens, m.max_tokens)
+        for m in page.data
+        if m.id
+    )

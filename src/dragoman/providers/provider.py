@@ -1,0 +1,98 @@
+"""What a provider is: one upstream with its address, its languages and its way of proving who we are."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from dragoman import __version__
+from dragoman.config.secret import resolve_secret
+from dragoman.config.settings import ProviderConfig
+from dragoman.net.client import Dial, Outgoing
+from dragoman.net.headers import Header, Headers
+
+USER_AGENT = f"dragoman/{__version__}"
+
+
+class Answer(Protocol):
+    """An upstream's answer from its head on; what it was carried over does not matter."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Headers: ...
+    async def chunk(self, timeout_s: float) -> bytes: ...
+    async def read(self, limit: int, timeout_s: float) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class Send(Protocol):
+    async def __call__(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer: ...
+
+
+Authorize = Callable[[str], Awaitable[tuple[Header, ...]]]  # protocol -> the headers that prove who we are
+
+
+class ModelInfo(Struct, frozen=True):
+    id: str
+    name: str = ""
+    created: int = 0
+    owned_by: str = ""
+    max_input: int | None = None
+    max_output: int | None = None
+
+
+class Provider(Struct, frozen=True):
+    name: str
+    kind: str
+    issuer: str  # whose opaque reasoning it reads
+    protocols: tuple[str, ...]  # what it speaks, preferred first
+    endpoint: str
+    send: Send
+    authorize: Authorize
+    dial: Dial = Dial()
+    headers: tuple[Header, ...] = ()
+    models: tuple[ModelInfo, ...] = ()  # known without asking
+    lists_models: bool = True
+    counts_tokens: bool = False
+    model_ttl_s: float = 3600.0
+    quirks: frozenset[str] = frozenset()
+
+
+def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], **own: object) -> Provider:
+    """A provider from its stanza; `own` is what its kind decides."""
+    fields: dict[str, object] = {
+        "name": config.name,
+        "kind": config.kind,
+        "issuer": config.name,
+        "protocols": config.protocols,
+        "endpoint": config.endpoint or "",
+        "send": send,
+        "dial": Dial(
+            proxy=resolve_secret(config.proxy, environ).reveal() if config.proxy else None,
+            ca_file=str(config.ca_file) if config.ca_file else None,
+        ),
+        "headers": _headers(config, environ),
+        "models": tuple(ModelInfo(name) for name in config.models),
+        "model_ttl_s": config.model_cache_ttl_s,
+    }
+    return Provider(**{**fields, **own})  # type: ignore[arg-type]
+
+
+def api_key(config: ProviderConfig, environ: Mapping[str, str]) -> Callable[[], bytes | None]:
+    """Reads the configured key at each use, so that a rotated one is seen."""
+    source = config.api_key
+
+    def read() -> bytes | None:
+        return resolve_secret(source, environ).reveal().encode() if source else None
+
+    return read
+
+
+def _headers(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[Header, ...]:
+    agent = (b"user-agent", (config.user_agent or USER_AGENT).encode())
+    extra = [
+        (name.lower().encode(), resolve_secret(source, environ).reveal().encode())
+        for name, source in config.headers.items()
+    ]
+    return (agent, *extra)
