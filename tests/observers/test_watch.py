@@ -1,6 +1,6 @@
 """The watch: what a reply amounted to, learnt without touching it."""
 
-from dragoman.hub.events import Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock, Used
+from dragoman.hub.events import Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock, ThinkingBlock, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
 from dragoman.observers.watch import Seen, Watch
@@ -44,3 +44,18 @@ def test_a_failure_is_remembered_and_has_no_stop() -> None:
     seen = watched(START, *text(0, "a"), Failed(failure), Ended(Stop.END))
     assert seen.failure == failure
     assert seen.stop is None
+
+
+def test_substance_is_what_a_client_would_see() -> None:
+    def substance(*events: Event) -> bool:
+        watch = Watch(float)
+        for event in events:
+            watch.see(event)
+        return watch.substance
+
+    assert not substance(START, Opened(0, TextBlock()), Delta(0, ""), Used(Usage()))
+    assert not substance(START, Failed(Failure(Kind.LOST, "gone")))
+    assert substance(START, *text(0, "a"))
+    assert substance(START, Opened(0, ThinkingBlock()))
+    assert substance(START, *call(0, "f"))
+    assert substance(START, END)

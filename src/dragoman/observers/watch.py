@@ -44,11 +44,12 @@ class Seen(Struct, frozen=True):
 
 
 class Watch:
-    __slots__ = ("_blocks", "_bytes", "_clock", "_deltas", "_end", "_first_token", "_started", "_usage")
+    __slots__ = ("_blocks", "_bytes", "_clock", "_deltas", "_end", "_first_token", "_started", "_usage", "substance")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._started = Started("", "")
+        self.substance = False  # whether there was anything that a client would see of the reply
+        self._started: Started | None = None
         self._usage: Usage | None = None
         self._first_token: float | None = None
         self._end: Ended | Failed | None = None
@@ -63,11 +64,13 @@ class Watch:
             self._bytes += len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
             if self._first_token is None and text:
                 self._first_token = self._clock()
+                self.substance = True
             return
         match event:
             case Opened(what=what):
                 self._blocks.append(KINDS[type(what)])
-                # Calls and hosted tools may have no text at all; they are an answer all the same.
+                # Calls, hosted tools and hidden thoughts may have no text at all; they are an answer all the same.
+                self.substance |= isinstance(what, CallBlock | HostedBlock | ThinkingBlock)
                 if self._first_token is None and isinstance(what, CallBlock | HostedBlock):
                     self._first_token = self._clock()
             case Started(usage=usage):
@@ -77,6 +80,7 @@ class Watch:
                 self._usage = usage
             case Ended() | Failed() if self._end is None:
                 self._end = event
+                self.substance |= isinstance(event, Ended)
             case _:
                 pass
 
@@ -85,31 +89,26 @@ class Watch:
         return self._usage
 
     @property
-    def substance(self) -> bool:
-        """Whether the model has begun to answer."""
-        return bool(self._blocks) or type(self._end) is Ended
-
-    @property
     def ended(self) -> bool:
         """Whether the reply is over, well or badly."""
         return self._end is not None
 
     @property
+    def started(self) -> Started | None:
+        return self._started
+
+    @property
     def failure(self) -> Failure | None:
         return self._end.failure if isinstance(self._end, Failed) else None
 
-    @property
-    def started(self) -> Started:
-        return self._started
-
     def seen(self) -> Seen:
-        end = self._end
+        started = self._started or Started("", "")
         return Seen(
-            id=self._started.id,
-            model=self._started.model,
+            id=started.id,
+            model=started.model,
             usage=self._usage,
             first_token=self._first_token,
-            stop=end.stop if isinstance(end, Ended) else None,
+            stop=self._end.stop if isinstance(self._end, Ended) else None,
             failure=self.failure,
             deltas=self._deltas,
             bytes=self._bytes,

@@ -23,6 +23,8 @@ from dragoman.hub.request import (
 )
 from dragoman.passes.tool_names import ToolId, ToolMap, assign_names
 
+__all__ = ["INPUT", "WRAPPED_PARAMETERS", "ToolMap", "lower_tools"]
+
 INPUT = "input"  # the one property of the function that stands for a custom tool
 WRAPPED_PARAMETERS = {
     "type": "object",

@@ -1,0 +1,106 @@
+"""The bytes of a native reply come in, whole or in pieces; its events go out."""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.framing.sse import Broken
+from dragoman.hub.events import Ended, Event, Failed, Sealed
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Issuer
+from dragoman.protocols.native.wire import LINE, LINES, Line, event_of
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
+
+
+class LineFramer:
+    """Cuts a byte stream into lines. What follows the last line end was cut off, and is not told."""
+
+    __slots__ = ("_broken", "_held", "_held_bytes", "_max_line_bytes")
+
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._broken = False
+
+    def feed(self, chunk: bytes) -> list[bytes | Broken]:
+        if self._broken:
+            return []
+        first, *rest = chunk.split(b"\n")
+        self._hold(first)
+        lines: list[bytes | Broken] = []
+        for piece in rest:
+            if self._held_bytes > self._max_line_bytes:
+                break
+            lines.append(b"".join(self._held))
+            self._held.clear()
+            self._held_bytes = 0
+            self._hold(piece)
+        lines = [line for line in lines if line]
+        if self._held_bytes > self._max_line_bytes:
+            self._broken = True
+            self._held.clear()
+            lines.append(Broken(f"a line is longer than {self._max_line_bytes} bytes"))
+        return lines
+
+    def finish(self) -> list[bytes | Broken]:
+        return []
+
+    def _hold(self, piece: bytes) -> None:
+        if piece:
+            self._held.append(piece)
+            self._held_bytes += len(piece)
+
+
+class Decoder:
+    """Reads one event from each line; after the end, or the first line that cannot be read, it is silent."""
+
+    __slots__ = ("_issuer", "_over")
+
+    def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
+        self._issuer = issuer
+        self._over = False
+
+    def feed(self, frame: object) -> Iterable[Event]:
+        if self._over:
+            return ()
+        if not isinstance(frame, bytes):
+            return self._fail(Kind.CORRUPT, f"the reply cannot be read: {getattr(frame, 'why', frame)}")
+        try:
+            line = LINE.decode(frame)
+        except _UNREADABLE:
+            return self._fail(Kind.CORRUPT, "the reply holds a line that is no event")
+        return (self.take(line),)
+
+    def take(self, line: Line) -> Event:
+        event = event_of(line)
+        self._over = isinstance(event, Ended | Failed)
+        if isinstance(event, Sealed):
+            return Sealed(event.block, replace(event.opaque, issuer=self._issuer.name, model=self._issuer.model))
+        return event
+
+    def finish(self) -> Iterable[Event]:
+        return () if self._over else self._fail(Kind.TRUNCATED, "the reply ended without its terminal event")
+
+    def _fail(self, kind: Kind, message: str) -> Iterable[Event]:
+        self._over = True
+        return (Failed(Failure(kind, message)),)
+
+
+def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+    """The events of a reply that is one JSON array."""
+    try:
+        lines = LINES.decode(body)
+    except _UNREADABLE:
+        return [Failed(Failure(Kind.CORRUPT, "the reply is no list of events"))]
+    decoder = Decoder(issuer, ledger)
+    events: list[Event] = []
+    for line in lines:
+        events.append(decoder.take(line))
+        if isinstance(events[-1], Ended | Failed):
+            return events
+    return [*events, *decoder.finish()]

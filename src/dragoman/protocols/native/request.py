@@ -1,0 +1,36 @@
+"""A request comes in; its own JSON goes out."""
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.hub.ext import drop_foreign
+from dragoman.hub.failure import refuse
+from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import Target
+from dragoman.hub.request import Part, Request, Thinking, Turn
+
+NAME = "native"
+
+
+def build(request: Request, target: Target, ledger: Ledger) -> bytes:
+    if request.n is not None and request.n > 1:
+        raise refuse(request.pointer("n"), "only one choice per request can be had here")
+    drop_foreign(request, NAME, ledger)
+    turns = tuple(_own_opaque_only(turn, target, ledger) for turn in request.turns)
+    return msgspec.json.encode(replace(request, model=target.model, turns=turns, where={}, ext={}, raw={}))
+
+
+def _own_opaque_only(turn: Turn, target: Target, ledger: Ledger) -> Turn:
+    if not any(_is_foreign(part, target) for part in turn.parts):
+        return turn
+    parts: list[Part] = []
+    for part in turn.parts:
+        if isinstance(part, Thinking) and _is_foreign(part, target):
+            ledger.dropped(part.at, "only the vendor that issued this reasoning can read it")
+        else:
+            parts.append(part)
+    return replace(turn, parts=tuple(parts))
+
+
+def _is_foreign(part: Part, target: Target) -> bool:
+    return isinstance(part, Thinking) and part.opaque is not None and part.opaque.issuer != target.issuer

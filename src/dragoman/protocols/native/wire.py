@@ -1,0 +1,27 @@
+"""The lines of a native stream: each is one event as JSON, its type under `type`."""
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dragoman.hub.events import Cited, Closed, Delta, Ended, Event, Failed, Opened, Sealed, Started, Used
+
+
+class DeltaLine(Struct, frozen=True, tag="delta"):
+    """A Delta as it is read: msgspec reads raw JSON only where nothing else may stand."""
+
+    block: int
+    text: str
+    logprobs: Raw = Raw(b"null")
+
+
+Line = Started | Opened | DeltaLine | Sealed | Cited | Closed | Used | Ended | Failed
+
+LINE = msgspec.json.Decoder(Line)
+LINES = msgspec.json.Decoder(list[Line])
+
+
+def event_of(line: Line) -> Event:
+    if not isinstance(line, DeltaLine):
+        return line
+    absent = bytes(line.logprobs) == b"null"
+    return Delta(line.block, line.text, None if absent else line.logprobs.copy())
