@@ -20,7 +20,7 @@ class Wire(Protocol):
     peer: str
     blocked: bool
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes) -> bool: ...
     def must_close(self, exchange: "Exchange") -> bool: ...
     def reply_ended(self, exchange: "Exchange") -> None: ...
     def drop(self, exchange: "Exchange") -> None: ...
@@ -143,33 +143,38 @@ class Exchange:
             data = b""
         elif self._chunked:
             data = chunk(data)
-        self._put(data)
+        if not self._put(data):
+            raise ClientGone
         if self._wire.blocked:
             await self._wire.writable()
 
-    def finish(self) -> None:
-        """Ends the streamed reply."""
+    def finish(self, last: bytes = b"") -> None:
+        """Ends the streamed reply; `last` goes out in the same write as the end."""
         if self.gone:
             return
         if self.reply is not Reply.STREAM:
             raise OutOfOrder("finish outside a streamed reply")
-        self._put(LAST_CHUNK if self._chunked and not self._bodiless else b"")
+        if self._bodiless:
+            last = b""
+        elif self._chunked:
+            last = chunk(last) + LAST_CHUNK if last else LAST_CHUNK
+        self._put(last)
         self._end()
 
     def abort(self) -> None:
         """Drops the connection, so that the client cannot take what it has for the whole."""
-        if self.reply is not Reply.ENDED:
+        if not self.gone and self.reply is not Reply.ENDED:
             self.reply = Reply.ENDED
             self.gone = True
             self._wire.drop(self)
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes) -> bool:
+        """False if the connection no longer takes anything."""
         if self._held:
             data = self._held + data
             self._held = b""
         self.started = True
-        if data:
-            self._wire.write(data)
+        return self._wire.write(data)
 
     def _end(self) -> None:
         self.reply = Reply.ENDED

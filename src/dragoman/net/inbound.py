@@ -94,7 +94,7 @@ class Inbound(asyncio.Protocol):
     def eof_received(self) -> bool:
         if self._exchange is not None:
             self._lose_client()
-            self._transport.abort()
+            self.abort()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -247,8 +247,11 @@ class Inbound(asyncio.Protocol):
 
     # Replies
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> bool:
+        if self._transport.is_closing():
+            return False
         self._transport.write(data)
+        return True
 
     def must_close(self, exchange: Exchange) -> bool:
         return not exchange.keep_alive or exchange.body_open or self._service.draining
@@ -269,6 +272,8 @@ class Inbound(asyncio.Protocol):
 
     def reply_ended(self, exchange: Exchange) -> None:
         self._exchange = self._task = None
+        if self._transport.is_closing():
+            return
         if exchange.body_open:
             self._linger()
         elif not exchange.keep_alive or self._service.draining:
@@ -277,12 +282,14 @@ class Inbound(asyncio.Protocol):
             self._await_next()
 
     def drop(self, exchange: Exchange) -> None:
+        if self._transport.is_closing():
+            return
         sock = self._transport.get_extra_info("socket")
         if not exchange.modern and sock is not None:
             # Without chunks the end of the connection is the end of the reply: only a reset tells them apart.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._exchange = self._task = None
-        self._transport.abort()
+        self.abort()
 
     def _await_next(self) -> None:
         self._deadline.set(self._limits.keep_alive_s, self._expire_idle)
@@ -309,7 +316,7 @@ class Inbound(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._resume_reading()
-        self._deadline.set(self._limits.linger_s, self._transport.abort)
+        self._deadline.set(self._limits.linger_s, self.abort)
 
     def _close(self) -> None:
         self._discarding = True
@@ -331,6 +338,7 @@ class Inbound(asyncio.Protocol):
             self._close()
 
     def abort(self) -> None:
+        self._deadline.close()
         self._transport.abort()
 
     # Deadlines
@@ -359,7 +367,7 @@ class Inbound(asyncio.Protocol):
         if self._transport.get_write_buffer_size() < self._unwritten:
             self._watch_writing()
         else:
-            self._transport.abort()
+            self.abort()
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

@@ -20,6 +20,7 @@ class RequestHead:
 
     __slots__ = (
         "chunked",
+        "complete",
         "expects_continue",
         "fields",
         "keep_alive",
@@ -46,9 +47,13 @@ class RequestHead:
         self.expects_continue = False
         self.upgrade = False
         self.tunnel = False  # CONNECT: what follows is no HTTP
+        self.complete = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.fields.append((name.lower(), value.rstrip()))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
 
 
 def parse_head(raw: bytes, max_fields: int) -> RequestHead:
@@ -84,6 +89,8 @@ def _feed(raw: bytes, head: RequestHead) -> None:
         raise HeadRefused("not an HTTP request") from error
     except httptools.HttpParserError as error:
         raise HeadRefused(f"malformed request: {error}") from error
+    if not head.complete:
+        raise HeadRefused("malformed request")
 
 
 def _read_request_line(line: bytes, head: RequestHead) -> None:

@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 _BACKLOG = 1024
+# What the kernel may hold unsent for a slow reader, by default megabytes; accepted sockets inherit it.
+_KERNEL_UNSENT_BYTES = 128 * 1024
 _LAST_WORDS_S = 2.0  # what a cancelled handler gets for its terminal event
 
 
@@ -47,6 +49,9 @@ class Server:
             self._listener = await loop.create_server(
                 self._connect, host, port, backlog=_BACKLOG, reuse_port=reuse_port or None
             )
+        for listening in self._listener.sockets:
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL_UNSENT_BYTES)
         self.port = int(self._listener.sockets[0].getsockname()[1])
 
     @property

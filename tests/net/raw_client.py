@@ -1,0 +1,119 @@
+"""A client that speaks bytes, and a server on loopback to speak them to."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from dragoman.net.server import Exchange, Handler, Header, Limits, Server
+
+QUICK = Limits(
+    header_timeout_s=0.3,
+    body_gap_timeout_s=0.3,
+    keep_alive_s=0.4,
+    write_idle_timeout_s=0.4,
+    linger_s=0.3,
+)
+GET = b"GET /first HTTP/1.1\r\nHost: gateway\r\n\r\n"
+
+
+class Received(msgspec.Struct, frozen=True):
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+def render(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
+    return [(b"content-type", b"text/plain"), (b"x-path", path.encode("latin-1"))], message.encode()
+
+
+@contextlib.asynccontextmanager
+async def serving(handler: Handler, limits: Limits = QUICK) -> AsyncIterator[Server]:
+    server = Server(handler, limits, render)
+    await server.start("127.0.0.1", 0)
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+def limits(**changes: float) -> Limits:
+    return msgspec.structs.replace(QUICK, **changes)
+
+
+class RawClient:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def send_cut(self, data: bytes, size: int) -> None:
+        for start in range(0, len(data), size):
+            self.writer.write(data[start : start + size])
+            await asyncio.sleep(0)
+
+    async def head(self) -> tuple[int, dict[bytes, bytes]]:
+        raw = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)
+        status_line, *lines = raw[:-4].split(b"\r\n")
+        fields = dict(line.split(b": ", 1) for line in lines)
+        assert len(fields) == len(lines), "a reply header came twice"
+        return int(status_line.split(b" ")[1]), fields
+
+    async def reply(self, *, bodiless: bool = False) -> Received:
+        status, headers = await self.head()
+        if bodiless or status in (100, 204, 304):
+            return Received(status, headers, b"")
+        if b"content-length" in headers:
+            body = await asyncio.wait_for(self.reader.readexactly(int(headers[b"content-length"])), 5)
+        elif headers.get(b"transfer-encoding") == b"chunked":
+            body = b"".join([piece async for piece in self.chunks()])
+        else:
+            body = await self.rest()
+        return Received(status, headers, body)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            size = int(await asyncio.wait_for(self.reader.readuntil(b"\r\n"), 5), 16)
+            piece = await asyncio.wait_for(self.reader.readexactly(size + 2), 5)
+            if size == 0:
+                return
+            yield piece[:-2]
+
+    async def rest(self) -> bytes:
+        return await asyncio.wait_for(self.reader.read(), 5)
+
+    async def closed(self) -> bool:
+        """Waits for the end of the connection; False if the server says anything before."""
+        try:
+            return await self.rest() == b""
+        except ConnectionResetError:
+            return True
+
+
+@contextlib.asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[RawClient]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        yield RawClient(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+class Witness:
+    """A handler that keeps what it was asked and answers with it."""
+
+    def __init__(self) -> None:
+        self.seen: list[Exchange] = []
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, exchange: Exchange) -> None:
+        self.seen.append(exchange)
+        self.bodies.append(await exchange.body())
+        exchange.respond(200, [(b"x-saw", exchange.raw_path)], exchange.path.encode())
+
+    @property
+    def paths(self) -> list[str]:
+        return [exchange.path for exchange in self.seen]

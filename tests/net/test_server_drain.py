@@ -1,0 +1,191 @@
+"""A server that is told to go lets everyone finish, and then really goes."""
+
+import asyncio
+import socket
+
+import pytest
+from raw_client import GET, Exchange, Witness, connected, limits, render, serving
+
+from dragoman.net.server import Limits, Server
+
+
+async def slow_stream(exchange: Exchange) -> None:
+    exchange.start(200, [])
+    for number in range(10):
+        await exchange.send(b"%d" % number)
+        await asyncio.sleep(0.03)
+    exchange.finish()
+
+
+def test_streams_in_flight_finish_and_the_listener_is_gone(play) -> None:
+    async def scenario() -> None:
+        async with serving(slow_stream) as server, connected(server) as client:
+            client.send(GET)
+            await client.head()
+            draining = asyncio.create_task(server.drain(5))
+            await asyncio.sleep(0.05)
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", server.port)
+            assert b"".join([piece async for piece in client.chunks()]) == b"0123456789"
+            assert await client.closed()
+            await asyncio.wait_for(draining, 1)
+            assert server.connections == 0
+
+    play(scenario())
+
+
+def test_a_reply_that_begins_while_draining_says_that_the_connection_closes(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        await asyncio.sleep(0.1)
+        exchange.respond(200, [], b"late")
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET)
+            await asyncio.sleep(0.03)
+            draining = asyncio.create_task(server.drain(5))
+            reply = await client.reply()
+            assert (reply.body, reply.headers[b"connection"]) == (b"late", b"close")
+            await asyncio.wait_for(draining, 1)
+
+    play(scenario())
+
+
+def test_idle_connections_are_closed_at_once(play) -> None:
+    async def scenario() -> None:
+        async with serving(Witness(), limits(keep_alive_s=30)) as server, connected(server) as client:
+            client.send(GET)
+            await client.reply()
+            started = asyncio.get_running_loop().time()
+            await server.drain(5)
+            assert asyncio.get_running_loop().time() - started < 0.5
+            assert await client.closed()
+
+    play(scenario())
+
+
+def test_after_the_grace_handlers_are_cancelled_and_may_say_a_last_word(play) -> None:
+    async def endless(exchange: Exchange) -> None:
+        exchange.start(200, [])
+        try:
+            while True:
+                await exchange.send(b"tick ")
+                await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            assert not exchange.gone
+            await exchange.send(b"error: shutting down")
+            exchange.finish()
+            raise
+
+    async def scenario() -> None:
+        async with serving(endless) as server, connected(server) as client:
+            client.send(GET)
+            await client.head()
+            started = asyncio.get_running_loop().time()
+            await server.drain(0.1)
+            assert 0.05 < asyncio.get_running_loop().time() - started < 1.5
+            body = b"".join([piece async for piece in client.chunks()])
+            assert body.endswith(b"error: shutting down")
+
+    play(scenario())
+
+
+def test_a_handler_cancelled_before_its_first_byte_becomes_503(play) -> None:
+    async def never(exchange: Exchange) -> None:
+        await asyncio.sleep(30)
+
+    async def scenario() -> None:
+        async with serving(never) as server, connected(server) as client:
+            client.send(GET)
+            await asyncio.sleep(0.03)
+            await server.drain(0.05)
+            assert (await client.reply()).status == 503
+
+    play(scenario())
+
+
+def test_draining_waits_for_what_handlers_do_after_their_reply(play) -> None:
+    rows: list[str] = []
+
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, [], b"done")
+        await asyncio.sleep(0.1)
+        rows.append("usage")
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET)
+            await client.reply()
+            await server.drain(5)
+            assert rows == ["usage"]
+
+    play(scenario())
+
+
+def test_a_client_that_reads_nothing_cannot_hold_up_the_end(play) -> None:
+    async def endless(exchange: Exchange) -> None:
+        exchange.start(200, [])
+        while True:
+            await exchange.send(b"x" * 65536)
+
+    async def scenario() -> None:
+        async with serving(endless, limits(write_idle_timeout_s=30)) as server:
+            deaf = socket.create_connection(("127.0.0.1", server.port))
+            deaf.sendall(GET)
+            await asyncio.sleep(0.1)
+            started = asyncio.get_running_loop().time()
+            await server.drain(0.1)
+            assert asyncio.get_running_loop().time() - started < 4
+            assert server.connections == 0
+            deaf.close()
+
+    play(scenario())
+
+
+def test_closing_ends_everything_now(play) -> None:
+    ended = asyncio.Event()
+
+    async def never(exchange: Exchange) -> None:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.set()
+
+    async def scenario() -> None:
+        server = Server(never, Limits(), render)
+        await server.start("127.0.0.1", 0)
+        async with connected(server) as client:
+            client.send(GET)
+            await asyncio.sleep(0.03)
+            await asyncio.wait_for(server.close(), 1)
+            assert ended.is_set()
+            assert await client.closed()
+
+    play(scenario())
+
+
+def test_a_bound_socket_can_be_handed_over(play) -> None:
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            server = Server(Witness(), Limits(), render)
+            await server.start("ignored", 0, sock=listening.dup())
+            assert server.port == listening.getsockname()[1]
+            async with connected(server) as client:
+                client.send(GET)
+                assert (await client.reply()).status == 200
+            await server.close()
+
+    play(scenario())
+
+
+def test_several_servers_can_share_a_port(play) -> None:
+    async def scenario() -> None:
+        first = Server(Witness(), Limits(), render)
+        second = Server(Witness(), Limits(), render)
+        await first.start("127.0.0.1", 0, reuse_port=True)
+        await second.start("127.0.0.1", first.port, reuse_port=True)
+        assert first.port == second.port
+        await first.close()
+        await second.close()
+
+    play(scenario())

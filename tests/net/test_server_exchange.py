@@ -1,0 +1,491 @@
+"""What a handler and its client may rely on, from the first byte of a request to the end of its reply."""
+
+import asyncio
+import logging
+import socket
+import struct
+
+import pytest
+from raw_client import GET, Exchange, Witness, connected, limits, serving
+
+from dragoman.net.server import BodyTooLarge, ClientGone, OutOfOrder
+
+POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
+RESET = struct.pack("ii", 1, 0)
+
+
+def get(path: bytes, *fields: bytes) -> bytes:
+    return b"GET " + path + b" HTTP/1.1\r\n" + b"".join(f + b"\r\n" for f in (b"Host: gateway", *fields)) + b"\r\n"
+
+
+async def stream_words(exchange: Exchange) -> None:
+    exchange.start(200, [(b"content-type", b"text/event-stream")])
+    for word in (b"one", b"two", b"three"):
+        await exchange.send(word)
+    exchange.finish()
+
+
+def test_a_connection_serves_one_request_after_the_other(play) -> None:
+    async def scenario() -> None:
+        witness = Witness()
+        async with serving(witness) as server, connected(server) as client:
+            for _ in range(3):
+                client.send(POST + b"Content-Length: 4\r\n\r\nbody")
+                reply = await client.reply()
+                assert (reply.status, reply.body) == (200, b"/first")
+                assert b"connection" not in reply.headers
+            assert server.connections == 1
+        assert witness.bodies == [b"body"] * 3
+
+    play(scenario())
+
+
+def test_pipelined_requests_are_answered_in_order_one_at_a_time(play) -> None:
+    running: list[str] = []
+
+    async def slow_first(exchange: Exchange) -> None:
+        running.append(exchange.path)
+        assert len(running) == 1
+        await asyncio.sleep(0.05 if exchange.path == "/a" else 0)
+        running.clear()
+        exchange.respond(200, [], exchange.path.encode() + await exchange.body())
+
+    async def scenario() -> None:
+        async with serving(slow_first) as server, connected(server) as client:
+            with_body = POST.replace(b"/first", b"/b") + b"Content-Length: 2\r\n\r\nxy"
+            in_chunks = POST.replace(b"/first", b"/c") + b"Transfer-Encoding: chunked\r\n\r\n1\r\nz\r\n0\r\n\r\n"
+            client.send(get(b"/a") + with_body + in_chunks + get(b"/d") * 500)
+            bodies = [(await client.reply()).body for _ in range(503)]
+            assert bodies == [b"/a", b"/bxy", b"/cz"] + [b"/d"] * 500
+
+    play(scenario())
+
+
+def test_a_flood_of_pipelined_requests_is_not_read_ahead(play) -> None:
+    async def never(exchange: Exchange) -> None:
+        await asyncio.sleep(30)
+
+    async def scenario() -> None:
+        async with serving(never) as server, connected(server) as client:
+            client.writer.transport.set_write_buffer_limits(high=0)
+            client.send(GET)
+            flood = GET * 200_000
+            client.send(flood)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.writer.drain(), 0.3)
+
+    play(scenario())
+
+
+def test_connection_close_is_honoured(play) -> None:
+    async def scenario() -> None:
+        async with serving(Witness()) as server, connected(server) as client:
+            client.send(get(b"/a", b"Connection: keep-alive, Close") + GET)
+            assert (await client.reply()).headers[b"connection"] == b"close"
+            assert await client.closed()
+
+    play(scenario())
+
+
+def test_http_1_0_gets_a_stream_that_ends_with_the_connection(play) -> None:
+    async def scenario() -> None:
+        async with serving(stream_words) as server, connected(server) as client:
+            client.send(b"GET / HTTP/1.0\r\n\r\n")
+            reply = await client.reply()
+            assert reply.body == b"onetwothree"
+            assert b"transfer-encoding" not in reply.headers
+            assert reply.headers[b"connection"] == b"close"
+
+    play(scenario())
+
+
+def test_a_streamed_reply_is_chunked_as_sent_and_leaves_the_connection_usable(play) -> None:
+    async def scenario() -> None:
+        async with serving(stream_words) as server, connected(server) as client:
+            for _ in range(2):
+                client.send(GET)
+                status, headers = await client.head()
+                assert (status, headers[b"transfer-encoding"]) == (200, b"chunked")
+                assert [piece async for piece in client.chunks()] == [b"one", b"two", b"three"]
+
+    play(scenario())
+
+
+def test_the_head_of_a_stream_goes_out_with_the_first_bytes(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.start(200, [])
+        assert not exchange.started
+        await asyncio.sleep(0.05)
+        await exchange.send(b"first")
+        assert exchange.started
+        exchange.finish(b"last")
+
+    async def scenario() -> None:
+        async with serving(handler) as server:
+            reader = socket.create_connection(("127.0.0.1", server.port))
+            reader.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(reader, GET)
+            first = await loop.sock_recv(reader, 4096)
+            assert first.endswith((b"5\r\nfirst\r\n", b"5\r\nfirst\r\n4\r\nlast\r\n0\r\n\r\n"))
+            reader.close()
+
+    play(scenario())
+
+
+def test_a_stream_without_any_byte_is_still_a_whole_reply(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.start(200, [(b"x-a", b"b")])
+        await exchange.send(b"")
+        exchange.finish()
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET + GET)
+            for _ in range(2):
+                reply = await client.reply()
+                assert (reply.status, reply.headers[b"x-a"], reply.body) == (200, b"b", b"")
+
+    play(scenario())
+
+
+def test_head_gets_the_headers_of_get_and_no_body(play) -> None:
+    async def scenario() -> None:
+        async with serving(Witness()) as server, connected(server) as client:
+            client.send(b"HEAD /first HTTP/1.1\r\nHost: gateway\r\n\r\n" + GET)
+            assert (await client.reply(bodiless=True)).headers[b"content-length"] == b"6"
+            assert (await client.reply()).body == b"/first"
+
+    play(scenario())
+
+
+def test_head_of_a_stream_gets_no_chunks(play) -> None:
+    async def scenario() -> None:
+        async with serving(stream_words) as server, connected(server) as client:
+            client.send(b"HEAD /first HTTP/1.1\r\nHost: gateway\r\n\r\n" + GET)
+            assert (await client.reply(bodiless=True)).headers[b"transfer-encoding"] == b"chunked"
+            assert (await client.reply()).body == b"onetwothree"
+
+    play(scenario())
+
+
+def test_no_content_has_neither_body_nor_length(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(204, [], b"")
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET + GET)
+            for _ in range(2):
+                assert (await client.reply()).headers == {}
+
+    play(scenario())
+
+
+def test_an_unusual_status_is_sent_as_it_is(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(529, [], b"overloaded")
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET)
+            assert (await client.reply()).status == 529
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("evil", [b"a\r\nx-evil: 1", b"a\nx-evil: 1", b"a\rb", b"a\0b", b"a\r\n\r\n<script>"])
+def test_a_reply_header_cannot_break_out_of_its_line(evil: bytes, play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        headers = [(b"x-good", b"1"), (b"x-bad", evil), (evil, b"1"), (b"content-length", b"7"), (b"connection", b"x")]
+        exchange.respond(200, headers, b"whole")
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET)
+            reply = await client.reply()
+            assert reply.headers == {b"x-good": b"1", b"content-length": b"5"}
+            assert reply.body == b"whole"
+
+    play(scenario())
+
+
+def test_expect_100_continue_is_answered_when_the_handler_wants_the_body(play) -> None:
+    async def scenario() -> None:
+        witness = Witness()
+        async with serving(witness) as server, connected(server) as client:
+            client.send(POST + b"Expect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+            assert (await client.reply()).status == 100
+            client.send(b"body")
+            assert (await client.reply()).status == 200
+        assert witness.bodies == [b"body"]
+
+    play(scenario())
+
+
+def test_a_refusal_before_the_body_spares_the_client_from_sending_it(play) -> None:
+    async def refuse(exchange: Exchange) -> None:
+        exchange.respond(401, [], b"no")
+
+    async def scenario() -> None:
+        async with serving(refuse) as server, connected(server) as client:
+            client.send(POST + b"Expect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+            reply = await client.reply()
+            assert (reply.status, reply.headers[b"connection"]) == (401, b"close")
+            assert await client.closed()
+
+    play(scenario())
+
+
+def test_a_client_that_is_still_sending_its_body_gets_to_read_the_refusal(play) -> None:
+    async def refuse(exchange: Exchange) -> None:
+        exchange.respond(401, [], b"no")
+
+    async def scenario() -> None:
+        async with serving(refuse, limits(linger_s=2)) as server, connected(server) as client:
+            client.send(POST + b"Content-Length: 20000000\r\n\r\n" + b"x" * 19_999_000 + GET * 20)
+            assert (await client.reply()).status == 401
+            assert await client.closed()
+
+    play(scenario())
+
+
+def test_a_body_that_came_whole_lets_an_early_reply_keep_the_connection(play) -> None:
+    async def ignore_body(exchange: Exchange) -> None:
+        exchange.respond(401, [], b"no")
+
+    async def scenario() -> None:
+        async with serving(ignore_body) as server, connected(server) as client:
+            client.send(POST + b"Content-Length: 4\r\n\r\nbody" + GET)
+            assert b"connection" not in (await client.reply()).headers
+            assert (await client.reply()).status == 401
+
+    play(scenario())
+
+
+def test_the_body_may_be_asked_for_twice(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, [], await exchange.body() + await exchange.body())
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(POST + b"Content-Length: 2\r\n\r\n")
+            await asyncio.sleep(0.02)
+            client.send(b"ab")
+            assert (await client.reply()).body == b"abab"
+
+    play(scenario())
+
+
+def test_a_declared_body_that_is_too_large_is_known_before_it_is_read(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        with pytest.raises(BodyTooLarge):
+            await exchange.body()
+        exchange.respond(413, [], b"in the words of the protocol")
+
+    async def scenario() -> None:
+        async with serving(handler, limits(max_body_bytes=1000)) as server, connected(server) as client:
+            client.send(POST + b"Content-Length: 1001\r\n\r\n")
+            assert (await client.reply()).body == b"in the words of the protocol"
+            assert await client.closed()
+
+    play(scenario())
+
+
+def test_a_large_body_arrives_whole(play) -> None:
+    body = bytes(range(256)) * 40_000
+
+    async def handler(exchange: Exchange) -> None:
+        await asyncio.sleep(0.05)
+        exchange.respond(200, [], await exchange.body())
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + GET)
+            assert (await client.reply()).body == body
+            assert (await client.reply()).body == b""
+
+    play(scenario())
+
+
+def test_a_failing_handler_costs_one_500_and_tells_no_secret(play, caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(exchange: Exchange) -> None:
+        raise ValueError("sk-fake-secret")
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET + GET)
+            for _ in range(2):
+                reply = await client.reply()
+                assert (reply.status, reply.body) == (500, b"internal error")
+
+    with caplog.at_level(logging.DEBUG):
+        play(scenario())
+    assert "ValueError at" in caplog.text
+    assert "sk-fake-secret" not in caplog.text
+
+
+def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.start(200, [(b"content-type", b"text/event-stream")])
+        raise ValueError
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET)
+            reply = await client.reply()
+            assert (reply.status, reply.headers[b"content-type"]) == (500, b"text/plain")
+
+    play(scenario())
+
+
+def test_a_handler_that_forgets_to_reply_costs_a_500(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET)
+            assert (await client.reply()).status == 500
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: bytes, play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.start(200, [])
+        await exchange.send(b"half")
+        await asyncio.sleep(0.05)
+        raise ValueError
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(b"GET / HTTP/" + version + b"\r\nHost: gateway\r\n\r\n")
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await client.reply()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    ["respond respond", "start start", "send", "finish", "start send respond", "start finish send", "respond start"],
+)
+def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play) -> None:
+    raised: list[type[BaseException]] = []
+
+    async def handler(exchange: Exchange) -> None:
+        try:
+            for step in misuse.split():
+                match step:
+                    case "respond":
+                        exchange.respond(200, [], b"")
+                    case "start":
+                        exchange.start(200, [])
+                    case "send":
+                        await exchange.send(b"x")
+                    case _:
+                        exchange.finish()
+        except OutOfOrder as error:
+            raised.append(type(error))
+            raise
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET)
+            await client.head()
+        assert raised == [OutOfOrder]
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("farewell", ["close", "reset", "half-close"])
+@pytest.mark.parametrize("moment", ["before the reply", "in the stream", "in the body"])
+def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment: str, play) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        cancelled: asyncio.Future[float] = loop.create_future()
+        entered = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            entered.set()
+            try:
+                if moment == "in the body":
+                    await exchange.body()
+                elif moment == "in the stream":
+                    exchange.start(200, [])
+                    await exchange.send(b"first")
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                assert exchange.gone
+                with pytest.raises(ClientGone):
+                    await exchange.body() if moment == "in the body" else await exchange.send(b"x")
+                exchange.respond(200, [], b"unheard")
+                cancelled.set_result(loop.time())
+                raise
+
+        async with serving(handler) as server, connected(server) as client:
+            client.send(POST + b"Content-Length: 4\r\n\r\nbo" if moment == "in the body" else GET)
+            await entered.wait()
+            await asyncio.sleep(0.02)
+            left = loop.time()
+            if farewell == "half-close":
+                client.writer.write_eof()
+            else:
+                if farewell == "reset":
+                    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                client.writer.transport.abort()
+            assert await asyncio.wait_for(cancelled, 2) - left < 0.5
+            await asyncio.sleep(0.02)
+            assert server.connections == 0
+
+    play(scenario())
+
+
+def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_handler_still_does(play) -> None:
+    async def scenario() -> None:
+        written = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            exchange.respond(200, [], b"done")
+            await asyncio.sleep(0.1)
+            written.set()
+
+        async with serving(handler) as server:
+            async with connected(server) as client:
+                client.send(GET)
+                await client.reply()
+            await asyncio.wait_for(written.wait(), 2)
+
+    play(scenario())
+
+
+def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, [], b"done")
+        await asyncio.sleep(1)
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            started = asyncio.get_running_loop().time()
+            for _ in range(3):
+                client.send(GET)
+                await client.reply()
+            assert asyncio.get_running_loop().time() - started < 0.5
+
+    play(scenario())
+
+
+def test_abort_drops_the_connection(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.abort()
+        with pytest.raises(ClientGone):
+            await exchange.send(b"x")
+
+    async def scenario() -> None:
+        async with serving(handler) as server, connected(server) as client:
+            client.send(GET)
+            assert await client.closed()
+
+    play(scenario())

@@ -1,0 +1,346 @@
+"""No client can pin memory or a connection: everything it may do is bounded in bytes and in time."""
+
+import asyncio
+import pathlib
+import socket
+
+import pytest
+from raw_client import GET, Exchange, Received, Witness, connected, limits, serving
+
+from dragoman.net.server import BodyTimeout
+
+POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
+
+
+def resident_bytes() -> int:
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+async def never(exchange: Exchange) -> None:
+    await asyncio.sleep(30)
+
+
+def test_a_slow_header_is_closed_in_time_however_it_drips(play) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(Witness(), limits(header_timeout_s=0.3)) as server, connected(server) as client:
+            started = loop.time()
+
+            async def drip() -> None:
+                for byte in GET[:-4] + b"\r\nX-A: " + b"a" * 1000:
+                    client.send(bytes([byte]))
+                    await asyncio.sleep(0.02)
+
+            dripping = asyncio.create_task(drip())
+            reply = await client.reply()
+            assert (reply.status, reply.headers[b"x-path"]) == (408, b"/first")
+            assert 0.25 < loop.time() - started < 2
+            dripping.cancel()
+            assert await client.closed()
+
+    play(scenario())
+
+
+def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        settings = limits(header_timeout_s=0.2, keep_alive_s=5)
+        async with serving(Witness(), settings) as server, connected(server) as client:
+            client.send(GET)
+            await client.reply()
+            await asyncio.sleep(0.05)
+            client.send(b"GET / HT")
+            started = loop.time()
+            assert (await client.reply()).status == 408
+            assert 0.15 < loop.time() - started < 2
+
+    play(scenario())
+
+
+def test_a_client_that_says_nothing_is_closed_without_a_word(play) -> None:
+    async def scenario() -> None:
+        async with serving(Witness(), limits(header_timeout_s=0.1)) as server, connected(server) as client:
+            assert await client.closed()
+            await asyncio.sleep(0.02)
+            assert server.connections == 0
+
+    play(scenario())
+
+
+def test_an_idle_connection_is_closed_after_its_keep_alive_time(play) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(Witness(), limits(keep_alive_s=0.2)) as server, connected(server) as client:
+            for _ in range(3):
+                await asyncio.sleep(0.12)
+                client.send(GET)
+                assert (await client.reply()).status == 200
+            started = loop.time()
+            assert await client.closed()
+            assert 0.15 < loop.time() - started < 2
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("endless", [b"a" * 65536, b"X-A: " + b"b" * 1000 + b"\r\n", b"/"])
+def test_an_endless_header_is_refused_in_bounded_memory(endless: bytes, play) -> None:
+    async def scenario() -> None:
+        async with serving(Witness(), limits(linger_s=5)) as server, connected(server) as client:
+            before = resident_bytes()
+            client.send(b"GET /" if endless == b"/" else GET[:-2] + b"X-Long: ")
+            flood = endless * max(1, 65536 // len(endless))
+            for _ in range(400):
+                client.send(flood)
+                await client.writer.drain()
+            assert (await client.reply()).status == 431
+            assert resident_bytes() - before < 8 * 1024 * 1024
+
+    play(scenario())
+
+
+def test_a_header_of_exactly_the_limit_passes_and_one_byte_more_does_not(play) -> None:
+    def padded(size: int) -> bytes:
+        return GET[:-2] + b"X-A: " + b"a" * (size - len(GET) - 7) + b"\r\n\r\n"
+
+    async def scenario() -> None:
+        assert len(padded(2000)) == 2000
+        async with serving(Witness(), limits(max_header_bytes=2000)) as server:
+            for size, status in ((2000, 200), (2001, 431)):
+                for cut in (2001, 500):
+                    async with connected(server) as client:
+                        await client.send_cut(padded(size), cut)
+                        assert (await client.reply()).status == status
+
+    play(scenario())
+
+
+def test_a_hundred_fields_pass_and_one_more_does_not(play) -> None:
+    async def scenario() -> None:
+        async with serving(Witness()) as server:
+            for count, status in ((99, 200), (100, 431)):
+                async with connected(server) as client:
+                    client.send(GET[:-2] + b"X-A: b\r\n" * count + b"\r\n")
+                    assert (await client.reply()).status == status
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_over_the_limit_gets_413_even_from_a_client_that_sends_it_all_first(declared: bool, play) -> None:
+    size = 3_000_000
+    framing = b"Content-Length: %d\r\n\r\n" % size if declared else b"Transfer-Encoding: chunked\r\n\r\n"
+    body = b"x" * size if declared else (b"8000\r\n" + b"x" * 0x8000 + b"\r\n") * 92
+
+    async def scenario() -> None:
+        settings = limits(max_body_bytes=1_000_000, linger_s=5)
+        async with serving(Witness(), settings) as server, connected(server) as client:
+            client.send(POST + framing)
+            client.send(body)
+            await client.writer.drain()
+            reply = await client.reply()
+            assert (reply.status, reply.headers[b"connection"]) == (413, b"close")
+            assert await client.closed()
+
+    play(scenario())
+
+
+def test_a_body_of_exactly_the_limit_passes(play) -> None:
+    async def scenario() -> None:
+        async with serving(Witness(), limits(max_body_bytes=10)) as server, connected(server) as client:
+            client.send(POST + b"Content-Length: 10\r\n\r\n0123456789")
+            assert (await client.reply()).status == 200
+            client.send(POST + b"Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n")
+            assert (await client.reply()).status == 200
+            client.send(POST + b"Transfer-Encoding: chunked\r\n\r\n9\r\n012345678\r\n2\r\n")
+            assert (await client.reply()).status == 413
+
+    play(scenario())
+
+
+def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not(play) -> None:
+    async def scenario() -> None:
+        settings = limits(body_gap_timeout_s=0.15)
+        async with serving(Witness(), settings) as server, connected(server) as client:
+            client.send(POST + b"Content-Length: 6\r\n\r\n")
+            for _ in range(6):
+                await asyncio.sleep(0.08)
+                client.send(b"x")
+            assert (await client.reply()).status == 200
+            client.send(POST + b"Content-Length: 6\r\n\r\nxx")
+            reply = await client.reply()
+            assert (reply.status, reply.headers[b"connection"]) == (408, b"close")
+            assert await client.closed()
+
+    play(scenario())
+
+
+def test_the_handler_may_word_the_body_timeout_itself(play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        try:
+            await exchange.body()
+        except BodyTimeout:
+            exchange.respond(408, [], b"in the words of the protocol")
+
+    async def scenario() -> None:
+        async with serving(handler, limits(body_gap_timeout_s=0.1)) as server, connected(server) as client:
+            client.send(POST + b"Content-Length: 6\r\n\r\nxx")
+            assert (await client.reply()).body == b"in the words of the protocol"
+
+    play(scenario())
+
+
+def test_a_body_that_nobody_asked_for_is_not_read_ahead(play) -> None:
+    async def scenario() -> None:
+        async with serving(never, limits(body_gap_timeout_s=0.1)) as server, connected(server) as client:
+            client.writer.transport.set_write_buffer_limits(high=0)
+            client.send(POST + b"Content-Length: 20000000\r\n\r\n" + b"x" * 20_000_000)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.writer.drain(), 0.3)
+
+    play(scenario())
+
+
+def deaf_client(port: int) -> socket.socket:
+    """Connects with a small receive buffer and asks; whoever calls it does not read."""
+    deaf = socket.socket()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.connect(("127.0.0.1", port))
+    deaf.sendall(GET)
+    return deaf
+
+
+def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the_end(play) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        sent = 0
+        over: asyncio.Future[float] = loop.create_future()
+
+        async def handler(exchange: Exchange) -> None:
+            nonlocal sent
+            exchange.start(200, [])
+            try:
+                while True:
+                    await exchange.send(b"x" * 16384)
+                    sent += 16384
+            finally:
+                over.set_result(loop.time())
+
+        async with serving(handler, limits(write_idle_timeout_s=0.4)) as server:
+            before = resident_bytes()
+            started = loop.time()
+            deaf = deaf_client(server.port)
+            await asyncio.sleep(0.2)
+            held_at = sent
+            assert 0 < held_at < 1024 * 1024
+            await asyncio.sleep(0.1)
+            assert sent == held_at
+            assert resident_bytes() - before < 2 * 1024 * 1024
+            assert 0.35 < await asyncio.wait_for(over, 3) - started < 2
+            await asyncio.sleep(0.02)
+            assert server.connections == 0
+            deaf.close()
+
+    play(scenario())
+
+
+def test_a_client_that_reads_slowly_but_steadily_is_kept(play) -> None:
+    total = 2 * 1024 * 1024
+
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, [], b"x" * total)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        settings = limits(write_idle_timeout_s=0.2, keep_alive_s=0.1)
+        async with serving(handler, settings) as server:
+            slow = socket.create_connection(("127.0.0.1", server.port))
+            slow.sendall(GET)
+            slow.setblocking(False)
+            received = 0
+            started = loop.time()
+            while received < total:
+                piece = await asyncio.wait_for(loop.sock_recv(slow, 1 << 17), 2)
+                assert piece, "dropped although it was reading"
+                received += len(piece)
+                await asyncio.sleep(0.05)
+            assert loop.time() - started > 0.6
+            slow.close()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("size", [30_000, 20_000_000])
+def test_a_finished_reply_that_nobody_reads_does_not_pin_its_connection(size: int, play) -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, [], b"x" * size)
+
+    async def scenario() -> None:
+        settings = limits(write_idle_timeout_s=0.15, keep_alive_s=0.15)
+        async with serving(handler, settings) as server:
+            deaf = deaf_client(server.port)
+            await asyncio.sleep(0.05)
+            assert server.connections == 1
+            await asyncio.sleep(0.6)
+            assert server.connections == 0
+            deaf.close()
+
+    play(scenario())
+
+
+def test_pipelined_replies_that_nobody_reads_stop_the_next_handler(play) -> None:
+    served = 0
+
+    async def handler(exchange: Exchange) -> None:
+        nonlocal served
+        served += 1
+        exchange.respond(200, [], b"x" * 1_000_000)
+
+    async def scenario() -> None:
+        async with serving(handler, limits(write_idle_timeout_s=5)) as server, connected(server) as client:
+            client.writer.transport.pause_reading()
+            client.send(GET * 100)
+            await asyncio.sleep(0.3)
+            assert served < 20
+            client.writer.transport.resume_reading()
+            replies: list[Received] = [await client.reply() for _ in range(100)]
+            assert {len(reply.body) for reply in replies} == {1_000_000}
+
+    play(scenario())
+
+
+def test_a_connection_too_many_gets_503_and_the_others_stay(play) -> None:
+    async def scenario() -> None:
+        async with (
+            serving(Witness(), limits(max_connections=2)) as server,
+            connected(server) as first,
+            connected(server) as second,
+            connected(server) as third,
+        ):
+            assert (await third.reply()).status == 503
+            assert await third.closed()
+            for client in (first, second):
+                client.send(GET)
+                assert (await client.reply()).status == 200
+
+    play(scenario())
+
+
+def test_an_idle_connection_costs_little_memory(play) -> None:
+    async def scenario() -> None:
+        async with serving(stream_one, limits(header_timeout_s=20, keep_alive_s=20)) as server:
+            before = resident_bytes()
+            peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+            for peer in peers:
+                peer.sendall(GET)
+            await asyncio.sleep(0.3)
+            assert server.connections == 200
+            assert (resident_bytes() - before) / 200 < 30_000
+            for peer in peers:
+                peer.close()
+
+    async def stream_one(exchange: Exchange) -> None:
+        exchange.start(200, [])
+        await exchange.send(b"first")
+        await asyncio.sleep(30)
+
+    play(scenario())
