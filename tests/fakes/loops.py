@@ -19,7 +19,7 @@ def on_both_loops(test: Callable[..., Coroutine[None, None, None]]) -> Callable[
         with asyncio.Runner(loop_factory=FACTORIES[loop_kind]) as runner:
             runner.get_loop().set_exception_handler(lambda _, context: unheard.append(context))
             runner.run(_bounded(test, given))
-        assert unheard == []
+        assert unheard == [], unheard
 
     functools.update_wrapper(run, test)
     own = inspect.signature(test)

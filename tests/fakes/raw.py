@@ -61,7 +61,6 @@ class Visit:
     received: bytearray = field(default_factory=bytearray)
     requests: list[bytes] = field(default_factory=list)
     sent: int = 0
-    server_name: str | None = None
     alpn: str | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -122,9 +121,7 @@ async def _play(script: Script, visit: Visit, reader: asyncio.StreamReader, writ
     for step in script:
         match step:
             case bytes():
-                writer.write(step)
-                visit.sent += len(step)
-                await writer.drain()
+                await _send(step, visit, writer)
             case Request():
                 visit.requests.append(await _request(reader, visit))
             case Pause(seconds):
@@ -140,9 +137,16 @@ async def _play(script: Script, visit: Visit, reader: asyncio.StreamReader, writ
                 return
             case Flood(data):
                 while True:
-                    writer.write(data)
-                    await writer.drain()
-                    visit.sent += len(data)
+                    await _send(data, visit, writer)
+
+
+async def _send(data: bytes, visit: Visit, writer: asyncio.StreamWriter) -> None:
+    # uvloop has an exception of its own for writing to a closed transport.
+    if writer.is_closing():
+        raise ConnectionResetError
+    writer.write(data)
+    visit.sent += len(data)
+    await writer.drain()
 
 
 async def _request(reader: asyncio.StreamReader, visit: Visit) -> bytes:

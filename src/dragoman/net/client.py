@@ -162,8 +162,8 @@ class HttpClient:
 
 async def _exchange(connection: Connection, head: bytes, out: Outgoing, timeout_s: float) -> None:
     """Send on this connection and wait for the head; whatever goes wrong, the connection is dropped."""
-    connection.begin(head, out.body, bodiless=out.method == "HEAD")
     try:
+        connection.begin(head, out.body, bodiless=out.method == "HEAD")
         await connection.wait(timeout_s)
         connection.check_head()
     except BaseException:

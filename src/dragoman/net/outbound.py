@@ -71,6 +71,8 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self.phase is not Phase.IDLE:
             raise RuntimeError(f"no exchange can begin on a connection that is {self.phase.name}")
+        if transport.is_closing():
+            raise Lost(f"{self.where} closed the connection at once", sent=False, received=False)
         self._forget_response()
         self._bodiless = bodiless
         self.phase = Phase.HEAD

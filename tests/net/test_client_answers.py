@@ -1,0 +1,114 @@
+"""An encoding that we did not ask for is undone in passing, and a lie about it is told."""
+
+import gzip
+import zlib
+
+import brotli
+import pytest
+import zstandard
+
+from dragoman.net.client import Corrupt, HttpClient, Outgoing, TooLarge
+from fakes.loops import on_both_loops
+from fakes.raw import Hold, Pause, RawServer, Request, bytewise
+
+PLAIN = "data: größe 👋\n\n".encode() * 20
+PACKED = {
+    b"gzip": gzip.compress(PLAIN),
+    b"deflate": zlib.compress(PLAIN),
+    b"br": brotli.compress(PLAIN),
+    b"zstd": zstandard.compress(PLAIN),
+    b"gzip, br": brotli.compress(gzip.compress(PLAIN)),
+}
+every_coding = pytest.mark.parametrize("coding", PACKED)
+
+
+def reply(coding: bytes, body: bytes) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\ncontent-encoding: %b\r\ncontent-length: %d\r\nx: y\r\n\r\n"
+    return head % (coding, len(body)) + body
+
+
+@every_coding
+@on_both_loops
+async def test_an_encoded_answer_arrives_plain_and_says_so(coding: bytes) -> None:
+    client = HttpClient()
+    wire = reply(coding, PACKED[coding])
+    async with RawServer((Request(), wire, Request(), *bytewise(wire), Hold())) as server:
+        for _ in range(2):
+            answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=2)
+            assert list(answer.headers) == [(b"x", b"y")]
+            assert await answer.read(len(PLAIN), 2) == PLAIN
+            assert await answer.chunk(2) == b""
+        assert len(server.visits) == 1
+        assert b"accept-encoding: identity\r\n" in server.requests[0]
+    await client.close()
+
+
+@on_both_loops
+async def test_an_event_is_decoded_as_soon_as_its_bytes_are_here() -> None:
+    client = HttpClient()
+    stream = zlib.compressobj(wbits=31)
+    first = stream.compress(b"data: 1\n\n") + stream.flush(zlib.Z_SYNC_FLUSH)
+    rest = stream.compress(b"data: 2\n\n") + stream.flush()
+    head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n"
+    async with RawServer((Request(), head, first, Pause(0.05), rest)) as server:
+        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=2)
+        assert [await answer.chunk(2) for _ in range(3)] == [b"data: 1\n\n", b"data: 2\n\n", b""]
+    await client.close()
+
+
+@every_coding
+@on_both_loops
+async def test_a_lie_about_the_encoding_is_corrupt(coding: bytes) -> None:
+    client = HttpClient()
+    async with RawServer((Request(), reply(coding, b'{"error":"not packed at all"}'), Hold())) as server:
+        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=2)
+        with pytest.raises(Corrupt, match=r"the body is not|body is cut short"):
+            await answer.read(1000, 2)
+    await client.close()
+
+
+@every_coding
+@on_both_loops
+async def test_an_encoded_body_cut_inside_its_declared_length_is_corrupt(coding: bytes) -> None:
+    client = HttpClient()
+    async with RawServer((Request(), reply(coding, PACKED[coding][:-3]), Hold())) as server:
+        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=2)
+        with pytest.raises(Corrupt):
+            await answer.read(len(PLAIN), 2)
+    await client.close()
+
+
+@on_both_loops
+async def test_an_unknown_encoding_is_corrupt_at_the_head() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), reply(b"snappy", b"abc"), Hold())) as server:
+        with pytest.raises(Corrupt, match="unknown content encoding b'snappy'"):
+            await client.send(Outgoing("GET", server.url, ()), head_timeout_s=2)
+    await client.close()
+
+
+@on_both_loops
+async def test_an_empty_body_may_name_any_encoding() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), reply(b"gzip", b""), Hold())) as server:
+        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=2)
+        assert await answer.read(10, 2) == b""
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("coding", "bomb", "outcome"),
+    [
+        (b"gzip", gzip.compress(bytes(32 << 20)), TooLarge),
+        (b"br", brotli.compress(bytes(32 << 20), quality=5), Corrupt),
+        (b"zstd", zstandard.compress(bytes(256 << 20)), Corrupt),
+    ],
+)
+@on_both_loops
+async def test_a_bomb_is_refused(coding: bytes, bomb: bytes, outcome: type[Exception]) -> None:
+    client = HttpClient()
+    async with RawServer((Request(), reply(coding, bomb), Hold())) as server:
+        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=2)
+        with pytest.raises(outcome):
+            await answer.read(1 << 20, 2)
+    await client.close()

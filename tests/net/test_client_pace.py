@@ -1,0 +1,116 @@
+"""A slow consumer holds the upstream back, and a silent upstream is noticed in time."""
+
+import asyncio
+import time
+
+import pytest
+
+from dragoman.net.client import Answer, HttpClient, Outgoing, TimedOut
+from fakes.loops import on_both_loops
+from fakes.raw import Flood, Hold, Pause, RawServer, Request, bytewise
+
+STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def ask(client: HttpClient, server: RawServer, head_timeout_s: float = 2) -> Answer:
+    return await client.send(Outgoing("GET", server.url, ()), head_timeout_s=head_timeout_s)
+
+
+@on_both_loops
+async def test_a_firehose_stops_while_nobody_takes_and_flows_on_when_somebody_does() -> None:
+    client = HttpClient()
+    piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
+    async with RawServer((Request(), STREAM, Flood(piece))) as server:
+        answer = await ask(client, server)
+        visit = server.visits[0]
+        before = -1
+        while visit.sent != before:
+            before = visit.sent
+            await asyncio.sleep(0.1)
+        assert answer._connection is not None
+        # One read of the event loop may come on top of the mark at which reading stops.
+        assert 0 < answer._connection._buffered <= (128 + 256) << 10
+        taken = 0
+        while taken <= before:
+            taken += len(await answer.chunk(2))
+        assert visit.sent > before
+        answer.close()
+        await asyncio.wait_for(visit.gone.wait(), 0.2)
+    await client.close()
+
+
+@on_both_loops
+async def test_a_paused_stream_loses_no_byte() -> None:
+    client = HttpClient()
+    body = bytes(range(256)) * 8192
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with RawServer((Request(), head + body)) as server:
+        answer = await ask(client, server)
+        pieces = []
+        while piece := await answer.chunk(2):
+            pieces.append(piece)
+            await asyncio.sleep(0.002)
+        assert b"".join(pieces) == body
+    await client.close()
+
+
+@on_both_loops
+async def test_no_head_in_time_is_a_first_timeout_and_the_connection_is_dropped() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), *bytewise(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 100, 0.01))) as server:
+        began = time.monotonic()
+        with pytest.raises(TimedOut) as caught:
+            await ask(client, server, 0.05)
+        assert caught.value.phase == "first"
+        assert 0.04 < time.monotonic() - began < 0.5
+        assert str(server.port) in str(caught.value)
+        await asyncio.wait_for(server.visits[0].gone.wait(), 0.5)
+    await client.close()
+
+
+@on_both_loops
+async def test_silence_in_the_body_is_an_idle_timeout_after_which_one_may_ask_again() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), STREAM, Pause(0.2), b"2\r\nok\r\n0\r\n\r\n", Hold())) as server:
+        answer = await ask(client, server)
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(TimedOut) as caught:
+                await answer.chunk(0.05)
+            assert caught.value.phase == "idle"
+            assert 0.04 < time.monotonic() - began < 0.19
+        assert await answer.chunk(2) == b"ok"
+        assert await answer.chunk(2) == b""
+    await client.close()
+
+
+@on_both_loops
+async def test_framing_without_content_does_not_count_as_life() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), STREAM, *bytewise(b"1;" + b"x" * 300, 0.005))) as server:
+        answer = await ask(client, server)
+        began = time.monotonic()
+        with pytest.raises(TimedOut):
+            await answer.chunk(0.1)
+        assert time.monotonic() - began < 0.6
+        answer.close()
+    await client.close()
+
+
+@on_both_loops
+async def test_a_steady_stream_outlives_its_idle_timeout_many_times() -> None:
+    client = HttpClient()
+    steps = [step for _ in range(20) for step in (b"2\r\nok\r\n", Pause(0.02))]
+    async with RawServer((Request(), STREAM, *steps, b"0\r\n\r\n", Hold())) as server:
+        assert await (await ask(client, server)).read(100, 0.15) == b"ok" * 20
+    await client.close()
+
+
+@on_both_loops
+async def test_a_long_stream_of_cut_chunk_heads_is_not_taken_for_an_attack() -> None:
+    client = HttpClient()
+    extension = b";" + b"x" * 20_000
+    steps = [step for _ in range(5) for step in (b"2" + extension, Pause(0.005), b"\r\nok\r\n")]
+    async with RawServer((Request(), STREAM, *steps, b"0\r\n\r\n", Hold())) as server:
+        assert await (await ask(client, server)).read(100, 2) == b"ok" * 5
+    await client.close()

@@ -1,0 +1,289 @@
+"""Connections are reused while they are good, replaced when stale, and let go of at once when told to."""
+
+import asyncio
+import resource
+import socket
+import time
+
+import pytest
+
+from dragoman.net.client import DIRECT, Answer, Dial, HttpClient, Lost, Outgoing, TimedOut, TooLarge
+from fakes.loops import on_both_loops
+from fakes.raw import Flood, HalfClose, Hold, Pause, RawServer, Request, Reset
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def ask(client: HttpClient, server: RawServer, dial: Dial = DIRECT) -> Answer:
+    return await client.send(Outgoing("POST", server.url, (), b"{}"), dial, head_timeout_s=2)
+
+
+async def fetch(client: HttpClient, server: RawServer, dial: Dial = DIRECT) -> bytes:
+    return await (await ask(client, server, dial)).read(100, 2)
+
+
+@on_both_loops
+async def test_one_connection_serves_one_request_after_another() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), OK) * 3 + (Hold(),)) as server:
+        for _ in range(3):
+            assert await fetch(client, server) == b"ok"
+        assert len(server.visits) == 1
+    await client.close()
+
+
+@on_both_loops
+async def test_the_connection_that_rested_last_is_taken_first() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), OK, Request(), OK, Hold())) as server:
+        first, second = await ask(client, server), await ask(client, server)
+        await first.read(9, 2)
+        await second.read(9, 2)
+        await fetch(client, server)
+        assert [len(visit.requests) for visit in server.visits] == [1, 2]
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
+        OK + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil",
+        OK + b"x",
+    ],
+    ids=["close", "http/1.0", "second answer", "stray byte"],
+)
+@on_both_loops
+async def test_a_connection_that_ends_or_says_too_much_is_not_reused(wire: bytes) -> None:
+    client = HttpClient()
+    async with RawServer((Request(), wire, Hold())) as server:
+        assert await fetch(client, server) == b"ok"
+        assert await fetch(client, server) == b"ok"
+        assert len(server.visits) == 2
+        await asyncio.gather(*(visit.gone.wait() for visit in server.visits))
+    await client.close()
+
+
+@on_both_loops
+async def test_bytes_on_a_resting_connection_poison_it() -> None:
+    client = HttpClient()
+    late = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
+    async with RawServer((Request(), OK, Pause(0.02), late, Hold()), (Request(), OK, Hold())) as server:
+        assert await fetch(client, server) == b"ok"
+        await asyncio.wait_for(server.visits[0].gone.wait(), 1)
+        assert await fetch(client, server) == b"ok"
+        assert len(server.visits) == 2
+    await client.close()
+
+
+@pytest.mark.parametrize("end", [(), (Reset(),), (HalfClose(), Hold())], ids=["close", "reset", "half-close"])
+@on_both_loops
+async def test_a_stale_connection_is_replaced_unnoticed(end: tuple[object, ...]) -> None:
+    client = HttpClient()
+    async with RawServer((Request(), OK, Request(), *end), (Request(), OK, Hold())) as server:
+        assert await fetch(client, server) == b"ok"
+        assert await fetch(client, server) == b"ok"
+        assert [len(visit.requests) for visit in server.visits] == [2, 1]
+    await client.close()
+
+
+@on_both_loops
+async def test_a_fresh_connection_in_place_of_a_stale_one_may_fail() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), OK, Request()), (Request(),)) as server:
+        assert await fetch(client, server) == b"ok"
+        with pytest.raises(Lost) as caught:
+            await fetch(client, server)
+        assert (caught.value.sent, caught.value.received) == (True, False)
+        assert len(server.visits) == 2
+    await client.close()
+
+
+@on_both_loops
+async def test_a_reused_connection_that_breaks_after_a_byte_is_lost() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), OK, Request(), b"H"), (Request(), OK)) as server:
+        assert await fetch(client, server) == b"ok"
+        with pytest.raises(Lost) as caught:
+            await fetch(client, server)
+        assert caught.value.received
+        assert len(server.visits) == 1
+    await client.close()
+
+
+@pytest.mark.parametrize("end", [(), (Reset(),)], ids=["close", "reset"])
+@on_both_loops
+async def test_a_fresh_connection_closed_before_the_answer_is_lost(end: tuple[object, ...]) -> None:
+    client = HttpClient()
+    async with RawServer((Request(), *end)) as server:
+        with pytest.raises(Lost, match="before it answered") as caught:
+            await fetch(client, server)
+        assert (caught.value.sent, caught.value.received) == (True, False)
+        assert len(server.visits) == 1
+    await client.close()
+
+
+@pytest.mark.parametrize("end", [(), (Reset(),)], ids=["close", "reset"])
+@on_both_loops
+async def test_a_server_that_accepts_and_closes_is_lost_at_once(end: tuple[object, ...]) -> None:
+    client = HttpClient()
+    async with RawServer(end) as server:
+        outcomes = await asyncio.gather(*(fetch(client, server) for _ in range(100)), return_exceptions=True)
+        assert all(isinstance(lost, Lost) and not lost.received for lost in outcomes)
+    await client.close()
+
+
+@on_both_loops
+async def test_nobody_listening_is_lost_before_anything_is_sent() -> None:
+    client = HttpClient()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        with pytest.raises(Lost, match=f"127.0.0.1:{port}: Connection refused") as caught:
+            await client.send(Outgoing("GET", f"http://127.0.0.1:{port}/?key=sk-fake", ()), head_timeout_s=2)
+    assert (caught.value.sent, caught.value.received) == (False, False)
+    assert "sk-fake" not in str(caught.value)
+    await client.close()
+
+
+@on_both_loops
+async def test_resting_connections_expire() -> None:
+    client = HttpClient(idle_s=0.05)
+    async with RawServer((Request(), OK, Hold())) as server:
+        assert await fetch(client, server) == b"ok"
+        await asyncio.wait_for(server.visits[0].gone.wait(), 1)
+        assert await fetch(client, server) == b"ok"
+        assert len(server.visits) == 2
+    await client.close()
+
+
+@on_both_loops
+async def test_close_in_mid_stream_closes_the_upstream_at_once() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), STREAM, b"2\r\nok\r\n", Hold())) as server:
+        answer = await ask(client, server)
+        assert await answer.chunk(2) == b"ok"
+        began = time.monotonic()
+        answer.close()
+        answer.close()
+        await server.visits[0].gone.wait()
+        assert time.monotonic() - began < 0.2
+        with pytest.raises(Lost):
+            await answer.chunk(2)
+    await client.close()
+
+
+@on_both_loops
+async def test_a_cancelled_send_closes_the_upstream_at_once() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), Hold())) as server:
+        sending = asyncio.create_task(ask(client, server))
+        await asyncio.sleep(0.05)
+        assert len(server.requests) == 1
+        sending.cancel()
+        await asyncio.wait_for(server.visits[0].gone.wait(), 0.2)
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+    await client.close()
+
+
+@on_both_loops
+async def test_close_after_the_whole_body_arrived_keeps_the_connection() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), OK, Request(), OK, Hold())) as server:
+        (await ask(client, server)).close()
+        assert await fetch(client, server) == b"ok"
+        assert len(server.visits) == 1
+    await client.close()
+
+
+@on_both_loops
+async def test_a_body_beyond_the_limit_is_refused_and_its_connection_dropped() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), b"HTTP/1.1 200 OK\r\n\r\n", Flood(b"x" * 1000))) as server:
+        with pytest.raises(TooLarge):
+            await (await ask(client, server)).read(5000, 2)
+        await asyncio.wait_for(server.visits[0].gone.wait(), 1)
+    await client.close()
+
+
+@on_both_loops
+async def test_an_answer_before_the_request_was_read_spoils_the_connection() -> None:
+    client = HttpClient()
+    big = b"x" * (16 << 20)
+    async with RawServer((OK, Pause(0.3)), (Request(), OK, Hold())) as server:
+        answer = await client.send(Outgoing("POST", server.url, (), big), head_timeout_s=2)
+        assert await answer.read(9, 2) == b"ok"
+        assert await fetch(client, server) == b"ok"
+        assert len(server.visits) == 2
+    await client.close()
+
+
+@on_both_loops
+async def test_the_limit_per_host_makes_the_next_request_wait_its_turn() -> None:
+    client = HttpClient(max_per_host=1)
+    async with RawServer((Request(), OK, Request(), OK, Hold())) as server:
+        first = await ask(client, server)
+        second = asyncio.create_task(fetch(client, server))
+        await asyncio.sleep(0.02)
+        assert len(server.requests) == 1
+        assert await first.read(9, 2) == b"ok"
+        assert await second == b"ok"
+        assert len(server.visits) == 1
+    await client.close()
+
+
+@on_both_loops
+async def test_waiting_for_a_turn_ends_with_the_connect_timeout() -> None:
+    client = HttpClient(max_per_host=1)
+    async with RawServer((Request(), STREAM, Hold())) as server:
+        first = await ask(client, server, Dial(connect_timeout_s=0.05))
+        with pytest.raises(TimedOut) as caught:
+            await ask(client, server, Dial(connect_timeout_s=0.05))
+        assert caught.value.phase == "connect"
+        first.close()
+    await client.close()
+
+
+@on_both_loops
+async def test_closing_the_client_fails_what_is_open_and_refuses_what_comes() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), STREAM, Hold())) as server:
+        answer = await ask(client, server)
+        waiting = asyncio.create_task(answer.chunk(2))
+        await asyncio.sleep(0.01)
+        await client.close()
+        with pytest.raises(Lost, match="closed by us"):
+            await waiting
+        await asyncio.wait_for(server.visits[0].gone.wait(), 0.2)
+        with pytest.raises(Lost, match="the client is closed"):
+            await ask(client, server)
+
+
+@on_both_loops
+async def test_small_writes_are_not_held_back() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), STREAM, Hold())) as server:
+        answer = await ask(client, server)
+        assert answer._connection is not None
+        assert answer._connection._transport is not None
+        sock = answer._connection._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        answer.close()
+    await client.close()
+
+
+@on_both_loops
+async def test_a_thousand_streams_run_at_once() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
+    client = HttpClient()
+    go_on = Pause(0.2)
+    async with RawServer((Request(), STREAM, b"2\r\nhe\r\n", go_on, b"3\r\nllo\r\n0\r\n\r\n", Hold())) as server:
+        answers = await asyncio.gather(*(ask(client, server) for _ in range(1000)))
+        bodies = await asyncio.gather(*(answer.read(100, 5) for answer in answers))
+        assert bodies == [b"hello"] * 1000
+        assert len(server.visits) == 1000
+    await client.close()

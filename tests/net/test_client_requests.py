@@ -1,0 +1,113 @@
+"""A request goes out as exactly these bytes, and what would break out of its line does not go out at all."""
+
+import pytest
+
+from dragoman.net.client import Dial, HttpClient, Outgoing
+from fakes.loops import on_both_loops
+from fakes.raw import Hold, RawServer, Request
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+
+
+@on_both_loops
+async def test_head_and_body_go_out_as_written() -> None:
+    client = HttpClient()
+    headers = (
+        (b"authorization", b"Bearer sk-fake-1"),
+        (b"x-twice", b"1"),
+        (b"x-twice", "größe".encode("latin-1")),
+        (b"x-empty", b""),
+    )
+    async with RawServer((Request(), OK, Hold())) as server:
+        await client.send(Outgoing("POST", server.url + "/v1/x?a=b%20c", headers, b"{}"), head_timeout_s=2)
+        assert server.requests == [
+            b"POST /v1/x?a=b%%20c HTTP/1.1\r\nhost: 127.0.0.1:%d\r\naccept-encoding: identity\r\n"
+            b"authorization: Bearer sk-fake-1\r\nx-twice: 1\r\nx-twice: gr\xf6\xdfe\r\nx-empty: \r\n"
+            b"content-length: 2\r\n\r\n{}" % server.port
+        ]
+    await client.close()
+
+
+@on_both_loops
+async def test_framing_belongs_to_the_transport() -> None:
+    client = HttpClient()
+    headers = (
+        (b"content-length", b"999"),
+        (b"transfer-encoding", b"chunked"),
+        (b"connection", b"close"),
+        (b"host", b"elsewhere.test"),
+        (b"accept-encoding", b"gzip"),
+        (b"proxy-authorization", b"Basic fake"),
+    )
+    async with RawServer((Request(), OK, Request(), OK, Hold())) as server:
+        await client.send(Outgoing("POST", server.url, headers), head_timeout_s=2)
+        plain = b"POST / HTTP/1.1\r\nhost: 127.0.0.1:%d\r\naccept-encoding: identity\r\n" % server.port
+        assert server.requests == [plain + b"content-length: 0\r\n\r\n"]
+    await client.close()
+
+
+@on_both_loops
+async def test_a_large_body_arrives_whole() -> None:
+    client = HttpClient()
+    body = bytes(range(256)) * (1 << 15)
+    async with RawServer((Request(), OK, Hold())) as server:
+        answer = await client.send(Outgoing("POST", server.url, (), body), head_timeout_s=5)
+        assert await answer.read(1, 2) == b""
+        assert server.requests[0].endswith(b"\r\n\r\n" + body)
+    await client.close()
+
+
+@pytest.mark.parametrize("evil", [b"a\r\nx-evil: 1", b"a\nb", b"a\rb", b"a\0b"])
+@on_both_loops
+async def test_a_value_that_breaks_out_of_its_line_is_never_sent(evil: bytes) -> None:
+    client = HttpClient()
+    async with RawServer((Hold(),)) as server:
+        with pytest.raises(ValueError, match="header authorization") as caught:
+            await client.send(Outgoing("GET", server.url, ((b"authorization", evil),)), head_timeout_s=2)
+        assert "evil" not in str(caught.value)
+        assert server.visits == []
+    await client.close()
+
+
+@pytest.mark.parametrize("name", [b"x y", b"x:y", b"x\r\ny", b"", b"\xf6", b"x\0", b"Content-Length"])
+@on_both_loops
+async def test_a_name_that_is_no_lower_case_token_is_never_sent(name: bytes) -> None:
+    client = HttpClient()
+    async with RawServer((Hold(),)) as server:
+        with pytest.raises(ValueError, match="header name"):
+            await client.send(Outgoing("GET", server.url, ((name, b"1"),)), head_timeout_s=2)
+        assert server.visits == []
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/a b?key=sk-fake",
+        "http://127.0.0.1/a\r\nx: y?key=sk-fake",
+        "http://127.0.0.1/größe?key=sk-fake",
+        "http://user:sk-fake@127.0.0.1/",
+        "ftp://127.0.0.1/?key=sk-fake",
+        "/v1?key=sk-fake",
+        "http:///?key=sk-fake",
+        "http://127.0.0.1:99999/?key=sk-fake",
+        "",
+    ],
+)
+@on_both_loops
+async def test_a_url_that_cannot_be_requested_as_it_stands_is_refused_unquoted(url: str) -> None:
+    with pytest.raises(ValueError, match="URL") as caught:
+        await HttpClient().send(Outgoing("GET", url, ()), head_timeout_s=2)
+    assert "sk-fake" not in str(caught.value)
+
+
+@on_both_loops
+async def test_a_method_that_is_no_token_is_refused() -> None:
+    with pytest.raises(ValueError, match="method"):
+        await HttpClient().send(Outgoing("GET /x HTTP/1.1\r\n", "http://127.0.0.1/", ()), head_timeout_s=2)
+
+
+def test_what_is_printed_of_a_request_holds_no_secret() -> None:
+    out = Outgoing("POST", "http://127.0.0.1/?key=sk-fake", ((b"authorization", b"sk-fake"),), b"sk-fake")
+    assert "sk-fake" not in repr(out)
+    assert "sk-fake" not in repr(Dial(proxy="http://user:sk-fake@127.0.0.1:1"))
