@@ -1,0 +1,122 @@
+"""An outgoing request comes in; echo's answer to it goes out, as if it had come over a connection."""
+
+import asyncio
+import math
+import secrets
+from collections.abc import Iterator
+
+import msgspec
+
+from dragoman.hub.events import Delta
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.request import Request
+from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.headers import Header, Headers
+from dragoman.providers.echo.models import MODELS, REFUSALS, SLOW, Pace
+from dragoman.providers.echo.script import Finish, Script, write
+
+WORD_S = 0.02  # so that a person sees it stream
+
+_KNOWN = frozenset(name for name, _ in MODELS)
+_JSON = (b"content-type", b"application/json")
+_LINES = (b"content-type", b"application/x-ndjson")
+
+Piece = tuple[float, bytes]  # seconds to wait, then what comes
+
+
+class EchoAnswer:
+    """An answer whose pieces come at their own pace; it is used like one that came over the network."""
+
+    __slots__ = ("_closed", "_due", "_next", "_pieces", "headers", "status")
+
+    def __init__(self, status: int, headers: list[Header], pieces: Iterator[Piece]) -> None:
+        self.status = status
+        self.headers = Headers(headers)
+        self._pieces = pieces
+        self._next: bytes | None = None
+        self._due = 0.0
+        self._closed = False
+
+    async def chunk(self, timeout_s: float) -> bytes:
+        """The next piece, b"" at the end; TimedOut if it does not come in time, and it may be asked for again."""
+        if self._closed:
+            raise Lost("echo: closed by us", sent=True, received=True)
+        now = asyncio.get_running_loop().time()
+        if self._next is None:
+            wait_s, self._next = next(self._pieces, (0.0, b""))
+            self._due = now + wait_s
+        if self._due - now > timeout_s:
+            await asyncio.sleep(timeout_s)
+            raise TimedOut("idle", "echo: silent for too long")
+        await asyncio.sleep(max(0.0, self._due - now))
+        piece, self._next = self._next, None
+        return piece
+
+    async def read(self, limit: int, timeout_s: float) -> bytes:
+        pieces = []
+        size = 0
+        while piece := await self.chunk(timeout_s):
+            size += len(piece)
+            if size > limit:
+                raise TooLarge(f"echo answered with more than {limit} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class Echo:
+    """Answers requests in the native protocol; `word_s` is how long each word of a stream takes."""
+
+    def __init__(self, word_s: float = WORD_S) -> None:
+        self._word_s = word_s
+
+    async def send(self, out: Outgoing, dial: Dial | None = None, *, head_timeout_s: float = 0.0) -> EchoAnswer:
+        try:
+            request = msgspec.json.decode(out.body, type=Request)
+        except (msgspec.DecodeError, RecursionError):
+            return _refusal(400, Failure(Kind.BAD_REQUEST, "echo cannot read this request"))
+        if request.model in REFUSALS:
+            return _refusal(*REFUSALS[request.model])
+        if request.model not in _KNOWN:
+            return _refusal(
+                404, Failure(Kind.NOT_FOUND, f"echo has no model {request.model!r}", code="model_not_found")
+            )
+        script = write(request, _mint)
+        if request.stream:
+            pace = SLOW if request.model == "slow" else Pace(word_s=self._word_s)
+            return EchoAnswer(200, [_LINES], _streamed(script, pace))
+        return EchoAnswer(200, [_JSON], _whole(script, SLOW if request.model == "slow" else Pace()))
+
+
+def _refusal(status: int, failure: Failure) -> EchoAnswer:
+    headers = [_JSON]
+    if failure.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(failure.retry_after)))
+    return EchoAnswer(status, headers, iter([(0.0, msgspec.json.encode(failure))]))
+
+
+def _streamed(script: Script, pace: Pace) -> Iterator[Piece]:
+    """One piece for each word, with the events that stand before it."""
+    lines: list[bytes] = []
+    wait_s = pace.first_s
+    for event in script.events:
+        lines.append(msgspec.json.encode(event) + b"\n")
+        if isinstance(event, Delta):
+            yield wait_s + pace.word_s, b"".join(lines)
+            lines.clear()
+            wait_s = 0.0
+    if lines:
+        yield wait_s, b"".join(lines)
+    if script.finish is Finish.SILENCE:
+        yield math.inf, b""
+
+
+def _whole(script: Script, pace: Pace) -> Iterator[Piece]:
+    wait_s = math.inf if script.finish is Finish.SILENCE else pace.first_s
+    yield wait_s, msgspec.json.encode(script.events)
+
+
+def _mint(prefix: str) -> str:
+    return prefix + secrets.token_hex(12)
