@@ -292,7 +292,7 @@ class Inbound(asyncio.Protocol):
         self.abort()
 
     def _await_next(self) -> None:
-        self._deadline.set(self._limits.keep_alive_s, self._expire_idle)
+        self._deadline.set(self._limits.keep_alive_s, self._close)
         if self._unread:
             self._next_head()
         if self._exchange is None:
@@ -319,6 +319,7 @@ class Inbound(asyncio.Protocol):
         self._deadline.set(self._limits.linger_s, self.abort)
 
     def _close(self) -> None:
+        """Closes once everything written is sent, or once the client has stopped taking it."""
         self._discarding = True
         self._transport.close()
         self._watch_writing()
@@ -352,12 +353,6 @@ class Inbound(asyncio.Protocol):
     def _expire_body(self) -> None:
         if self._exchange is not None:
             self._refuse_body(self._exchange, BodyTimeout("the body took too long"))
-
-    def _expire_idle(self) -> None:
-        if self._transport.get_write_buffer_size():
-            self._watch_writing()
-        else:
-            self._close()
 
     def _watch_writing(self) -> None:
         self._unwritten = self._transport.get_write_buffer_size()
