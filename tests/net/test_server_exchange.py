@@ -1,17 +1,14 @@
 """What a handler and its client may rely on, from the first byte of a request to the end of its reply."""
 
 import asyncio
-import logging
 import socket
-import struct
 
 import pytest
 from raw_client import GET, Exchange, Witness, connected, limits, serving
 
-from dragoman.net.server import BodyTooLarge, ClientGone, OutOfOrder
+from dragoman.net.server import BodyTooLarge
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
-RESET = struct.pack("ii", 1, 0)
 
 
 def get(path: bytes, *fields: bytes) -> bytes:
@@ -304,188 +301,5 @@ def test_a_large_body_arrives_whole(play) -> None:
             client.send(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + GET)
             assert (await client.reply()).body == body
             assert (await client.reply()).body == b""
-
-    play(scenario())
-
-
-def test_a_failing_handler_costs_one_500_and_tells_no_secret(play, caplog: pytest.LogCaptureFixture) -> None:
-    async def handler(exchange: Exchange) -> None:
-        raise ValueError("sk-fake-secret")
-
-    async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
-            client.send(GET + GET)
-            for _ in range(2):
-                reply = await client.reply()
-                assert (reply.status, reply.body) == (500, b"internal error")
-
-    with caplog.at_level(logging.DEBUG):
-        play(scenario())
-    assert "ValueError at" in caplog.text
-    assert "sk-fake-secret" not in caplog.text
-
-
-def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error(play) -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.start(200, [(b"content-type", b"text/event-stream")])
-        raise ValueError
-
-    async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
-            client.send(GET)
-            reply = await client.reply()
-            assert (reply.status, reply.headers[b"content-type"]) == (500, b"text/plain")
-
-    play(scenario())
-
-
-def test_a_handler_that_forgets_to_reply_costs_a_500(play) -> None:
-    async def handler(exchange: Exchange) -> None:
-        await asyncio.sleep(0)
-
-    async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
-            client.send(GET)
-            assert (await client.reply()).status == 500
-
-    play(scenario())
-
-
-@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: bytes, play) -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.start(200, [])
-        await exchange.send(b"half")
-        await asyncio.sleep(0.05)
-        raise ValueError
-
-    async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
-            client.send(b"GET / HTTP/" + version + b"\r\nHost: gateway\r\n\r\n")
-            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-                await client.reply()
-
-    play(scenario())
-
-
-@pytest.mark.parametrize(
-    "misuse",
-    ["respond respond", "start start", "send", "finish", "start send respond", "start finish send", "respond start"],
-)
-def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play) -> None:
-    raised: list[type[BaseException]] = []
-
-    async def handler(exchange: Exchange) -> None:
-        try:
-            for step in misuse.split():
-                match step:
-                    case "respond":
-                        exchange.respond(200, [], b"")
-                    case "start":
-                        exchange.start(200, [])
-                    case "send":
-                        await exchange.send(b"x")
-                    case _:
-                        exchange.finish()
-        except OutOfOrder as error:
-            raised.append(type(error))
-            raise
-
-    async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
-            client.send(GET)
-            await client.head()
-        assert raised == [OutOfOrder]
-
-    play(scenario())
-
-
-@pytest.mark.parametrize("farewell", ["close", "reset", "half-close"])
-@pytest.mark.parametrize("moment", ["before the reply", "in the stream", "in the body"])
-def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment: str, play) -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        cancelled: asyncio.Future[float] = loop.create_future()
-        entered = asyncio.Event()
-
-        async def handler(exchange: Exchange) -> None:
-            entered.set()
-            try:
-                if moment == "in the body":
-                    await exchange.body()
-                elif moment == "in the stream":
-                    exchange.start(200, [])
-                    await exchange.send(b"first")
-                await asyncio.sleep(30)
-            except asyncio.CancelledError:
-                assert exchange.gone
-                with pytest.raises(ClientGone):
-                    await exchange.body() if moment == "in the body" else await exchange.send(b"x")
-                exchange.respond(200, [], b"unheard")
-                cancelled.set_result(loop.time())
-                raise
-
-        async with serving(handler) as server, connected(server) as client:
-            client.send(POST + b"Content-Length: 4\r\n\r\nbo" if moment == "in the body" else GET)
-            await entered.wait()
-            await asyncio.sleep(0.02)
-            left = loop.time()
-            if farewell == "half-close":
-                client.writer.write_eof()
-            else:
-                if farewell == "reset":
-                    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                client.writer.transport.abort()
-            assert await asyncio.wait_for(cancelled, 2) - left < 0.5
-            await asyncio.sleep(0.02)
-            assert server.connections == 0
-
-    play(scenario())
-
-
-def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_handler_still_does(play) -> None:
-    async def scenario() -> None:
-        written = asyncio.Event()
-
-        async def handler(exchange: Exchange) -> None:
-            exchange.respond(200, [], b"done")
-            await asyncio.sleep(0.1)
-            written.set()
-
-        async with serving(handler) as server:
-            async with connected(server) as client:
-                client.send(GET)
-                await client.reply()
-            await asyncio.wait_for(written.wait(), 2)
-
-    play(scenario())
-
-
-def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does(play) -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.respond(200, [], b"done")
-        await asyncio.sleep(1)
-
-    async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
-            started = asyncio.get_running_loop().time()
-            for _ in range(3):
-                client.send(GET)
-                await client.reply()
-            assert asyncio.get_running_loop().time() - started < 0.5
-
-    play(scenario())
-
-
-def test_abort_drops_the_connection(play) -> None:
-    async def handler(exchange: Exchange) -> None:
-        exchange.abort()
-        with pytest.raises(ClientGone):
-            await exchange.send(b"x")
-
-    async def scenario() -> None:
-        async with serving(handler) as server, connected(server) as client:
-            client.send(GET)
-            assert await client.closed()
 
     play(scenario())
