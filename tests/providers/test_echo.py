@@ -1,0 +1,448 @@
+"""Echo: it repeats, thinks, calls tools and fails as asked, in pieces like any upstream."""
+
+import asyncio
+import base64
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.config.settings import ProviderConfig
+from dragoman.hub.events import (
+    CallBlock,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    Opened,
+    Sealed,
+    Started,
+    Stop,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Issuer
+from dragoman.hub.profile import Target
+from dragoman.hub.reply import Reply, collect
+from dragoman.hub.request import (
+    Custom,
+    Document,
+    Format,
+    Function,
+    Hosted,
+    Image,
+    Inline,
+    Link,
+    Pick,
+    Reasoning,
+    Request,
+    Role,
+    Shape,
+    Switch,
+    Text,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Turn,
+)
+from dragoman.hub.usage import Source, Usage
+from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.protocols.native import PROTOCOL
+from dragoman.providers.echo.instance import instance
+from dragoman.providers.echo.models import MODELS
+from dragoman.providers.echo.provider import make
+from dragoman.providers.echo.script import Finish, words, write
+from dragoman.providers.echo.upstream import Echo, EchoAnswer
+from dragoman.stages.guard import Guard
+from laws import run
+
+WEATHER = Function(
+    "get_weather",
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+TIME = Function("get_time")
+PATCH = Custom("apply_patch")
+
+
+def said(*parts: object, **fields: object) -> Request:
+    fields.setdefault("model", "echo")
+    return Request(protocol="chat", turns=(Turn(Role.USER, parts),), **fields)
+
+
+def replied(request: Request) -> Reply:
+    """What the request is answered with, over the wire and past the guard."""
+    return collect(legal(asyncio.run(events_of(request))))
+
+
+async def events_of(request: Request) -> list[Event]:
+    upstream = PROTOCOL.upstream
+    assert upstream is not None
+    answer = await sent(request)
+    body = await answer.read(1 << 20, 1.0)
+    issuer = Issuer("echo", request.model)
+    assert answer.status == 200
+    if not request.stream:
+        return upstream.whole(body, issuer, Ledger())
+    decoder = upstream.decoder(issuer, Ledger())
+    return run(decoder, upstream.framer().feed(body))
+
+
+async def sent(request: Request, word_s: float = 0.0) -> EchoAnswer:
+    upstream = PROTOCOL.upstream
+    assert upstream is not None
+    body = upstream.build(request, Target(request.model, "echo"), Ledger())
+    return await Echo(word_s).send(Outgoing("POST", "http://echo.invalid/replies", (), body))
+
+
+def legal(events: list[Event]) -> list[Event]:
+    trips: list[str] = []
+    out = run(Guard(trips.append), events)
+    assert trips == []
+    return out
+
+
+def text_of(reply: Reply) -> str:
+    return "".join(piece.text for piece in reply.pieces if type(piece.what).__name__ == "TextBlock")
+
+
+def calls_of(reply: Reply) -> list[tuple[str, str]]:
+    return [(piece.what.name, piece.text) for piece in reply.pieces if isinstance(piece.what, CallBlock)]
+
+
+def counting() -> Callable[[str], str]:
+    numbers = iter(range(1000))
+    return lambda prefix: f"{prefix}{next(numbers)}"
+
+
+# Repeating
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_last_user_text_is_repeated_and_counted(stream: bool) -> None:
+    turns = (
+        Turn(Role.SYSTEM, (Text("be brief"),)),
+        Turn(Role.USER, (Text("first"),)),
+        Turn(Role.ASSISTANT, (Text("first"),)),
+        Turn(Role.USER, (Text("grüß dich,  👩‍👩‍👧\n schöne Welt "),)),
+    )
+    reply = replied(Request("chat", "echo", turns, stream=stream))
+    assert text_of(reply) == "grüß dich,  👩‍👩‍👧\n schöne Welt "
+    assert reply.end == Ended(Stop.END)
+    assert reply.usage == Usage(input=2 + 1 + 1 + 5, output=5, source=Source.REPORTED)
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=60))
+def test_any_text_comes_back_word_by_word_and_whole(text: str) -> None:
+    pieces = words(text)
+    assert "".join(pieces) == text
+    assert all(len(piece.split()) <= 1 for piece in pieces)
+
+
+def test_a_stream_comes_one_word_at_a_time() -> None:
+    async def chunks() -> list[bytes]:
+        answer = await sent(said(Text("one two three"), stream=True), word_s=0.001)
+        return [chunk for _ in range(5) if (chunk := await answer.chunk(1.0))]
+
+    pieces = asyncio.run(chunks())
+    assert [piece.count(b'"type":"delta"') for piece in pieces] == [1, 1, 1, 0]
+
+
+def test_pictures_and_files_are_named_where_they_stand() -> None:
+    png = Inline("image/png", base64.b64encode(b"x" * 68).decode())
+    reply = replied(
+        said(Text("see"), Image(png), Image(Link("https://a.example/a.png")), Document("text", title="a.txt"))
+    )
+    assert (
+        text_of(reply) == "see\n[image image/png, 68 bytes]\n[image https://a.example/a.png]\n[document a.txt, 4 bytes]"
+    )
+
+
+def test_silence_is_answered_too() -> None:
+    assert text_of(replied(Request("chat", "echo", ()))) == "Nothing was said."
+
+
+def test_max_tokens_cut_the_reply_by_words() -> None:
+    reply = replied(said(Text("one two three"), max_tokens=2))
+    assert text_of(reply) == "one two "
+    assert reply.end == Ended(Stop.LENGTH)
+    assert replied(said(Text("one two"), max_tokens=2)).end == Ended(Stop.END)
+    assert replied(said(Text("one"), max_tokens=0)).pieces == ()
+
+
+def test_the_first_stop_sequence_ends_the_reply_before_itself() -> None:
+    reply = replied(said(Text("one STOP two END"), stop=("END", "STOP")))
+    assert text_of(reply) == "one "
+    assert reply.end == Ended(Stop.STOP_SEQUENCE, "STOP")
+
+
+def test_a_wanted_format_is_kept() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
+    assert text_of(replied(said(Text("hi"), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":3}'
+    assert text_of(replied(said(Text("hi"), format=Format(Shape.JSON, "/f")))) == '{"echo":"hi"}'
+    assert text_of(replied(said(Text('{"n":9}'), format=Format(Shape.SCHEMA, "/f", schema=schema)))) == '{"n":9}'
+    assert text_of(replied(said(Text("hi"), format=Format(Shape.TEXT, "/f")))) == "hi"
+
+
+# Thinking
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "thinks"),
+    [
+        (None, False),
+        (Reasoning("/r", effort="low"), True),
+        (Reasoning("/r", effort="none"), False),
+        (Reasoning("/r", budget=1024), True),
+        (Reasoning("/r", switch=Switch.ADAPTIVE), True),
+        (Reasoning("/r", switch=Switch.DISABLED, effort="high"), False),
+        (Reasoning("/r", show="auto"), False),
+    ],
+)
+def test_it_thinks_when_asked_to(reasoning: Reasoning | None, thinks: bool) -> None:
+    reply = replied(said(Text("two words"), reasoning=reasoning))
+    assert isinstance(reply.pieces[0].what, ThinkingBlock) is thinks
+    assert text_of(reply) == "two words"
+
+
+def test_thoughts_are_signed_and_counted_as_reasoning() -> None:
+    reply = replied(said(Text("two words"), model="echo-think"))
+    thoughts = reply.pieces[0]
+    assert thoughts.text == "The user said: two words"
+    assert thoughts.opaque is not None
+    assert (thoughts.opaque.issuer, thoughts.opaque.model) == ("echo", "echo-think")
+    assert reply.usage == Usage(input=2, output=7, reasoning=5)
+
+
+def test_hidden_thoughts_have_a_signature_and_no_text() -> None:
+    reply = replied(said(Text("hi"), reasoning=Reasoning("/r", effort="low", show="omitted")))
+    assert reply.pieces[0].text == ""
+    assert reply.pieces[0].opaque is not None
+
+
+# Tools
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_is_called_with_the_arguments_given(stream: bool) -> None:
+    reply = replied(said(Text('call get_weather {"city": "Paris, \\"FR\\""}'), tools=(TIME, WEATHER), stream=stream))
+    assert calls_of(reply) == [("get_weather", '{"city": "Paris, \\"FR\\""}')]
+    assert reply.end == Ended(Stop.TOOL)
+
+
+def test_without_arguments_the_schema_gives_them() -> None:
+    assert calls_of(replied(said(Text("Please call get_weather."), tools=(WEATHER,)))) == [
+        ("get_weather", '{"city":"echo"}')
+    ]
+    assert calls_of(replied(said(Text("call get_time {broken"), tools=(TIME,)))) == [("get_time", "{}")]
+
+
+def test_several_lines_make_parallel_calls_unless_that_is_forbidden() -> None:
+    text = Text('call get_weather {"city":"A"}\ncall get_weather {"city":"B"}')
+    assert calls_of(replied(said(text, tools=(WEATHER,)))) == [
+        ("get_weather", '{"city":"A"}'),
+        ("get_weather", '{"city":"B"}'),
+    ]
+    assert len(calls_of(replied(said(text, tools=(WEATHER,), parallel=False)))) == 1
+    ids = [piece.what.id for piece in replied(said(text, tools=(WEATHER,))).pieces if isinstance(piece.what, CallBlock)]
+    assert len(set(ids)) == 2
+
+
+def test_a_custom_tool_gets_raw_text() -> None:
+    reply = replied(said(Text("call apply_patch *** Begin Patch {}"), tools=(PATCH,)))
+    assert calls_of(reply) == [("apply_patch", "*** Begin Patch {}")]
+    assert isinstance(reply.pieces[0].what, CallBlock)
+    assert reply.pieces[0].what.custom
+
+
+def test_a_namespace_comes_back_with_the_call() -> None:
+    reply = replied(said(Text("call fs__read"), tools=(Function("read", namespace="fs"),)))
+    assert isinstance(reply.pieces[0].what, CallBlock)
+    assert (reply.pieces[0].what.name, reply.pieces[0].what.namespace) == ("read", "fs")
+
+
+def test_tools_that_are_not_offered_are_not_called() -> None:
+    assert text_of(replied(said(Text("call get_weather"), tools=(TIME,)))) == "call get_weather"
+    assert text_of(replied(said(Text("call web_search"), tools=(Hosted("web_search", {}),)))) == "call web_search"
+
+
+@pytest.mark.parametrize(
+    ("choice", "called"),
+    [
+        (ToolChoice(Pick.AUTO, "/c"), []),
+        (ToolChoice(Pick.REQUIRED, "/c"), ["get_time"]),
+        (ToolChoice(Pick.REQUIRED, "/c", allowed=("get_weather",)), ["get_weather"]),
+        (ToolChoice(Pick.NAMED, "/c", name="get_weather"), ["get_weather"]),
+        (ToolChoice(Pick.NONE, "/c"), []),
+    ],
+)
+def test_the_tool_choice_is_obeyed(choice: ToolChoice, called: list[str]) -> None:
+    reply = replied(said(Text("hi"), tools=(TIME, WEATHER), tool_choice=choice))
+    assert [name for name, _ in calls_of(reply)] == called
+
+
+def test_no_tool_is_called_where_the_choice_forbids_it() -> None:
+    request = said(Text("call get_time"), tools=(TIME,), tool_choice=ToolChoice(Pick.NONE, "/c"))
+    assert calls_of(replied(request)) == []
+
+
+def test_what_tools_returned_is_told() -> None:
+    turns = (
+        Turn(Role.USER, (Text("call both"),)),
+        Turn(Role.ASSISTANT, (ToolCall("a", "get_time", "{}"), ToolCall("b", "get_weather", "{}"))),
+        Turn(Role.USER, (ToolResult("a", (Text("noon"),)),)),
+        Turn(Role.USER, (ToolResult("b", (Text("no such city"),), is_error=True),)),
+    )
+    choice = ToolChoice(Pick.REQUIRED, "/c")
+    reply = replied(Request("chat", "echo", turns, tools=(TIME, WEATHER), tool_choice=choice))
+    assert text_of(reply) == "get_time returned: noon\nget_weather failed: no such city"
+
+
+def test_a_call_cut_by_max_tokens_stays_cut() -> None:
+    reply = replied(said(Text('call get_weather {"city": "Paris"}'), tools=(WEATHER,), max_tokens=1))
+    assert calls_of(reply) == [("get_weather", '{"city": ')]
+    assert reply.end == Ended(Stop.LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (None, {}),
+        ({}, {}),
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, {}),
+        ({"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}, {"a": "x"}),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/$defs/n"}},
+                "required": ["a"],
+                "$defs": {"n": {"const": 7}},
+            },
+            {"a": 7},
+        ),
+        ({"type": "array", "minItems": 2, "items": {"type": "boolean"}}, [False, False]),
+        ({"type": ["null", "string"]}, None),
+        ({"anyOf": [{"type": "string", "minLength": 6}, {"type": "null"}]}, "echooo"),
+        ({"type": "integer", "exclusiveMinimum": 1.5}, 3),
+        ({"type": "number", "maximum": -2}, -2),
+        ({"type": "string", "format": "date"}, "2000-01-01"),
+        ({"allOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}], "type": "object"}, {"a": None}),
+    ],
+)
+def test_the_smallest_instance_of_a_schema_is_found(schema: object, value: object) -> None:
+    assert instance(schema) == value
+
+
+def test_a_schema_that_refers_to_itself_ends() -> None:
+    schema = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+    assert isinstance(instance(schema), dict)
+    assert instance({"$ref": "#"}) is None
+
+
+# Failing
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "kind"),
+    [
+        ("error-400", 400, Kind.BAD_REQUEST),
+        ("error-401", 401, Kind.CREDENTIAL),
+        ("error-403", 403, Kind.FORBIDDEN),
+        ("error-404", 404, Kind.NOT_FOUND),
+        ("error-413", 413, Kind.TOO_LARGE),
+        ("error-429", 429, Kind.RATE_LIMITED),
+        ("error-500", 500, Kind.UPSTREAM),
+        ("error-529", 529, Kind.OVERLOADED),
+        ("error-context", 400, Kind.CONTEXT_TOO_LONG),
+        ("no-such-model", 404, Kind.NOT_FOUND),
+    ],
+)
+def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int, kind: Kind) -> None:
+    async def failed() -> tuple[int, dict[bytes, bytes], bytes]:
+        answer = await sent(said(Text("hi"), model=model, stream=True))
+        return answer.status, dict(answer.headers), await answer.read(1 << 20, 1.0)
+
+    found, headers, body = asyncio.run(failed())
+    assert found == status
+    upstream = PROTOCOL.upstream
+    assert upstream is not None
+    failure = upstream.read(found, headers, body)
+    assert failure.kind is kind
+    assert (failure.retry_after == 7.0) is (model == "error-429")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_fails_or_is_cut_in_its_middle(stream: bool) -> None:
+    mid = asyncio.run(events_of(said(Text("one two three four"), model="error-mid", stream=stream)))
+    assert "".join(event.text for event in mid if isinstance(event, Delta)) == "one two three "
+    assert isinstance(mid[-1], Failed)
+    assert mid[-1].failure.kind is Kind.OVERLOADED
+    cut = asyncio.run(events_of(said(Text("one two three four"), model="error-cut", stream=stream)))
+    assert isinstance(cut[-1], Failed)
+    assert cut[-1].failure.kind is Kind.TRUNCATED
+    assert isinstance(cut[-2], Delta)
+
+
+def test_a_stalled_reply_says_something_and_then_nothing() -> None:
+    async def stalled() -> list[bytes]:
+        answer = await sent(said(Text("one two"), model="error-stall", stream=True))
+        heard = [await answer.chunk(1.0), await answer.chunk(1.0)]
+        for _ in range(2):  # the silence goes on however often one asks
+            with pytest.raises(TimedOut):
+                await answer.chunk(0.005)
+        return heard
+
+    assert b"one" in asyncio.run(stalled())[0]
+    assert write(said(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE
+
+
+def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:
+    async def patient() -> bytes:
+        answer = await sent(said(Text("one"), stream=True), word_s=0.02)
+        with pytest.raises(TimedOut):
+            await answer.chunk(0.001)
+        return await answer.chunk(1.0)
+
+    assert b'"one"' in asyncio.run(patient())
+
+
+def test_a_closed_or_oversized_answer_is_refused_like_any_other() -> None:
+    async def misused() -> None:
+        answer = await sent(said(Text("one two three")))
+        with pytest.raises(TooLarge):
+            await answer.read(10, 1.0)
+        answer.close()
+        with pytest.raises(Lost):
+            await answer.chunk(1.0)
+
+    asyncio.run(misused())
+
+
+def test_a_body_that_is_no_request_is_a_bad_request() -> None:
+    answer = asyncio.run(Echo().send(Outgoing("POST", "http://echo.invalid/replies", (), b"{")))
+    assert answer.status == 400
+
+
+# The provider
+
+
+def test_every_model_listed_answers_or_fails_as_it_says() -> None:
+    provider = make(ProviderConfig(name="echo", kind="echo"), None, {})
+    assert provider.protocols == ("native",)
+    assert [model.id for model in provider.models] == [name for name, _ in MODELS]
+    for name, _ in MODELS:
+        answer = asyncio.run(sent(said(Text("hi"), model=name)))
+        assert (answer.status == 200) is (
+            not name.startswith("error-") or name.split("-")[1] in ("mid", "cut", "stall")
+        )
+
+
+def test_the_events_of_a_reply_come_in_order() -> None:
+    script = write(said(Text("hi"), model="echo-think"), counting())
+    assert [type(event) for event in script.events if not isinstance(event, Delta)][:3] == [Started, Opened, Sealed]
+    assert isinstance(script.events[-2], Used)
+    assert msgspec.json.encode(script.events[0]).startswith(b'{"type":"started","id":"echo_0","model":"echo-think"')
