@@ -1,0 +1,31 @@
+"""Anthropic Messages, towards clients and towards upstreams."""
+
+from dragoman.framing.sse import SseFramer
+from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
+from dragoman.protocols.messages.decode import Decoder, decode_whole
+from dragoman.protocols.messages.encode import Encoder, encode_whole
+from dragoman.protocols.messages.errors import read, render, repair
+from dragoman.protocols.messages.request import build, parse
+from dragoman.protocols.messages.wire import NAME
+
+PROTOCOL = Protocol(
+    name=NAME,
+    client=Client(
+        parse=parse,
+        encoder=Encoder,
+        whole=encode_whole,
+        render=render,
+        repair=repair,
+        serial=True,
+        keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
+    ),
+    upstream=Upstream(
+        path="/messages",
+        build=build,
+        decoder=Decoder,
+        framer=SseFramer,
+        whole=decode_whole,
+        read=read,
+        tools=ToolLimits(custom=False, namespaces=False, name_max=128),
+    ),
+)

@@ -1,0 +1,335 @@
+"""Content blocks of a reply, by their index, come in; hub events with numbers of their own go out."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from dragoman.framing.jsontext import mend_surrogates
+from dragoman.hub.events import (
+    CallBlock,
+    Cited,
+    Closed,
+    Delta,
+    Event,
+    HostedBlock,
+    Opened,
+    Sealed,
+    TextBlock,
+    ThinkingBlock,
+)
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.ports import Issuer
+from dragoman.hub.request import Citation
+from dragoman.protocols.messages.wire import (
+    HOSTED_KINDS,
+    HOSTED_RESULT,
+    HOSTED_USES,
+    Change,
+    CitedPlace,
+    ContentBlock,
+    SearchHit,
+)
+
+_TEXT = TextBlock()
+_THINKING = ThinkingBlock()
+
+_block = msgspec.json.Decoder(ContentBlock)
+_object = msgspec.json.Decoder(dict[str, object])
+_place = msgspec.json.Decoder(CitedPlace)
+_hits = msgspec.json.Decoder(list[Raw])
+_hit = msgspec.json.Decoder(SearchHit)
+_any = msgspec.json.Decoder(object)
+
+_T = TypeVar("_T")
+
+
+def _read(decoder: msgspec.json.Decoder[_T], raw: Raw) -> _T:
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return decoder.decode(mend_surrogates(bytes(raw)))
+
+
+class _Numbers:
+    """Hub numbers in the order of opening: blocks that say nothing leave no gap."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+
+class _Growing(Protocol):
+    def change(self, change: Change) -> Sequence[Event]: ...
+
+    def close(self) -> Sequence[Event]: ...
+
+
+class _Text:
+    __slots__ = ("_citations", "_length", "_number", "_numbers")
+
+    def __init__(self, numbers: _Numbers) -> None:
+        self._numbers = numbers
+        self._number = -1  # opened by its first words: an empty block is no block
+        self._length = 0
+        self._citations: list[Raw] = []
+
+    def begin(self, block: ContentBlock) -> Sequence[Event]:
+        self._citations += block.citations or ()
+        return self.change(Change(text=block.text))
+
+    def change(self, change: Change) -> Sequence[Event]:
+        text = change.text
+        if text:
+            self._length += len(text)
+            if self._number >= 0:
+                return (Delta(self._number, text),)
+            self._number = self._numbers.take()
+            return (Opened(self._number, _TEXT), Delta(self._number, text))
+        if change.citation is not None:
+            self._citations.append(change.citation)
+        return ()
+
+    def close(self) -> Sequence[Event]:
+        if self._number < 0:
+            return ()
+        cited = (Cited(self._number, _citation(raw, self._length)) for raw in self._citations)
+        return [*cited, Closed(self._number)]
+
+
+class _Thinking:
+    __slots__ = ("_issuer", "_number", "_numbers", "_signature")
+
+    def __init__(self, numbers: _Numbers, issuer: Issuer) -> None:
+        self._numbers = numbers
+        self._issuer = issuer
+        self._number = -1
+        self._signature: list[str] = []
+
+    def begin(self, block: ContentBlock) -> Sequence[Event]:
+        return self.change(Change(thinking=block.thinking, signature=block.signature))
+
+    def change(self, change: Change) -> Sequence[Event]:
+        if change.signature:
+            self._signature.append(change.signature)
+        if not change.thinking:
+            return ()
+        return [*self._opened(), Delta(self._number, change.thinking)]
+
+    def close(self) -> Sequence[Event]:
+        signature = "".join(self._signature)
+        if not signature:
+            return () if self._number < 0 else (Closed(self._number),)
+        opaque = Opaque(self._issuer.name, Form.SIGNATURE, signature, self._issuer.model)
+        opened = self._opened()
+        return [*opened, Sealed(self._number, opaque), Closed(self._number)]
+
+    def _opened(self) -> Sequence[Event]:
+        if self._number >= 0:
+            return ()
+        self._number = self._numbers.take()
+        return (Opened(self._number, _THINKING),)
+
+
+class _Redacted:
+    __slots__ = ("_number",)
+
+    def __init__(self, numbers: _Numbers) -> None:
+        self._number = numbers.take()
+
+    def begin(self, block: ContentBlock, issuer: Issuer) -> Sequence[Event]:
+        opaque = Opaque(issuer.name, Form.REDACTED, block.data, issuer.model)
+        return (Opened(self._number, _THINKING), Sealed(self._number, opaque))
+
+    def change(self, change: Change) -> Sequence[Event]:
+        return ()
+
+    def close(self) -> Sequence[Event]:
+        return (Closed(self._number),)
+
+
+class _Call:
+    __slots__ = ("_given", "_number")
+
+    def __init__(self, numbers: _Numbers) -> None:
+        self._number = numbers.take()
+        self._given = ""  # the input that came whole, if no deltas tell it
+
+    def begin(self, block: ContentBlock) -> Sequence[Event]:
+        given = mend_surrogates(bytes(block.input)).decode() if block.input is not None else ""
+        self._given = "" if given.replace(" ", "") in ("{}", "null", '""') else given
+        return (Opened(self._number, CallBlock(block.id, block.name)),)
+
+    def change(self, change: Change) -> Sequence[Event]:
+        if not change.partial_json:
+            return ()
+        self._given = ""
+        return (Delta(self._number, change.partial_json),)
+
+    def close(self) -> Sequence[Event]:
+        if self._given:
+            return (Delta(self._number, self._given), Closed(self._number))
+        return (Closed(self._number),)
+
+
+class _Use:
+    """A vendor-run tool at work; it is told when its result comes."""
+
+    __slots__ = ("_input", "_raw", "block")
+
+    def __init__(self, block: ContentBlock, raw: Raw) -> None:
+        self.block = block
+        self._raw = raw
+        self._input: list[str] = []
+
+    def change(self, change: Change) -> Sequence[Event]:
+        self._input.append(change.partial_json)
+        return ()
+
+    def close(self) -> Sequence[Event]:
+        return ()
+
+    def told(self) -> dict[str, object]:
+        raw = _read(_object, self._raw)
+        if any(self._input):
+            raw["input"] = _read_object("".join(self._input))
+        return raw
+
+
+class _Whole:
+    """A block that its start tells whole; what follows adds nothing."""
+
+    __slots__ = ()
+
+    def change(self, change: Change) -> Sequence[Event]:
+        return ()
+
+    def close(self) -> Sequence[Event]:
+        return ()
+
+
+class Blocks:
+    """The blocks of one reply."""
+
+    __slots__ = ("_issuer", "_ledger", "_numbers", "_open", "_uses", "calls")
+
+    def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
+        self.calls = False  # whether a tool of the client's was called
+        self._issuer = issuer
+        self._ledger = ledger
+        self._numbers = _Numbers()
+        self._open: dict[int, _Growing] = {}
+        self._uses: dict[str, _Use] = {}
+
+    def open(self, index: int, raw: Raw) -> Sequence[Event]:
+        closed = self.close(index)
+        try:
+            block = _read(_block, raw)
+        except msgspec.MsgspecError:
+            return [*closed, *self._unknown(index, "a block of unknown shape")]
+        return [*closed, *self._begin(index, block, raw)]
+
+    def change(self, index: int, change: Change) -> Sequence[Event]:
+        block = self._open.get(index)
+        return block.change(change) if block is not None else ()
+
+    def close(self, index: int) -> Sequence[Event]:
+        block = self._open.pop(index, None)
+        return block.close() if block is not None else ()
+
+    def close_all(self) -> Sequence[Event]:
+        events: list[Event] = []
+        for index in sorted(self._open):
+            events += self.close(index)
+        for use in self._uses.values():
+            events += self._hosted(_kind_of_use(use.block), use.block.id, [use.told()], None)
+        self._uses.clear()
+        return events
+
+    def _begin(self, index: int, block: ContentBlock, raw: Raw) -> Sequence[Event]:
+        match block.type:
+            case "text":
+                self._open[index] = text = _Text(self._numbers)
+                return text.begin(block)
+            case "thinking":
+                self._open[index] = thinking = _Thinking(self._numbers, self._issuer)
+                return thinking.begin(block)
+            case "redacted_thinking":
+                self._open[index] = redacted = _Redacted(self._numbers)
+                return redacted.begin(block, self._issuer)
+            case "tool_use":
+                self.calls = True
+                self._open[index] = call = _Call(self._numbers)
+                return call.begin(block)
+            case kind if kind in HOSTED_USES:
+                self._open[index] = self._uses[block.id] = _Use(block, raw)
+                return ()
+            case kind if kind.endswith(HOSTED_RESULT):
+                self._open[index] = _Whole()
+                return self._result(block, raw)
+            case kind:
+                return self._unknown(index, repr(kind))
+
+    def _unknown(self, index: int, what: str) -> Sequence[Event]:
+        self._open[index] = _Whole()
+        self._ledger.dropped(f"/content/{index}", f"{what} means nothing outside its own protocol")
+        return ()
+
+    def _result(self, block: ContentBlock, raw: Raw) -> Sequence[Event]:
+        use = self._uses.pop(block.tool_use_id, None)
+        kind = HOSTED_KINDS.get(block.type.removesuffix(HOSTED_RESULT), block.type)
+        told = [_read(_object, raw)] if use is None else [use.told(), _read(_object, raw)]
+        results = tuple(_search_hits(block.content)) if kind == "web_search" else None
+        return self._hosted(kind, block.tool_use_id, told, results)
+
+    def _hosted(
+        self, kind: str, id: str, told: list[dict[str, object]], results: tuple[Citation, ...] | None
+    ) -> Sequence[Event]:
+        number = self._numbers.take()
+        given = told[0].get("input")
+        input = {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
+        return (Opened(number, HostedBlock(id, kind, input, results, told)), Closed(number))
+
+
+def _kind_of_use(block: ContentBlock) -> str:
+    return "mcp" if block.type == "mcp_tool_use" else HOSTED_KINDS.get(block.name, block.name)
+
+
+def _read_object(text: str) -> dict[str, object]:
+    try:
+        return _object.decode(text)
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _citation(raw: Raw, length: int) -> Citation:
+    """A citation belongs to its whole block."""
+    record = _read(_any, raw)
+    try:
+        place = _read(_place, raw)
+    except msgspec.MsgspecError:
+        return Citation(start=0, end=length, raw=record)
+    url = place.url or (place.source if place.source and place.source.startswith("http") else None)
+    return Citation(url, place.title or place.document_title, place.cited_text, 0, length, record)
+
+
+def _search_hits(content: Raw | None) -> Iterator[Citation]:
+    try:
+        hits = _read(_hits, content) if content is not None else []
+    except msgspec.MsgspecError:  # an error object stands where the list would be
+        return
+    for raw in hits:
+        try:
+            hit = _read(_hit, raw)
+        except msgspec.MsgspecError:
+            continue
+        yield Citation(url=hit.url, title=hit.title, raw=_read(_any, raw))

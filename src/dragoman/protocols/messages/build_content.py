@@ -1,0 +1,209 @@
+"""Hub parts come in; content blocks for one target go out, and what cannot be said goes to the ledger."""
+
+import base64
+import binascii
+
+import msgspec
+
+from dragoman.hub.ext import restore
+from dragoman.hub.failure import refuse
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form
+from dragoman.hub.profile import Target
+from dragoman.hub.request import (
+    Audio,
+    Cache,
+    Document,
+    Ext,
+    FileId,
+    Foreign,
+    Image,
+    Inline,
+    Link,
+    Media,
+    Part,
+    Refusal,
+    Request,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from dragoman.protocols.messages.wire import MAX_BREAKPOINTS, NAME
+
+Wire = dict[str, object]
+
+_PDF = "application/pdf"
+_KEPT_TTLS = ("5m", "1h")
+
+
+class Writer:
+    """Writes parts for one request and counts its cache breakpoints."""
+
+    __slots__ = ("_breakpoints", "issuer", "ledger", "own")
+
+    def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
+        self.own = request.protocol == NAME  # then everything goes back as it came
+        self.issuer = target.issuer
+        self.ledger = ledger
+        self._breakpoints: list[tuple[Wire, str]] = []
+
+    def block(self, part: Part) -> Wire | None:
+        """The block that says a part; None where it is left out."""
+        match part:
+            case Text():
+                return self._text(part)
+            case Refusal():
+                self.ledger.approximated(part.at, "a refusal is told as text")
+                return _text_block(part.text) if part.text.strip() else None
+            case Image():
+                return self._image(part)
+            case Document():
+                return self._document(part)
+            case Thinking():
+                return self._thinking(part)
+            case ToolCall():
+                return self.call(part, part.id)
+            case ToolResult():
+                return self.result(part, part.call_id)
+            case Foreign():
+                return dict(part.raw) if self.own and isinstance(part.raw, dict) else None
+            case Audio():
+                raise refuse(part.at, "this upstream does not take audio")
+
+    def call(self, call: ToolCall, id: str) -> Wire:
+        wire: Wire = {"type": "tool_use", "id": id, "name": call.name, "input": self._arguments(call)}
+        return self._finished(wire, call.cache, call.ext)
+
+    def result(self, result: ToolResult, id: str) -> Wire:
+        wire: Wire = {"type": "tool_result", "tool_use_id": id}
+        blocks = [block for part in result.content if (block := self.block(part)) is not None]
+        if blocks:
+            wire["content"] = as_content(blocks)
+        if result.is_error:
+            wire["is_error"] = True
+        return self._finished(wire, result.cache, result.ext)
+
+    def mark(self, wire: Wire, cache: Cache | None) -> Wire:
+        """Sets the cache breakpoint of a block or tool."""
+        if cache is None:
+            return wire
+        control: Wire = {"type": "ephemeral"}
+        if cache.ttl is not None:
+            control["ttl"] = cache.ttl if cache.ttl in _KEPT_TTLS else "1h"
+        if not self.own:
+            self.ledger.approximated(cache.at, "a cache breakpoint lives for five minutes or an hour")
+        wire["cache_control"] = control
+        self._breakpoints.append((wire, cache.at))
+        return wire
+
+    def limit_breakpoints(self) -> None:
+        """Keeps the last ones: they cover the longest prefixes."""
+        for wire, at in self._breakpoints[:-MAX_BREAKPOINTS]:
+            del wire["cache_control"]
+            self.ledger.dropped(at, f"a request has at most {MAX_BREAKPOINTS} cache breakpoints")
+
+    def _finished(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
+        self.mark(wire, cache)
+        if self.own:
+            restore(wire, ext)
+        return wire
+
+    def _text(self, part: Text) -> Wire | None:
+        if not part.text.strip() and not self.own:
+            if part.text:
+                self.ledger.dropped(part.at, "a text of white space only is not accepted")
+            if part.cache is not None:
+                self.ledger.dropped(part.cache.at, "an empty text cannot be a cache breakpoint")
+            return None
+        wire = _text_block(part.text)
+        if part.citations and self.own:
+            wire["citations"] = [citation.raw for citation in part.citations]
+        elif part.citations:
+            self.ledger.dropped(f"{part.at}/annotations", "citations of another vendor cannot be given back")
+        return self._finished(wire, part.cache, part.ext)
+
+    def _image(self, part: Image) -> Wire:
+        if part.detail not in (None, "auto"):
+            self.ledger.dropped(f"{part.at}/detail", "the level of detail cannot be chosen")
+        wire: Wire = {"type": "image", "source": self._source(part.source, part.at)}
+        return self._finished(wire, part.cache, part.ext)
+
+    def _document(self, part: Document) -> Wire:
+        if self.own and part.ext.get("type") == "search_result":
+            wire: Wire = {"type": "search_result", "title": part.title}
+            if "content" not in part.ext:
+                wire["content"] = [_text_block(str(part.source))]
+            return self._finished(wire, part.cache, part.ext)
+        source = part.source
+        if isinstance(source, Inline) and source.media_type != _PDF:
+            source = self._text_of(source, part.at)
+        if self.own and part.ext.get("source/type") == "content":
+            written: Wire = {"type": "content", "content": part.source}
+            written |= {"content": part.ext["source/content"]} if "source/content" in part.ext else {}
+        elif isinstance(source, str):
+            written = {"type": "text", "media_type": "text/plain", "data": source}
+        else:
+            written = self._source(source, part.at)
+        wire = {"type": "document", "source": written}
+        if part.title is not None:
+            wire["title"] = part.title
+        return self._finished(wire, part.cache, part.ext)
+
+    def _text_of(self, source: Inline, at: str) -> str:
+        if not source.media_type.startswith("text/"):
+            raise refuse(at, f"this upstream takes PDF and text documents, not {source.media_type}")
+        if source.media_type != "text/plain":
+            self.ledger.approximated(at, f"{source.media_type} is sent as plain text")
+        try:
+            return base64.b64decode(source.data, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise refuse(at, f"the document is not base64 of UTF-8 text: {error}") from error
+
+    def _source(self, media: Media, at: str) -> Wire:
+        match media:
+            case Inline(media_type=media_type, data=data):
+                return {"type": "base64", "media_type": media_type, "data": data}
+            case Link(url=url):
+                return {"type": "url", "url": url}
+            case FileId(id=id):
+                if not self.own:
+                    raise refuse(at, "a file id of another vendor means nothing to this upstream; send the file itself")
+                return {"type": "file", "file_id": id}
+
+    def _thinking(self, part: Thinking) -> Wire | None:
+        opaque = part.opaque
+        if opaque is None or opaque.issuer != self.issuer:
+            if part.text or opaque is not None:
+                self.ledger.dropped(part.at, "only thinking that this upstream signed itself may be given back")
+            return None
+        match opaque.form:
+            case Form.SIGNATURE:
+                text = opaque.text or part.text
+                wire: Wire = {"type": "thinking", "thinking": text, "signature": opaque.payload}
+            case Form.REDACTED:
+                wire = {"type": "redacted_thinking", "data": opaque.payload}
+            case _:
+                self.ledger.dropped(part.at, "reasoning of this form cannot be given back")
+                return None
+        return self._finished(wire, None, part.ext)
+
+    def _arguments(self, call: ToolCall) -> object:
+        if not call.arguments.strip():
+            return {}
+        try:
+            return msgspec.json.decode(call.arguments, type=dict[str, object])
+        except (msgspec.MsgspecError, RecursionError):
+            self.ledger.approximated(call.at, "arguments that are not a JSON object are sent inside one")
+            return {"arguments": call.arguments}
+
+
+def as_content(blocks: list[Wire]) -> str | list[Wire]:
+    """A string where it says the same as the blocks."""
+    if len(blocks) == 1 and set(blocks[0]) == {"type", "text"} and isinstance(text := blocks[0]["text"], str):
+        return text
+    return blocks
+
+
+def _text_block(text: str) -> Wire:
+    return {"type": "text", "text": text}

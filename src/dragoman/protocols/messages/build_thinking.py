@@ -1,0 +1,157 @@
+"""The client's wishes about reasoning and a model's profile come in; `thinking` and the effort to send go out."""
+
+from msgspec import Struct
+
+from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import Profile, Target
+from dragoman.hub.request import Reasoning, Switch
+from dragoman.protocols.messages.build_content import Wire
+from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET
+
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 32768}
+_EFFORT_UP_TO = ((1024, "low"), (8192, "medium"), (24576, "high"))
+_USUAL_EFFORT = "high"  # what a model does that is told to think and not how hard
+_DISPLAYS = ("summarized", "omitted", "updates")
+
+
+class Thought(Struct, frozen=True):
+    """What is sent, and whether the model will think."""
+
+    thinking: Wire | None = None
+    effort: str | None = None
+    on: bool = False
+
+
+def plan_thinking(wish: Reasoning | None, target: Target, max_tokens: int, own: bool, ledger: Ledger) -> Thought:
+    if wish is None:
+        return Thought(on=target.profile.thinking_default)
+    return _Planner(wish, target, max_tokens, own, ledger).plan()
+
+
+class _Planner:
+    __slots__ = ("_accepted", "_budgets", "_efforts", "_ledger", "_max_tokens", "_own", "_profile", "_wish")
+
+    def __init__(self, wish: Reasoning, target: Target, max_tokens: int, own: bool, ledger: Ledger) -> None:
+        self._wish = wish
+        self._profile: Profile = target.profile
+        self._budgets = {**_BUDGETS, **target.budgets}
+        self._max_tokens = max_tokens
+        self._own = own
+        self._ledger = ledger
+        self._accepted = target.profile.thinking
+        self._efforts = tuple(effort for effort in EFFORTS if effort in target.profile.efforts)
+
+    def plan(self) -> Thought:
+        wish = self._wish
+        if wish.effort is not None and not self._own:
+            self._ledger.approximated(wish.at, "another vendor's effort is only like this one's")
+        match wish.switch:
+            case Switch.DISABLED:
+                return self._off(wish.switch_at, "disabled")
+            case Switch.BETWEEN_TOOLS:
+                return self._off(wish.switch_at, "between_tools")
+            case Switch.ENABLED:
+                return self._enabled()
+            case Switch.ADAPTIVE:
+                return self._adaptive(wish.switch_at)
+        if wish.effort == "none":
+            return self._off(wish.at, "disabled")
+        if wish.show is not None and wish.show != "omitted":
+            return self._adaptive(wish.show_at)
+        return self._by_effort()
+
+    def _off(self, at: str, asked: str) -> Thought:
+        profile = self._profile
+        off = asked if asked in self._accepted else profile.thinking_off
+        if off is None:
+            self._ledger.approximated(at, "this model always thinks; it is asked for as little as possible")
+            return Thought(None, self._effort() or self._clamped("low"), on=True)
+        if off != asked:
+            self._ledger.approximated(at, f"this model knows {off!r} instead of {asked!r}")
+        thinking: Wire | None = {"type": off} if off in self._accepted else None
+        return Thought(thinking, self._effort(profile.effort_cap_when_off), on=False)
+
+    def _enabled(self) -> Thought:
+        """A budget of its own; models without budgets are told an effort like it."""
+        wish = self._wish
+        if "enabled" in self._accepted:
+            budget = wish.budget or self._budgets[wish.effort or _USUAL_EFFORT]
+            return self._budgeted(budget, wish.budget_at or wish.at)
+        if "adaptive" not in self._accepted:
+            self._ledger.dropped(wish.switch_at, "this model does not think")
+            return Thought(effort=self._effort())
+        self._ledger.approximated(wish.budget_at or wish.switch_at, "this model takes an effort, not a budget")
+        effort = self._effort() if wish.effort else self._clamped(_effort_like(wish.budget))
+        return Thought(self._shown({"type": "adaptive"}), effort, on=True)
+
+    def _adaptive(self, at: str) -> Thought:
+        """Thinking as the model sees fit; older models get a budget."""
+        wish = self._wish
+        if not self._own:
+            self._ledger.approximated(at, "thoughts are shown as a summary")
+        if "adaptive" in self._accepted:
+            return Thought(self._shown({"type": "adaptive"}), self._effort(), on=True)
+        if "enabled" not in self._accepted:
+            self._ledger.dropped(at, "this model does not think")
+            return Thought(effort=self._effort())
+        if wish.effort is None and wish.switch is None:  # only a wish to see thoughts, and this model has none
+            self._ledger.dropped(at, "this model does not think unless told to")
+            return Thought()
+        self._ledger.approximated(at, "this model thinks with a budget")
+        return self._budgeted(self._budgets[wish.effort or _USUAL_EFFORT], at)
+
+    def _by_effort(self) -> Thought:
+        """An effort alone says how hard to work and switches nothing on, where the model has efforts."""
+        wish = self._wish
+        if self._efforts:
+            return Thought(None, self._effort(), on=self._profile.thinking_default)
+        if wish.effort is None:
+            return Thought(on=self._profile.thinking_default)
+        if "enabled" not in self._accepted:
+            self._ledger.dropped(wish.at, "this model has neither efforts nor thinking")
+            return Thought(on=self._profile.thinking_default)
+        return self._budgeted(self._budgets[wish.effort], wish.at)
+
+    def _budgeted(self, budget: int, at: str) -> Thought:
+        fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))
+        if fitting >= self._max_tokens:
+            self._ledger.dropped(at, f"thinking needs {MIN_BUDGET} tokens and max_tokens leaves no room for them")
+            return Thought(effort=self._effort())
+        if fitting != budget:
+            self._ledger.approximated(at, f"the budget of thoughts must be below max_tokens: {fitting} tokens")
+        return Thought(self._shown({"type": "enabled", "budget_tokens": fitting}), self._effort(), on=True)
+
+    def _shown(self, thinking: Wire) -> Wire:
+        show = self._wish.show
+        if show is None:
+            return thinking
+        return {**thinking, "display": show if show in _DISPLAYS else "summarized"}
+
+    def _effort(self, cap: str | None = None) -> str | None:
+        wish = self._wish
+        if wish.effort is None or wish.effort == "none":
+            return None
+        if not self._efforts and wish.budget is not None:
+            self._ledger.dropped(wish.at, "this model has no efforts")
+        effort = self._clamped(wish.effort)
+        if effort is not None and cap is not None and EFFORTS.index(effort) > EFFORTS.index(cap):
+            self._ledger.approximated(wish.at, f"without thinking this model's highest effort is {cap!r}")
+            return cap
+        if effort is not None and effort != wish.effort:
+            self._ledger.approximated(wish.at, f"the nearest effort of this model is {effort!r}")
+        return effort
+
+    def _clamped(self, effort: str) -> str | None:
+        if not self._efforts or effort in self._efforts:
+            return effort if self._efforts else None
+        if effort == "xhigh" and "max" in self._efforts:
+            return "max"
+        rank = EFFORTS.index(effort) if effort in EFFORTS else 0
+        lower = [known for known in self._efforts if EFFORTS.index(known) <= rank]
+        return lower[-1] if lower else self._efforts[0]
+
+
+def _effort_like(budget: int | None) -> str:
+    if budget is None:
+        return _USUAL_EFFORT
+    return next((effort for most, effort in _EFFORT_UP_TO if budget <= most), "xhigh")

@@ -1,0 +1,151 @@
+"""Hub tools and the choice among them come in; `tools`, `mcp_servers` and `tool_choice` go out."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from dragoman.hub.ext import restore
+from dragoman.hub.failure import refuse
+from dragoman.hub.profile import Profile
+from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
+from dragoman.protocols.messages.build_content import Wire, Writer
+from dragoman.protocols.messages.build_hosted import CARRIED, is_named, write_hosted, write_server
+from dragoman.protocols.messages.build_schema import object_root
+
+_CHOICES = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "any", Pick.NAMED: "tool"}
+
+
+class Offer(Struct):
+    """What a request offers the model to call."""
+
+    tools: list[Wire] = field(default_factory=list)
+    servers: list[Wire] = field(default_factory=list)
+    choice: Wire | None = None
+
+
+def write_tools(request: Request, profile: Profile, thinking: bool, writer: Writer) -> Offer:
+    choice = request.tool_choice
+    tools: Sequence[Tool] = request.tools if writer.own else _carried(request.tools, choice, writer)
+    if choice is not None:
+        tools, choice = _fitted(tools, choice, profile, thinking, writer)
+    offer = Offer()
+    searchable = any(isinstance(tool, Hosted) and tool.kind == "tool_search" for tool in tools)
+    for tool in tools:
+        match tool:
+            case Function():
+                offer.tools.append(_function(tool, searchable or writer.own, writer))
+            case Hosted(kind="mcp"):
+                offer.servers.append(write_server(tool, writer))
+                offer.tools += _toolsets(tool, tools, writer)
+            case Hosted():
+                offer.tools.append(write_hosted(tool, request, writer))
+            case Custom():
+                raise refuse(tool.at, "this upstream has no freeform tools")
+    _tell_unused_limit(request, tools, writer)
+    offer.choice = _choice(choice, request, bool(offer.tools))
+    return offer
+
+
+def _carried(tools: Sequence[Tool], choice: ToolChoice | None, writer: Writer) -> tuple[Tool, ...]:
+    """Without the hosted tools that this protocol has no equal of; the only tool, or a forced one, is a refusal."""
+    kept = tuple(tool for tool in tools if not isinstance(tool, Hosted) or tool.kind in CARRIED)
+    for tool in tools:
+        if not isinstance(tool, Hosted) or tool.kind in CARRIED:
+            continue
+        forced = choice is not None and choice.hosted == tool.kind
+        if forced or not kept:
+            raise refuse(tool.at, f"this upstream has no tool like {tool.kind!r}")
+        writer.ledger.dropped(tool.at, f"this upstream has no tool like {tool.kind!r}")
+    return kept
+
+
+def _fitted(
+    tools: Sequence[Tool], choice: ToolChoice, profile: Profile, thinking: bool, writer: Writer
+) -> tuple[Sequence[Tool], ToolChoice]:
+    """Tools and choice as the model allows them: a choice it cannot be forced to becomes a shorter list."""
+    if choice.allowed is not None:
+        writer.ledger.approximated(choice.at, "only the allowed tools are offered")
+        tools = [tool for tool in tools if _name(tool) in choice.allowed]
+    if choice.pick not in (Pick.REQUIRED, Pick.NAMED):
+        return tools, choice
+    if not tools:
+        raise refuse(choice.at, "a tool must be called, but none is offered")
+    if choice.pick is Pick.NAMED and not any(is_named(tool, choice) for tool in tools):
+        raise refuse(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
+    if profile.forced_choice and (profile.forced_choice_while_thinking or not thinking):
+        return tools, choice
+    if choice.pick is Pick.NAMED:
+        tools = [tool for tool in tools if is_named(tool, choice)]
+    writer.ledger.approximated(choice.at, "this model cannot be forced to call a tool; it is only offered")
+    return tools, ToolChoice(Pick.AUTO, choice.at)
+
+
+def _name(tool: Tool) -> str:
+    return tool.kind if isinstance(tool, Hosted) else tool.name
+
+
+def _function(tool: Function, may_defer: bool, writer: Writer) -> Wire:
+    wire: Wire = {"name": tool.name}
+    if tool.description is not None:
+        wire["description"] = tool.description
+    if writer.own and tool.parameters is not None:
+        wire["input_schema"] = tool.parameters
+    else:
+        wire["input_schema"] = object_root(
+            tool.parameters, lambda why: writer.ledger.approximated(f"{tool.at}/parameters", why)
+        )
+    if tool.strict:
+        wire["strict"] = True
+    if tool.deferred and may_defer:
+        wire["defer_loading"] = True
+    elif tool.deferred:
+        writer.ledger.approximated(f"{tool.at}/defer_loading", "without a search for tools it is offered at once")
+    writer.mark(wire, tool.cache)
+    if writer.own:
+        restore(wire, tool.ext)
+    return wire
+
+
+def _toolsets(server: Hosted, tools: Sequence[Tool], writer: Writer) -> list[Wire]:
+    """The toolset that switches a server on, unless the client wrote it itself."""
+    raw = server.raw if isinstance(server.raw, dict) else {}
+    written = any(
+        isinstance(tool, Hosted) and tool.kind == "mcp_toolset" and tool.server_name == server.server_name
+        for tool in tools
+    )
+    if writer.own and (written or "tool_configuration" in raw):
+        return []
+    toolset: Wire = {"type": "mcp_toolset", "mcp_server_name": _server_name(server)}
+    allowed = raw.get("allowed_tools")
+    if isinstance(allowed, list) and not writer.own:
+        toolset["default_config"] = {"enabled": False}
+        toolset["configs"] = {str(name): {"enabled": True} for name in allowed}
+    return [toolset]
+
+
+def _server_name(server: Hosted) -> str:
+    return server.server_name or "server"
+
+
+def _tell_unused_limit(request: Request, tools: Sequence[Tool], writer: Writer) -> None:
+    if request.max_tool_calls is None:
+        return
+    at = request.pointer("max_tool_calls")
+    if any(isinstance(tool, Hosted) and tool.kind == "web_search" for tool in tools):
+        writer.ledger.approximated(at, "the limit holds for each search tool on its own")
+    else:
+        writer.ledger.dropped(at, "only searches can be limited")
+
+
+def _choice(choice: ToolChoice | None, request: Request, offered: bool) -> Wire | None:
+    if not offered:
+        return None
+    forbid = request.parallel is False
+    if choice is None:
+        return {"type": "auto", "disable_parallel_tool_use": True} if forbid else None
+    wire: Wire = {"type": _CHOICES[choice.pick]}
+    if choice.pick is Pick.NAMED:
+        wire["name"] = choice.name or choice.hosted
+    if forbid and choice.pick is not Pick.NONE:
+        wire["disable_parallel_tool_use"] = True
+    return wire

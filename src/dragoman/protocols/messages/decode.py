@@ -1,0 +1,244 @@
+"""What a Messages upstream answers, as frames of a stream or as a whole body, comes in; hub events go out."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.sse import Broken, Frame
+from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Issuer
+from dragoman.hub.usage import Usage
+from dragoman.protocols.messages.blocks import Blocks
+from dragoman.protocols.messages.errors import failure_of
+from dragoman.protocols.messages.wire import (
+    REPLY_TIERS,
+    STOPS,
+    Counts,
+    Message,
+    StopDetails,
+    StreamEvent,
+)
+
+
+class _Kind(msgspec.Struct):
+    type: str = ""
+
+
+_event = msgspec.json.Decoder(StreamEvent)
+_kind = msgspec.json.Decoder(_Kind)
+_message = msgspec.json.Decoder(Message)
+
+_BEFORE, _DURING, _STOPPED, _OVER = range(4)  # of message_start, of the blocks, after the stop reason, after the end
+
+
+class Decoder:
+    """Reads a stream; also watches streams that pass through."""
+
+    __slots__ = ("_blocks", "_ending", "_ledger", "_phase", "_steps", "_totals")
+
+    def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._blocks = Blocks(issuer, ledger)
+        self._totals = _Totals()
+        self._ending: Ended | None = None
+        self._phase = _BEFORE
+        self._steps: dict[str, Callable[[StreamEvent], Sequence[Event]]] = {
+            "message_start": self._start,
+            "content_block_start": self._open,
+            "content_block_delta": self._change,
+            "content_block_stop": self._close,
+            "message_delta": self._stop,
+            "message_stop": self._end,
+            "error": self._fail,
+        }
+
+    def feed(self, item: object) -> Sequence[Event]:
+        if self._phase == _OVER:
+            return ()
+        if not isinstance(item, Frame):
+            why = item.why if isinstance(item, Broken) else "not a frame"
+            return self._failed(Failure(Kind.CORRUPT, f"the upstream's stream cannot be read: {why}"))
+        try:
+            event = _event.decode(item.data)
+        except (msgspec.MsgspecError, RecursionError):
+            return self._reread(item.data)
+        try:
+            return self._take(event)
+        except RecursionError:
+            return self._failed(Failure(Kind.CORRUPT, "the upstream sent an event that nests too deeply"))
+
+    def finish(self) -> Sequence[Event]:
+        if self._phase == _OVER:
+            return ()
+        return self._failed(Failure(Kind.TRUNCATED, "the upstream's stream ended without message_stop"))
+
+    def _take(self, event: StreamEvent) -> Sequence[Event]:
+        step = self._steps.get(event.type)
+        if step is not None:
+            return step(event)
+        if event.error is not None:
+            return self._fail(event)
+        return ()
+
+    def _reread(self, data: bytes) -> Sequence[Event]:
+        """An event of a known type must parse; one that we do not know may have any shape."""
+        if data.strip() in (b"[DONE]", b""):
+            return ()
+        mended = mend_surrogates(data)
+        try:
+            if _kind.decode(mended).type not in self._steps:
+                return ()
+            return self._take(_event.decode(mended))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            return self._failed(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
+
+    def _start(self, event: StreamEvent) -> Sequence[Event]:
+        if self._phase != _BEFORE:
+            return ()
+        self._phase = _DURING
+        head = event.message
+        if head is None:
+            return (Started("", ""),)
+        self._totals.merge(head.usage)
+        return (Started(head.id, head.model, self._totals.usage()),)
+
+    def _open(self, event: StreamEvent) -> Sequence[Event]:
+        begun = self._begin()
+        if self._phase == _STOPPED or event.content_block is None:
+            return begun
+        return [*begun, *self._blocks.open(event.index, event.content_block)]
+
+    def _change(self, event: StreamEvent) -> Sequence[Event]:
+        if self._phase != _DURING or event.delta is None:
+            return ()
+        return self._blocks.change(event.index, event.delta)
+
+    def _close(self, event: StreamEvent) -> Sequence[Event]:
+        return self._blocks.close(event.index)
+
+    def _stop(self, event: StreamEvent) -> Sequence[Event]:
+        begun = self._begin()
+        self._totals.merge(event.usage)
+        change = event.delta
+        if change is None or change.stop_reason is None:
+            return begun
+        self._phase = _STOPPED
+        closed = self._blocks.close_all()
+        self._ending = _ending(
+            change.stop_reason, change.stop_sequence, change.stop_details, self._blocks.calls, self._ledger
+        )
+        used = self._totals.usage()
+        return [*begun, *closed, *([Used(used)] if used else [])]
+
+    def _end(self, event: StreamEvent) -> Sequence[Event]:
+        begun = self._begin()
+        closed = self._blocks.close_all()
+        self._phase = _OVER
+        ending = self._ending or _ending(None, None, None, self._blocks.calls, self._ledger)
+        return [*begun, *closed, ending]
+
+    def _fail(self, event: StreamEvent) -> Sequence[Event]:
+        return self._failed(failure_of(event.error))
+
+    def _begin(self) -> Sequence[Event]:
+        if self._phase != _BEFORE:
+            return ()
+        self._phase = _DURING
+        return (Started("", ""),)
+
+    def _failed(self, failure: Failure) -> Sequence[Event]:
+        self._phase = _OVER
+        return (Failed(failure),)
+
+
+def _ending(
+    reason: str | None, sequence: str | None, details: StopDetails | None, calls: bool, ledger: Ledger
+) -> Ended:
+    """The end, mended where the reason and the blocks disagree: a client runs tools by the reason."""
+    stop = STOPS.get(reason or "end_turn")
+    if stop is None:
+        ledger.approximated("/stop_reason", f"{reason!r} is told as a natural end")
+        stop = Stop.END
+    if stop is Stop.TOOL and not calls:
+        stop = Stop.END
+    elif stop is Stop.END and calls:
+        stop = Stop.TOOL
+    if details is None:
+        return Ended(stop, sequence)
+    return Ended(stop, sequence, details.category, details.explanation)
+
+
+class _Totals:
+    """Cumulative counts: each report replaces what it names and keeps the rest."""
+
+    __slots__ = ("_counts", "_seen")
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+        self._seen = False
+
+    def merge(self, report: Counts | None) -> None:
+        if report is None:
+            return
+        self._seen = True
+        for name in Counts.__struct_fields__:
+            value = getattr(report, name)
+            if value is not None:
+                setattr(self._counts, name, value)
+
+    def usage(self) -> Usage | None:
+        if not self._seen:
+            return None
+        counts = self._counts
+        read = counts.cache_read_input_tokens or 0
+        written = counts.cache_creation_input_tokens or 0
+        kept_long = counts.cache_creation.ephemeral_1h_input_tokens if counts.cache_creation else None
+        thought = counts.output_tokens_details.thinking_tokens if counts.output_tokens_details else None
+        searches = counts.server_tool_use.web_search_requests if counts.server_tool_use else None
+        return Usage(
+            input=(counts.input_tokens or 0) + read + written,
+            output=counts.output_tokens or 0,
+            cache_read=read,
+            cache_write=written,
+            cache_write_1h=kept_long or 0,
+            reasoning=thought or 0,
+            web_searches=searches or 0,
+            service_tier=REPLY_TIERS.get(counts.service_tier) if counts.service_tier else None,
+        )
+
+
+def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+    """The events that a whole reply tells; an error body under a good status is a failure too."""
+    try:
+        message = _decode_message(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {error}"))]
+    if message.error is not None or message.type == "error":
+        return [Failed(failure_of(message.error))]
+    if message.type != "message" and not message.content:
+        return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not a message"))]
+    totals = _Totals()
+    totals.merge(message.usage)
+    usage = totals.usage()
+    blocks = Blocks(issuer, ledger)
+    events: list[Event] = [Started(message.id, message.model, usage)]
+    for index, block in enumerate(message.content):
+        events += blocks.open(index, block)
+        events += blocks.close(index)
+    events += blocks.close_all()
+    if usage is not None:
+        events.append(Used(usage))
+    events.append(_ending(message.stop_reason, message.stop_sequence, message.stop_details, blocks.calls, ledger))
+    return events
+
+
+def _decode_message(body: bytes) -> Message:
+    try:
+        return _message.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return _message.decode(mend_surrogates(body))

@@ -1,0 +1,317 @@
+"""Hub events come in; Server-sent events of a Messages stream, or one whole message, go out."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dragoman.framing.sse import frame
+from dragoman.hub.events import (
+    CallBlock,
+    Cited,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    RefusalBlock,
+    Sealed,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Opaque, seal
+from dragoman.hub.ports import Asked
+from dragoman.hub.reply import Piece, Reply, collect
+from dragoman.hub.request import Citation
+from dragoman.hub.usage import Usage
+from dragoman.protocols.messages.errors import error_frame
+from dragoman.protocols.messages.wire import STOP_REASONS, TIERS_IN_REPLIES
+
+_encode = msgspec.json.encode
+_END_OF_DELTA = b"}}\n\n"
+
+# Where the words of a delta stand, by the kind of the block.
+_TEXT = b'{"type":"text_delta","text":'
+_THINKING = b'{"type":"thinking_delta","thinking":'
+_ARGUMENTS = b'{"type":"input_json_delta","partial_json":'
+
+Wire = dict[str, object]
+
+
+class Encoder:
+    """Writes a stream. Blocks come one after the other; each is written from its first words on."""
+
+    __slots__ = ("_asked", "_calls", "_index", "_ledger", "_opaque", "_open", "_prefix", "_refused", "_start", "_usage")
+
+    def __init__(self, asked: Asked, ledger: Ledger) -> None:
+        self._asked = asked
+        self._ledger = ledger
+        self._index = 0
+        self._start: Wire | None = None  # of a block that has said nothing yet
+        self._open = False
+        self._prefix = b""  # of a delta of the open block, up to its words
+        self._opaque: Opaque | None = None
+        self._usage: Usage | None = None
+        self._calls = False
+        self._refused = False
+
+    def feed(self, event: Event) -> Sequence[bytes]:
+        match event:
+            case Delta(text=text):
+                if not text:
+                    return ()
+                delta = self._prefix + _encode(text) + _END_OF_DELTA
+                return (delta,) if self._open else (self._begin(), delta)
+            case Opened(what=what):
+                return self._opened(what)
+            case Closed():
+                return self._closed()
+            case Sealed(opaque=opaque):
+                self._opaque = opaque
+                return ()
+            case Cited(citation=citation):
+                return self._cited(citation)
+            case Started():
+                return self._started(event)
+            case Used(usage=usage):
+                self._usage = usage
+                return ()
+            case Ended():
+                return self._ended(event)
+            case Failed(failure=failure):
+                return (error_frame(failure),)
+
+    def finish(self) -> Sequence[bytes]:
+        return ()
+
+    def _started(self, started: Started) -> Sequence[bytes]:
+        self._usage = started.usage
+        message = {**_envelope(started.id, self._asked), "usage": _usage(started.usage)}
+        return (_event("message_start", message=message),)
+
+    def _opened(self, what: object) -> Sequence[bytes]:
+        self._opaque = None
+        match what:
+            case TextBlock() | RefusalBlock():
+                self._refused |= isinstance(what, RefusalBlock)
+                self._await(_text_block(""), _TEXT)
+            case ThinkingBlock():
+                self._await({"type": "thinking", "thinking": "", "signature": ""}, _THINKING)
+            case CallBlock(id=id, name=name):
+                self._calls = True
+                self._await({"type": "tool_use", "id": id, "name": name, "input": {}}, _ARGUMENTS)
+                return (self._begin(),)
+            case HostedBlock():
+                return self._hosted(what)
+        return ()
+
+    def _await(self, start: Wire, delta: bytes) -> None:
+        self._start = start
+        self._prefix = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b' % (
+            self._index,
+            delta,
+        )
+
+    def _begin(self) -> bytes:
+        self._open = True
+        return _event("content_block_start", index=self._index, content_block=self._start)
+
+    def _closed(self) -> Sequence[bytes]:
+        out: list[bytes] = []
+        opaque = self._opaque
+        if opaque is not None:
+            sealed = seal(opaque)
+            if self._open:
+                out.append(self._delta({"type": "signature_delta", "signature": sealed}))
+            else:  # nothing to show: the slot for opaque thinking alone
+                self._start = {"type": "redacted_thinking", "data": sealed}
+                out.append(self._begin())
+        if self._open:
+            out.append(_event("content_block_stop", index=self._index))
+            self._index += 1
+        self._open = False
+        self._start = None
+        return out
+
+    def _cited(self, citation: Citation) -> Sequence[bytes]:
+        record = _citation(citation, f"/content/{self._index}", self._ledger)
+        if record is None:
+            return ()
+        begin = () if self._open else (self._begin(),)
+        return (*begin, self._delta({"type": "citations_delta", "citation": record}))
+
+    def _hosted(self, hosted: HostedBlock) -> Sequence[bytes]:
+        out: list[bytes] = []
+        for block in _hosted_blocks(hosted, self._asked, f"/content/{self._index}", self._ledger):
+            given = block.get("input")
+            self._start = {**block, "input": {}} if given else block
+            out.append(self._begin())
+            if given:
+                out.append(self._delta({"type": "input_json_delta", "partial_json": _encode(given).decode()}))
+            out += self._closed()
+        return out
+
+    def _delta(self, delta: Wire) -> bytes:
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+    def _ended(self, ended: Ended) -> Sequence[bytes]:
+        delta = _ending(ended, self._calls, self._refused)
+        return (_event("message_delta", delta=delta, usage=_usage(self._usage)), _event("message_stop"))
+
+
+def encode_whole(events: Iterable[Event], asked: Asked, ledger: Ledger) -> bytes:
+    """The whole message; raises Refused where the reply failed or cannot be said."""
+    reply = collect(events)
+    if isinstance(reply.end, Failed):
+        raise Refused(reply.end.failure)
+    content: list[Wire] = []
+    for piece in reply.pieces:
+        content += _blocks(piece, reply, asked, f"/content/{len(content)}", ledger)
+    calls = any(isinstance(piece.what, CallBlock) for piece in reply.pieces)
+    refused = any(isinstance(piece.what, RefusalBlock) for piece in reply.pieces)
+    message = {
+        **_envelope(reply.id, asked),
+        "content": content,
+        **_ending(reply.end, calls, refused),
+        "usage": _usage(reply.usage),
+    }
+    return _encode(message)
+
+
+def _blocks(piece: Piece, reply: Reply, asked: Asked, at: str, ledger: Ledger) -> list[Wire]:
+    match piece.what:
+        case TextBlock() | RefusalBlock():
+            records = [_citation(citation, at, ledger) for citation in piece.citations]
+            citations = [record for record in records if record is not None]
+            if not piece.text and not citations:
+                return []
+            return [{**_text_block(piece.text), "citations": citations} if citations else _text_block(piece.text)]
+        case ThinkingBlock():
+            return _thinking(piece)
+        case CallBlock(id=id, name=name):
+            return _call(id, name, piece.text, reply, at, ledger)
+        case HostedBlock() as hosted:
+            return _hosted_blocks(hosted, asked, at, ledger)
+
+
+def _thinking(piece: Piece) -> list[Wire]:
+    signature = seal(piece.opaque) if piece.opaque is not None else ""
+    if piece.text:
+        return [{"type": "thinking", "thinking": piece.text, "signature": signature}]
+    return [{"type": "redacted_thinking", "data": signature}] if signature else []
+
+
+def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Ledger) -> list[Wire]:
+    try:
+        input = msgspec.json.decode(arguments, type=dict[str, object]) if arguments.strip() else {}
+    except (msgspec.MsgspecError, RecursionError):
+        if isinstance(reply.end, Ended) and reply.end.stop in (Stop.LENGTH, Stop.CONTEXT_FULL):
+            ledger.dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
+            return []
+        raise Refused(
+            Failure(Kind.CORRUPT, f"the model called {name!r} with input that is not a JSON object")
+        ) from None
+    return [{"type": "tool_use", "id": id, "name": name, "input": input}]
+
+
+def _hosted_blocks(hosted: HostedBlock, asked: Asked, at: str, ledger: Ledger) -> list[Wire]:
+    """What a vendor-run tool did, as use and result."""
+    if isinstance(hosted.raw, list) and all(_is_block(item) for item in hosted.raw):
+        return list(hosted.raw)
+    if hosted.kind != "web_search":
+        ledger.dropped(at, f"what {hosted.kind!r} did has no equal in Messages")
+        return []
+    ledger.approximated(at, "search results carry no encrypted content")
+    id = hosted.id if hosted.id.startswith("srvtoolu_") else asked.mint("srvtoolu_")
+    use: Wire = {"type": "server_tool_use", "id": id, "name": "web_search", "input": hosted.input}
+    found = [
+        {"type": "web_search_result", "url": hit.url or "", "title": hit.title or "", "encrypted_content": ""}
+        for hit in hosted.results or ()
+    ]
+    return [use, {"type": "web_search_tool_result", "tool_use_id": id, "content": found}]
+
+
+def _is_block(item: object) -> bool:
+    kind = item.get("type") if isinstance(item, dict) else None
+    return isinstance(kind, str) and kind.endswith(("_tool_use", "_tool_result"))
+
+
+def _citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
+    raw = citation.raw
+    if isinstance(raw, dict) and str(raw.get("type")).endswith("_location"):
+        return raw
+    if citation.url is None:
+        ledger.dropped(f"{at}/citations", "Messages cites web pages only by their address")
+        return None
+    ledger.approximated(f"{at}/citations", "a citation belongs to its whole block and carries no encrypted index")
+    return {
+        "type": "web_search_result_location",
+        "url": citation.url,
+        "title": citation.title,
+        "encrypted_index": "",
+        "cited_text": citation.quoted or "",
+    }
+
+
+def _envelope(id: str, asked: Asked) -> Wire:
+    return {
+        "id": id if id.startswith("msg_") else asked.mint("msg_"),
+        "type": "message",
+        "role": "assistant",
+        "model": asked.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _ending(ended: Ended, calls: bool, refused: bool) -> Wire:
+    stop = ended.stop
+    if refused:
+        stop = Stop.FILTERED
+    elif stop is Stop.END and calls:
+        stop = Stop.TOOL
+    elif stop is Stop.TOOL and not calls:
+        stop = Stop.END
+    ending: Wire = {"stop_reason": STOP_REASONS[stop], "stop_sequence": ended.sequence}
+    if ended.category is not None or ended.explanation is not None:
+        ending["stop_details"] = {"type": "refusal", "category": ended.category, "explanation": ended.explanation}
+    return ending
+
+
+def _usage(usage: Usage | None) -> Wire:
+    """Counts are never absent: some clients refuse a message without them."""
+    usage = usage or Usage()
+    counts: Wire = {
+        "input_tokens": usage.fresh,
+        "cache_creation_input_tokens": usage.cache_write,
+        "cache_read_input_tokens": usage.cache_read,
+        "output_tokens": usage.output,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning},
+    }
+    if usage.cache_write_1h:
+        short = usage.cache_write - usage.cache_write_1h
+        counts["cache_creation"] = {
+            "ephemeral_5m_input_tokens": short,
+            "ephemeral_1h_input_tokens": usage.cache_write_1h,
+        }
+    if usage.web_searches:
+        counts["server_tool_use"] = {"web_search_requests": usage.web_searches, "web_fetch_requests": 0}
+    tier = TIERS_IN_REPLIES.get(usage.service_tier or "")
+    if tier is not None:
+        counts["service_tier"] = tier
+    return counts
+
+
+def _text_block(text: str) -> Wire:
+    return {"type": "text", "text": text}
+
+
+def _event(kind: str, **fields: object) -> bytes:
+    return frame(_encode({"type": kind, **fields}), kind.encode())

@@ -1,0 +1,199 @@
+"""Anthropic's error bodies: an answer or an error event comes in as a Failure, a Failure goes out as body or event."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from dragoman.framing.sse import frame
+from dragoman.hub.events import Started
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.ports import Rendered
+from dragoman.protocols.messages.wire import Fault
+
+_SHOWN = 300
+_TOO_LONG = "prompt is too long"
+
+_RENDERED: dict[Kind, tuple[int, str]] = {
+    Kind.BAD_REQUEST: (400, "invalid_request_error"),
+    Kind.TOO_LARGE: (413, "request_too_large"),
+    Kind.AUTH: (401, "authentication_error"),
+    Kind.CREDENTIAL: (502, "api_error"),  # a 401 would send the client looking for a fault in its own key
+    Kind.FORBIDDEN: (403, "permission_error"),
+    Kind.NOT_FOUND: (404, "not_found_error"),
+    Kind.CONFLICT: (409, "conflict_error"),
+    Kind.QUOTA: (402, "billing_error"),
+    Kind.RATE_LIMITED: (429, "rate_limit_error"),
+    Kind.OVERLOADED: (529, "overloaded_error"),
+    Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error"),
+    Kind.REFUSED: (400, "invalid_request_error"),
+    Kind.TIMEOUT: (504, "timeout_error"),
+    Kind.TRUNCATED: (502, "api_error"),
+    Kind.CORRUPT: (502, "api_error"),
+    Kind.LOST: (502, "api_error"),
+    Kind.UPSTREAM: (502, "api_error"),
+    Kind.BUG: (500, "api_error"),
+}
+
+_BY_TYPE = {
+    "invalid_request_error": Kind.BAD_REQUEST,
+    "authentication_error": Kind.CREDENTIAL,
+    "billing_error": Kind.QUOTA,
+    "insufficient_quota": Kind.QUOTA,
+    "permission_error": Kind.FORBIDDEN,
+    "not_found_error": Kind.NOT_FOUND,
+    "conflict_error": Kind.CONFLICT,
+    "request_too_large": Kind.TOO_LARGE,
+    "rate_limit_error": Kind.RATE_LIMITED,
+    "overloaded_error": Kind.OVERLOADED,
+    "timeout_error": Kind.TIMEOUT,
+    "api_error": Kind.UPSTREAM,
+}
+
+_BY_STATUS = {
+    401: Kind.CREDENTIAL,
+    402: Kind.QUOTA,
+    403: Kind.FORBIDDEN,
+    404: Kind.NOT_FOUND,
+    408: Kind.TIMEOUT,
+    409: Kind.CONFLICT,
+    413: Kind.TOO_LARGE,
+    429: Kind.RATE_LIMITED,
+    503: Kind.OVERLOADED,
+    504: Kind.TIMEOUT,
+    529: Kind.OVERLOADED,
+}
+
+_ANY_CASE = re.IGNORECASE
+_CONTEXT = re.compile(r"prompt is too long|exceeds? (the )?(context|model)|context (length|window|limit)", _ANY_CASE)
+_NO_CREDIT = re.compile(r"credit balance is too low|usage limits?\b.*\breached", _ANY_CASE)
+_BAD_TOKEN = re.compile(
+    r"\b(token|api[ -]?key)\b.*\b(invalid|expired|revoked|malformed)\b|\binvalid\b.*\b(token|key)\b", _ANY_CASE
+)
+_SECRET = re.compile(r"\b(?:sk|ksk|gho|ghu|ghp)[-_][\w*.-]{6,}|\bBearer\s+[^\s\"',]+|\beyJ[\w-]+\.[\w.-]+", _ANY_CASE)
+_TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", _ANY_CASE | re.DOTALL)
+
+
+class _Body(msgspec.Struct):
+    error: Fault | str | None = None
+    message: str | None = None
+    detail: msgspec.Raw | None = None
+
+
+_body = msgspec.json.Decoder(_Body)
+
+
+def render(failure: Failure, request_id: str) -> Rendered:
+    """The error body and the status that the official SDK maps to the right exception."""
+    status = _RENDERED[failure.kind][0]
+    if failure.kind is Kind.UPSTREAM and failure.status == 500:
+        status = 500
+    body = {**_error(failure), "request_id": request_id}
+    return Rendered(status, msgspec.json.encode(body))
+
+
+def error_frame(failure: Failure) -> bytes:
+    """The event that stands in place of the end of a stream."""
+    return frame(msgspec.json.encode(_error(failure)), b"error")
+
+
+def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
+    """What a passthrough stream still needs when it ended without its terminal event."""
+    return error_frame(failure)
+
+
+def _error(failure: Failure) -> dict[str, object]:
+    error: dict[str, object] = {"type": _RENDERED[failure.kind][1], "message": _message(failure)}
+    if failure.detail is not None:
+        error["details"] = failure.detail
+    elif failure.code is not None:
+        error["details"] = {"error_code": failure.code}
+    return {"type": "error", "error": error}
+
+
+def _message(failure: Failure) -> str:
+    if failure.kind is Kind.CONTEXT_TOO_LONG and not failure.message.lower().startswith(_TOO_LONG):
+        return f"{_TOO_LONG}: {failure.message}"  # clients compact the conversation when they read these words
+    if failure.at and failure.at not in failure.message:
+        return f"{failure.at.strip('/').replace('/', '.')}: {failure.message}"
+    return failure.message
+
+
+def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+    """An upstream's error answer."""
+    fault = _fault(body)
+    message = _clean(fault.message or "") or _describe(status, body)
+    return Failure(
+        kind=_kind(fault, status),
+        message=message,
+        status=status,
+        code=_code(fault),
+        retry_after=_retry_after(headers),
+        detail=fault.details,
+    )
+
+
+def failure_of(fault: Fault | str | None) -> Failure:
+    """The failure that an error event, or an error body under a good status, tells."""
+    if not isinstance(fault, Fault):
+        fault = Fault(message=fault)
+    kind = _kind(fault, None)
+    message = _clean(fault.message or "") or "the upstream reported an error without a message"
+    return Failure(kind=kind, message=message, code=_code(fault), detail=fault.details)
+
+
+def _fault(body: bytes) -> Fault:
+    try:
+        answer = _body.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return Fault()
+    if isinstance(answer.error, Fault):
+        return answer.error
+    return Fault(message=answer.error or answer.message or (bytes(answer.detail).decode() if answer.detail else None))
+
+
+def _code(fault: Fault) -> str | None:
+    return None if fault.code is None else str(fault.code)
+
+
+def _kind(fault: Fault, status: int | None) -> Kind:
+    message = fault.message or ""
+    kind = _BY_TYPE.get(fault.type or "") or _BY_TYPE.get(_code(fault) or "")
+    if kind is None:
+        kind = _kind_by_status(status)
+    if kind is Kind.BAD_REQUEST:
+        if fault.code == "context_length_exceeded" or _CONTEXT.search(message):
+            return Kind.CONTEXT_TOO_LONG
+        return Kind.QUOTA if _NO_CREDIT.search(message) else kind
+    if kind is Kind.FORBIDDEN and _BAD_TOKEN.search(message):
+        return Kind.CREDENTIAL
+    return kind
+
+
+def _kind_by_status(status: int | None) -> Kind:
+    if status is None:
+        return Kind.UPSTREAM
+    known = _BY_STATUS.get(status)
+    return known or (Kind.UPSTREAM if status >= 500 else Kind.BAD_REQUEST)
+
+
+def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
+    for name, unit in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) * unit
+        except (KeyError, ValueError):
+            continue
+        if 0 <= seconds < 1e9:
+            return seconds
+    return None
+
+
+def _describe(status: int, body: bytes) -> str:
+    text = _clean(_TAG.sub(" ", body[:20_000].decode(errors="replace")))
+    return f"the upstream answered {status}: {text}" if text else f"the upstream answered {status} without a message"
+
+
+def _clean(text: str) -> str:
+    """One line without secrets, not too long."""
+    text = _SECRET.sub("[hidden]", " ".join(text.split()))
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

@@ -1,0 +1,188 @@
+"""The body of a Messages request comes in; a hub request goes out, with every unread field in some `ext`."""
+
+import msgspec
+
+from dragoman.framing.fields import BadField, Fields
+from dragoman.framing.jsontext import mend_surrogates
+from dragoman.hub.failure import Failure, Kind, Refused, refuse
+from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import EFFORTS
+from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Role, Shape, Switch, Turn
+from dragoman.protocols.messages.parse_content import parse_content, unread
+from dragoman.protocols.messages.parse_tools import parse_choice, parse_tools
+from dragoman.protocols.messages.wire import NAME
+
+_ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
+_SWITCHES = {switch.value: switch for switch in Switch}
+_object = msgspec.json.Decoder(dict[str, Json])
+
+# What a client of ours writes and the hub's name for it, where nothing but the name differs.
+_NAMES = {
+    "tools": "tools",
+    "tool_choice": "tool_choice",
+    "max_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "stop_sequences": "stop",
+    "service_tier": "service_tier",
+    "stream": "stream",
+    "thinking": "reasoning",
+}
+
+
+def parse(body: bytes, ledger: Ledger) -> Request:
+    raw = _decode(body)
+    try:
+        return _request(Fields(raw), raw)
+    except BadField as bad:
+        raise Refused(Failure(Kind.BAD_REQUEST, bad.message, at=bad.at)) from bad
+
+
+def _decode(body: bytes) -> dict[str, Json]:
+    try:
+        return _object.decode(body)
+    except msgspec.ValidationError as error:
+        raise refuse("", "the body must be a JSON object") from error
+    except msgspec.DecodeError as error:
+        mended = mend_surrogates(body)
+        if mended == body:
+            raise refuse("", f"the body is not valid JSON: {error}") from error
+        return _decode(mended)
+    except RecursionError as error:
+        raise refuse("", "the body nests too deeply") from error
+
+
+def _request(top: Fields, raw: dict[str, Json]) -> Request:
+    _refuse_server_state(top)
+    model = top.need_text("model")
+    max_tokens = _max_tokens(top)
+    turns = _turns(top)
+    tools = parse_tools(top)
+    choice, parallel = parse_choice(top, tools)
+    output = top.obj("output_config")
+    thinking = top.obj("thinking")
+    metadata = top.obj("metadata")
+    reasoning, kept = _reasoning(thinking, output)
+    format, format_fields = _format(top, output)
+    return Request(
+        protocol=NAME,
+        model=model,
+        turns=turns,
+        tools=tools,
+        tool_choice=choice,
+        parallel=parallel,
+        max_tokens=max_tokens,
+        temperature=top.number("temperature"),
+        top_p=top.number("top_p"),
+        top_k=top.integer("top_k"),
+        stop=_stop(top),
+        reasoning=reasoning,
+        format=format,
+        user=metadata.text("user_id") if metadata is not None else None,
+        service_tier="default" if top.text("service_tier") == "standard_only" else None,
+        stream=top.flag("stream", False),
+        where=_where(top, format),
+        ext={**kept, **_kept(top), **unread(top, output, thinking, metadata, format_fields)},
+        raw=raw,
+    )
+
+
+def _refuse_server_state(top: Fields) -> None:
+    if top.has("thread"):
+        detail: dict[str, object] = {"error_code": "thread_unsupported_request"}
+        message = "threads are not kept here; send the whole conversation without `thread`"
+        raise Refused(Failure(Kind.BAD_REQUEST, message, at="/thread", detail=detail))
+    container = top.raw("container")
+    named = container.get("id") if isinstance(container, dict) else container
+    if named is not None:
+        raise refuse("/container", "containers are kept by the vendor that made them and cannot be used here")
+
+
+def _max_tokens(top: Fields) -> int:
+    value = top.integer("max_tokens")
+    if value is None:
+        raise BadField("/max_tokens", "is required")
+    if value < 0:
+        raise top.bad("max_tokens", "must not be negative")
+    return value
+
+
+def _turns(top: Fields) -> tuple[Turn, ...]:
+    turns: list[Turn] = []
+    system = top.text_or_objects("system")
+    if system:
+        turns.append(Turn(Role.SYSTEM, parse_content(system, "/system"), "/system"))
+    for message in top.need_objects("messages"):
+        role = message.one_of("role", _ROLES)
+        content = message.text_or_objects("content")
+        if role is None or content is None:
+            raise BadField(message.pointer("role" if role is None else "content"), "is required")
+        parts = parse_content(content, message.pointer("content"))
+        turns.append(Turn(_ROLES[role], parts, message.at, unread(message)))
+    return tuple(turns)
+
+
+def _stop(top: Fields) -> tuple[str, ...]:
+    stops = top.items("stop_sequences") or []
+    if not all(isinstance(stop, str) for stop in stops):
+        raise top.bad("stop_sequences", "must be an array of strings")
+    return tuple(str(stop) for stop in stops)
+
+
+def _reasoning(thinking: Fields | None, output: Fields | None) -> tuple[Reasoning | None, Ext]:
+    """How the model is asked to think, and what of it only this protocol knows."""
+    kept: Ext = {}
+    effort = output.text("effort") if output is not None else None
+    if effort is not None and effort not in EFFORTS:
+        kept["output_config/effort"] = effort
+        effort = None
+    kind = thinking.need_text("type") if thinking is not None else None
+    if thinking is None or kind not in _SWITCHES:
+        if kind is not None:
+            kept["thinking/type"] = kind
+        return (Reasoning("/output_config/effort", effort) if effort else None), kept
+    return (
+        Reasoning(
+            at="/output_config/effort" if effort else "/thinking",
+            effort=effort,
+            budget=thinking.integer("budget_tokens"),
+            budget_at="/thinking/budget_tokens",
+            switch=_SWITCHES[kind],
+            switch_at="/thinking",
+            show=thinking.text("display"),
+            show_at="/thinking/display",
+        ),
+        kept,
+    )
+
+
+def _format(top: Fields, output: Fields | None) -> tuple[Format | None, Fields | None]:
+    for holder, key in ((output, "format"), (top, "output_format")):  # the second is its older place
+        if holder is None or not holder.has(key):
+            continue
+        format = holder.need_obj(key)
+        if format.need_text("type") != "json_schema":
+            raise format.bad("type", 'must be "json_schema"')
+        format.need_obj("schema")
+        return Format(Shape.SCHEMA, format.at, schema=format.raw("schema")), format
+    return None, None
+
+
+def _kept(top: Fields) -> Ext:
+    """Values that the hub has no word for; the protocol's own defaults are not worth keeping."""
+    kept: Ext = {}
+    for key, usual in (("service_tier", ("auto", "standard_only")), ("speed", ("standard",)), ("container", ())):
+        value = top.raw(key)
+        if value is not None and value not in usual:
+            kept[key] = value
+    return kept
+
+
+def _where(top: Fields, format: Format | None) -> dict[str, str]:
+    where = {hub: top.pointer(key) for key, hub in _NAMES.items() if top.has(key)}
+    where["parallel"] = "/tool_choice/disable_parallel_tool_use"
+    where["user"] = "/metadata/user_id"
+    if format is not None:
+        where["format"] = format.at
+    return where

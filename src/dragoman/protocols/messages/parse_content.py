@@ -1,0 +1,217 @@
+"""Content blocks of a request come in; hub parts go out, and what is not understood stays whole."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from dragoman.framing.fields import Fields
+from dragoman.hub.opaque import Form, read_slot
+from dragoman.hub.request import (
+    Cache,
+    Citation,
+    Document,
+    Ext,
+    FileId,
+    Foreign,
+    Image,
+    Inline,
+    Link,
+    Media,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from dragoman.protocols.messages.wire import VENDOR
+
+Answer = Text | Image | Document | Foreign
+
+
+def unread(holder: Fields, *inner: Fields | None) -> Ext:
+    """What was not read of an object and of the objects inside it, by pointers that start at the object."""
+    start = len(holder.at) + 1
+    return {
+        fields.pointer(key)[start:]: value
+        for fields in (holder, *inner)
+        if fields is not None
+        for key, value in fields.rest().items()
+    }
+
+
+def parse_cache(fields: Fields) -> tuple[Cache | None, Fields | None]:
+    """The breakpoint of a block or tool, and the object that told it."""
+    control = fields.obj("cache_control")
+    if control is None:
+        return None, None
+    if control.text("type") != "ephemeral":
+        return None, fields.obj("cache_control")  # unread, so that it is kept
+    return Cache(control.at, control.text("ttl")), control
+
+
+def parse_content(content: str | list[Fields], at: str) -> tuple[Part, ...]:
+    """The parts of a turn, written as a string or as blocks."""
+    if isinstance(content, str):
+        return (Text(content, at),)
+    return tuple(_part(block) for block in content)
+
+
+def _part(block: Fields) -> Part:
+    kind = block.need_text("type")
+    read = _PARTS.get(kind)
+    return read(block) if read is not None else _foreign(block)
+
+
+def _answer(block: Fields) -> Answer:
+    read = _ANSWERS.get(block.need_text("type"))
+    return read(block) if read is not None else _foreign(block)
+
+
+def _foreign(block: Fields) -> Foreign:
+    kind = block.need_text("type")
+    return Foreign(kind, {"type": kind, **block.rest()}, block.at)
+
+
+def _text(block: Fields) -> Text:
+    cache, control = parse_cache(block)
+    return Text(
+        text=block.need_text("text"),
+        at=block.at,
+        citations=tuple(_citations(block.objects("citations") or ())),
+        cache=cache,
+        ext=unread(block, control),
+    )
+
+
+def _citations(records: Iterable[Fields]) -> Iterable[Citation]:
+    for record in records:
+        raw = record.rest()
+        title = record.text("title") or record.text("document_title")
+        yield Citation(record.text("url"), title, record.text("cited_text"), raw=raw)
+
+
+def _image(block: Fields) -> Image | Foreign:
+    source = block.need_obj("source")
+    media = _media(source)
+    if media is None:
+        return _whole(block)
+    cache, control = parse_cache(block)
+    return Image(media, block.at, cache=cache, ext=unread(block, source, control))
+
+
+def _document(block: Fields) -> Document | Foreign:
+    source = block.need_obj("source")
+    media: Media | str | None = _media(source)
+    if media is None and source.text("type") == "text":
+        source.text("media_type")
+        media = source.need_text("data")
+    if media is None and source.text("type") == "content":
+        return _composed(block, source)
+    if media is None:
+        return _whole(block)
+    cache, control = parse_cache(block)
+    return Document(media, block.at, block.text("title"), cache, unread(block, source, control))
+
+
+def _media(source: Fields) -> Media | None:
+    match source.need_text("type"):
+        case "base64":
+            return Inline(source.need_text("media_type"), source.need_text("data"))
+        case "url":
+            return Link(source.need_text("url"))
+        case "file":
+            return FileId(source.need_text("file_id"))
+    return None
+
+
+def _composed(block: Fields, source: Fields) -> Document:
+    """A document made of blocks: its text for everyone, its blocks for its own protocol."""
+    content = source.text_or_objects("content")
+    cache, control = parse_cache(block)
+    kept: Ext = {"source/type": "content"}
+    if not isinstance(content, str):
+        kept["source/content"] = source.raw("content")
+    return Document(_words(content), block.at, block.text("title"), cache, {**kept, **unread(block, source, control)})
+
+
+def _search_result(block: Fields) -> Document:
+    """A search result: its words as a document for everyone; where they came from only for its own protocol."""
+    content = block.text_or_objects("content")
+    cache, control = parse_cache(block)
+    kept: Ext = {"type": "search_result"}
+    if not _is_one_text(content):
+        kept["content"] = block.raw("content")
+    return Document(_words(content), block.at, block.text("title"), cache, {**kept, **unread(block, control)})
+
+
+def _is_one_text(content: str | list[Fields] | None) -> bool:
+    return isinstance(content, list) and len(content) == 1 and set(content[0].rest()) == {"type", "text"}
+
+
+def _words(content: str | list[Fields] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n\n".join(item.text("text", "") for item in content)
+
+
+def _whole(block: Fields) -> Foreign:
+    kind = block.need_text("type")
+    return Foreign(kind, {"type": kind, "source": block.raw("source"), **block.rest()}, block.at)
+
+
+def _tool_use(block: Fields) -> ToolCall:
+    given = block.raw("input")
+    if not isinstance(given, dict):
+        raise block.bad("input", "must be an object")
+    cache, control = parse_cache(block)
+    return ToolCall(
+        id=block.need_text("id"),
+        name=block.need_text("name"),
+        arguments=msgspec.json.encode(given).decode(),
+        at=block.at,
+        cache=cache,
+        ext=unread(block, control),
+    )
+
+
+def _tool_result(block: Fields) -> ToolResult:
+    content = block.text_or_objects("content")
+    cache, control = parse_cache(block)
+    answers: tuple[Answer, ...] = ()
+    if isinstance(content, str):
+        answers = (Text(content, block.pointer("content")),)
+    elif content is not None:
+        answers = tuple(_answer(item) for item in content)
+    return ToolResult(
+        call_id=block.need_text("tool_use_id"),
+        content=answers,
+        at=block.at,
+        is_error=block.flag("is_error", False),
+        cache=cache,
+        ext=unread(block, control),
+    )
+
+
+def _thinking(block: Fields) -> Thinking:
+    signature = block.text("signature")
+    opaque = read_slot(signature, Form.SIGNATURE, VENDOR) if signature else None
+    return Thinking(block.need_text("thinking"), block.at, opaque, ext=unread(block))
+
+
+def _redacted(block: Fields) -> Thinking:
+    return Thinking("", block.at, read_slot(block.need_text("data"), Form.REDACTED, VENDOR), ext=unread(block))
+
+
+_ANSWERS: dict[str, Callable[[Fields], Answer]] = {
+    "text": _text,
+    "image": _image,
+    "document": _document,
+    "search_result": _search_result,
+}
+_PARTS: dict[str, Callable[[Fields], Part]] = {
+    **_ANSWERS,
+    "tool_use": _tool_use,
+    "tool_result": _tool_result,
+    "thinking": _thinking,
+    "redacted_thinking": _redacted,
+}

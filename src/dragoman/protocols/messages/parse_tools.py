@@ -1,0 +1,104 @@
+"""Tools, MCP servers and the tool choice of a request come in; hub tools go out."""
+
+from collections.abc import Iterable
+
+from dragoman.framing.fields import Fields
+from dragoman.hub.request import Function, Hosted, Pick, Tool, ToolChoice
+from dragoman.protocols.messages.parse_content import parse_cache, unread
+
+_PICKS = {"auto": Pick.AUTO, "any": Pick.REQUIRED, "tool": Pick.NAMED, "none": Pick.NONE}
+_TOOLSET = "mcp_toolset"
+
+# Dated types of one tool, by what they all begin with.
+_FAMILIES = {"web_search_": "web_search", "code_execution_": "code_execution", "tool_search_tool_": "tool_search"}
+
+
+def parse_tools(top: Fields) -> tuple[Tool, ...]:
+    servers = tuple(_server(server) for server in top.objects("mcp_servers") or ())
+    known = {server.server_name for server in servers}
+    tools = tuple(_tool(tool) for tool in top.objects("tools") or () if not _is_plain_toolset(tool, known))
+    return tools + servers
+
+
+def parse_choice(top: Fields, tools: Iterable[Tool]) -> tuple[ToolChoice | None, bool | None]:
+    """The choice, and False where several calls at once are forbidden."""
+    choice = top.obj("tool_choice")
+    if choice is None:
+        return None, None
+    kind = choice.need_text("type")
+    if kind not in _PICKS:
+        raise choice.bad("type", "must be one of auto, any, tool, none")
+    parallel = False if choice.flag("disable_parallel_tool_use") else None
+    pick = _PICKS[kind]
+    if pick is not Pick.NAMED:
+        return ToolChoice(pick, choice.at), parallel
+    name = choice.need_text("name")
+    hosted = next((tool.kind for tool in tools if isinstance(tool, Hosted) and name_of(tool) == name), None)
+    return ToolChoice(pick, choice.at, name, hosted=hosted), parallel
+
+
+def name_of(tool: Hosted) -> str | None:
+    """What a call of a vendor-defined tool is named, where its client wrote it."""
+    name = tool.raw.get("name") if isinstance(tool.raw, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _tool(tool: Fields) -> Tool:
+    kind = tool.text("type", "custom")
+    return _function(tool) if kind == "custom" else _hosted(tool, kind)
+
+
+def _function(tool: Fields) -> Function:
+    schema = tool.obj("input_schema")
+    cache, control = parse_cache(tool)
+    return Function(
+        name=tool.need_text("name"),
+        at=tool.at,
+        description=tool.text("description"),
+        parameters=None if schema is None else tool.raw("input_schema"),
+        strict=tool.flag("strict"),
+        deferred=tool.flag("defer_loading", False),
+        cache=cache,
+        ext=unread(tool, control),
+    )
+
+
+def _hosted(tool: Fields, kind: str) -> Hosted:
+    family = next((name for start, name in _FAMILIES.items() if kind.startswith(start)), kind)
+    raw = {"type": kind, **tool.rest()}
+    if family != "web_search":
+        return Hosted(family, raw, tool.at, server_name=tool.text("mcp_server_name") if kind == _TOOLSET else None)
+    return Hosted(
+        kind=family,
+        raw=raw,
+        at=tool.at,
+        allowed_domains=_domains(tool, "allowed_domains"),
+        blocked_domains=_domains(tool, "blocked_domains"),
+        max_uses=tool.integer("max_uses"),
+        location=tool.raw("user_location"),
+    )
+
+
+def _domains(tool: Fields, key: str) -> tuple[str, ...]:
+    domains = tool.items(key) or []
+    if not all(isinstance(domain, str) for domain in domains):
+        raise tool.bad(key, "must be an array of strings")
+    return tuple(str(domain) for domain in domains)
+
+
+def _server(server: Fields) -> Hosted:
+    raw = server.rest()
+    return Hosted(
+        kind="mcp",
+        raw=raw,
+        at=server.at,
+        server_url=server.need_text("url"),
+        server_name=server.need_text("name"),
+        authorization=server.text("authorization_token"),
+    )
+
+
+def _is_plain_toolset(tool: Fields, servers: set[str | None]) -> bool:
+    """Whether it only says again that a listed server may be used."""
+    raw = tool.rest()
+    return set(raw) == {"type", "mcp_server_name"} and raw["type"] == _TOOLSET and raw["mcp_server_name"] in servers

@@ -1,0 +1,158 @@
+"""Anthropic Messages as it is written on the wire: names, tables and the shapes of stream events and replies."""
+
+from msgspec import Raw, Struct
+
+from dragoman.hub.events import Stop
+
+NAME = "messages"
+VENDOR = "anthropic"  # who issued a signature that a client sends without our envelope
+
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+MIN_BUDGET = 1024
+DEFAULT_MAX_TOKENS = 32_000
+MAX_BREAKPOINTS = 4
+
+STOPS = {
+    "end_turn": Stop.END,
+    "stop_sequence": Stop.STOP_SEQUENCE,
+    "max_tokens": Stop.LENGTH,
+    "model_context_window_exceeded": Stop.CONTEXT_FULL,
+    "tool_use": Stop.TOOL,
+    "refusal": Stop.FILTERED,
+    "pause_turn": Stop.PAUSE,
+}
+STOP_REASONS = {stop: reason for reason, stop in STOPS.items()}
+
+# What a vendor-run tool is called inside a reply, and what the hub calls it.
+HOSTED_KINDS = {
+    "web_search": "web_search",
+    "web_fetch": "web_fetch",
+    "code_execution": "code_execution",
+    "bash_code_execution": "code_execution",
+    "text_editor_code_execution": "code_execution",
+    "tool_search_tool_regex": "tool_search",
+    "tool_search_tool_bm25": "tool_search",
+    "tool_search_tool": "tool_search",
+    "mcp_tool": "mcp",
+    "mcp": "mcp",
+}
+HOSTED_USES = frozenset({"server_tool_use", "mcp_tool_use"})
+HOSTED_RESULT = "_tool_result"  # the end of every result block's type
+
+REPLY_TIERS = {"standard": "default", "priority": "priority", "batch": "batch"}  # to OpenAI's spelling
+TIERS_IN_REPLIES = {"default": "standard", "priority": "priority", "batch": "batch"}
+
+
+class CacheCreation(Struct):
+    ephemeral_1h_input_tokens: int | None = None
+
+
+class ThinkingTokens(Struct):
+    thinking_tokens: int | None = None
+
+
+class ServerTools(Struct):
+    web_search_requests: int | None = None
+
+
+class Counts(Struct):
+    """`usage` of a reply, of message_start and of message_delta; what is absent keeps its earlier value."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_creation: CacheCreation | None = None
+    output_tokens_details: ThinkingTokens | None = None
+    server_tool_use: ServerTools | None = None
+    service_tier: str | None = None
+
+
+class StopDetails(Struct):
+    category: str | None = None
+    explanation: str | None = None
+
+
+class Change(Struct):
+    """`delta` of content_block_delta and of message_delta."""
+
+    type: str = ""
+    text: str = ""
+    partial_json: str = ""
+    thinking: str = ""
+    signature: str = ""
+    citation: Raw | None = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: StopDetails | None = None
+
+
+class Fault(Struct):
+    type: str | None = None
+    message: str | None = None
+    code: str | int | None = None
+    details: dict[str, object] | None = None
+
+
+class Head(Struct):
+    """What message_start tells of the reply."""
+
+    id: str = ""
+    model: str = ""
+    usage: Counts | None = None
+
+
+class StreamEvent(Struct):
+    """Any event of the stream: one shape for all, so that each is parsed once."""
+
+    type: str = ""
+    index: int = 0
+    delta: Change | None = None
+    content_block: Raw | None = None
+    message: Head | None = None
+    usage: Counts | None = None
+    error: Fault | str | None = None
+
+
+class ContentBlock(Struct):
+    type: str = ""
+    text: str = ""
+    citations: list[Raw] | None = None
+    thinking: str = ""
+    signature: str = ""
+    data: str = ""
+    id: str = ""
+    name: str = ""
+    input: Raw | None = None
+    tool_use_id: str = ""
+    content: Raw | None = None
+
+
+class CitedPlace(Struct):
+    """The fields that the five kinds of citation share or that name a source."""
+
+    type: str = ""
+    url: str | None = None
+    source: str | None = None
+    title: str | None = None
+    document_title: str | None = None
+    cited_text: str | None = None
+
+
+class SearchHit(Struct):
+    url: str | None = None
+    title: str | None = None
+
+
+class Message(Struct):
+    """A whole reply, or the error body that stands in its place."""
+
+    type: str = ""
+    id: str = ""
+    model: str = ""
+    content: list[Raw] = []
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: StopDetails | None = None
+    usage: Counts | None = None
+    error: Fault | str | None = None
