@@ -27,11 +27,12 @@ class Dial(msgspec.Struct, frozen=True):
     ca_file: str | None = None
     verify: bool = True
     connect_timeout_s: float = 10.0
+    address: str | None = None  # connect here and ask no resolver; TLS and the host header keep the URL's name
 
     def __repr__(self) -> str:
         # The proxy's URL may hold a password.
         proxy = None if self.proxy is None else "..."
-        return f"Dial(proxy={proxy!r}, ca_file={self.ca_file!r}, verify={self.verify})"
+        return f"Dial(proxy={proxy!r}, ca_file={self.ca_file!r}, verify={self.verify}, address={self.address!r})"
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -122,7 +123,9 @@ async def _open(target: Target, dial: Dial, protocol: asyncio.Protocol) -> None:
     proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
     if proxy is None:
         name = target.host if context else None
-        await loop.create_connection(lambda: protocol, target.host, target.port, ssl=context, server_hostname=name)
+        await loop.create_connection(
+            lambda: protocol, dial.address or target.host, target.port, ssl=context, server_hostname=name
+        )
     elif proxy.forwards(target.scheme):
         await loop.create_connection(lambda: protocol, proxy.host, proxy.port)
     else:

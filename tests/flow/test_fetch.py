@@ -1,0 +1,318 @@
+"""Fetching what clients link to: only from public addresses, within bounds, and always where it was checked (S9)."""
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dragoman.config.settings import Fetch
+from dragoman.flow.fetch import MAX_LINKS, Fetcher, is_public, resolve_name
+from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.request import Inline
+from dragoman.net.client import Answer, Dial, HttpClient, Outgoing
+from fakes.certificate import server_context
+from fakes.loops import on_both_loops
+from fakes.raw import Hold, RawServer, Request, Script
+
+PUBLIC = "93.184.216.34"
+OTHER = "2606:2800:220:1:248:1893:25c8:1946"
+PNG = b"\x89PNG fake"
+
+
+def reply(content_type: bytes, body: bytes) -> Script:
+    fields = b"content-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n" % (content_type, len(body))
+    head = b"HTTP/1.1 200 OK\r\n%b\r\n" % fields
+    return (Request(), head + body, Hold())
+
+
+def redirect(location: str) -> Script:
+    head = f"HTTP/1.1 302 Found\r\nlocation: {location}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    return (Request(), head.encode(), Hold())
+
+
+class Wire:
+    """The real client, with public addresses led to a server here, and every dial written down."""
+
+    def __init__(self, *, dead: frozenset[str] = frozenset(), ca_file: str | None = None) -> None:
+        self.dialled: list[str | None] = []
+        self._client = HttpClient()
+        self._dead = dead
+        self._ca_file = ca_file
+
+    async def send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+        self.dialled.append(dial.address)
+        # Nothing listens on 127.0.0.2 at the server's port.
+        here = "127.0.0.2" if dial.address in self._dead else "127.0.0.1"
+        led = msgspec.structs.replace(dial, address=here, ca_file=self._ca_file)
+        return await self._client.send(out, led, head_timeout_s=head_timeout_s)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def names(**known: Sequence[str]) -> object:
+    """A resolver that knows these names; dots are written as underscores."""
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        asked.append(host)
+        found = known.get(host.replace(".", "_"))
+        if found is None:
+            raise OSError("no such name")
+        return found
+
+    resolve.asked = asked
+    return resolve
+
+
+async def fetched(url: str, wire: Wire, resolve: object, bounds: Fetch | None = None) -> Inline:
+    try:
+        return await Fetcher(wire.send, bounds or Fetch(enabled=True, timeout_s=2.0), resolve).fetch(url)
+    finally:
+        await wire.close()
+
+
+async def refused(url: str, wire: Wire, resolve: object = resolve_name, bounds: Fetch | None = None) -> str:
+    with pytest.raises(Refused) as caught:
+        await fetched(url, wire, resolve, bounds)
+    assert caught.value.failure.kind is Kind.BAD_REQUEST
+    return caught.value.failure.message
+
+
+# What is reached
+
+
+@on_both_loops
+async def test_media_on_a_public_address_becomes_data() -> None:
+    async with RawServer(reply(b"image/png; q=1", PNG)) as server:
+        wire, resolve = Wire(), names(media_example=[PUBLIC])
+        found = await fetched(f"http://media.example:{server.port}/a.png?x=1#part", wire, resolve)
+        assert found == Inline("image/png", base64.b64encode(PNG).decode())
+        assert wire.dialled == [PUBLIC]
+        assert resolve.asked == ["media.example"]
+        (request,) = server.requests
+        assert request.startswith(b"GET /a.png?x=1 HTTP/1.1\r\n")
+        assert b"host: media.example:%d\r\n" % server.port in request.lower()
+
+
+@on_both_loops
+async def test_tls_is_checked_for_the_name_and_not_for_the_address(tmp_path: Path) -> None:
+    context, ca_file = server_context(tmp_path)
+    asked: list[str | None] = []
+    context.sni_callback = lambda _socket, name, _context: asked.append(name)
+    assert isinstance(context, ssl.SSLContext)
+    async with RawServer(reply(b"application/pdf", b"%PDF-1.7"), tls=context) as server:
+        resolve = names(localhost=[PUBLIC], other_example=[PUBLIC])
+        found = await fetched(f"https://localhost:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
+        assert found.media_type == "application/pdf"
+        assert asked == ["localhost"]
+        why = await refused(f"https://other.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
+        assert "other.example" in why
+
+
+@on_both_loops
+async def test_the_next_checked_address_is_tried_when_the_first_is_dead() -> None:
+    async with RawServer(reply(b"image/gif", b"GIF89a")) as server:
+        wire = Wire(dead=frozenset({OTHER}))
+        await fetched(f"http://media.example:{server.port}/", wire, names(media_example=[OTHER, PUBLIC]))
+        assert wire.dialled == [OTHER, PUBLIC]
+
+
+@on_both_loops
+async def test_a_redirect_is_resolved_and_checked_anew() -> None:
+    async with (
+        RawServer(reply(b"image/png", PNG)) as goal,
+        RawServer(redirect(f"http://cdn.example:{goal.port}/b")) as start,
+    ):
+        wire, resolve = Wire(), names(media_example=[PUBLIC], cdn_example=[OTHER])
+        await fetched(f"http://media.example:{start.port}/a", wire, resolve)
+        assert resolve.asked == ["media.example", "cdn.example"]
+        assert wire.dialled == [PUBLIC, OTHER]
+
+
+# What is never reached
+
+
+HOSTILE = (
+    "http://127.0.0.1/",
+    "http://127.1/",
+    "http://0x7f.1/",
+    "http://0x7f000001/",
+    "http://2130706433/",
+    "http://017700000001/",
+    "http://0/",
+    "http://0.0.0.0/",
+    "http://[::1]/",
+    "http://[::]/",
+    "http://[::ffff:127.0.0.1]/",
+    "http://[::ffff:7f00:1]/",
+    "http://[::127.0.0.1]/",
+    "http://[64:ff9b::7f00:1]/",
+    "http://[64:ff9b:1::a9fe:a9fe]/",
+    "http://[2002:7f00:1::]/",
+    "http://[2001:0:7f00:1::]/",
+    "http://[fe80::1]/",
+    "http://[fd00:ec2::254]/",
+    "http://[ff02::1]/",
+    "http://169.254.169.254/latest/meta-data/",
+    "http://168.63.129.16/",
+    "http://100.64.0.1/",
+    "http://100.100.100.200/",
+    "http://10.0.0.1/",
+    "http://172.16.0.1/",
+    "http://192.168.1.1/",
+    "http://192.0.0.192/",
+    "http://198.18.0.1/",
+    "http://224.0.0.1/",
+    "http://240.0.0.1/",
+    "http://255.255.255.255/",
+    "http://localhost/",
+    "http://LOCALHOST./",
+)
+
+
+@pytest.mark.parametrize("url", HOSTILE)
+def test_no_spelling_of_an_inner_address_is_dialled(url: str) -> None:
+    wire = Wire()
+    why = asyncio.run(refused(url, wire))
+    assert wire.dialled == []
+    assert "public address" in why or "resolved" in why
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "ftp://media.example/a",
+        "gopher://media.example/",
+        "http:///a.png",
+        "http://user:sk-fake-1@media.example/a.png",
+        "http://media.example:99999/",
+        "http://media.example/a b",
+        "http://media.example/a\r\nhost: x",
+        "http://médía.example/",
+        "//media.example/a",
+        "",
+    ],
+)
+def test_a_url_that_is_not_plain_http_is_refused_without_being_quoted(url: str) -> None:
+    wire = Wire()
+    why = asyncio.run(refused(url, wire, names(media_example=[PUBLIC])))
+    assert wire.dialled == []
+    assert "sk-fake" not in why
+    assert "passwd" not in why
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [["127.0.0.1"], ["10.1.2.3"], [PUBLIC, "192.168.0.1"], ["169.254.169.254", PUBLIC], ["fe80::1%eth0"], [], ["junk"]],
+)
+def test_a_name_with_one_inner_address_among_its_addresses_is_refused(addresses: list[str]) -> None:
+    wire = Wire()
+    why = asyncio.run(refused("http://media.example/a.png", wire, names(media_example=addresses)))
+    assert wire.dialled == []
+    assert "media.example" in why
+
+
+@pytest.mark.parametrize(
+    "location", ["http://127.0.0.1:1/", "http://inner.example/", "file:///etc/passwd", "//[::1]/x"]
+)
+def test_a_redirect_inwards_is_refused(location: str) -> None:
+    async def run() -> None:
+        async with RawServer(redirect(location)) as server:
+            wire = Wire()
+            resolve = names(
+                media_example=[PUBLIC], inner_example=["10.0.0.7"], **{"127_0_0_1": ["127.0.0.1"], "::1": ["::1"]}
+            )
+            await refused(f"http://media.example:{server.port}/", wire, resolve)
+            assert wire.dialled == [PUBLIC]
+
+    asyncio.run(run())
+
+
+def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked() -> None:
+    answers = [[PUBLIC], ["127.0.0.1"]]
+
+    async def rebinding(host: str, port: int) -> Sequence[str]:
+        return answers.pop(0)
+
+    async def run() -> None:
+        async with RawServer(reply(b"image/png", PNG)) as server:
+            wire = Wire()
+            await fetched(f"http://media.example:{server.port}/", wire, rebinding)
+            assert wire.dialled == [PUBLIC]
+        assert answers == [["127.0.0.1"]]  # the second answer was never asked for
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("address", [PUBLIC, OTHER, "1.1.1.1", "2a00:1450:4001:801::200e"])
+def test_public_addresses_are_public(address: str) -> None:
+    assert is_public(address)
+
+
+# Bounds
+
+
+async def answered(script: Script, bounds: Fetch | None = None) -> str:
+    async with RawServer(script) as server:
+        return await refused(
+            f"http://media.example:{server.port}/secret?sig=1", Wire(), names(media_example=[PUBLIC]), bounds
+        )
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (reply(b"text/html", b"<html>"), "neither an image nor a PDF"),
+        (reply(b"application/octet-stream", PNG), "neither an image nor a PDF"),
+        ((Request(), b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc", Hold()), "neither an image nor a PDF"),
+        ((Request(), b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n", Hold()), "status 404"),
+        ((Request(), b"HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n"), "redirects more than 3 times"),
+        (redirect("/again"), "redirects more than 3 times"),
+        ((Request(), b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 9\r\n\r\nabc"), "broke off"),
+        ((Request(), b"junk\r\n\r\n"), "cannot be reached"),
+    ],
+)
+def test_what_is_wrong_there_is_told_with_the_host_and_without_the_path(script: Script, why: str) -> None:
+    told = asyncio.run(answered(script))
+    assert why in told
+    assert "media.example" in told
+    assert "secret" not in told
+
+
+def test_a_body_beyond_the_limit_is_refused() -> None:
+    bounds = Fetch(enabled=True, max_mb=0.001, timeout_s=2.0)
+    assert "larger than 0.001 MB" in asyncio.run(answered(reply(b"image/png", b"x" * 5000), bounds))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        (Request(), Hold()),
+        (Request(), b"HTTP/1.1 200 OK\r\ncontent-type: image/png\r\ncontent-length: 9\r\n\r\n", Hold()),
+    ],
+)
+def test_a_silent_server_costs_no_more_than_the_time_allowed(script: Script) -> None:
+    bounds = Fetch(enabled=True, timeout_s=0.1)
+    assert asyncio.run(answered(script, bounds))
+
+
+def test_several_links_are_fetched_and_one_bad_one_refuses_all() -> None:
+    async def run() -> None:
+        async with RawServer(reply(b"image/png", PNG)) as server:
+            wire, resolve = Wire(), names(media_example=[PUBLIC], inner_example=["10.0.0.1"])
+            fetcher = Fetcher(wire.send, Fetch(enabled=True, timeout_s=2.0), resolve)
+            urls = [f"http://media.example:{server.port}/{number}" for number in range(6)]
+            assert list(await fetcher.fetch_all(urls)) == urls
+            with pytest.raises(Refused, match=r"inner\.example"):
+                await fetcher.fetch_all([urls[0], "http://inner.example/", urls[1]])
+            with pytest.raises(Refused, match="at most"):
+                await fetcher.fetch_all([f"http://media.example/{number}" for number in range(MAX_LINKS + 1)])
+            await wire.close()
+
+    asyncio.run(run())
