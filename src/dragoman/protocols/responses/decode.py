@@ -1,0 +1,275 @@
+"""An upstream's Responses stream, frame by frame, or its whole reply comes in; hub events go out."""
+
+from collections.abc import Callable
+from itertools import count
+
+import msgspec
+from msgspec import Raw
+
+from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.sse import Broken, Frame
+from dragoman.hub.events import Closed, Ended, Event, Failed, Opened, Started, Stop, Used
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Issuer
+from dragoman.hub.usage import Usage
+from dragoman.protocols.responses import errors, wire
+from dragoman.protocols.responses.hosted import read_hosted
+from dragoman.protocols.responses.streamed import Calls, Events, Messages, Thoughts
+
+_STOP_BY_REASON = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.FILTERED}
+_CALLS = {"function_call": False, "custom_tool_call": True}  # item type -> custom
+
+_notice = msgspec.json.Decoder(wire.Notice)
+_typed = msgspec.json.Decoder(wire.Typed)
+_trouble = msgspec.json.Decoder(wire.Trouble)
+_response = msgspec.json.Decoder(wire.Response)
+_part = msgspec.json.Decoder(wire.Part)
+_message_item = msgspec.json.Decoder(wire.MessageItem)
+_reasoning_item = msgspec.json.Decoder(wire.ReasoningItem)
+_call_item = msgspec.json.Decoder(wire.CallItem)
+_object = msgspec.json.Decoder(dict[str, object])
+
+
+class Decoder:
+    """Stage[Frame | Broken, Event]."""
+
+    def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._started = False
+        self._over = False
+        self._numbers = count()
+        self._messages = Messages(self._numbers)
+        self._thoughts = Thoughts(self._numbers, issuer)
+        self._calls = Calls(self._numbers)
+        self._done: dict[int, set[str]] = {}  # item types finished at an output_index
+        self._searches = 0
+        self._trouble: wire.Error | None = None  # an error event, which a failed response usually follows
+        self._readers = self._table()
+
+    def feed(self, item: object) -> Events:
+        if self._over:
+            return ()
+        if not isinstance(item, Frame):
+            return self._fail(Kind.CORRUPT, item.why if isinstance(item, Broken) else "not an event")
+        try:
+            notice = _notice.decode(item.data)
+            reader = self._readers.get(notice.type)
+            if reader is not None:
+                events = reader(notice)
+            elif notice.type in ("error", ""):
+                events = self._told_trouble(item.data)
+            else:
+                return ()
+        except (msgspec.DecodeError, RecursionError) as error:
+            return self._misread(item, error)
+        return events if self._started or not events else self._begun(events)
+
+    def finish(self) -> Events:
+        if self._over:
+            return ()
+        if self._trouble is not None:
+            return self._failed(errors.from_stream(self._trouble))
+        return self._fail(Kind.TRUNCATED, "the upstream's stream ended without its terminal event")
+
+    def reply(self, response: wire.Response) -> list[Event]:
+        """The events of a whole reply."""
+        started = Started(response.id or "", response.model or "")
+        match response.status:
+            case "completed" | None:
+                return [started, *self._completed(response)]
+            case "incomplete":
+                return [started, *self._incomplete(response)]
+            case "failed":
+                return [started, *self._failed_response(response)]
+        return [started, *self._fail(Kind.UPSTREAM, f"the upstream's reply is not finished: {response.status}")]
+
+    def _table(self) -> dict[str, Callable[[wire.Notice], Events]]:
+        messages, thoughts, calls = self._messages, self._thoughts, self._calls
+        return {
+            "response.output_text.delta": messages.text_delta,
+            "response.function_call_arguments.delta": calls.delta,
+            "response.custom_tool_call_input.delta": calls.delta,
+            "response.reasoning_summary_text.delta": thoughts.summary_delta,
+            "response.reasoning_text.delta": thoughts.raw_delta,
+            "response.reasoning.delta": thoughts.raw_delta,  # as Open Responses spells it
+            "response.refusal.delta": messages.refusal_delta,
+            "response.output_text.annotation.added": messages.annotated,
+            "response.output_text.done": messages.text_done,
+            "response.refusal.done": messages.refusal_done,
+            "response.content_part.done": self._part_done,
+            "response.function_call_arguments.done": calls.arguments_done,
+            "response.custom_tool_call_input.done": calls.input_done,
+            "response.reasoning_summary_text.done": thoughts.summary_done,
+            "response.reasoning_summary_part.done": thoughts.summary_part_done,
+            "response.reasoning_text.done": thoughts.raw_done,
+            "response.reasoning.done": thoughts.raw_done,
+            "response.output_item.added": self._item_added,
+            "response.output_item.done": self._item_done,
+            "response.created": self._created,
+            "response.queued": self._created,
+            "response.in_progress": self._created,
+            "response.completed": lambda notice: self._completed(_response.decode(notice.response)),
+            "response.incomplete": lambda notice: self._incomplete(_response.decode(notice.response)),
+            "response.failed": lambda notice: self._failed_response(_response.decode(notice.response)),
+            "response.cancelled": lambda _: self._fail(Kind.UPSTREAM, "the upstream's response was cancelled"),
+        }
+
+    def _begun(self, events: Events) -> Events:
+        self._started = True
+        return events if isinstance(events[0], Failed) else [Started("", ""), *events]
+
+    def _misread(self, item: Frame, error: Exception) -> Events:
+        data = item.data.strip()
+        if not data or data == b"[DONE]":
+            return ()
+        if isinstance(error, msgspec.ValidationError):
+            try:
+                known = _typed.decode(data).type in self._readers
+            except msgspec.DecodeError:
+                known = True
+            return self._fail(Kind.CORRUPT, f"the upstream sent an event of a wrong shape: {error}") if known else ()
+        mended = mend_surrogates(data)
+        if mended != data:
+            return self.feed(Frame(item.event, mended))
+        if "truncated" in str(error):  # the last event of a cut stream
+            return self._fail(Kind.TRUNCATED, "the upstream's stream ended within an event")
+        return self._fail(Kind.CORRUPT, f"the upstream sent an event that is not JSON: {error}")
+
+    # Lifecycle
+
+    def _created(self, notice: wire.Notice) -> Events:
+        if self._started:
+            return ()
+        self._started = True
+        response = _response.decode(notice.response)
+        return (Started(response.id or "", response.model or ""),)
+
+    def _completed(self, response: wire.Response) -> Events:
+        settled = self._settled(response)
+        return [*settled, Ended(Stop.TOOL if self._calls.indexes() else Stop.END)]
+
+    def _incomplete(self, response: wire.Response) -> Events:
+        details = response.incomplete_details
+        reason = (details.reason if details else None) or ""
+        return [*self._settled(response), Ended(_STOP_BY_REASON.get(reason, Stop.LENGTH))]
+
+    def _failed_response(self, response: wire.Response) -> Events:
+        error = errors.read_error(response.error)
+        if error is None or (error.code is None and error.message is None):
+            error = self._trouble or wire.Error(message="the upstream's response failed")
+        return [*self._used(response), *self._failed(errors.from_stream(error))]
+
+    def _told_trouble(self, data: bytes) -> Events:
+        error = errors.read_error(_trouble.decode(data).error)
+        if not _typed.decode(data).type:  # no event of this protocol: an error body, or nothing that concerns us
+            return self._failed(errors.from_stream(error)) if error else ()
+        self._trouble = error or errors.read_error(Raw(data)) or wire.Error()
+        return ()
+
+    def _settled(self, response: wire.Response) -> list[Event]:
+        """What the terminal snapshot has and the stream lacked, the open blocks closed, and usage."""
+        self._over = True
+        events: list[Event] = []
+        output = response.output or []
+        known = {*self._messages.indexes(), *self._thoughts.indexes(), *self._calls.indexes(), *self._done}
+        for index, raw in enumerate(output):
+            # With gaps in output_index the positions differ; only a longer output holds something new.
+            if index in known or len(output) > len(known):
+                events += self._finish_item(index, raw)
+        events += (*self._messages.close(), *self._thoughts.close(), *self._calls.close())
+        events += self._used(response)
+        return events
+
+    def _used(self, response: wire.Response) -> Events:
+        counts = response.usage
+        if counts is None:
+            return ()
+        inputs = counts.input_tokens_details or wire.InputDetails()
+        outputs = counts.output_tokens_details or wire.OutputDetails()
+        searches = response.tool_usage.web_search if response.tool_usage else None
+        usage = Usage(
+            input=counts.input_tokens or 0,
+            output=counts.output_tokens or 0,
+            cache_read=inputs.cached_tokens or 0,
+            cache_write=inputs.cache_write_tokens or 0,
+            reasoning=outputs.reasoning_tokens or 0,
+            web_searches=searches.num_requests if searches else self._searches,
+            service_tier=response.service_tier,
+        )
+        return (Used(usage),)
+
+    def _fail(self, kind: Kind, message: str) -> Events:
+        return self._failed(Failure(kind, message))
+
+    def _failed(self, failure: Failure) -> Events:
+        self._over = True
+        return (Failed(failure),)
+
+    # Items
+
+    def _part_done(self, notice: wire.Notice) -> Events:
+        told = _part.decode(notice.part)
+        if told.type == "reasoning_text":
+            return self._thoughts.part_done(notice, told)
+        return self._messages.part_done(notice, told)
+
+    def _item_added(self, notice: wire.Notice) -> Events:
+        custom = _CALLS.get(_typed.decode(notice.item).type)
+        if custom is None:
+            return ()
+        return self._calls.opened(notice.output_index, custom, _call_item.decode(notice.item))
+
+    def _item_done(self, notice: wire.Notice) -> Events:
+        return self._finish_item(notice.output_index, notice.item)
+
+    def _finish_item(self, index: int, raw: Raw) -> Events:
+        type_ = _typed.decode(raw).type
+        done = self._done.setdefault(index, set())
+        if type_ in done:
+            return ()
+        done.add(type_)
+        match type_:
+            case "message":
+                return self._messages.item_done(index, _message_item.decode(raw))
+            case "reasoning":
+                return self._thoughts.item_done(index, _reasoning_item.decode(raw))
+            case "function_call" | "custom_tool_call":
+                return self._call_done(index, _CALLS[type_], _call_item.decode(raw))
+            case _ if type_ in wire.HOSTED_ITEMS:
+                self._searches += type_ == "web_search_call"
+                number = next(self._numbers)
+                return Opened(number, read_hosted(type_, _object.decode(raw))), Closed(number)
+        self._ledger.dropped(f"/output/{index}", f"an output item of the unknown type {type_!r}")
+        return ()
+
+    def _call_done(self, index: int, custom: bool, item: wire.CallItem) -> Events:
+        if not item.name and index not in self._calls.indexes():
+            return self._fail(Kind.CORRUPT, "the upstream called a tool without naming it")
+        return self._calls.item_done(index, custom, item)
+
+
+def decoder(issuer: Issuer, ledger: Ledger) -> Decoder:
+    return Decoder(issuer, ledger)
+
+
+def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+    """The events of a whole reply; an error body in a 200, or no JSON at all, is a failure."""
+    try:
+        response = _response.decode(body)
+        if response.output is None and response.status is None:
+            return [Failed(_no_response(body, "it is no response object"))]
+        return Decoder(issuer, ledger).reply(response)
+    except (msgspec.DecodeError, RecursionError) as error:
+        mended = mend_surrogates(body)
+        if mended != body and not isinstance(error, msgspec.ValidationError):
+            return whole(mended, issuer, ledger)
+        return [Failed(_no_response(body, str(error)))]
+
+
+def _no_response(body: bytes, why: str) -> Failure:
+    told = errors.error_in(body)
+    if told is not None:
+        return errors.from_stream(told)
+    seen = "it is HTML" if body.lstrip()[:1] == b"<" else why
+    return Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {seen}")

@@ -1,0 +1,245 @@
+"""OpenAI's errors: an answer's status, headers and body come in and a Failure goes out, and the other way round."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.ports import Rendered
+from dragoman.protocols.responses import wire
+
+_SHOWN = 300
+
+_KIND_BY_WORD = {  # the vendor's code, or where that says nothing its type
+    "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
+    "insufficient_quota": Kind.QUOTA,
+    "billing_hard_limit_reached": Kind.QUOTA,
+    "billing_not_active": Kind.QUOTA,
+    "billing_error": Kind.QUOTA,
+    "usage_limit_reached": Kind.QUOTA,
+    "usage_not_included": Kind.QUOTA,
+    "rate_limit_exceeded": Kind.RATE_LIMITED,
+    "rate_limit_error": Kind.RATE_LIMITED,
+    "too_many_requests": Kind.RATE_LIMITED,
+    "server_is_overloaded": Kind.OVERLOADED,
+    "slow_down": Kind.OVERLOADED,
+    "overloaded_error": Kind.OVERLOADED,
+    "service_unavailable": Kind.OVERLOADED,
+    "invalid_api_key": Kind.CREDENTIAL,
+    "token_expired": Kind.CREDENTIAL,
+    "token_invalidated": Kind.CREDENTIAL,
+    "authentication_error": Kind.CREDENTIAL,
+    "model_not_found": Kind.NOT_FOUND,
+    "request_too_large": Kind.TOO_LARGE,
+    "content_filter": Kind.REFUSED,
+    "content_policy_violation": Kind.REFUSED,
+    "image_content_policy_violation": Kind.REFUSED,
+    "bio_policy": Kind.REFUSED,
+    "cyber_policy": Kind.REFUSED,
+    "misalignment_policy_violation": Kind.REFUSED,
+    "timeout": Kind.TIMEOUT,
+    "request_timeout": Kind.TIMEOUT,
+    "vector_store_timeout": Kind.TIMEOUT,
+    "invalid_prompt": Kind.BAD_REQUEST,
+    "invalid_image": Kind.BAD_REQUEST,
+    "invalid_image_format": Kind.BAD_REQUEST,
+    "invalid_base64_image": Kind.BAD_REQUEST,
+    "invalid_image_url": Kind.BAD_REQUEST,
+    "image_too_large": Kind.BAD_REQUEST,
+    "image_too_small": Kind.BAD_REQUEST,
+    "image_parse_error": Kind.BAD_REQUEST,
+    "image_file_too_large": Kind.BAD_REQUEST,
+    "unsupported_image_media_type": Kind.BAD_REQUEST,
+    "empty_image_file": Kind.BAD_REQUEST,
+    "failed_to_download_image": Kind.BAD_REQUEST,
+}
+
+_KIND_BY_STATUS = {
+    400: Kind.BAD_REQUEST,
+    401: Kind.CREDENTIAL,
+    402: Kind.QUOTA,
+    403: Kind.FORBIDDEN,
+    404: Kind.NOT_FOUND,
+    408: Kind.TIMEOUT,
+    409: Kind.CONFLICT,
+    413: Kind.TOO_LARGE,
+    422: Kind.BAD_REQUEST,
+    429: Kind.RATE_LIMITED,
+    503: Kind.OVERLOADED,
+    504: Kind.TIMEOUT,
+    529: Kind.OVERLOADED,
+}
+
+_RENDERED: dict[Kind, tuple[int, str, str | None]] = {  # status, type, code
+    Kind.BAD_REQUEST: (400, "invalid_request_error", None),
+    Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
+    Kind.AUTH: (401, "invalid_request_error", "invalid_api_key"),
+    Kind.CREDENTIAL: (502, "server_error", "upstream_credential_refused"),
+    Kind.FORBIDDEN: (403, "permission_error", "permission_denied"),
+    Kind.NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
+    Kind.CONFLICT: (409, "conflict_error", "conflict"),
+    Kind.QUOTA: (429, "insufficient_quota", "insufficient_quota"),
+    Kind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
+    Kind.OVERLOADED: (503, "server_error", "server_is_overloaded"),
+    Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "context_length_exceeded"),
+    Kind.REFUSED: (400, "invalid_request_error", "content_policy_violation"),
+    Kind.TIMEOUT: (504, "server_error", "timeout"),
+    Kind.TRUNCATED: (502, "server_error", "upstream_truncated"),
+    Kind.CORRUPT: (502, "server_error", "upstream_corrupt"),
+    Kind.LOST: (502, "server_error", "upstream_lost"),
+    Kind.UPSTREAM: (502, "server_error", "server_error"),
+    Kind.BUG: (500, "server_error", "server_error"),
+}
+
+# What a stream may say: Codex acts on these and takes every other code for worth a retry.
+_STREAM_CODE = {
+    Kind.CONTEXT_TOO_LONG: "context_length_exceeded",
+    Kind.QUOTA: "insufficient_quota",
+    Kind.RATE_LIMITED: "rate_limit_exceeded",
+    Kind.OVERLOADED: "server_is_overloaded",
+    Kind.BAD_REQUEST: "invalid_prompt",
+    Kind.REFUSED: "invalid_prompt",
+}
+
+_SECRET = re.compile(r"\b(?:sk|pk|rk|ksk|sess|gh[opsu]|at)[-_][A-Za-z0-9_*.\-]{6,}|\b(Bearer\s+)[A-Za-z0-9_\-.=+/]{6,}")
+_TAG = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_SPACE = re.compile(r"\s+")
+_TRY_AGAIN = re.compile(r"try again in\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s\b|seconds?)", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"context[ _](?:length|window)|prompt is too long|maximum context|too many (?:input )?tokens|input is too long",
+    re.IGNORECASE,
+)
+
+_error_decoder = msgspec.json.Decoder(wire.Error)
+_body_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+    """What an upstream's error answer means."""
+    error = error_in(body)
+    message = readable(error.message or "") if error else _from_text(body)
+    message = message or f"the upstream answered {status} without saying why"
+    kind = _kind(error, status, message)
+    retry = _retry_after(headers)
+    if retry is None:
+        retry = _delay(error, message)
+    return Failure(kind, message, status=status, code=_word(error), retry_after=retry)
+
+
+def error_in(body: bytes) -> wire.Error | None:
+    """The error that a body tells of: nested, flat, a bare string, or FastAPI's `detail`."""
+    try:
+        fields = _body_decoder.decode(body)
+        inner = fields.get("error") or fields.get("detail")
+        if inner is None:
+            return _error_decoder.decode(body) if "message" in fields else None
+        raw = bytes(inner)
+        if raw.startswith(b"{"):
+            return _error_decoder.decode(raw)
+        return wire.Error(message=msgspec.json.decode(raw, type=str)) if raw.startswith(b'"') else None
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def from_stream(error: wire.Error) -> Failure:
+    """What an error inside a 200 stream means: the same as it would in an answer of its own."""
+    message = readable(error.message or "") or "the upstream failed and did not say why"
+    status = error.status or error.status_code
+    return Failure(
+        _kind(error, status or 500, message),
+        message,
+        status=status,
+        code=_word(error),
+        retry_after=_delay(error, message),
+    )
+
+
+def read_error(raw: msgspec.Raw) -> wire.Error | None:
+    """An `error` value of a stream event or response; None for null or what is no error."""
+    try:
+        return _error_decoder.decode(raw)
+    except msgspec.DecodeError:
+        return None
+
+
+def render(failure: Failure, request_id: str) -> Rendered:
+    """The answer that the openai SDK turns into the right exception; OpenAI's body has no place for the request id."""
+    status, type_, code = _RENDERED[failure.kind]
+    if failure.kind is Kind.UPSTREAM and failure.status == 500:
+        status = 500
+    error = {
+        "message": failure.message,
+        "type": type_,
+        "param": _param(failure.at),
+        "code": failure.code if failure.kind is Kind.BAD_REQUEST and failure.code else code,
+    }
+    return Rendered(status, msgspec.json.encode({"error": error}))
+
+
+def stream_error(failure: Failure) -> dict[str, str | None]:
+    """The `error` of an error event; code and message also stand in the failed response."""
+    code = _STREAM_CODE.get(failure.kind, "server_error")
+    if failure.code and _KIND_BY_WORD.get(failure.code) is failure.kind:
+        code = failure.code
+    message = failure.message
+    if failure.retry_after is not None and not _TRY_AGAIN.search(message):
+        message = f"{message.rstrip()} Please try again in {failure.retry_after:g}s."
+    return {"type": _RENDERED[failure.kind][1], "code": code, "message": message, "param": _param(failure.at)}
+
+
+def readable(message: str) -> str:
+    """An upstream's words, shortened and without anything that looks like a key."""
+    masked = _SECRET.sub(lambda found: f"{found[1] or ''}[hidden]", message).strip()
+    return masked if len(masked) <= _SHOWN else masked[: _SHOWN - 1] + "…"
+
+
+def _from_text(body: bytes) -> str:
+    text = body[:20_000].decode(errors="replace")
+    return readable(_SPACE.sub(" ", _TAG.sub(" ", text)).strip())
+
+
+def _kind(error: wire.Error | None, status: int, message: str) -> Kind:
+    if error is not None:
+        for word in (error.code, error.type):
+            if isinstance(word, str) and (kind := _KIND_BY_WORD.get(word)):
+                return kind
+    if status in (400, 413, 422, 500) and _TOO_LONG.search(message):
+        return Kind.CONTEXT_TOO_LONG
+    return _KIND_BY_STATUS.get(status) or (Kind.UPSTREAM if status >= 500 else Kind.BAD_REQUEST)
+
+
+def _word(error: wire.Error | None) -> str | None:
+    if error is None:
+        return None
+    return str(error.code) if error.code is not None else error.type
+
+
+def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
+    for name, scale in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
+        try:
+            seconds = float(headers[name]) * scale
+        except (KeyError, ValueError):
+            continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    return None
+
+
+def _delay(error: wire.Error | None, message: str) -> float | None:
+    if error is not None and error.resets_in_seconds is not None:
+        return error.resets_in_seconds
+    if found := _TRY_AGAIN.search(message):
+        return float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0)
+    return None
+
+
+def _param(pointer: str | None) -> str | None:
+    """`/input/0/content` as OpenAI writes it: `input[0].content`."""
+    if not pointer:
+        return None
+    param = ""
+    for token in pointer.lstrip("/").split("/"):
+        key = token.replace("~1", "/").replace("~0", "~")
+        param += f"[{key}]" if key.isdecimal() else f".{key}" if param else key
+    return param

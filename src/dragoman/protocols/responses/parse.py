@@ -1,0 +1,178 @@
+"""The body of a client's Responses request comes in; a hub Request goes out, or a refusal that names the field."""
+
+import msgspec
+
+from dragoman.framing.fields import BadField, Fields
+from dragoman.framing.jsontext import mend_surrogates
+from dragoman.hub.failure import refuse
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
+from dragoman.protocols.responses.content import ext_of
+from dragoman.protocols.responses.parse_turns import Conversation
+from dragoman.protocols.responses.tools import read_choice, read_tools
+from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME
+
+_SERVER_STATE = {
+    "previous_response_id": "a response that this gateway does not keep: send the whole input",
+    "conversation": "a conversation that this gateway does not keep: send the whole input",
+    "prompt": "a prompt template that the vendor keeps: send its text as instructions and input",
+}
+
+# Values that say nothing: what holds without them.
+_DEFAULTS: dict[str, Json] = {
+    "truncation": "disabled",
+    "reasoning/context": "auto",
+    "reasoning/mode": "standard",
+    "prompt_cache_options/mode": "implicit",
+}
+
+_SAME_NAMES = (
+    *("model", "tools", "tool_choice", "temperature", "top_p", "top_logprobs", "max_tool_calls", "reasoning"),
+    *("metadata", "user", "safety_identifier", "service_tier", "stream"),
+)
+_WHERE = {name: f"/{name}" for name in _SAME_NAMES} | {
+    "max_tokens": "/max_output_tokens",
+    "parallel": "/parallel_tool_calls",
+    "cache_key": "/prompt_cache_key",
+    "verbosity": "/text/verbosity",
+    "format": "/text/format",
+    "logprobs": "/include",
+    "encrypted_reasoning": "/include",
+}
+_WHERE_PREWARMING = _WHERE | {"max_tokens": "/prompt_cache_options/prewarm"}
+
+
+def parse(body: bytes, ledger: Ledger) -> Request:
+    raw = _decode(body)
+    try:
+        return _read(Fields(raw), raw, ledger)
+    except BadField as bad:
+        raise refuse(bad.at, bad.message) from bad
+
+
+def _decode(body: bytes) -> dict[str, Json]:
+    try:
+        try:
+            value = msgspec.json.decode(body)
+        except msgspec.DecodeError:
+            value = msgspec.json.decode(mend_surrogates(body))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise refuse("", f"the body is not JSON: {error}") from error
+    except RecursionError as error:
+        raise refuse("", "the body nests too deeply") from error
+    if not isinstance(value, dict):
+        raise refuse("", "the body must be a JSON object")
+    return value
+
+
+def _read(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
+    _refuse_server_state(fields)
+    ext: Ext = {}
+    conversation = Conversation(ledger, ext)
+    conversation.read(fields)
+    tools = (*read_tools(fields.objects("tools") or [], ext), *conversation.tools)
+    reasoning = fields.obj("reasoning")
+    text = fields.obj("text")
+    cache = fields.obj("prompt_cache_options")
+    included = _included(fields, ext)
+    tier, verbosity = fields.text("service_tier"), text.text("verbosity") if text else None
+    stream = fields.obj("stream_options")
+    if stream is not None:
+        stream.raw("include_obfuscation")
+    fields.raw("store")  # either value is accepted: nothing is kept, and nothing is asked of what was kept
+    prewarm = cache is not None and cache.flag("prewarm", False)
+    request = Request(
+        protocol=NAME,
+        model=fields.need_text("model"),
+        turns=tuple(conversation.turns),
+        tools=tools,
+        tool_choice=read_choice(fields),
+        parallel=False if fields.flag("parallel_tool_calls") is False else None,
+        max_tokens=_max_tokens(fields, prewarm),
+        temperature=fields.number("temperature"),
+        top_p=fields.number("top_p"),
+        logprobs=True if LOGPROBS in included else None,
+        top_logprobs=fields.integer("top_logprobs") or None,
+        reasoning=_read_reasoning(reasoning) if reasoning else None,
+        encrypted_reasoning=ENCRYPTED in included,
+        format=_read_format(text) if text else None,
+        verbosity=None if verbosity == "medium" else verbosity,
+        cache_key=fields.text("prompt_cache_key"),
+        user=fields.text("user"),
+        safety_identifier=fields.text("safety_identifier"),
+        metadata=_metadata(fields),
+        service_tier=None if tier == "auto" else tier,
+        max_tool_calls=fields.integer("max_tool_calls"),
+        stream=fields.flag("stream", False),
+        where=_WHERE_PREWARMING if prewarm else _WHERE,
+        ext=ext,
+        raw=raw,
+    )
+    _keep_unread(ext, fields, reasoning=reasoning, text=text, prompt_cache_options=cache, stream_options=stream)
+    return request
+
+
+def _refuse_server_state(fields: Fields) -> None:
+    for key, what in _SERVER_STATE.items():
+        if fields.raw(key) is not None:
+            raise refuse(fields.pointer(key), f"{key} names {what}")
+    if fields.flag("background", False):
+        raise refuse(fields.pointer("background"), "background responses need server state, which is not kept here")
+
+
+def _included(fields: Fields, ext: Ext) -> frozenset[str]:
+    included = fields.items("include") or []
+    for index, name in enumerate(included):
+        if not isinstance(name, str):
+            raise BadField(f"{fields.pointer('include')}/{index}", "must be a string")
+        if name not in (ENCRYPTED, LOGPROBS):
+            ext[f"include/{index}"] = name
+    return frozenset(name for name in included if isinstance(name, str))
+
+
+def _max_tokens(fields: Fields, prewarm: bool) -> int | None:
+    asked = fields.integer("max_output_tokens")
+    return 0 if prewarm else asked  # to warm the cache is to ask for no tokens, as Messages says it
+
+
+def _metadata(fields: Fields) -> dict[str, Json] | None:
+    metadata = fields.obj("metadata")
+    return metadata.rest() or None if metadata else None
+
+
+def _read_reasoning(reasoning: Fields) -> Reasoning | None:
+    effort = reasoning.text("effort")
+    key = "summary" if reasoning.has("summary") else "generate_summary"
+    show = reasoning.text(key)
+    if effort is None and show is None:
+        return None
+    return Reasoning(reasoning.pointer("effort"), effort, show=show, show_at=reasoning.pointer(key))
+
+
+def _read_format(text: Fields) -> Format | None:
+    format_ = text.obj("format")
+    if format_ is None:
+        return None
+    match format_.need_text("type"):
+        case "text":
+            return None
+        case "json_object":
+            return Format(Shape.JSON, format_.at)
+        case "json_schema":
+            schema = format_.need_obj("schema")
+            return Format(
+                Shape.SCHEMA,
+                format_.at,
+                name=format_.text("name"),
+                description=format_.text("description"),
+                schema=format_.raw("schema") if schema else None,
+                strict=format_.flag("strict"),
+            )
+        case _:
+            raise format_.bad("type", "must be text, json_object or json_schema")
+
+
+def _keep_unread(ext: Ext, fields: Fields, **nested: Fields | None) -> None:
+    for key, value in ext_of(fields, **nested).items():
+        if key not in _DEFAULTS or value != _DEFAULTS[key]:
+            ext.setdefault(key, value)

@@ -1,0 +1,202 @@
+"""The `input` and `instructions` of a Responses request come in; turns go out, and tools that stand among the items.
+
+An item's `id` and `status` are bookkeeping of this protocol alone: leaving them out is no loss.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from dragoman.framing.fields import BadField, Fields
+from dragoman.hub.failure import refuse
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form, read_slot
+from dragoman.hub.request import (
+    Document,
+    Ext,
+    Foreign,
+    Image,
+    Part,
+    Role,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
+from dragoman.protocols.responses.content import ext_of, read_content
+from dragoman.protocols.responses.tools import read_tools
+from dragoman.protocols.responses.wire import VENDOR
+
+_ROLES = {role.value: role for role in Role}
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_SERVER_STATE = {
+    "item_reference": "an item that the server kept: send the item itself",
+    "compaction": "a compacted context that only its own vendor can read: send the items themselves",
+    "compaction_summary": "a compacted context that only its own vendor can read: send the items themselves",
+    "compaction_trigger": "a demand to compact the context, which only this API's own vendor can meet",
+}
+
+
+class Conversation:
+    """The turns as they are read; neighbouring items of the assistant are one turn."""
+
+    def __init__(self, ledger: Ledger, ext: Ext) -> None:
+        self.turns: list[Turn] = []
+        self.tools: list[Tool] = []
+        self._ledger = ledger
+        self._ext = ext  # the request's own
+        self._said: list[Part] = []
+        self._said_at = ""
+        self._outputs: dict[str, Fields] = {}  # the last of each call
+
+    def read(self, fields: Fields) -> None:
+        instructions = fields.text("instructions")
+        if instructions:
+            at = fields.pointer("instructions")
+            self.turns.append(Turn(Role.SYSTEM, (Text(instructions, at),), at))
+        given = fields.text_or_objects("input")
+        if given is None:
+            raise BadField(fields.pointer("input"), "is required")
+        if isinstance(given, str):
+            at = fields.pointer("input")
+            self.turns.append(Turn(Role.USER, (Text(given, at),), at))
+            return
+        self._find_outputs(given)
+        for item in given:
+            self._read_item(item)
+        self._end_assistant()
+
+    def _find_outputs(self, items: list[Fields]) -> None:
+        for item in items:
+            if item.text("type") in _OUTPUTS:
+                call_id = item.need_text("call_id")
+                if call_id in self._outputs:
+                    earlier = self._outputs[call_id].at
+                    self._ledger.dropped(earlier, "a later output of the same call takes its place")
+                self._outputs[call_id] = item
+
+    def _read_item(self, item: Fields) -> None:
+        type_ = item.text("type") or ("message" if item.has("role") else "item_reference")
+        if type_ in _SERVER_STATE:
+            raise refuse(item.at, f"{item.at} is {_SERVER_STATE[type_]}")
+        for bookkeeping in ("id", "status"):
+            item.raw(bookkeeping)
+        match type_:
+            case "message":
+                self._read_message(item)
+            case "reasoning":
+                self._say(item, _read_reasoning(item))
+            case "function_call" | "custom_tool_call":
+                self._say(item, _read_call(item, custom=type_ == "custom_tool_call"))
+            case "function_call_output" | "custom_tool_call_output":
+                self._read_output(item)
+            case "additional_tools":
+                item.text("role")
+                self.tools += read_tools(item.need_objects("tools"), self._ext)
+                self._keep(item)
+            case _:
+                self._read_foreign(type_, item)
+
+    def _read_message(self, item: Fields) -> None:
+        role = _ROLES.get(item.need_text("role"))
+        if role is None:
+            raise item.bad("role", "must be user, assistant, system or developer")
+        parts = read_content(item, "content")
+        if role is Role.ASSISTANT:
+            self._say(item, *parts)
+            self._keep(item)
+        else:
+            self._add(Turn(role, parts, item.at, ext_of(item)))
+
+    def _read_output(self, item: Fields) -> None:
+        call_id = item.need_text("call_id")
+        last = self._outputs.pop(call_id, None)  # it stands where the first one stood, next to its call
+        if last is not None:
+            self._add(Turn(Role.USER, (_read_result(last, call_id),), item.at))
+
+    def _read_foreign(self, type_: str, item: Fields) -> None:
+        foreign = Foreign(type_, {"type": type_, **_whole(item)}, item.at)
+        if type_.endswith(("_output", "_response", "_update")):
+            self._add(Turn(Role.USER, (foreign,), item.at))
+        else:
+            self._say(item, foreign)
+
+    def _say(self, item: Fields, *parts: Part) -> None:
+        if not self._said:
+            self._said_at = item.at
+        self._said += parts
+
+    def _keep(self, item: Fields) -> None:
+        """What an item says that has no part of its own to ride on."""
+        for key, value in ext_of(item).items():
+            self._ext[f"{item.at[1:]}/{key}"] = value
+
+    def _add(self, turn: Turn) -> None:
+        self._end_assistant()
+        self.turns.append(turn)
+
+    def _end_assistant(self) -> None:
+        if self._said:
+            self.turns.append(Turn(Role.ASSISTANT, tuple(self._said), self._said_at))
+            self._said = []
+
+
+def _whole(item: Fields) -> dict[str, object]:
+    """A foreign item as it came, its id and status included: they are its own."""
+    told = {key: item.raw(key) for key in ("id", "status") if item.has(key)}
+    return {**told, **item.rest()}
+
+
+def _read_reasoning(item: Fields) -> Thinking:
+    summary = _texts(item, "summary")
+    content = _texts(item, "content")
+    token = item.text("encrypted_content")
+    opaque = read_slot(token, Form.ENCRYPTED, VENDOR) if token else None
+    raw = not summary and bool(content)
+    text = "\n\n".join(content if raw else summary)
+    ext = ext_of(item)
+    if summary and content:
+        ext["content"] = item.raw("content")
+    if opaque is not None and opaque.text:
+        text = opaque.text  # the very words that a signature vouches for
+    return Thinking(text, item.at, opaque, raw, ext)
+
+
+def _texts(item: Fields, key: str) -> list[str]:
+    return [part.need_text("text") for part in item.objects(key) or []]
+
+
+def _read_call(item: Fields, custom: bool) -> ToolCall:
+    call_id, name = item.need_text("call_id"), item.need_text("name")
+    arguments = item.text("input", "") if custom else _arguments(item)
+    namespace = item.text("namespace")
+    if item.raw("caller") not in (None, {"type": "direct"}):
+        ext = ext_of(item) | {"caller": item.raw("caller")}
+    else:
+        ext = ext_of(item)
+    return ToolCall(call_id, name, arguments, item.at, custom, namespace, ext=ext)
+
+
+def _arguments(item: Fields) -> str:
+    value = item.raw("arguments")
+    if isinstance(value, dict):
+        return msgspec.json.encode(value).decode()
+    return item.text("arguments") or "{}"
+
+
+def _read_result(item: Fields, call_id: str) -> ToolResult:
+    custom = item.text("type") == "custom_tool_call_output"
+    parts = tuple(_result_parts(item))
+    for bookkeeping in ("id", "status"):
+        item.raw(bookkeeping)
+    return ToolResult(call_id, parts, item.at, custom=custom, ext=ext_of(item))
+
+
+def _result_parts(item: Fields) -> Iterator[Text | Image | Document | Foreign]:
+    for part in read_content(item, "output"):
+        if isinstance(part, Text | Image | Document | Foreign):
+            yield part
+        else:
+            raise BadField(part.at, "cannot stand in a tool's output")

@@ -1,0 +1,165 @@
+"""The Responses API's shapes in its own spelling: stream events, output items, usage, and tables of names."""
+
+from msgspec import Raw, Struct
+
+NAME = "responses"
+VENDOR = "openai"  # whose opaque values a client's bare `encrypted_content` holds
+
+ABSENT = Raw()
+
+
+class Notice(Struct, frozen=True, gc=False):
+    """Any stream event: only what some event type needs, the large values unread."""
+
+    type: str = ""
+    output_index: int = 0
+    content_index: int = 0
+    summary_index: int = 0
+    delta: str = ""
+    logprobs: Raw | None = None
+    text: str | None = None
+    refusal: str | None = None
+    input: str | None = None
+    arguments: Raw = ABSENT
+    item: Raw = ABSENT
+    part: Raw = ABSENT
+    annotation: Raw = ABSENT
+    response: Raw = ABSENT
+
+
+class Trouble(Struct, frozen=True):
+    """An `error` event, or an error without a type."""
+
+    error: Raw = ABSENT
+
+
+class Typed(Struct, frozen=True, gc=False):
+    type: str = ""
+
+
+class Annotation(Struct, frozen=True):
+    type: str = ""
+    url: str | None = None
+    title: str | None = None
+    filename: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
+
+
+class Part(Struct, frozen=True):
+    """A content part of a message, a summary part, or a reasoning text."""
+
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+    annotations: list[Raw] | None = None
+    logprobs: Raw | None = None
+
+
+class MessageItem(Struct, frozen=True):
+    content: list[Part] | None = None
+
+
+class ReasoningItem(Struct, frozen=True):
+    summary: list[Part] | None = None
+    content: list[Part] | None = None
+    encrypted_content: str | None = None
+
+
+class CallItem(Struct, frozen=True):
+    """A function_call or a custom_tool_call."""
+
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Raw = ABSENT
+    input: str | None = None
+
+
+class InputDetails(Struct, frozen=True):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class OutputDetails(Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+class Counts(Struct, frozen=True):
+    """What the wire calls usage."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: InputDetails | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class WebSearches(Struct, frozen=True):
+    num_requests: int = 0
+
+
+class ToolUsage(Struct, frozen=True):
+    web_search: WebSearches | None = None
+
+
+class Incomplete(Struct, frozen=True):
+    reason: str | None = None
+
+
+class Response(Struct, frozen=True):
+    """A whole reply, or the snapshot of one inside a lifecycle event."""
+
+    object: str | None = None
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    output: list[Raw] | None = None
+    usage: Counts | None = None
+    tool_usage: ToolUsage | None = None
+    service_tier: str | None = None
+    error: Raw = ABSENT
+    incomplete_details: Incomplete | None = None
+
+
+class Error(Struct, frozen=True):
+    """Both the nested error of the wire and the flat one of the specification."""
+
+    message: str | None = None
+    type: str | None = None
+    code: str | int | None = None
+    status: int | None = None
+    status_code: int | None = None
+    resets_in_seconds: float | None = None
+
+
+# Output items that report what the vendor ran, by the hub's word for it where other protocols have the like.
+HOSTED_ITEMS = {
+    "web_search_call": "web_search",
+    "code_interpreter_call": "code_execution",
+    "mcp_call": "mcp",
+    "file_search_call": "file_search",
+    "image_generation_call": "image_generation",
+    "mcp_list_tools": "mcp_list_tools",
+    "mcp_approval_request": "mcp_approval_request",
+    "computer_call": "computer",
+    "shell_call": "shell",
+    "local_shell_call": "local_shell",
+    "apply_patch_call": "apply_patch",
+    "tool_search_call": "tool_search",
+    "tool_search_output": "tool_search_output",
+    "program": "program",
+    "program_output": "program_output",
+}
+
+# Hosted tools in a request, by the hub's word for them; any other type keeps its own name.
+HOSTED_TOOLS = {
+    "web_search": "web_search",
+    "web_search_2025_08_26": "web_search",
+    "web_search_preview": "web_search",
+    "web_search_preview_2025_03_11": "web_search",
+    "code_interpreter": "code_execution",
+}
+
+ENCRYPTED = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
