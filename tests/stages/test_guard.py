@@ -1,6 +1,7 @@
 """The grammar guard: whatever order goes in, what comes out is legal, and every mending is counted."""
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -34,6 +35,7 @@ from dragoman.stages.guard import Guard, describe
 from laws import run
 from replies import END, START, call, text
 
+PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 SEAL = Opaque("echo", Form.SIGNATURE, "signed")
 OVERLOADED = Failed(Failure(Kind.OVERLOADED, "busy"))
 
@@ -153,6 +155,7 @@ def test_any_order_comes_out_legal(events: list[Event]) -> None:
 
 def test_the_documentation_is_drawn_from_the_table() -> None:
     page = describe()
+    assert PAGE.read_text() == page, "write stages.guard.describe() to docs/events.md"
     assert "| waiting | streaming | **refused** |" in page
     assert "| hosted | **refused** | **refused** | **refused** | **refused** | closed |" in page
 

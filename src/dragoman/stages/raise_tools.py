@@ -23,10 +23,13 @@ class RaiseTools:
         self._unwrapping: dict[int, StringProperty] = {}
 
     def feed(self, event: Event) -> Iterable[Event]:
+        if type(event) is Delta:
+            unwrapping = self._unwrapping.get(event.block)
+            if unwrapping is None:
+                return (event,)
+            text = unwrapping.feed(event.text)
+            return (Delta(event.block, text),) if text else ()
         match event:
-            case Delta(block=block) if self._unwrapping and block in self._unwrapping:
-                text = self._unwrapping[block].feed(event.text)
-                return (Delta(block, text),) if text else ()
             case Opened(what=CallBlock()):
                 return (self._open(event),)
             case Closed(block=block) if block in self._unwrapping:
