@@ -1,0 +1,30 @@
+"""OpenAI Chat Completions, as OpenAI and a hundred compatible servers speak it."""
+
+from dragoman.framing.sse import COMMENT, SseFramer
+from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
+from dragoman.protocols.chat import decode, encode, errors, reply
+from dragoman.protocols.chat.build import build
+from dragoman.protocols.chat.parse import parse
+from dragoman.protocols.chat.wire import NAME
+
+PROTOCOL = Protocol(
+    name=NAME,
+    client=Client(
+        parse=parse,
+        encoder=encode.Encoder,
+        whole=reply.whole,
+        render=errors.render,
+        repair=errors.repair,
+        serial=False,
+        keep_alive=COMMENT,
+    ),
+    upstream=Upstream(
+        path="/chat/completions",
+        build=build,
+        decoder=decode.Decoder,
+        framer=SseFramer,
+        whole=decode.whole,
+        read=errors.read,
+        tools=ToolLimits(custom=True, namespaces=False, name_max=64),
+    ),
+)

@@ -1,0 +1,170 @@
+"""A request in Chat's words: a Request and its target come in, the upstream's body goes out."""
+
+import msgspec
+
+from dragoman.hub.ext import drop_foreign, restore
+from dragoman.hub.failure import refuse
+from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import EFFORTS, Target
+from dragoman.hub.request import Format, Reasoning, Request, Role, Shape, Switch, Text
+from dragoman.protocols.chat.messages import write_messages
+from dragoman.protocols.chat.tools import write_tools
+from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
+
+_Wire = dict[str, object]
+
+_STOPS_MAX = 4  # OpenAI's; other servers take more
+_SCHEMA_NAME = "reply"
+
+# The largest thinking budget that counts as each effort; beyond the last it is xhigh.
+_BUDGETS = ((1024, "low"), (8192, "medium"), (24576, "high"))
+
+
+def build(request: Request, target: Target, ledger: Ledger) -> bytes:
+    """The body for the upstream; what it cannot be asked raises Refused."""
+    own = request.protocol == NAME
+    drop_foreign(request, NAME, ledger)
+    body: _Wire = {"model": target.model, "messages": write_messages(request, target, ledger)}
+    body |= write_tools(request, own, ledger)
+    body |= _settings(request, target, ledger)
+    body |= _vendor_settings(request, target, ledger)
+    body |= _effort(request, target, ledger)
+    if request.format is not None:
+        body["response_format"] = _format(request.format, ledger)
+    if request.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    if own:
+        restore(body, request.ext)
+    _note_prefill(request, ledger)
+    return msgspec.json.encode(body)
+
+
+def _settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
+    """What every server takes, or nobody."""
+    own = request.protocol == NAME
+    sampling: _Wire = {"temperature": request.temperature, "top_p": request.top_p}
+    if not target.profile.sampling:
+        sampling = _dropped(request, ledger, sampling, f"{target.model} takes no sampling settings")
+    unheard: _Wire = {"top_k": request.top_k, "max_tool_calls": request.max_tool_calls}
+    if not own:
+        unheard = _dropped(request, ledger, unheard, "Chat has no such setting")
+    if request.n is not None and request.n > 1 and not own:
+        raise refuse(request.pointer("n"), "more than one answer to a request cannot be translated")
+    return _given(
+        sampling
+        | unheard
+        | {
+            "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens": request.max_tokens,
+            "frequency_penalty": request.frequency_penalty,
+            "presence_penalty": request.presence_penalty,
+            "seed": request.seed,
+            "n": request.n,
+            "stop": _stop(request, target, ledger),
+            "logprobs": True if request.top_logprobs is not None else request.logprobs,
+            "top_logprobs": request.top_logprobs,
+            "user": request.user,
+        }
+    )
+
+
+def _vendor_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
+    """What OpenAI takes; other servers refuse fields that they do not know, unless the client knows better."""
+    settings: _Wire = {
+        "verbosity": request.verbosity,
+        "cache_key": request.cache_key,
+        "safety_identifier": request.safety_identifier,
+        "metadata": request.metadata,
+        "service_tier": request.service_tier,
+    }
+    if request.protocol != NAME and target.issuer != OPENAI:
+        settings = _dropped(request, ledger, settings, "this server is not known to take it")
+    if request.protocol not in OPENAI_PROTOCOLS:
+        for name in _given({"user": request.user, "service_tier": settings.get("service_tier")}):
+            ledger.approximated(request.pointer(name), "means nearly the same in Chat")
+    wire = _given(settings)
+    if "cache_key" in wire:
+        wire["prompt_cache_key"] = wire.pop("cache_key")
+    return wire
+
+
+def _given(fields: _Wire) -> _Wire:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _dropped(request: Request, ledger: Ledger, fields: _Wire, why: str) -> _Wire:
+    for name in _given(fields):
+        ledger.dropped(request.pointer(name), why)
+    return {}
+
+
+def _stop(request: Request, target: Target, ledger: Ledger) -> list[str] | None:
+    stops = list(request.stop)
+    if len(stops) > _STOPS_MAX and target.issuer == OPENAI:
+        ledger.dropped(request.pointer("stop"), f"Chat takes {_STOPS_MAX} stop sequences: the others are left out")
+        stops = stops[:_STOPS_MAX]
+    return stops or None
+
+
+def _format(wanted: Format, ledger: Ledger) -> _Wire:
+    if wanted.shape is not Shape.SCHEMA:
+        return {"type": "json_object" if wanted.shape is Shape.JSON else "text"}
+    if wanted.name is None:
+        ledger.invented(wanted.at, f"Chat's schemas need a name: {_SCHEMA_NAME!r}")
+    schema = {"name": wanted.name or _SCHEMA_NAME, "description": wanted.description}
+    return {"type": "json_schema", "json_schema": _given(schema | {"schema": wanted.schema, "strict": wanted.strict})}
+
+
+def _effort(request: Request, target: Target, ledger: Ledger) -> _Wire:
+    asked = request.reasoning
+    if asked is None:
+        return {}
+    if asked.show is not None:
+        ledger.dropped(asked.show_at, "Chat cannot ask to see thoughts")
+    wanted = _wanted_effort(asked, ledger)
+    if wanted is None:
+        return {}
+    at = asked.at
+    accepted = [effort for effort in EFFORTS if effort in target.profile.efforts]
+    if target.issuer == OPENAI and "max" in accepted:
+        accepted.remove("max")  # known on Responses only
+    if not accepted:
+        ledger.dropped(at, f"{target.model} has no such setting")
+        return {}
+    effort = _nearest(wanted, accepted)
+    if effort != wanted:
+        ledger.approximated(at, f"{target.model} takes {effort!r}, not {wanted!r}")
+    elif request.protocol not in OPENAI_PROTOCOLS:
+        ledger.approximated(at, "each vendor has its own scale of effort")
+    return {"reasoning_effort": effort}
+
+
+def _wanted_effort(asked: Reasoning, ledger: Ledger) -> str | None:
+    if asked.switch is Switch.DISABLED:
+        return "none"
+    if asked.effort is not None:
+        if asked.budget is not None:
+            ledger.dropped(asked.budget_at, "Chat has no thinking budget: the effort says it")
+        return asked.effort
+    if asked.budget is not None:
+        effort = next((effort for most, effort in _BUDGETS if asked.budget <= most), "xhigh")
+        ledger.approximated(asked.budget_at, f"Chat has no thinking budget: the effort is {effort!r}")
+        return effort
+    if asked.switch is not None:
+        ledger.approximated(asked.switch_at, "Chat leaves it to the model whether to think")
+    return None
+
+
+def _nearest(effort: str, accepted: list[str]) -> str:
+    """The accepted effort that is closest, of two the lower; one that nobody knows goes out as it is."""
+    if effort in accepted or effort not in EFFORTS:
+        return effort
+    wanted = EFFORTS.index(effort)
+    return min(accepted, key=lambda known: (abs(EFFORTS.index(known) - wanted), EFFORTS.index(known)))
+
+
+def _note_prefill(request: Request, ledger: Ledger) -> None:
+    if request.protocol in OPENAI_PROTOCOLS or not request.turns:
+        return
+    last = request.turns[-1]
+    if last.role is Role.ASSISTANT and any(isinstance(part, Text) for part in last.parts):
+        ledger.approximated(last.at, "Chat takes it for history, not for the beginning of the reply")

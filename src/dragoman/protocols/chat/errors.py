@@ -1,0 +1,208 @@
+"""Errors in Chat's shape: an upstream's error answer comes in as a Failure, a Failure goes out as a body or a frame."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from dragoman.framing.sse import frame
+from dragoman.hub.events import Started
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.ports import Rendered
+
+_TEXT_MAX = 300
+_MESSAGE_MAX = 2000
+
+# kind -> status, error.type, error.code (None: the vendor's own code, if there was one)
+_RENDERED: dict[Kind, tuple[int, str, str | None]] = {
+    Kind.BAD_REQUEST: (400, "invalid_request_error", None),
+    Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
+    Kind.AUTH: (401, "invalid_request_error", "invalid_api_key"),
+    Kind.CREDENTIAL: (502, "server_error", "upstream_credential_refused"),
+    Kind.FORBIDDEN: (403, "permission_error", None),
+    Kind.NOT_FOUND: (404, "invalid_request_error", "model_not_found"),
+    Kind.CONFLICT: (409, "conflict_error", None),
+    Kind.QUOTA: (429, "insufficient_quota", "insufficient_quota"),
+    Kind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
+    Kind.OVERLOADED: (503, "server_error", None),
+    Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "context_length_exceeded"),
+    Kind.REFUSED: (400, "invalid_request_error", "content_policy_violation"),
+    Kind.TIMEOUT: (504, "server_error", "timeout"),
+    Kind.TRUNCATED: (502, "server_error", "upstream_truncated"),
+    Kind.CORRUPT: (502, "server_error", "upstream_corrupt"),
+    Kind.LOST: (502, "server_error", "upstream_lost"),
+    Kind.UPSTREAM: (502, "server_error", None),
+    Kind.BUG: (500, "server_error", "internal_error"),
+}
+
+# What vendors write as error.code or error.type; the status decides where neither is listed.
+_NAMED: dict[str, Kind] = {
+    "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
+    "exceed_context_size_error": Kind.CONTEXT_TOO_LONG,
+    "insufficient_quota": Kind.QUOTA,
+    "billing_hard_limit_reached": Kind.QUOTA,
+    "billing_not_active": Kind.QUOTA,
+    "billing_error": Kind.QUOTA,
+    "rate_limit_exceeded": Kind.RATE_LIMITED,
+    "rate_limit_error": Kind.RATE_LIMITED,
+    "invalid_api_key": Kind.CREDENTIAL,
+    "account_deactivated": Kind.CREDENTIAL,
+    "authentication_error": Kind.CREDENTIAL,
+    "permission_error": Kind.FORBIDDEN,
+    "model_not_found": Kind.NOT_FOUND,
+    "not_found_error": Kind.NOT_FOUND,
+    "content_policy_violation": Kind.REFUSED,
+    "content_filter": Kind.REFUSED,
+    "server_is_overloaded": Kind.OVERLOADED,
+    "engine_overloaded": Kind.OVERLOADED,
+    "overloaded_error": Kind.OVERLOADED,
+    "request_too_large": Kind.TOO_LARGE,
+    "timeout": Kind.TIMEOUT,
+}
+
+_BY_STATUS: dict[int, Kind] = {
+    401: Kind.CREDENTIAL,
+    402: Kind.QUOTA,
+    403: Kind.FORBIDDEN,
+    404: Kind.NOT_FOUND,
+    408: Kind.TIMEOUT,
+    409: Kind.CONFLICT,
+    413: Kind.TOO_LARGE,
+    429: Kind.RATE_LIMITED,
+    503: Kind.OVERLOADED,
+    504: Kind.TIMEOUT,
+    529: Kind.OVERLOADED,
+}
+
+_TOO_LONG = re.compile(
+    r"context (?:length|window|size)|maximum context|prompt is too long|input is too long|too many (?:input )?tokens",
+    re.IGNORECASE,
+)
+_NO_CREDIT = re.compile(r"insufficient (?:balance|credits?|funds)|credit balance", re.IGNORECASE)
+_SECRET = re.compile(
+    r"\b((?:sk|pk|rk|ksk|gh[opsu])[-_]|AIza|eyJ)[\w.*-]{6,}|(\bBearer\s+)[^\s\"',;]+|(\bapi[-_]?key\s*[=:]\s*)[^\s\"',;]+",
+    re.IGNORECASE,
+)
+_TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
+
+
+def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
+    """What an upstream's error answer says."""
+    failure = read_error(_error_of(body), status)
+    if failure is None:
+        text = excerpt(body)
+        message = f"the upstream answered {status}" + (f": {text}" if text else " with an empty body")
+        failure = Failure(_kind(status, "", "", text), message, status=status)
+    wait = _retry_after(headers)
+    return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
+
+
+def read_error(error: object, status: int | None = None) -> Failure | None:
+    """What an error object says, from an error body or in the middle of a stream; None if it says nothing."""
+    if isinstance(error, str):
+        error = {"message": error}
+    if not isinstance(error, dict):
+        return None
+    code = _word(error.get("code"))
+    kind_of_error = _word(error.get("type"))
+    message = error.get("message") or error.get("detail") or error.get("msg")
+    if message is None and not code and not kind_of_error:
+        return None
+    if status is None and code.isdigit() and 400 <= int(code) < 600:
+        status = int(code)  # OpenRouter tells the status inside the stream
+    said = message if isinstance(message, str) else msgspec.json.encode(message or code or kind_of_error).decode()
+    return Failure(
+        _kind(status, code, kind_of_error, said),
+        mask(said)[:_MESSAGE_MAX],
+        status=status,
+        code=(code if code and not code.isdigit() else kind_of_error) or None,
+    )
+
+
+def mask(text: str) -> str:
+    """The text with everything that looks like a key blotted out."""
+    return _SECRET.sub(lambda found: (found[1] or found[2] or found[3]) + "***", text)
+
+
+def render(failure: Failure, request_id: str) -> Rendered:
+    """The whole error answer; Chat has no place for the request's id in it."""
+    status = _RENDERED[failure.kind][0]
+    if failure.kind is Kind.UPSTREAM and failure.status == 500:
+        status = 500
+    return Rendered(status, error_body(failure))
+
+
+def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
+    """The frame that ends a stream whose upstream did not end it: no finish_reason and no [DONE] may follow."""
+    return error_frame(failure)
+
+
+def error_frame(failure: Failure) -> bytes:
+    return frame(error_body(failure))
+
+
+def error_body(failure: Failure) -> bytes:
+    _, kind_of_error, code = _RENDERED[failure.kind]
+    error = {
+        "message": failure.message,
+        "type": kind_of_error,
+        "param": None if failure.at is None else _param(failure.at),
+        "code": code or failure.code,
+    }
+    return msgspec.json.encode({"error": error})
+
+
+def _param(pointer: str) -> str:
+    """`/messages/0/content` as OpenAI writes it: `messages[0].content`."""
+    path = ""
+    for token in pointer.split("/")[1:]:
+        name = token.replace("~1", "/").replace("~0", "~")
+        path += f"[{name}]" if name.isdigit() else f".{name}"
+    return path.removeprefix(".")
+
+
+def _kind(status: int | None, code: str, kind_of_error: str, message: str) -> Kind:
+    if status in (None, 400, 413, 422) and _TOO_LONG.search(message):
+        return Kind.CONTEXT_TOO_LONG
+    if _NO_CREDIT.search(message):
+        return Kind.QUOTA
+    named = _NAMED.get(code) or _NAMED.get(kind_of_error)
+    if named is not None:
+        return named
+    if status is None:
+        return Kind.BAD_REQUEST if kind_of_error == "invalid_request_error" else Kind.UPSTREAM
+    return _BY_STATUS.get(status) or (Kind.BAD_REQUEST if status < 500 else Kind.UPSTREAM)
+
+
+def _error_of(body: bytes) -> object:
+    """The error object in a body: under `error`, in a list of one, or the body itself."""
+    try:
+        value: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if isinstance(value, list) and value:
+        value = value[0]
+    if isinstance(value, dict):
+        return value.get("error") or value
+    return None
+
+
+def _word(value: object) -> str:
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def excerpt(body: bytes) -> str:
+    """The beginning of what a body says in plain words, without tags and keys."""
+    text = " ".join(_TAG.sub(" ", body[:8_000].decode(errors="replace")).split())
+    return mask(text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 1] + "…")
+
+
+def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
+    for name, share in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
+        try:
+            wait = float(headers[name]) / share
+        except (KeyError, ValueError):
+            continue
+        if 0 <= wait < float("inf"):
+            return wait
+    return None

@@ -1,0 +1,259 @@
+"""A conversation as Chat wants it: turns come in, messages go out, every result right behind the calls it answers."""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from msgspec import Struct
+
+from dragoman.hub.ext import restore
+from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import Target
+from dragoman.hub.request import (
+    Document,
+    Foreign,
+    Image,
+    Part,
+    Refusal,
+    Request,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
+from dragoman.protocols.chat.parts import PartWriter
+from dragoman.protocols.chat.thoughts import write_thoughts
+from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
+
+_Wire = dict[str, object]
+
+_BETWEEN = "\n\n"  # between what were separate blocks
+
+
+class _Found(Struct, frozen=True):
+    """A result, its place among all results, and which run of turns of one side it stands in."""
+
+    place: int
+    result: ToolResult
+    run: int
+
+
+def write_messages(request: Request, target: Target, ledger: Ledger) -> list[_Wire]:
+    return _Writer(request, target, ledger).messages()
+
+
+class _Writer:
+    __slots__ = ("_answered", "_gone", "_ledger", "_messages", "_own", "_parts", "_runs", "_target", "_waiting")
+
+    def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
+        self._own = request.protocol == NAME
+        self._target = target
+        self._ledger = ledger
+        openai = target.issuer == OPENAI
+        files = self._own or (openai and request.protocol in OPENAI_PROTOCOLS)
+        self._parts = PartWriter(own=self._own, caches=self._own or openai, files=files, ledger=ledger)
+        self._runs = [list(run) for _, run in groupby(request.turns, key=lambda turn: turn.role)]
+        self._waiting = _results_by_call(self._runs)
+        self._gone: set[int] = set()  # results that have gone out, by identity
+        self._answered: set[str] = set()
+        self._messages: list[_Wire] = []
+
+    def messages(self) -> list[_Wire]:
+        for number, run in enumerate(self._runs):
+            if run[0].role is Role.ASSISTANT:
+                # Each call of Responses is an item of its own; in Chat the calls of one step share a message.
+                for turns in [[turn] for turn in run] if self._own else [run]:
+                    self._write_assistant(turns, number)
+            else:
+                for turn in run:
+                    self._write_turn(turn)
+        return self._messages
+
+    # Instructions and users
+
+    def _write_turn(self, turn: Turn) -> None:
+        orphans = [part for part in turn.parts if isinstance(part, ToolResult) and self._is_orphan(part)]
+        parts = [part for part in turn.parts if not isinstance(part, ToolResult)]
+        content = [wire for part in parts for wire in self._content_part(part, turn.role)]
+        if turn.role is Role.USER:
+            content = [wire for result in orphans for wire in self._retold(result)] + content
+            if not content and any(isinstance(part, ToolResult) for part in turn.parts):
+                return  # the results have left already
+        role = turn.role
+        if role is Role.DEVELOPER and "no_developer" in self._target.quirks:
+            role = Role.SYSTEM
+        joined = turn.role is not Role.USER and not self._own
+        self._add({"role": role.value, "content": _content(content, joined)}, turn)
+
+    def _content_part(self, part: Part, role: Role) -> Iterable[_Wire]:
+        match part:
+            case Thinking() | ToolCall() | ToolResult():
+                self._ledger.dropped(part.at, f"Chat has no such part in a message of the {role.value}")
+            case Refusal():
+                yield {"type": "text", "text": part.text}
+            case Text(cache=cache) if role is not Role.USER and cache is not None and not self._own:
+                self._parts.drop_cache(cache, "instructions")
+                yield {"type": "text", "text": part.text}
+            case _:
+                wire = self._parts.write(part)
+                if wire is not None:
+                    yield wire
+
+    def _add(self, message: _Wire, *turns: Turn) -> None:
+        if self._own:
+            for turn in turns:
+                restore(message, turn.ext)
+        self._messages.append(message)
+
+    # Tool results
+
+    def _is_orphan(self, result: ToolResult) -> bool:
+        """Whether a result has not gone out; one that answers a call for the second time goes nowhere."""
+        if id(result) in self._gone:
+            return False
+        if result.call_id in self._answered:
+            self._ledger.dropped(result.at, f"the call {result.call_id!r} has a result already")
+            return False
+        return True
+
+    def _write_results(self, calls: list[ToolCall], number: int) -> None:
+        """The results of these calls, wherever they stand: Chat wants them at once and together."""
+        media: list[_Wire] = []
+        waiting = [found for call in calls for found in self._waiting.get(call.id, ()) if found.run > number]
+        for found in sorted(waiting, key=lambda found: found.place):
+            result = found.result
+            if result.call_id in self._answered:
+                continue
+            self._answered.add(result.call_id)
+            self._gone.add(id(result))
+            if found.run > number + 1:
+                self._ledger.approximated(result.at, "moved up behind the call that it answers")
+            media += self._write_result(result)
+        if media:
+            self._messages.append({"role": "user", "content": media})
+
+    def _write_result(self, result: ToolResult) -> list[_Wire]:
+        """Writes the tool message; gives back what Chat takes from a user only."""
+        texts: list[_Wire] = []
+        media: list[_Wire] = []
+        for part in result.content:
+            if isinstance(part, Image | Document) and not isinstance(part.source, str) and not self._own:
+                kind = "image" if isinstance(part, Image) else "document"
+                self._ledger.approximated(part.at, f"a tool's result is text in Chat: the {kind} follows as a user's")
+                texts.append({"type": "text", "text": f"[{kind}: see the user message that follows]"})
+                media.append({"type": "text", "text": f"[{kind} from the result of tool call {result.call_id}]"})
+                media += self._write(part)
+            else:
+                texts += self._write(part)
+        self._parts.drop_cache(result.cache, "tool results")
+        message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": _content(texts, not self._own)}
+        if result.is_error:
+            self._mark_error(result, message)
+        if self._own:
+            restore(message, result.ext)
+        self._messages.append(message)
+        return media
+
+    def _mark_error(self, result: ToolResult, message: _Wire) -> None:
+        self._ledger.approximated(f"{result.at}/is_error", "Chat has no error flag: the text says so")
+        content = message["content"]
+        mark = "[tool error] "
+        message["content"] = (
+            mark + content if isinstance(content, str) else [{"type": "text", "text": mark}, *_list(content)]
+        )
+
+    def _retold(self, result: ToolResult) -> list[_Wire]:
+        """A result whose call is not in the conversation, as something that the user says."""
+        self._ledger.approximated(result.at, f"no call {result.call_id!r} stands before it: told as a user's text")
+        return [
+            {"type": "text", "text": f"[result of tool call {result.call_id}]"},
+            *(wire for part in result.content for wire in self._write(part)),
+        ]
+
+    def _write(self, part: Text | Image | Document | Foreign) -> list[_Wire]:
+        wire = self._parts.write(part)
+        return [] if wire is None else [wire]
+
+    # Assistants
+
+    def _write_assistant(self, turns: list[Turn], number: int) -> None:
+        parts = [part for turn in turns for part in turn.parts]
+        calls = [part for part in parts if isinstance(part, ToolCall)]
+        content = [wire for part in parts for wire in self._spoken(part)]
+        wire_calls = [wire for part in parts for wire in self._called(part)]
+        refusal = _BETWEEN.join(part.text for part in parts if isinstance(part, Refusal))
+        message: _Wire = {"role": "assistant", "content": _content(content, not self._own)}
+        if not content and (wire_calls or refusal):
+            message["content"] = None
+        if refusal:
+            message["refusal"] = refusal
+        message |= write_thoughts([kept for part in parts for kept in self._kept(part)])
+        if wire_calls:
+            message["tool_calls"] = wire_calls
+        if len(message) > 2 or content or self._own:
+            self._add(message, *turns)
+        self._write_results(calls, number)
+
+    def _spoken(self, part: Part) -> Iterable[_Wire]:
+        match part:
+            case Text():
+                yield from self._write(part)
+            case Foreign() if "/tool_calls/" not in part.at:
+                yield from self._write(part)
+            case Image() | Document() if self._own:
+                yield from self._write(part)
+            case Image() | Document() | ToolResult():
+                self._ledger.dropped(part.at, "Chat has no such part in a message of the assistant")
+            case _:
+                return
+
+    def _called(self, part: Part) -> Iterable[_Wire]:
+        if isinstance(part, Foreign) and self._own and "/tool_calls/" in part.at and isinstance(part.raw, dict):
+            yield dict(part.raw)
+        if not isinstance(part, ToolCall):
+            return
+        self._parts.drop_cache(part.cache, "tool calls")
+        kind, field = ("custom", "input") if part.custom else ("function", "arguments")
+        arguments = part.arguments if part.custom else part.arguments or "{}"
+        wire: _Wire = {"id": part.id, "type": kind, kind: {"name": part.name, field: arguments}}
+        if self._own:
+            restore(wire, part.ext)
+        yield wire
+
+    def _kept(self, part: Part) -> Iterable[Thinking]:
+        """A thought goes back to who had it; to others only as text, and only if they ask for it."""
+        if not isinstance(part, Thinking):
+            return
+        issuer = None if part.opaque is None else part.opaque.issuer
+        theirs = issuer == self._target.issuer and issuer != OPENAI
+        if theirs or (self._own and issuer in (None, "")):
+            yield part
+        elif part.text and "replay_reasoning" in self._target.quirks:
+            if part.opaque is not None:
+                self._ledger.approximated(part.at, f"only {issuer or 'its issuer'} can read what vouches for it")
+            yield Thinking(part.text, part.at)
+        else:
+            self._ledger.dropped(part.at, "this server takes no reasoning back")
+
+
+def _results_by_call(runs: list[list[Turn]]) -> dict[str, list[_Found]]:
+    found: dict[str, list[_Found]] = {}
+    place = 0
+    for number, run in enumerate(runs):
+        for part in (part for turn in run for part in turn.parts if isinstance(part, ToolResult)):
+            found.setdefault(part.call_id, []).append(_Found(place, part, number))
+            place += 1
+    return found
+
+
+def _content(parts: list[_Wire], joined: bool) -> object:
+    """A plain string wherever it says the same: not every server takes an array."""
+    texts = [part["text"] for part in parts if part.keys() == {"type", "text"} and part["type"] == "text"]
+    if len(texts) < len(parts) or not (joined or len(parts) < 2):
+        return parts
+    return _BETWEEN.join(map(str, texts))
+
+
+def _list(content: object) -> list[object]:
+    return content if isinstance(content, list) else []

@@ -1,0 +1,194 @@
+"""A Chat request as the hub means it: the client's body comes in, a Request goes out."""
+
+import msgspec
+
+from dragoman.framing.fields import BadField, Fields
+from dragoman.framing.jsontext import mend_surrogates
+from dragoman.hub.failure import Failure, Kind, Refused, refuse
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
+from dragoman.protocols.chat.parts import unread
+from dragoman.protocols.chat.tools import read_choice, read_tools
+from dragoman.protocols.chat.turns import read_turns
+from dragoman.protocols.chat.wire import NAME
+
+# Fields of the hub that Chat spells otherwise; the rest have the same name in both.
+_SPELLINGS = {
+    "turns": "messages",
+    "parallel": "parallel_tool_calls",
+    "reasoning": "reasoning_effort",
+    "format": "response_format",
+    "cache_key": "prompt_cache_key",
+}
+
+# Values that mean what leaving the field out means.
+_DEFAULTS: dict[str, Json] = {
+    "store": False,
+    "logit_bias": {},
+    "prompt_cache_options": {},
+}
+
+
+def parse(body: bytes, ledger: Ledger) -> Request:
+    """Reads a client's body; what cannot be meant raises Refused."""
+    raw = _decode(body)
+    try:
+        return _read_request(Fields(raw), raw, ledger)
+    except BadField as bad:
+        raise refuse(bad.at, bad.message) from bad
+
+
+def _decode(body: bytes) -> dict[str, Json]:
+    try:
+        value = _loads(body)
+    except RecursionError as error:
+        raise Refused(Failure(Kind.BAD_REQUEST, "the body nests too deeply")) from error
+    except ValueError as error:
+        raise Refused(Failure(Kind.BAD_REQUEST, f"the body is not JSON: {error}")) from error
+    if not isinstance(value, dict):
+        raise Refused(Failure(Kind.BAD_REQUEST, "the body must be a JSON object"))
+    return value
+
+
+def _loads(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        mended = mend_surrogates(body)
+        if mended == body:
+            raise
+        return msgspec.json.decode(mended)
+
+
+def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
+    if body.has("input") and not body.has("messages"):
+        raise BadField("/messages", "is required; a body with `input` belongs to /v1/responses")
+    _refuse_speech(body)
+    stream = body.flag("stream", False)
+    include_usage, stream_ext = _read_stream_options(body)
+    wanted, format_ext = _read_format(body)
+    request = Request(
+        protocol=NAME,
+        model=body.need_text("model"),
+        turns=read_turns(body.need_objects("messages")),
+        tools=read_tools(body),
+        tool_choice=read_choice(body),
+        parallel=body.flag("parallel_tool_calls"),
+        max_tokens=_read_cap(body, ledger),
+        temperature=body.number("temperature"),
+        top_p=body.number("top_p"),
+        top_k=body.integer("top_k"),
+        frequency_penalty=body.number("frequency_penalty") or None,
+        presence_penalty=body.number("presence_penalty") or None,
+        seed=body.integer("seed"),
+        stop=_read_stop(body),
+        n=_read_count(body),
+        logprobs=body.flag("logprobs") or None,
+        top_logprobs=body.integer("top_logprobs"),
+        reasoning=_read_reasoning(body),
+        format=wanted,
+        verbosity=_unless(body.text("verbosity"), "medium"),
+        cache_key=body.text("prompt_cache_key"),
+        user=body.text("user"),
+        safety_identifier=body.text("safety_identifier"),
+        metadata=_read_metadata(body),
+        service_tier=_unless(body.text("service_tier"), "auto"),
+        stream=stream,
+        include_usage=include_usage,
+        raw=raw,
+    )
+    ext = {key: value for key, value in unread(body).items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
+    return msgspec.structs.replace(request, where=_where(request, body), ext=ext | stream_ext | format_ext)
+
+
+def _where(request: Request, body: Fields) -> dict[str, str]:
+    where = {field: f"/{_SPELLINGS.get(field, field)}" for field in request.__struct_fields__}
+    if body.has("max_completion_tokens"):
+        where["max_tokens"] = "/max_completion_tokens"
+    if not body.has("tool_choice") and body.has("function_call"):
+        where["tool_choice"] = "/function_call"
+    return where
+
+
+def _refuse_speech(body: Fields) -> None:
+    modalities = body.items("modalities") or []
+    if any(modality != "text" for modality in modalities):
+        raise BadField("/modalities", "asks for an output other than text, which cannot be translated")
+    if body.has("audio"):
+        raise BadField("/audio", "asks for a spoken reply, which cannot be translated")
+
+
+def _read_stream_options(body: Fields) -> tuple[bool, Ext]:
+    options = body.obj("stream_options")
+    if options is None:
+        return False, {}
+    include_usage = options.flag("include_usage", False)
+    options.flag("include_obfuscation")  # padding against eavesdroppers: says nothing
+    return include_usage, _below(options)
+
+
+def _read_cap(body: Fields, ledger: Ledger) -> int | None:
+    older, cap = body.integer("max_tokens"), body.integer("max_completion_tokens")
+    if older is not None and cap is not None and older != cap:
+        ledger.dropped("/max_tokens", "max_completion_tokens wins")
+    return older if cap is None else cap
+
+
+def _read_stop(body: Fields) -> tuple[str, ...]:
+    value = body.raw("stop")
+    if value is None or value == "":
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise body.bad("stop", "must be a string or an array of strings")
+
+
+def _read_count(body: Fields) -> int | None:
+    count = body.integer("n")
+    if count is not None and count < 1:
+        raise body.bad("n", "must be at least 1")
+    return None if count == 1 else count
+
+
+def _read_reasoning(body: Fields) -> Reasoning | None:
+    effort = body.text("reasoning_effort")
+    return None if effort is None else Reasoning("/reasoning_effort", effort=effort)
+
+
+def _read_format(body: Fields) -> tuple[Format | None, Ext]:
+    wanted = body.obj("response_format")
+    if wanted is None:
+        return None, {}
+    kind = wanted.one_of("type", ("text", "json_object", "json_schema")) or "text"
+    if kind == "text":
+        return None, _below(wanted)
+    if kind == "json_object":
+        schema = wanted.raw("schema")  # llama.cpp takes one here
+        shape = Shape.JSON if schema is None else Shape.SCHEMA
+        return Format(shape, wanted.at, schema=schema), _below(wanted)
+    inner = wanted.need_obj("json_schema")
+    schema_format = Format(
+        Shape.SCHEMA,
+        wanted.at,
+        name=inner.need_text("name"),
+        description=inner.text("description"),
+        schema=inner.raw("schema"),
+        strict=inner.flag("strict"),
+    )
+    return schema_format, _below(wanted) | _below(inner)
+
+
+def _below(fields: Fields) -> Ext:
+    """What was not read of an object somewhere below the body."""
+    return {f"{fields.at[1:]}/{name}": value for name, value in unread(fields).items()}
+
+
+def _read_metadata(body: Fields) -> dict[str, Json] | None:
+    metadata = body.obj("metadata")
+    return (metadata.rest() or None) if metadata is not None else None
+
+
+def _unless(value: str | None, default: str) -> str | None:
+    return None if value == default else value

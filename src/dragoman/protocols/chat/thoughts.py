@@ -1,0 +1,137 @@
+"""Reasoning as Chat servers extend the protocol for it: a message's fields come in, thoughts and opaque values go out.
+
+And the other way round, towards servers that want their thoughts back.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from dragoman.framing.fields import Fields
+from dragoman.hub.opaque import Form, Opaque, read_slot, unseal
+from dragoman.hub.request import Thinking
+from dragoman.protocols.chat.wire import ThinkingPart
+
+_VISIBLE = ("text", "summary")
+_GROWING = (*_VISIBLE, "data", "signature")
+
+
+def detail_text(detail: dict[str, object]) -> str:
+    """What a reader may see of one entry of reasoning_details."""
+    return "".join(value for key in _VISIBLE if isinstance(value := detail.get(key), str))
+
+
+def is_opaque(detail: dict[str, object]) -> bool:
+    """Whether only its issuer can read this entry, or vouch for it."""
+    return bool(detail.get("signature") or detail.get("data"))
+
+
+class Details:
+    """The reasoning_details of one run of thought: entries grow by `index` until the run ends."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[object, dict[str, object]] = {}
+
+    def add(self, detail: dict[str, object]) -> None:
+        key = detail.get("index")
+        entry = self._entries.setdefault(len(self._entries) if key is None else ("index", key), {})
+        for name, value in detail.items():
+            known = entry.get(name)
+            if name in _GROWING and isinstance(known, str) and isinstance(value, str):
+                entry[name] = known + value
+            elif value is not None:
+                entry[name] = value
+
+    def opaques(self, issuer: str, model: str) -> Iterator[Opaque]:
+        """The entries that only their issuer can read or vouch for; a plain text needs no carrying."""
+        for entry in self._entries.values():
+            if is_opaque(entry):
+                yield Opaque(issuer, Form.DETAIL, msgspec.json.encode(entry).decode(), model)
+
+
+def block_opaque(block: ThinkingPart, issuer: str, model: str) -> Opaque | None:
+    """What a LiteLLM thinking block holds besides its text."""
+    if block.data:
+        return Opaque(issuer, Form.REDACTED, block.data, model)
+    if block.signature:
+        return Opaque(issuer, Form.SIGNATURE, block.signature, model)
+    return None
+
+
+def read_thoughts(message: Fields) -> list[Thinking]:
+    """The thoughts that a client sends back, told once however many fields repeat them."""
+    key = "reasoning_content" if message.has("reasoning_content") else "reasoning"
+    visible = message.text("reasoning_content")
+    if visible is None and isinstance(message.raw("reasoning"), str):
+        visible = message.text("reasoning")
+    carried = [*_read_details(message), *_read_blocks(message)]
+    return _told_once(visible or "", message.pointer(key), carried)
+
+
+def _told_once(visible: str, at: str, carried: list[Thinking]) -> list[Thinking]:
+    """Places the carried thoughts within the visible text, which joins the texts of all."""
+    thoughts: list[Thinking] = []
+    rest, exact = visible, True
+    for thought in carried:
+        before, found, behind = rest.partition(thought.text) if thought.text else ("", "", rest)
+        if thought.text and not found:
+            exact = False
+        else:
+            if before:
+                thoughts.append(Thinking(before, at))
+            rest = behind
+        thoughts.append(thought)
+    # If the visible text is not made of theirs, the client has altered it: it would tell the same again.
+    if rest and exact:
+        thoughts.append(Thinking(rest, at))
+    return thoughts
+
+
+def _read_details(message: Fields) -> Iterator[Thinking]:
+    for detail in message.objects("reasoning_details") or ():
+        entry = detail.rest()
+        data = detail.raw("data")
+        ours = unseal(data) if isinstance(data, str) else None
+        if ours is not None:
+            yield Thinking(ours.text, detail.at, ours)
+        else:
+            yield Thinking(detail_text(entry), detail.at, Opaque("", Form.DETAIL, msgspec.json.encode(entry).decode()))
+
+
+def _read_blocks(message: Fields) -> Iterator[Thinking]:
+    for block in message.objects("thinking_blocks") or ():
+        text, signature, data = block.text("thinking", ""), block.text("signature"), block.text("data")
+        if data:
+            yield Thinking("", block.at, read_slot(data, Form.REDACTED, ""))
+        else:
+            yield Thinking(text, block.at, read_slot(signature, Form.SIGNATURE, "") if signature else None)
+
+
+def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
+    """The fields of a message that give thoughts back to the server that had them."""
+    fields: dict[str, object] = {}
+    text = "".join(thought.text for thought in thoughts)
+    if text:
+        fields["reasoning_content"] = text
+    details: list[object] = []
+    blocks: list[object] = []
+    for thought in thoughts:
+        opaque = thought.opaque
+        if opaque is None:
+            continue
+        match opaque.form:
+            case Form.DETAIL:
+                details.append(msgspec.json.decode(opaque.payload))
+            case Form.SIGNATURE:
+                blocks.append({"type": "thinking", "thinking": thought.text, "signature": opaque.payload})
+            case Form.REDACTED:
+                blocks.append({"type": "redacted_thinking", "data": opaque.payload})
+            case Form.ENCRYPTED:
+                details.append({"type": "reasoning.encrypted", "data": opaque.payload})
+    if details:
+        fields["reasoning_details"] = details
+    if blocks:
+        fields["thinking_blocks"] = blocks
+    return fields

@@ -1,0 +1,160 @@
+"""Chat Completions as vendors spell it: the shapes of stream chunks and replies, and the tables of names."""
+
+from msgspec import Raw, Struct, field
+
+from dragoman.hub.events import Stop
+from dragoman.hub.usage import Usage
+
+NAME = "chat"
+OPENAI = "openai"  # the vendor
+OPENAI_PROTOCOLS = frozenset({NAME, "responses"})  # what shares its meanings, its scales and its file ids
+DONE = b"[DONE]"
+NOTHING = Raw(b"")
+
+
+class FunctionPiece(Struct, gc=False):
+    name: str | None = None
+    arguments: object = None  # text; some servers send the object itself
+
+
+class CustomPiece(Struct, gc=False):
+    name: str | None = None
+    input: str | None = None
+
+
+class CallPiece(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: FunctionPiece | None = None
+    custom: CustomPiece | None = None
+
+
+class ContentPart(Struct):
+    """Content as an array: OpenAI's text and refusal parts, Mistral's thinking parts."""
+
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+    thinking: object = None
+
+
+class ThinkingPart(Struct):
+    """LiteLLM's thinking_blocks: Anthropic's blocks in Chat clothes."""
+
+    type: str = ""
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+
+
+class UrlCitation(Struct):
+    url: str | None = None
+    title: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
+
+
+class Annotation(Struct):
+    type: str = ""
+    url_citation: UrlCitation | None = None
+
+
+class Message(Struct):
+    """A stream's delta, or a whole reply's message: the same fields."""
+
+    content: str | list[ContentPart] | None = None
+    refusal: str | None = None
+    tool_calls: list[CallPiece] | None = None
+    function_call: FunctionPiece | None = None
+    reasoning_content: str | None = None
+    reasoning: str | dict[str, object] | None = None
+    reasoning_details: list[dict[str, object]] | None = None
+    thinking_blocks: list[ThinkingPart] | None = None
+    annotations: list[Annotation] | None = None
+
+
+class Logprobs(Struct):
+    content: Raw = NOTHING
+    refusal: Raw = NOTHING
+
+
+class PromptDetails(Struct, gc=False):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class CompletionDetails(Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class Tokens(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+    prompt_cache_hit_tokens: int | None = None  # DeepSeek's name for cached_tokens
+
+    def meaning(self) -> Usage:
+        prompt = self.prompt_tokens_details or PromptDetails()
+        completion = self.completion_tokens_details or CompletionDetails()
+        return Usage(
+            input=self.prompt_tokens or 0,
+            output=self.completion_tokens or 0,
+            cache_read=prompt.cached_tokens or self.prompt_cache_hit_tokens or 0,
+            cache_write=prompt.cache_write_tokens or 0,
+            reasoning=completion.reasoning_tokens or 0,
+        )
+
+
+class Choice(Struct):
+    index: int | None = None
+    delta: Message | None = None
+    message: Message | None = None
+    finish_reason: str | None = None
+    logprobs: Logprobs | None = None
+    usage: Tokens | None = None  # where Moonshot writes it
+    stop_reason: object = None  # vLLM: the stop string that was hit, or a token
+    matched_stop: object = None  # SGLang's name for it
+
+
+class Chunk(Struct):
+    """One stream event, or a whole reply."""
+
+    id: str | None = None
+    kind: str | None = field(default=None, name="object")
+    model: str | None = None
+    choices: list[Choice] | None = None
+    usage: Tokens | None = None
+    service_tier: str | None = None
+    error: object = None
+
+
+# What upstreams write as finish_reason. OpenAI's five, and what compatible servers have been seen to add.
+STOPS: dict[str, Stop] = {
+    "stop": Stop.END,
+    "length": Stop.LENGTH,
+    "tool_calls": Stop.TOOL,
+    "function_call": Stop.TOOL,
+    "content_filter": Stop.FILTERED,
+    "eos": Stop.END,
+    "end_turn": Stop.END,
+    "stop_sequence": Stop.STOP_SEQUENCE,
+    "max_tokens": Stop.LENGTH,
+    "model_length": Stop.CONTEXT_FULL,
+    "refusal": Stop.FILTERED,
+    "safety": Stop.FILTERED,
+}
+
+# Finish reasons that tell of a failure rather than of an end: OpenRouter's, DeepSeek's.
+FAILED_STOPS = frozenset({"error", "insufficient_system_resource"})
+
+# What clients read as finish_reason.
+FINISHES: dict[Stop, str] = {
+    Stop.END: "stop",
+    Stop.STOP_SEQUENCE: "stop",
+    Stop.LENGTH: "length",
+    Stop.CONTEXT_FULL: "length",
+    Stop.TOOL: "tool_calls",
+    Stop.FILTERED: "content_filter",
+    Stop.PAUSE: "stop",
+}
