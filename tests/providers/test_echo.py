@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -14,8 +13,6 @@ from dragoman.hub.events import (
     CallBlock,
     Delta,
     Ended,
-    Event,
-    Failed,
     Opened,
     Sealed,
     Started,
@@ -23,11 +20,6 @@ from dragoman.hub.events import (
     ThinkingBlock,
     Used,
 )
-from dragoman.hub.failure import Kind
-from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer
-from dragoman.hub.profile import Target
-from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import (
     Custom,
     Document,
@@ -50,15 +42,10 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.hub.usage import Source, Usage
-from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
-from dragoman.protocols.native import PROTOCOL
-from dragoman.providers.echo.instance import instance
 from dragoman.providers.echo.models import MODELS
 from dragoman.providers.echo.provider import make
-from dragoman.providers.echo.script import Finish, words, write
-from dragoman.providers.echo.upstream import Echo, EchoAnswer
-from dragoman.stages.guard import Guard
-from laws import run
+from dragoman.providers.echo.script import words, write
+from echoing import calls_of, counting, replied, said, sent, text_of
 
 WEATHER = Function(
     "get_weather",
@@ -66,56 +53,6 @@ WEATHER = Function(
 )
 TIME = Function("get_time")
 PATCH = Custom("apply_patch")
-
-
-def said(*parts: object, **fields: object) -> Request:
-    fields.setdefault("model", "echo")
-    return Request(protocol="chat", turns=(Turn(Role.USER, parts),), **fields)
-
-
-def replied(request: Request) -> Reply:
-    """What the request is answered with, over the wire and past the guard."""
-    return collect(legal(asyncio.run(events_of(request))))
-
-
-async def events_of(request: Request) -> list[Event]:
-    upstream = PROTOCOL.upstream
-    assert upstream is not None
-    answer = await sent(request)
-    body = await answer.read(1 << 20, 1.0)
-    issuer = Issuer("echo", request.model)
-    assert answer.status == 200
-    if not request.stream:
-        return upstream.whole(body, issuer, Ledger())
-    decoder = upstream.decoder(issuer, Ledger())
-    return run(decoder, upstream.framer().feed(body))
-
-
-async def sent(request: Request, word_s: float = 0.0) -> EchoAnswer:
-    upstream = PROTOCOL.upstream
-    assert upstream is not None
-    body = upstream.build(request, Target(request.model, "echo"), Ledger())
-    return await Echo(word_s).send(Outgoing("POST", "http://echo.invalid/replies", (), body))
-
-
-def legal(events: list[Event]) -> list[Event]:
-    trips: list[str] = []
-    out = run(Guard(trips.append), events)
-    assert trips == []
-    return out
-
-
-def text_of(reply: Reply) -> str:
-    return "".join(piece.text for piece in reply.pieces if type(piece.what).__name__ == "TextBlock")
-
-
-def calls_of(reply: Reply) -> list[tuple[str, str]]:
-    return [(piece.what.name, piece.text) for piece in reply.pieces if isinstance(piece.what, CallBlock)]
-
-
-def counting() -> Callable[[str], str]:
-    numbers = iter(range(1000))
-    return lambda prefix: f"{prefix}{next(numbers)}"
 
 
 # Repeating
@@ -306,125 +243,6 @@ def test_a_call_cut_by_max_tokens_stays_cut() -> None:
     reply = replied(said(Text('call get_weather {"city": "Paris"}'), tools=(WEATHER,), max_tokens=1))
     assert calls_of(reply) == [("get_weather", '{"city": ')]
     assert reply.end == Ended(Stop.LENGTH)
-
-
-@pytest.mark.parametrize(
-    ("schema", "value"),
-    [
-        (None, {}),
-        ({}, {}),
-        ({"type": "object", "properties": {"a": {"type": "string"}}}, {}),
-        ({"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}, {"a": "x"}),
-        (
-            {
-                "type": "object",
-                "properties": {"a": {"$ref": "#/$defs/n"}},
-                "required": ["a"],
-                "$defs": {"n": {"const": 7}},
-            },
-            {"a": 7},
-        ),
-        ({"type": "array", "minItems": 2, "items": {"type": "boolean"}}, [False, False]),
-        ({"type": ["null", "string"]}, None),
-        ({"anyOf": [{"type": "string", "minLength": 6}, {"type": "null"}]}, "echooo"),
-        ({"type": "integer", "exclusiveMinimum": 1.5}, 3),
-        ({"type": "number", "maximum": -2}, -2),
-        ({"type": "string", "format": "date"}, "2000-01-01"),
-        ({"allOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}], "type": "object"}, {"a": None}),
-    ],
-)
-def test_the_smallest_instance_of_a_schema_is_found(schema: object, value: object) -> None:
-    assert instance(schema) == value
-
-
-def test_a_schema_that_refers_to_itself_ends() -> None:
-    schema = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
-    assert isinstance(instance(schema), dict)
-    assert instance({"$ref": "#"}) is None
-
-
-# Failing
-
-
-@pytest.mark.parametrize(
-    ("model", "status", "kind"),
-    [
-        ("error-400", 400, Kind.BAD_REQUEST),
-        ("error-401", 401, Kind.CREDENTIAL),
-        ("error-403", 403, Kind.FORBIDDEN),
-        ("error-404", 404, Kind.NOT_FOUND),
-        ("error-413", 413, Kind.TOO_LARGE),
-        ("error-429", 429, Kind.RATE_LIMITED),
-        ("error-500", 500, Kind.UPSTREAM),
-        ("error-529", 529, Kind.OVERLOADED),
-        ("error-context", 400, Kind.CONTEXT_TOO_LONG),
-        ("no-such-model", 404, Kind.NOT_FOUND),
-    ],
-)
-def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int, kind: Kind) -> None:
-    async def failed() -> tuple[int, dict[bytes, bytes], bytes]:
-        answer = await sent(said(Text("hi"), model=model, stream=True))
-        return answer.status, dict(answer.headers), await answer.read(1 << 20, 1.0)
-
-    found, headers, body = asyncio.run(failed())
-    assert found == status
-    upstream = PROTOCOL.upstream
-    assert upstream is not None
-    failure = upstream.read(found, headers, body)
-    assert failure.kind is kind
-    assert (failure.retry_after == 7.0) is (model == "error-429")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_reply_fails_or_is_cut_in_its_middle(stream: bool) -> None:
-    mid = asyncio.run(events_of(said(Text("one two three four"), model="error-mid", stream=stream)))
-    assert "".join(event.text for event in mid if isinstance(event, Delta)) == "one two three "
-    assert isinstance(mid[-1], Failed)
-    assert mid[-1].failure.kind is Kind.OVERLOADED
-    cut = asyncio.run(events_of(said(Text("one two three four"), model="error-cut", stream=stream)))
-    assert isinstance(cut[-1], Failed)
-    assert cut[-1].failure.kind is Kind.TRUNCATED
-    assert isinstance(cut[-2], Delta)
-
-
-def test_a_stalled_reply_says_something_and_then_nothing() -> None:
-    async def stalled() -> list[bytes]:
-        answer = await sent(said(Text("one two"), model="error-stall", stream=True))
-        heard = [await answer.chunk(1.0), await answer.chunk(1.0)]
-        for _ in range(2):  # the silence goes on however often one asks
-            with pytest.raises(TimedOut):
-                await answer.chunk(0.005)
-        return heard
-
-    assert b"one" in asyncio.run(stalled())[0]
-    assert write(said(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE
-
-
-def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:
-    async def patient() -> bytes:
-        answer = await sent(said(Text("one"), stream=True), word_s=0.02)
-        with pytest.raises(TimedOut):
-            await answer.chunk(0.001)
-        return await answer.chunk(1.0)
-
-    assert b'"one"' in asyncio.run(patient())
-
-
-def test_a_closed_or_oversized_answer_is_refused_like_any_other() -> None:
-    async def misused() -> None:
-        answer = await sent(said(Text("one two three")))
-        with pytest.raises(TooLarge):
-            await answer.read(10, 1.0)
-        answer.close()
-        with pytest.raises(Lost):
-            await answer.chunk(1.0)
-
-    asyncio.run(misused())
-
-
-def test_a_body_that_is_no_request_is_a_bad_request() -> None:
-    answer = asyncio.run(Echo().send(Outgoing("POST", "http://echo.invalid/replies", (), b"{")))
-    assert answer.status == 400
 
 
 # The provider

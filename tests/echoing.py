@@ -1,0 +1,73 @@
+"""Talking to echo as the gateway does: over the native protocol and past the guard."""
+
+import asyncio
+from collections.abc import Callable
+
+from dragoman.hub.events import (
+    CallBlock,
+    Event,
+)
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Issuer
+from dragoman.hub.profile import Target
+from dragoman.hub.reply import Reply, collect
+from dragoman.hub.request import (
+    Request,
+    Role,
+    Turn,
+)
+from dragoman.net.client import Outgoing
+from dragoman.protocols.native import PROTOCOL
+from dragoman.providers.echo.upstream import Echo, EchoAnswer
+from dragoman.stages.guard import Guard
+from laws import run
+
+
+def said(*parts: object, **fields: object) -> Request:
+    fields.setdefault("model", "echo")
+    return Request(protocol="chat", turns=(Turn(Role.USER, parts),), **fields)
+
+
+def replied(request: Request) -> Reply:
+    """What the request is answered with, over the wire and past the guard."""
+    return collect(legal(asyncio.run(events_of(request))))
+
+
+async def events_of(request: Request) -> list[Event]:
+    upstream = PROTOCOL.upstream
+    assert upstream is not None
+    answer = await sent(request)
+    body = await answer.read(1 << 20, 1.0)
+    issuer = Issuer("echo", request.model)
+    assert answer.status == 200
+    if not request.stream:
+        return upstream.whole(body, issuer, Ledger())
+    decoder = upstream.decoder(issuer, Ledger())
+    return run(decoder, upstream.framer().feed(body))
+
+
+async def sent(request: Request, word_s: float = 0.0) -> EchoAnswer:
+    upstream = PROTOCOL.upstream
+    assert upstream is not None
+    body = upstream.build(request, Target(request.model, "echo"), Ledger())
+    return await Echo(word_s).send(Outgoing("POST", "http://echo.invalid/replies", (), body))
+
+
+def legal(events: list[Event]) -> list[Event]:
+    trips: list[str] = []
+    out = run(Guard(trips.append), events)
+    assert trips == []
+    return out
+
+
+def text_of(reply: Reply) -> str:
+    return "".join(piece.text for piece in reply.pieces if type(piece.what).__name__ == "TextBlock")
+
+
+def calls_of(reply: Reply) -> list[tuple[str, str]]:
+    return [(piece.what.name, piece.text) for piece in reply.pieces if isinstance(piece.what, CallBlock)]
+
+
+def counting() -> Callable[[str], str]:
+    numbers = iter(range(1000))
+    return lambda prefix: f"{prefix}{next(numbers)}"

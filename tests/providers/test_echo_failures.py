@@ -1,0 +1,100 @@
+"""Echo fails as asked: with statuses, in the middle, by silence, and like any upstream when misused."""
+
+import asyncio
+
+import pytest
+
+from dragoman.hub.events import (
+    Delta,
+    Failed,
+)
+from dragoman.hub.failure import Kind
+from dragoman.hub.request import (
+    Text,
+)
+from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.protocols.native import PROTOCOL
+from dragoman.providers.echo.script import Finish, write
+from dragoman.providers.echo.upstream import Echo
+from echoing import counting, events_of, said, sent
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "kind"),
+    [
+        ("error-400", 400, Kind.BAD_REQUEST),
+        ("error-401", 401, Kind.CREDENTIAL),
+        ("error-403", 403, Kind.FORBIDDEN),
+        ("error-404", 404, Kind.NOT_FOUND),
+        ("error-413", 413, Kind.TOO_LARGE),
+        ("error-429", 429, Kind.RATE_LIMITED),
+        ("error-500", 500, Kind.UPSTREAM),
+        ("error-529", 529, Kind.OVERLOADED),
+        ("error-context", 400, Kind.CONTEXT_TOO_LONG),
+        ("no-such-model", 404, Kind.NOT_FOUND),
+    ],
+)
+def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int, kind: Kind) -> None:
+    async def failed() -> tuple[int, dict[bytes, bytes], bytes]:
+        answer = await sent(said(Text("hi"), model=model, stream=True))
+        return answer.status, dict(answer.headers), await answer.read(1 << 20, 1.0)
+
+    found, headers, body = asyncio.run(failed())
+    assert found == status
+    upstream = PROTOCOL.upstream
+    assert upstream is not None
+    failure = upstream.read(found, headers, body)
+    assert failure.kind is kind
+    assert (failure.retry_after == 7.0) is (model == "error-429")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_fails_or_is_cut_in_its_middle(stream: bool) -> None:
+    mid = asyncio.run(events_of(said(Text("one two three four"), model="error-mid", stream=stream)))
+    assert "".join(event.text for event in mid if isinstance(event, Delta)) == "one two three "
+    assert isinstance(mid[-1], Failed)
+    assert mid[-1].failure.kind is Kind.OVERLOADED
+    cut = asyncio.run(events_of(said(Text("one two three four"), model="error-cut", stream=stream)))
+    assert isinstance(cut[-1], Failed)
+    assert cut[-1].failure.kind is Kind.TRUNCATED
+    assert isinstance(cut[-2], Delta)
+
+
+def test_a_stalled_reply_says_something_and_then_nothing() -> None:
+    async def stalled() -> list[bytes]:
+        answer = await sent(said(Text("one two"), model="error-stall", stream=True))
+        heard = [await answer.chunk(1.0), await answer.chunk(1.0)]
+        for _ in range(2):  # the silence goes on however often one asks
+            with pytest.raises(TimedOut):
+                await answer.chunk(0.005)
+        return heard
+
+    assert b"one" in asyncio.run(stalled())[0]
+    assert write(said(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE
+
+
+def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:
+    async def patient() -> bytes:
+        answer = await sent(said(Text("one"), stream=True), word_s=0.02)
+        with pytest.raises(TimedOut):
+            await answer.chunk(0.001)
+        return await answer.chunk(1.0)
+
+    assert b'"one"' in asyncio.run(patient())
+
+
+def test_a_closed_or_oversized_answer_is_refused_like_any_other() -> None:
+    async def misused() -> None:
+        answer = await sent(said(Text("one two three")))
+        with pytest.raises(TooLarge):
+            await answer.read(10, 1.0)
+        answer.close()
+        with pytest.raises(Lost):
+            await answer.chunk(1.0)
+
+    asyncio.run(misused())
+
+
+def test_a_body_that_is_no_request_is_a_bad_request() -> None:
+    answer = asyncio.run(Echo().send(Outgoing("POST", "http://echo.invalid/replies", (), b"{")))
+    assert answer.status == 400
