@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
 from dragoman.config import Config, ConfigError, Problem
+from dragoman.flow.fetch import Fetcher
 from dragoman.flow.serve import Gateway, World
 from dragoman.http.safety import Doorkeeper, is_loopback
 from dragoman.http.site import Site
@@ -29,6 +30,7 @@ from dragoman.providers.catalogue import Catalogue
 log = logging.getLogger(__name__)
 
 RELOAD_POLL_S = 1.0
+KEY_POLL_S = 0.5  # how soon a key made or revoked by another process counts here
 ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before connections are refused
 TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.TIMEOUT, 500: Kind.BUG, 503: Kind.OVERLOADED}
 
@@ -62,7 +64,7 @@ class App:
     async def start(self, sock: socket.socket | None = None) -> None:
         settings = self.gateway.world.config.server
         await self.server.start(settings.host, settings.port, sock=sock)
-        self._watching = spawn(self._keyring.watch(), name="key watch")
+        self._watching = spawn(self._keyring.watch(KEY_POLL_S), name="key watch")
         for catalogue in self.gateway.world.catalogues.values():
             catalogue.known()
 
@@ -93,14 +95,14 @@ class App:
                 continue
             providers[name] = KINDS[stanza.kind](stanza, self._client.send, self._environ)
             catalogues[name] = Catalogue(providers[name], clock)
-        return World(config, providers, catalogues, PROTOCOLS)
+        fetcher = Fetcher(self._client.send, config.fetch) if config.fetch.enabled else None
+        return World(config, providers, catalogues, PROTOCOLS, fetcher)
 
 
 async def run(config: Config, keyring: Keyring, environ: Mapping[str, str], reload: Reload, listen: Listening) -> None:
     """Serves until SIGTERM or SIGINT; a second signal ends it at once, SIGHUP reads the configuration again."""
     app = App(config, keyring, environ)
     await app.start(listen.sock)
-    listen.ready(app)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     patience = [0.0]
@@ -114,6 +116,7 @@ async def run(config: Config, keyring: Keyring, environ: Mapping[str, str], relo
     loop.add_signal_handler(signal.SIGTERM, stop, ACCEPT_WHILE_STOPPING_S)
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
     loop.add_signal_handler(signal.SIGHUP, _take_over, app, reload)
+    listen.ready(app)
     if config.source is not None:
         spawn(_follow_file(app, config.source, reload), name="configuration watch")
     await stopping.wait()

@@ -7,7 +7,7 @@ import msgspec
 from dragoman.flow.call import Call
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.flow.prepare import prepare
-from dragoman.flow.serve import Gateway, World, targets
+from dragoman.flow.serve import Gateway, World, fitting, targets
 from dragoman.hub.failure import Refused
 from dragoman.net.client import Lost, TimedOut, TooLarge
 from dragoman.net.exchange import Exchange
@@ -53,7 +53,7 @@ async def _relayed(world: World, call: Call, route: Route, provider: Provider) -
         return None
     timeout_s = world.config.server.first_token_timeout_s
     try:
-        prepared = await prepare(call, route, provider, world.protocols, profile, {})
+        prepared = await prepare(call, route, provider, fitting(world, route))
         url, query_mark, query = prepared.out.url.partition("?")
         out = msgspec.structs.replace(prepared.out, url=url + SUFFIX[call.protocol.name] + query_mark + query)
         answer = await provider.send(out, provider.dial, head_timeout_s=timeout_s)

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.flow.call import Call
+from dragoman.flow.fetch import Fetcher
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.framing.jsonspan import replace_value
 from dragoman.hub.failure import Failure, Kind, Refused
@@ -15,6 +16,7 @@ from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request
 from dragoman.net.client import Outgoing
 from dragoman.net.headers import Header, Headers
+from dragoman.passes.inline_media import inline, links_to_inline
 from dragoman.passes.lower_tools import ToolMap, lower_tools
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
@@ -60,16 +62,18 @@ class Prepared(Struct, frozen=True):
         return self.protocol.upstream
 
 
-async def prepare(
-    call: Call,
-    route: Route,
-    provider: Provider,
-    protocols: dict[str, Protocol],
-    profile: Profile,
-    budgets: dict[str, int],
-) -> Prepared:
-    chosen = plan(call.protocol.name, provider.protocols, profile, call.body)
-    protocol = protocols[chosen.protocol]
+class Fitting(Struct, frozen=True):
+    """What a request is fitted to, besides its provider."""
+
+    protocols: dict[str, Protocol]
+    profile: Profile
+    budgets: dict[str, int]
+    fetcher: Fetcher | None  # None: linked media are not fetched
+
+
+async def prepare(call: Call, route: Route, provider: Provider, fitting: Fitting) -> Prepared:
+    chosen = plan(call.protocol.name, provider.protocols, fitting.profile, call.body)
+    protocol = fitting.protocols[chosen.protocol]
     assert protocol.upstream is not None
     request, ledger, tools = None, None, None
     if isinstance(chosen, Passthrough):
@@ -81,7 +85,9 @@ async def prepare(
     else:
         ledger = call.ledger()
         request, tools = lower_tools(call.request(), protocol.upstream.tools, ledger)
-        target = Target(route.model, provider.issuer, profile, budgets, provider.quirks)
+        if fitting.fetcher is not None:
+            request = await _with_media(request, protocol.upstream, fitting.fetcher)
+        target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, provider.quirks)
         body = protocol.upstream.build(request, target, ledger)
         if call.strict and len(ledger):
             raise Refused(strict_refusal(ledger))
@@ -92,6 +98,11 @@ async def prepare(
     fields = (*own, *(field for field in headers if field[0] not in names))
     out = Outgoing("POST", provider.endpoint + protocol.upstream.path + query, fields, body)
     return Prepared(route, provider, protocol, out, ledger, request, tools)
+
+
+async def _with_media(request: Request, upstream: Upstream, fetcher: Fetcher) -> Request:
+    urls = links_to_inline(request, upstream.inlines)
+    return inline(request, await fetcher.fetch_all(urls)) if urls else request
 
 
 def strict_refusal(ledger: Ledger) -> Failure:

@@ -12,9 +12,10 @@ from msgspec import Struct
 from dragoman.config.settings import Config, Effort
 from dragoman.flow.attempt import first_success
 from dragoman.flow.call import Call
+from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import loss_headers, passed_on
 from dragoman.flow.open import LineBuilder, Opener, Streaming, Whole
-from dragoman.flow.prepare import Prepared, prepare
+from dragoman.flow.prepare import Fitting, Prepared, prepare
 from dragoman.flow.relay import relay
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Asked, Protocol
@@ -43,6 +44,7 @@ class World(Struct, frozen=True):
     providers: Mapping[str, Provider]
     catalogues: Mapping[str, Catalogue]
     protocols: dict[str, Protocol]
+    fetcher: Fetcher | None
 
 
 class Gateway:
@@ -81,8 +83,7 @@ class Gateway:
         provider = world.providers.get(route.provider)
         if provider is None:
             raise Refused(Failure(Kind.NOT_FOUND, f"No provider is called {route.provider!r}.", code="model_not_found"))
-        budgets = _budgets(world.config.effort)
-        return await prepare(call, route, provider, world.protocols, profile_of(route.model), budgets)
+        return await prepare(call, route, provider, fitting(world, route))
 
     def _asked(self, call: Call) -> Asked:
         done = self.world.config.server.responses_done
@@ -106,6 +107,12 @@ async def targets(world: World, name: str) -> tuple[Route, ...]:
     close = ", ".join(nearest(name, world.config.models, catalogues))
     message = f"The model {name!r} does not exist here. Nearest names: {close}. GET /v1/models lists all."
     raise Refused(Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model"))
+
+
+def fitting(world: World, route: Route) -> Fitting:
+    effort = world.config.effort
+    budgets = {name: getattr(effort, name) for name in Effort.__struct_fields__}
+    return Fitting(world.protocols, profile_of(route.model), budgets, world.fetcher)
 
 
 def known(world: World) -> dict[str, Known]:
@@ -132,10 +139,6 @@ def _stream_fields(reply: Streaming) -> list[Header]:
     fields = passed_on(reply.answer.headers)
     given = {name for name, _ in fields}
     return [*fields, *(field for field in EVENT_STREAM if field[0] not in given)]
-
-
-def _budgets(effort: Effort) -> dict[str, int]:
-    return {name: getattr(effort, name) for name in Effort.__struct_fields__}
 
 
 def _watch() -> Watch:

@@ -1,0 +1,158 @@
+"""An upstream that plays prepared answers over real sockets and remembers every request it was sent."""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+
+class End(Enum):
+    CLEAN = "the body is properly ended"
+    CUT = "the connection closes in the middle of the body"
+    RESET = "the connection is reset"
+    HANG = "nothing more comes, the connection stays open"
+
+
+@dataclass(frozen=True)
+class Answer:
+    body: bytes = b""
+    status: int = 200
+    content_type: str = "text/event-stream"
+    headers: tuple[tuple[str, str], ...] = ()
+    cut: int = 0  # bytes per write; 0 = all at once
+    end: End = End.CLEAN
+    pause_s: float = 0.0  # between writes
+    delay_s: float = 0.0  # before the head
+    chunked: bool = True
+
+
+@dataclass
+class Asked:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, object]:
+        return msgspec.json.decode(self.body, type=dict)
+
+
+def cuts(answer: Answer) -> Iterable[bytes]:
+    size = answer.cut or len(answer.body) or 1
+    return (answer.body[at : at + size] for at in range(0, len(answer.body), size))
+
+
+@dataclass
+class FakeUpstream:
+    """Plays `answers` in order, the last one for ever; or asks `choose` for each request."""
+
+    answers: list[Answer] = field(default_factory=list)
+    choose: Callable[[Asked], Answer] | None = None
+    asked: list[Asked] = field(default_factory=list)
+    closed: list[float] = field(default_factory=list)  # loop times at which a client gave up on a hanging answer
+    sent: int = 0
+
+    def __enter__(self) -> "FakeUpstream":
+        self._loop = asyncio.new_event_loop()
+        started = threading.Event()
+
+        def run() -> None:
+            asyncio.set_event_loop(self._loop)
+            self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+            self.port = self._server.sockets[0].getsockname()[1]
+            started.set()
+            self._loop.run_forever()
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+        started.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def calls(self) -> list[Asked]:
+        """What was asked, the model lists apart."""
+        return [asked for asked in self.asked if asked.method == "POST"]
+
+    async def _close(self) -> None:
+        self._server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (asked := await _read(reader)) is not None:
+                self.asked.append(asked)
+                if not await self._play(self._answer(asked), reader, writer):
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        finally:
+            writer.close()
+
+    def _answer(self, asked: Asked) -> Answer:
+        if asked.method == "GET":
+            return Answer(b"", status=404, content_type="application/json")
+        if self.choose is not None:
+            return self.choose(asked)
+        place = len(self.calls) - 1
+        return self.answers[min(place, len(self.answers) - 1)]
+
+    async def _play(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await asyncio.sleep(answer.delay_s)
+        framing = "transfer-encoding: chunked" if answer.chunked else f"content-length: {len(answer.body)}"
+        fields = "".join(f"{name}: {value}\r\n" for name, value in answer.headers)
+        head = f"HTTP/1.1 {answer.status} Status\r\ncontent-type: {answer.content_type}\r\n{fields}{framing}\r\n\r\n"
+        writer.write(head.encode())
+        for piece in cuts(answer):
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.chunked else piece)
+            await writer.drain()
+            self.sent += len(piece)
+            await asyncio.sleep(answer.pause_s)
+        return await self._end(answer, reader, writer)
+
+    async def _end(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        match answer.end:
+            case End.CLEAN:
+                writer.write(b"0\r\n\r\n" if answer.chunked else b"")
+                await writer.drain()
+                return True
+            case End.HANG:
+                await reader.read()
+                self.closed.append(self._loop.time())
+            case End.RESET:
+                await writer.drain()
+                raw = writer.get_extra_info("socket")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+            case End.CUT:
+                await writer.drain()
+        return False
+
+
+async def _read(reader: asyncio.StreamReader) -> Asked | None:
+    head = await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b""
+    if not head:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+    method, path, _ = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Asked(method, path, headers, body)

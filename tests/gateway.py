@@ -1,0 +1,89 @@
+"""The real gateway, started in this process on a port of its own, for tests that talk to it over HTTP."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from dragoman.accounts.keys import Keyring
+from dragoman.app import App
+from dragoman.config import Secret, load
+
+KEY = "dgm_fake-client-key-for-tests-only"
+
+
+class Running:
+    """A gateway in a thread of its own."""
+
+    def __init__(self, toml: str, directory: Path) -> None:
+        self._toml = toml
+        self._directory = directory
+
+    def __enter__(self) -> "Running":
+        file = self._directory / "dragoman.toml"
+        file.write_text(self._toml)
+        config = load(str(file), {}, self._directory, self._directory, {"server.port": 0})
+        self._loop = asyncio.new_event_loop()
+        started = threading.Event()
+        problems: list[BaseException] = []
+
+        async def start() -> None:
+            self.app = App(config, Keyring(None, Secret(KEY)), {})
+            await self.app.start()
+
+        def run() -> None:
+            asyncio.set_event_loop(self._loop)
+            try:
+                self._loop.run_until_complete(start())
+            except BaseException as problem:
+                problems.append(problem)
+                started.set()
+                raise
+            started.set()
+            self._loop.run_forever()
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+        started.wait()
+        if problems:
+            raise problems[0]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(timeout=10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _stop(self) -> None:
+        await self.app.server.close()
+        await self.app.stop()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def port(self) -> int:
+        return self.app.server.port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def running(toml: str, directory: Path) -> Iterator[Running]:
+    with Running(toml, directory) as gateway:
+        yield gateway
+
+
+def stanza(protocol: str, url: str, name: str = "up") -> str:
+    """A provider that speaks one protocol at a loopback address."""
+    kind = {"messages": "anthropic"}.get(protocol, "openai-compatible")
+    spoken = "" if kind == "anthropic" else f'protocol = "{protocol}"\n'
+    return f'[providers.{name}]\nkind = "{kind}"\nendpoint = "{url}"\napi_key = "sk-fake-upstream"\n{spoken}'
