@@ -168,6 +168,7 @@ MALFORMED = {
     "switch": b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nx",
     "bad chunk size": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
     "large head": b"HTTP/1.1 200 OK\r\nx: " + b"a" * 70_000 + b"\r\n\r\n",
+    "large head and body": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx: " + b"a" * 70_000 + b"\r\n\r\nok",
     "many fields": b"HTTP/1.1 200 OK\r\n" + b"x-field: 1234567890\r\n" * 5000 + b"\r\n",
     "endless head": b"HTTP/1.1 200 OK\r\nx: " + b"a" * 300_000,
     "endless interim": b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000,

@@ -8,6 +8,8 @@ import time
 import pytest
 
 from dragoman.net.client import DIRECT, Answer, Dial, HttpClient, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.dial import connect, parse_target
+from dragoman.net.outbound import Connection
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, HalfClose, Hold, Pause, RawServer, Request, Reset
 
@@ -136,6 +138,20 @@ async def test_a_server_that_accepts_and_closes_is_lost_at_once(end: tuple[objec
 
 
 @on_both_loops
+async def test_a_connection_closed_between_its_making_and_its_first_use_is_lost() -> None:
+    gone: list[Connection] = []
+    async with RawServer(()) as server:
+        fresh = Connection(asyncio.get_running_loop(), "upstream.test:80", gone.append)
+        await connect(parse_target(server.url), DIRECT, fresh)
+        await server.visits[0].gone.wait()
+        await asyncio.sleep(0.05)
+        assert gone == [fresh]
+        with pytest.raises(Lost, match="at once") as caught:
+            fresh.begin(b"GET / HTTP/1.1\r\n\r\n", b"", bodiless=False)
+        assert caught.value.sent is False
+
+
+@on_both_loops
 async def test_nobody_listening_is_lost_before_anything_is_sent() -> None:
     client = HttpClient()
     with socket.socket() as free:
@@ -213,7 +229,7 @@ async def test_a_body_beyond_the_limit_is_refused_and_its_connection_dropped() -
 async def test_an_answer_before_the_request_was_read_spoils_the_connection() -> None:
     client = HttpClient()
     big = b"x" * (16 << 20)
-    async with RawServer((OK, Pause(0.3)), (Request(), OK, Hold())) as server:
+    async with RawServer((OK, Pause(0.05), Hold()), (Request(), OK, Hold())) as server:
         answer = await client.send(Outgoing("POST", server.url, (), big), head_timeout_s=2)
         assert await answer.read(9, 2) == b"ok"
         assert await fetch(client, server) == b"ok"
@@ -233,6 +249,44 @@ async def test_the_limit_per_host_makes_the_next_request_wait_its_turn() -> None
         assert await second == b"ok"
         assert len(server.visits) == 1
     await client.close()
+
+
+@on_both_loops
+async def test_a_stale_connection_at_the_limit_still_lets_everyone_through() -> None:
+    client = HttpClient(max_per_host=1)
+    async with RawServer((Request(), OK, Request()), (*(Request(), OK) * 9, Hold())) as server:
+        assert await fetch(client, server) == b"ok"
+        assert await asyncio.gather(*(fetch(client, server) for _ in range(5))) == [b"ok"] * 5
+        assert [len(visit.requests) for visit in server.visits] == [2, 5]
+    await client.close()
+
+
+@on_both_loops
+async def test_a_turn_given_to_one_who_left_goes_to_the_next() -> None:
+    client = HttpClient(max_per_host=1)
+    async with RawServer((*(Request(), OK) * 9, Hold())) as server:
+        first = await ask(client, server)
+        leaving = asyncio.create_task(fetch(client, server))
+        staying = asyncio.create_task(fetch(client, server))
+        await asyncio.sleep(0.01)
+        first.close()
+        leaving.cancel()
+        assert await staying == b"ok"
+    await client.close()
+
+
+@on_both_loops
+async def test_an_origin_without_connections_is_forgotten() -> None:
+    client = HttpClient(idle_s=0.02)
+    async with RawServer((Request(), OK, Hold())) as server:
+        await fetch(client, server)
+        assert len(client._lanes) == 1
+        await server.visits[0].gone.wait()
+        await asyncio.sleep(0.02)
+        assert client._lanes == {}
+    with pytest.raises(Lost):
+        await fetch(client, server)
+    assert client._lanes == {}
 
 
 @on_both_loops

@@ -1,13 +1,14 @@
 """An upstream request comes in; its answer goes out as a head and then body pieces, at the consumer's pace."""
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
 
 from dragoman.net.dial import Dial, Target, connect, parse_target
 from dragoman.net.encoding import Unpacking, decoders
 from dragoman.net.faults import BadEncoding, Corrupt, Lost, TimedOut, TooLarge
 from dragoman.net.headers import Headers
-from dragoman.net.outbound import Connection, Phase
+from dragoman.net.outbound import DONE, Connection
 from dragoman.net.outgoing import Outgoing, write_head
 from dragoman.net.pool import Lane
 from dragoman.net.proxy import parse_proxy
@@ -36,15 +37,11 @@ class Answer:
         if encoding is not None:
             self._begin_unpacking(encoding)
 
-    async def chunk(self, timeout_s: float) -> bytes:
+    def chunk(self, timeout_s: float) -> Coroutine[object, object, bytes]:
         """The next piece of the body, b"" at its clean end; Lost if it broke off, TimedOut in silence."""
         if self._unpacking is None:
-            return await self._raw_chunk(timeout_s)
-        try:
-            return await self._unpacked_chunk(self._unpacking, timeout_s)
-        except (BadEncoding, TooLarge) as error:
-            self.close()
-            raise self._corrupt(error) from error
+            return self._raw_chunk(timeout_s)
+        return self._unpacked_chunk(self._unpacking, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         """The whole body; TooLarge beyond `limit`; `timeout_s` bounds every silence, not the whole."""
@@ -68,10 +65,11 @@ class Answer:
         connection = self._connection
         if connection is None:
             return self._after_the_end()
-        while not connection.ready:
-            await connection.wait(timeout_s)
         data = connection.take()
-        if connection.phase is Phase.DONE:
+        while not data and connection.phase is not DONE:
+            await connection.wait(timeout_s)
+            data = connection.take()
+        if connection.phase is DONE:
             self._ended = True
             self.close()
         return data
@@ -82,13 +80,17 @@ class Answer:
         raise Lost(f"{self._where}: closed by us", sent=True, received=True)
 
     async def _unpacked_chunk(self, unpacking: Unpacking, timeout_s: float) -> bytes:
-        while not (data := unpacking.take()):
-            packed = await self._raw_chunk(timeout_s)
-            if not packed:
-                unpacking.finish()
-                return b""
-            unpacking.put(packed)
-        return data
+        try:
+            while not (data := unpacking.take()):
+                packed = await self._raw_chunk(timeout_s)
+                if not packed:
+                    unpacking.finish()
+                    return b""
+                unpacking.put(packed)
+            return data
+        except (BadEncoding, TooLarge) as error:
+            self.close()
+            raise self._corrupt(error) from error
 
     def _begin_unpacking(self, encoding: bytes) -> None:
         """We ask for no encoding; some servers send one all the same."""

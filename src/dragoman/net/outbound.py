@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from enum import Enum, auto
+from math import inf
 from typing import cast
 
 import httptools
@@ -24,11 +25,14 @@ class Phase(Enum):
     BROKEN = auto()
 
 
+# On Python 3.11 the way through the class costs as much as the rest of a comparison.
+IDLE, HEAD, BODY, DONE, BROKEN = Phase
+
 _NO_HEADERS = Headers([])
 
 
 class Connection(asyncio.Protocol):
-    """Begin an exchange, wait until `ready`, `take` body bytes until DONE, then rest or abort.
+    """Begin an exchange, `take` body bytes and `wait` for more until DONE, then rest or abort.
 
     One waiter, one wake per socket read. The timer outlives single waits: it is set anew only when it fires
     too early or would fire too late, so that a stream of chunks costs no timer per chunk.
@@ -36,7 +40,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, where: str, on_lost: Callable[["Connection"], None]) -> None:
         self.where = where
-        self.phase = Phase.IDLE
+        self.phase = IDLE
         self.status = 0
         self.headers = _NO_HEADERS
         self.used = False
@@ -47,6 +51,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
         self._deadline = 0.0
         self._failure: Lost | None = None
         self._forget_response()
@@ -69,34 +74,25 @@ class Connection(asyncio.Protocol):
     def begin(self, head: bytes, body: bytes, *, bodiless: bool) -> None:
         """Send a request; `bodiless` says that its answer has no body whatever its head declares (HEAD)."""
         transport = self._transport
-        if transport is None or self.phase is not Phase.IDLE:
+        if transport is None or self.phase is not IDLE:
             raise RuntimeError(f"no exchange can begin on a connection that is {self.phase.name}")
         if transport.is_closing():
             raise Lost(f"{self.where} closed the connection at once", sent=False, received=False)
         self._forget_response()
         self._bodiless = bodiless
-        self.phase = Phase.HEAD
+        self.phase = HEAD
         if body:
             transport.writelines((head, body))
         else:
             transport.write(head)
-
-    @property
-    def ready(self) -> bool:
-        """Whether `take` has something to give, or to raise."""
-        return self._buffered > 0 or self.phase is Phase.DONE or self.phase is Phase.BROKEN
 
     def wait(self, timeout_s: float) -> asyncio.Future[None]:
         """A future that is done when there is news, or fails with TimedOut."""
         loop = self._loop
         self._waiter = waiter = loop.create_future()
         self._deadline = deadline = loop.time() + timeout_s
-        timer = self._timer
-        if timer is None:
-            self._timer = loop.call_at(deadline, self._tick)
-        elif timer.when() > deadline:
-            timer.cancel()
-            self._timer = loop.call_at(deadline, self._tick)
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
         return waiter
 
     def take(self) -> bytes:
@@ -128,7 +124,7 @@ class Connection(asyncio.Protocol):
         """End a DONE exchange; true if the connection may serve another."""
         transport = self._transport
         if (
-            self.phase is not Phase.DONE
+            self.phase is not DONE
             or not self._keep_alive
             or transport is None
             or transport.is_closing()
@@ -136,7 +132,7 @@ class Connection(asyncio.Protocol):
             or transport.get_write_buffer_size() > 0
         ):
             return False
-        self.phase = Phase.IDLE
+        self.phase = IDLE
         self.used = True
         self._pieces.clear()
         return True
@@ -151,7 +147,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.phase is not Phase.HEAD and self.phase is not Phase.BODY:
+        if self.phase is not HEAD and self.phase is not BODY:
             self._close_after_stray_bytes()
             return
         self._received = True
@@ -164,22 +160,21 @@ class Connection(asyncio.Protocol):
             self._count_overhead(len(data))
         else:
             self._overhead = 0
-            if self._buffered >= BUFFER_LIMIT and self.phase is Phase.BODY:
+            if self._buffered >= BUFFER_LIMIT and self.phase is BODY:
                 self._pause()
         if self._news:
             self._news = False
             self._wake()
 
     def eof_received(self) -> None:
-        if self.phase is Phase.BODY and self._ends_at_eof:
-            self.phase = Phase.DONE
+        if self.phase is BODY and self._ends_at_eof:
+            self.phase = DONE
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._break(self._lost(exc))
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         # The parser holds our bound methods: without this cut only the garbage collector frees us.
         del self._parser
         self._on_lost(self)
@@ -187,15 +182,15 @@ class Connection(asyncio.Protocol):
     # What the parser calls
 
     def on_message_begin(self) -> None:
-        if self.phase is Phase.DONE:
+        if self.phase is DONE:
             self._keep_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.phase is Phase.HEAD:
+        if self.phase is HEAD:
             self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        if self.phase is not Phase.HEAD:
+        if self.phase is not HEAD:
             return
         status = self._parser.get_status_code()
         if status < 200:
@@ -214,21 +209,21 @@ class Connection(asyncio.Protocol):
             return
         self._headed = True
         self._ends_at_eof = coding is None and b"content-length" not in headers
-        self.phase = Phase.BODY
+        self.phase = BODY
         if self._bodiless:
             # The parser waits for a body that will not come, so this connection cannot serve again.
-            self.phase = Phase.DONE
+            self.phase = DONE
             self._keep_alive = False
 
     def on_body(self, data: bytes) -> None:
-        if self.phase is Phase.BODY:
+        if self.phase is BODY:
             self._pieces.append(data)
             self._buffered += len(data)
             self._news = True
 
     def on_message_complete(self) -> None:
-        if self.phase is Phase.BODY:
-            self.phase = Phase.DONE
+        if self.phase is BODY:
+            self.phase = DONE
             self._news = True
 
     # Inside
@@ -240,14 +235,21 @@ class Connection(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._tick)
+        self._timer_at = when
+
     def _tick(self) -> None:
         self._timer = None
+        self._timer_at = inf
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
         if self._loop.time() < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._tick)
-        elif self.phase is Phase.HEAD:
+            self._set_timer(self._deadline)
+        elif self.phase is HEAD:
             waiter.set_exception(TimedOut("first", f"{self.where} did not begin to answer in time"))
         else:
             waiter.set_exception(TimedOut("idle", f"{self.where} fell silent in its answer"))
@@ -260,7 +262,7 @@ class Connection(asyncio.Protocol):
     def _count_overhead(self, size: int) -> None:
         """Bytes that are no body: endless heads, interim responses, chunk extensions and trailers end here."""
         self._overhead += size
-        if self._overhead > HEAD_LIMIT and self.phase in (Phase.HEAD, Phase.BODY):
+        if self._overhead > HEAD_LIMIT and self.phase in (HEAD, BODY):
             self._break(self._corrupt("the response has too many bytes outside its body"))
 
     def _close_after_stray_bytes(self) -> None:
@@ -269,7 +271,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _refuse(self, error: Exception) -> None:
-        if self.phase is Phase.DONE:
+        if self.phase is DONE:
             self._keep_alive = False
         elif isinstance(error, httptools.HttpParserUpgrade):
             self._break(self._corrupt("the server switched protocols unasked"))
@@ -277,8 +279,8 @@ class Connection(asyncio.Protocol):
             self._break(self._corrupt(f"the response is not valid HTTP ({error})"))
 
     def _break(self, failure: Lost) -> None:
-        if self.phase in (Phase.HEAD, Phase.BODY):
-            self.phase = Phase.BROKEN
+        if self.phase in (HEAD, BODY):
+            self.phase = BROKEN
             self._failure = failure
         if self._transport is not None:
             self._transport.abort()
