@@ -238,6 +238,20 @@ async def test_a_silent_proxy_is_a_connect_timeout() -> None:
         assert caught.value.phase == "connect"
 
 
+@on_both_loops
+async def test_a_connection_made_while_the_client_closes_is_not_used() -> None:
+    client = HttpClient()
+    async with RawServer((b"\x05\x00", Pause(0.1), b"\x05\x00\x00\x01" + bytes(6), Hold())) as proxy:
+        dial = Dial(proxy=f"socks5h://127.0.0.1:{proxy.port}")
+        sending = asyncio.create_task(client.send(Outgoing("GET", "http://upstream.test/", ()), dial, head_timeout_s=2))
+        await asyncio.sleep(0.03)
+        await client.close()
+        with pytest.raises(Lost, match="closed by us") as caught:
+            await sending
+        assert caught.value.sent is False
+        await proxy.visits[0].gone.wait()
+
+
 @pytest.mark.parametrize(
     "url",
     ["ftp://user:sk-fake@127.0.0.1", "http://", "socks5://u:sk-fake@h:99999", f"http://{'u' * 300}:sk-fake@h"],

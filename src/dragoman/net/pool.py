@@ -75,7 +75,7 @@ class Lane:
             self._sweep.cancel()
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_exception(Lost(f"{self._where}: closed by us", sent=False, received=False))
+                waiter.set_exception(self._closed_by_us())
         for connection in tuple(self._live):
             connection.abort()
         if self._live or self._asking:
@@ -94,11 +94,17 @@ class Lane:
         connection = Connection(self._loop, self._where, self._lost)
         self._live.add(connection)
         try:
-            return await self._connect(connection)
+            await self._connect(connection)
+            if self._drained is not None:
+                raise self._closed_by_us()
+            return connection
         except BaseException:
             connection.abort()
             self._lost(connection)
             raise
+
+    def _closed_by_us(self) -> Lost:
+        return Lost(f"{self._where}: closed by us", sent=False, received=False)
 
     def _lost(self, connection: Connection) -> None:
         if connection not in self._live:
