@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from dragoman.config.settings import Retry
 from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.request import Request
 from dragoman.net.headers import Headers
+from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
 
 T = TypeVar("T")
@@ -50,6 +52,32 @@ class TurnedAway(Refused):
         self.status = status
         self.headers = headers
         self.body = body
+
+
+class SecondChances:
+    """What a request may still try after a refusal that it can do something about; each only once."""
+
+    def __init__(self) -> None:
+        self._taken: set[tuple[str, str]] = set()
+        self.changes: list[Callable[[Request], Request]] = []
+
+    async def granted(self, provider: Provider, failure: Failure) -> bool:
+        """Whether to ask again at once, perhaps with another credential or a changed request."""
+        if failure.kind is Kind.CREDENTIAL and provider.renew is not None and self._take(provider, "renew"):
+            return await provider.renew()
+        amend = provider.amend(failure)
+        if amend is None or not self._take(provider, amend.name):
+            return False
+        if amend.change is not None:
+            self.changes.append(amend.change)
+        return True
+
+    def _take(self, provider: Provider, name: str) -> bool:
+        chance = (provider.name, name)
+        if chance in self._taken:
+            return False
+        self._taken.add(chance)
+        return True
 
 
 async def first_success(

@@ -189,9 +189,11 @@ class LineBuilder:
 
     def _stages(self, prepared: Prepared) -> list[Stage[Event, Event]]:
         stages: list[Stage[Event, Event]] = []
-        if prepared.tools is not None and prepared.tools:
-            stages.append(RaiseTools(prepared.tools))
         request, model = prepared.request, prepared.route.model
+        if request is not None and prepared.provider.stages is not None:
+            stages += prepared.provider.stages(request)
+        if prepared.tools:
+            stages.append(RaiseTools(prepared.tools))
         if request is not None:
             stages.append(EstimateUsage(count_text, lambda: estimate(request, model)))
         return stages

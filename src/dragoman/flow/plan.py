@@ -19,11 +19,14 @@ class Translate(Struct, frozen=True):
 Plan = Passthrough | Translate
 
 
-def plan(client: str, speaks: tuple[str, ...], profile: Profile, body: bytes) -> Plan:
-    """The client's own protocol is preferred where the upstream speaks it, else the first of its list."""
+def plan(client: str, speaks: tuple[str, ...], profile: Profile, body: bytes, altered: bool = False) -> Plan:
+    """The client's own protocol is preferred where the upstream speaks it, else the first of its list.
+
+    `altered`: the provider's replies go through stages, so they cannot pass as they are.
+    """
     if client == "chat" and "responses" in speaks and not profile.chat_tools and b'"tools"' in body:
         return Translate("responses")  # this model's Chat endpoint refuses function tools
     if client not in speaks:
         return Translate(speaks[0])
     # An envelope of ours must be opened for its issuer and taken out for anyone else.
-    return Translate(client) if ENVELOPE in body else Passthrough(client)
+    return Translate(client) if altered or ENVELOPE in body else Passthrough(client)

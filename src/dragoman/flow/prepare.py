@@ -1,5 +1,6 @@
 """A call and its target come in; the bytes and headers to send upstream go out, with what was lost on the way."""
 
+from collections.abc import Callable, Sequence
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -47,6 +48,7 @@ class Prepared(Struct, frozen=True):
     ledger: Ledger | None  # None: passed through
     request: Request | None
     tools: ToolMap | None
+    options: object
 
     @property
     def passthrough(self) -> bool:
@@ -54,7 +56,7 @@ class Prepared(Struct, frozen=True):
 
     @property
     def issuer(self) -> Issuer:
-        return Issuer(self.provider.issuer, self.route.model)
+        return Issuer(self.provider.issuer, self.route.model, self.provider.window(self.route.model), self.options)
 
     @property
     def upstream(self) -> Upstream:
@@ -71,10 +73,17 @@ class Fitting(Struct, frozen=True):
     fetcher: Fetcher | None  # None: linked media are not fetched
 
 
-async def prepare(call: Call, route: Route, provider: Provider, fitting: Fitting) -> Prepared:
-    chosen = plan(call.protocol.name, provider.protocols, fitting.profile, call.body)
+Change = Callable[[Request], Request]
+
+
+async def prepare(
+    call: Call, route: Route, provider: Provider, fitting: Fitting, changes: Sequence[Change] = ()
+) -> Prepared:
+    altered = provider.stages is not None or bool(changes)
+    chosen = plan(call.protocol.name, provider.protocols, fitting.profile, call.body, altered)
     protocol = fitting.protocols[chosen.protocol]
     assert protocol.upstream is not None
+    options = await provider.aim(route.model)
     request, ledger, tools = None, None, None
     if isinstance(chosen, Passthrough):
         body = call.body
@@ -84,10 +93,9 @@ async def prepare(call: Call, route: Route, provider: Provider, fitting: Fitting
         query = _query(call.query)
     else:
         ledger = call.ledger()
-        request, tools = lower_tools(call.request(), protocol.upstream.tools, ledger)
-        if fitting.fetcher is not None:
-            request = await _with_media(request, protocol.upstream, fitting.fetcher)
-        target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, provider.quirks)
+        request, tools = await _fitted(call, provider, protocol.upstream, fitting, ledger, changes)
+        profile, budgets = fitting.profile, fitting.budgets
+        target = Target(route.model, provider.issuer, profile, budgets, provider.quirks, options)
         body = protocol.upstream.build(request, target, ledger)
         if call.strict and len(ledger):
             raise Refused(strict_refusal(ledger))
@@ -97,7 +105,26 @@ async def prepare(call: Call, route: Route, provider: Provider, fitting: Fitting
     names = {name for name, _ in own}
     fields = (*own, *(field for field in headers if field[0] not in names))
     out = Outgoing("POST", provider.endpoint + protocol.upstream.path + query, fields, body)
-    return Prepared(route, provider, protocol, out, ledger, request, tools)
+    return Prepared(route, provider, protocol, out, ledger, request, tools, options)
+
+
+async def _fitted(
+    call: Call,
+    provider: Provider,
+    upstream: Upstream,
+    fitting: Fitting,
+    ledger: Ledger,
+    changes: Sequence[Change],
+) -> tuple[Request, ToolMap]:
+    """The client's request, after every pass that its upstream needs."""
+    request, tools = lower_tools(call.request(), upstream.tools, ledger)
+    for change in changes:
+        request = change(request)
+    if fitting.fetcher is not None:
+        request = await _with_media(request, upstream, fitting.fetcher)
+    for fit in provider.passes:
+        request = fit(request, ledger)
+    return request, tools
 
 
 async def _with_media(request: Request, upstream: Upstream, fetcher: Fetcher) -> Request:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from dragoman.config.settings import Config, Effort
-from dragoman.flow.attempt import first_success
+from dragoman.flow.attempt import SecondChances, first_success
 from dragoman.flow.call import Call
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import loss_headers, passed_on
@@ -62,9 +62,17 @@ class Gateway:
         world = self.world
         opener = Opener(world.config.server, LineBuilder(self._asked, _watch, self._tripped))
 
+        chances = SecondChances()
+
         async def ask(route: Route) -> Whole | Streaming:
-            prepared = await self.prepared(world, call, route)
-            return await (opener.stream(call, prepared) if call.stream else opener.whole(call, prepared))
+            provider = _provider(world, route)
+            while True:
+                try:
+                    prepared = await prepare(call, route, provider, fitting(world, route), chances.changes)
+                    return await (opener.stream(call, prepared) if call.stream else opener.whole(call, prepared))
+                except Refused as refused:
+                    if not await chances.granted(provider, refused.failure):
+                        raise
 
         routes = await targets(world, call.model)
         reply = await first_success(routes, world.config.retry, _jitter, ask)
@@ -78,12 +86,6 @@ class Gateway:
             watch = reply.line.watch
         self.answered += 1
         _log(call, reply.prepared, watch, time.monotonic() - began)
-
-    async def prepared(self, world: World, call: Call, route: Route) -> Prepared:
-        provider = world.providers.get(route.provider)
-        if provider is None:
-            raise Refused(Failure(Kind.NOT_FOUND, f"No provider is called {route.provider!r}.", code="model_not_found"))
-        return await prepare(call, route, provider, fitting(world, route))
 
     def _asked(self, call: Call) -> Asked:
         done = self.world.config.server.responses_done
@@ -107,6 +109,13 @@ async def targets(world: World, name: str) -> tuple[Route, ...]:
     close = ", ".join(nearest(name, world.config.models, catalogues))
     message = f"The model {name!r} does not exist here. Nearest names: {close}. GET /v1/models lists all."
     raise Refused(Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model"))
+
+
+def _provider(world: World, route: Route) -> Provider:
+    provider = world.providers.get(route.provider)
+    if provider is None:
+        raise Refused(Failure(Kind.NOT_FOUND, f"No provider is called {route.provider!r}.", code="model_not_found"))
+    return provider
 
 
 def fitting(world: World, route: Route) -> Fitting:

@@ -96,11 +96,20 @@ class Used(Struct, frozen=True, tag="used"):
     usage: Usage
 
 
+class CutCall(Struct, frozen=True):
+    """A tool call whose arguments broke off: never to be executed."""
+
+    id: str
+    name: str
+    arguments: str  # as far as they came
+
+
 class Ended(Struct, frozen=True, tag="ended"):
     stop: Stop
     sequence: str | None = None  # the stop sequence that was hit
     category: str | None = None  # of a refusal
     explanation: str | None = None
+    cut: tuple[CutCall, ...] = ()  # with LENGTH: calls that were withheld because they are not whole
 
 
 class Failed(Struct, frozen=True, tag="failed"):

@@ -27,6 +27,8 @@ class Issuer(Struct, frozen=True):
 
     name: str
     model: str
+    window: int | None = None  # the model's context in tokens, for upstreams that tell usage as a share of it
+    options: object = None  # what only this provider's own protocol needs to know
 
 
 class Rendered(Struct, frozen=True):

@@ -32,3 +32,4 @@ class Target(Struct, frozen=True):
     profile: Profile = Profile()
     budgets: dict[str, int] = {}  # effort -> thinking budget, where the configuration overrides the table
     quirks: frozenset[str] = frozenset()  # oddities of a compatible server, by name
+    options: object = None  # what only this provider's own protocol needs to know

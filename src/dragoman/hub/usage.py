@@ -19,6 +19,7 @@ class Usage(Struct, frozen=True):
     cache_write_1h: int = 0  # the part of cache_write that lives for an hour
     reasoning: int = 0
     web_searches: int = 0
+    context: int | None = None  # input and output together, where the upstream tells only that (then DERIVED)
     credits: float | None = None
     service_tier: str | None = None  # in OpenAI's spelling
     source: Source = Source.REPORTED

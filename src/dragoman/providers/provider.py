@@ -8,6 +8,11 @@ from msgspec import Struct
 from dragoman import __version__
 from dragoman.config.secret import resolve_secret
 from dragoman.config.settings import ProviderConfig
+from dragoman.hub.events import Event
+from dragoman.hub.failure import Failure
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Request
+from dragoman.hub.stage import Stage
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
 
@@ -42,6 +47,20 @@ class ModelInfo(Struct, frozen=True):
     max_output: int | None = None
 
 
+class Amend(Struct, frozen=True):
+    """A second try, with the request changed where that is what the upstream objected to."""
+
+    name: str
+    change: Callable[[Request], Request] | None = None
+
+
+Pass = Callable[[Request, Ledger], Request]
+
+
+async def _no_options(model: str) -> object:
+    return None
+
+
 class Provider(Struct, frozen=True):
     name: str
     kind: str
@@ -57,6 +76,13 @@ class Provider(Struct, frozen=True):
     counts_tokens: bool = False
     model_ttl_s: float = 3600.0
     quirks: frozenset[str] = frozenset()
+    passes: tuple[Pass, ...] = ()  # what its requests go through before they are built
+    stages: Callable[[Request], list[Stage[Event, Event]]] | None = None  # what its replies go through
+    aim: Callable[[str], Awaitable[object]] = _no_options  # model -> what its own protocol must know for one request
+    window: Callable[[str], int | None] = lambda model: None
+    renew: Callable[[], Awaitable[bool]] | None = None  # a new credential, after the old one was refused
+    amend: Callable[[Failure], Amend | None] = lambda failure: None
+    mend: bool = False  # ask for the rest of a cut tool call within the same turn
 
 
 def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], **own: object) -> Provider:
