@@ -1,0 +1,15 @@
+"""A shell's name comes in; the script that teaches it our words goes out."""
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print a completion script; for bash: eval "$(dragoman completion bash)"."""
+    from dragoman.cli.main import PROGRAM, program
+
+    completion = get_completion_class(shell)
+    assert completion is not None
+    click.echo(completion(program, {}, PROGRAM, "_DRAGOMAN_COMPLETE").source())

@@ -1,0 +1,117 @@
+"""The configuration comes in; what is wrong with it, or every value with its origin, goes out."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from msgspec import Struct
+
+from dragoman.cli.screen import remark, show_json, show_table
+from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.config import Config, Secret, SecretSource
+
+SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort")
+PASSWORD = re.compile(r"(?<=://)([^/:@]*):[^/@]*(?=@)")
+
+Shown = str | int | float | bool | None | list[str]
+
+
+class Value(Struct, frozen=True):
+    """One setting as it is shown: secrets are masked."""
+
+    key: str
+    value: Shown
+    origin: str
+
+
+@click.group("config")
+def command() -> None:
+    """Check or show the configuration."""
+
+
+@command.command("check")
+@config_option
+def check(config_file: str | None) -> None:
+    """Say whether the configuration can be used, and all that is wrong with it."""
+    config = read_settings(config_file)
+    for warning in config.warnings:
+        remark(f"Warning: {warning}")
+    click.echo(f"{_source(config)}: fine, {_count(len(config.providers), 'provider')}.")
+
+
+@command.command("show")
+@config_option
+@json_option
+def show(config_file: str | None, as_json: bool) -> None:
+    """Show every value, and who set it."""
+    config = read_settings(config_file)
+    values = list(flattened(config))
+    if as_json:
+        show_json(values)
+        return
+    remark(f"# {_source(config)}")
+    show_table(("KEY", "VALUE", "SET BY"), [(value.key, _text(value.value), value.origin) for value in values])
+
+
+def flattened(config: Config) -> Iterator[Value]:
+    for section in SECTIONS:
+        yield from _fields(section, getattr(config, section), config.origins)
+    for name, provider in config.providers.items():
+        yield from _fields(f"providers.{name}", provider, config.origins, skip=("name",))
+    for index, route in enumerate(config.models):
+        yield from _fields(f"models[{index}]", route, config.origins)
+    yield Value("client key", _shown(config.client_key), _client_key_origin(config))
+
+
+def _fields(prefix: str, struct: Struct, origins: dict[str, str], skip: tuple[str, ...] = ()) -> Iterator[Value]:
+    for field in msgspec.structs.fields(struct):
+        if field.name in skip:
+            continue
+        key = f"{prefix}.{field.encode_name}"
+        value = getattr(struct, field.name)
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                yield Value(f"{key}.{name}", _shown(inner), origins.get(f"{key}.{name}", "default"))
+        elif value is not None or key in origins:
+            yield Value(key, _shown(value), origins.get(key, "default"))
+
+
+def _shown(value: object) -> Shown:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Secret() | SecretSource() | Path():
+            return str(value)
+        case tuple():
+            return [str(item) for item in value]
+        case _:
+            return PASSWORD.sub(r"\1:***", str(value))
+
+
+def _text(value: Shown) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case list():
+            return ", ".join(value) or "-"
+        case _:
+            return str(value)
+
+
+def _client_key_origin(config: Config) -> str:
+    if config.client_key is None:
+        return "the store"
+    return "environment DRAGOMAN_API_KEY" if "DRAGOMAN_API_KEY" in os.environ else "PROXY_API_KEY"
+
+
+def _source(config: Config) -> str:
+    return str(config.source) if config.source else "no dragoman.toml: defaults and environment"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

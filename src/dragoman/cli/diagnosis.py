@@ -1,0 +1,197 @@
+"""A usable configuration comes in; what is found of store, keys, address, providers and clock goes out."""
+
+import asyncio
+import os
+import socket
+import stat
+import time
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from dragoman.accounts.keys import Keyring
+from dragoman.cli.gateway import version_at
+from dragoman.cli.redact import redacted
+from dragoman.cli.settings import base_url
+from dragoman.config import Config, ConfigError, ProviderConfig
+from dragoman.http.safety import is_loopback
+from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
+from dragoman.net.headers import Header
+from dragoman.providers import KINDS
+from dragoman.providers.provider import Provider
+from dragoman.store import StoreError, open_store
+from dragoman.store.sqlite import SQLITE
+
+State = Literal["ok", "warning", "broken"]
+OK: State = "ok"
+WARNING: State = "warning"
+BROKEN: State = "broken"
+
+PATIENCE_S = 10.0
+MAX_SKEW_S = 300
+MODELS_VERSION: Header = (b"anthropic-version", b"2023-06-01")
+
+
+class Finding(Struct, frozen=True):
+    """One thing looked at: how it is, and what to do about it where it is not well."""
+
+    what: str
+    state: State
+    found: str
+    to_do: str = ""
+
+
+Findings = list[Finding]
+
+
+async def examine(config: Config) -> Findings:
+    http = HttpClient()
+    clock = Clock()
+    try:
+        findings = [await _address(config), *await _store(config)]
+        providers = [_provider(provider, http, clock) for provider in config.providers.values()]
+        for found in await asyncio.gather(*providers):
+            findings += found
+    finally:
+        await http.close()
+    return [*findings, clock.finding()]
+
+
+class Clock:
+    """Compares our clock with what upstreams say of theirs."""
+
+    def __init__(self) -> None:
+        self._skews: list[float] = []
+
+    def see(self, date: bytes | None) -> None:
+        try:
+            moment = parsedate_to_datetime((date or b"").decode("latin-1"))
+        except ValueError:
+            return
+        self._skews.append(time.time() - moment.timestamp())
+
+    def finding(self) -> Finding:
+        if not self._skews:
+            return Finding("clock", OK, f"{time.strftime('%Y-%m-%d %H:%M')}, no upstream to compare with")
+        skew = min(self._skews, key=abs)
+        if abs(skew) <= MAX_SKEW_S:
+            return Finding("clock", OK, f"within {max(1, round(abs(skew)))} s of the upstreams'")
+        way = "ahead of" if skew > 0 else "behind"
+        to_do = "set the clock (NTP): tokens are refused or seem expired otherwise"
+        return Finding("clock", BROKEN, f"{round(abs(skew))} s {way} the upstreams'", to_do)
+
+
+async def _address(config: Config) -> Finding:
+    server = config.server
+    where = f"{server.host}:{server.port}"
+    root = base_url(server.host, server.port)
+    version = await version_at(root)
+    if version is not None:
+        return Finding("address", OK, f"dragoman {version} is running at {root}")
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in server.host else socket.AF_INET) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((server.host, server.port))
+    except OSError as error:
+        to_do = "choose another: --port, or `port` under [server]"
+        return Finding("address", BROKEN, f"{where}: {error.strerror}, by something that is no dragoman", to_do)
+    return Finding("address", OK, f"{where} is free; `dragoman serve` starts the gateway")
+
+
+async def _store(config: Config) -> Findings:
+    if not config.store.url.startswith(SQLITE):
+        return [Finding("store", BROKEN, "PostgreSQL is not in this version yet", "use sqlite:///PATH in store.url")]
+    path = Path(config.store.url.removeprefix(SQLITE))
+    findings = _file(path)
+    if not os.access(path, os.F_OK):
+        return [*findings, _keys(config, 0)]
+    try:
+        store = open_store(config.store.url)
+    except StoreError as error:
+        return [Finding("store", BROKEN, str(error), "another path in store.url, or the file from a backup")]
+    try:
+        rows = await Keyring(store).list()
+    except StoreError as error:
+        return [Finding("store", BROKEN, str(error), "move the file away: a new one is made, with new keys")]
+    finally:
+        store.close()
+    live = sum(row.revoked_at is None for row in rows)
+    return [*findings, _keys(config, live)]
+
+
+def _file(path: Path) -> Findings:
+    """Looked at before the store is opened, since opening mends the file's mode."""
+    if not path.exists():
+        return [_absent(path)]
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        return [Finding("store", WARNING, f"{path} was readable by others (mode {mode:o})", "nothing: it is 600 now")]
+    folder = path.parent
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & 0o022:
+        return [Finding("store", WARNING, f"{folder} is writable by others (mode {mode:o})", f"chmod 700 {folder}")]
+    return [Finding("store", OK, str(path))]
+
+
+def _absent(path: Path) -> Finding:
+    around = next(folder for folder in path.parents if folder.exists())
+    if os.access(around, os.W_OK | os.X_OK):
+        return Finding("store", OK, f"{path} does not exist yet; the first start makes it")
+    return Finding("store", BROKEN, f"{around} cannot be written to", "mend its mode, or set store.url")
+
+
+def _keys(config: Config, live: int) -> Finding:
+    outside = config.client_key is not None
+    total = live + outside
+    if total:
+        from_outside = ", one of them from the environment" if outside else ""
+        return Finding("client keys", OK, f"{total} valid{from_outside}")
+    if is_loopback(config.server.host):
+        return Finding("client keys", WARNING, "none", "the first start makes one, or `dragoman keys create`")
+    to_do = "`dragoman keys create`, or listen on 127.0.0.1"
+    return Finding("client keys", BROKEN, f"none, and {config.server.host} can be reached by others", to_do)
+
+
+async def _provider(config: ProviderConfig, http: HttpClient, clock: Clock) -> Findings:
+    what = f"provider {config.name}"
+    make = KINDS.get(config.kind)
+    if make is None:
+        return [Finding(what, WARNING, f"kind {config.kind} is not in this version yet", "it is left out")]
+    try:
+        provider = make(config, http.send, os.environ)
+        if not provider.lists_models:
+            return [Finding(what, OK, "built in" if config.kind == "echo" else "ready")]
+        headers = await provider.authorize(provider.protocols[0])
+    except ConfigError as error:
+        return [Finding(what, BROKEN, str(error), "set it, or take the provider out")]
+    return [await _asked(what, provider, headers, http, clock)]
+
+
+async def _asked(
+    what: str, provider: Provider, credential: tuple[Header, ...], http: HttpClient, clock: Clock
+) -> Finding:
+    protocol = provider.protocols[0]
+    extra = (MODELS_VERSION,) if protocol == "messages" else ()
+    out = Outgoing("GET", f"{provider.endpoint}/models", (*provider.headers, *extra, *credential))
+    try:
+        answer = await http.send(out, provider.dial, head_timeout_s=PATIENCE_S)
+    except (Lost, TimedOut, ValueError) as fault:
+        to_do = f"is {provider.endpoint} right, and the server up? A proxy goes into `proxy`"
+        return Finding(what, BROKEN, redacted(str(fault)), to_do)
+    clock.see(answer.headers.get(b"date"))
+    answer.close()
+    return _judged(what, provider, answer.status)
+
+
+def _judged(what: str, provider: Provider, status: int) -> Finding:
+    where = provider.endpoint
+    if status == 200:
+        return Finding(what, OK, f"{where} answers and takes the credential")
+    if status in (401, 403):
+        return Finding(what, BROKEN, f"{where} refuses the credential (HTTP {status})", "renew `api_key`")
+    if status == 404:
+        to_do = "list them in `models`, and look whether the endpoint's path is right"
+        return Finding(what, WARNING, f"{where} answers, but lists no models (HTTP 404)", to_do)
+    return Finding(what, WARNING, f"{where} answers with HTTP {status}", "try again later")

@@ -1,0 +1,33 @@
+"""What went wrong comes in; the words for the person at the keyboard go out, never a traceback or a secret."""
+
+import click
+
+from dragoman.cli.redact import redacted
+
+
+class Trouble(click.ClickException):
+    """A command cannot do what it was asked; the message says why and what to do."""
+
+
+def explain(fault: BaseException) -> str:
+    from dragoman.config import ConfigError
+    from dragoman.net.faults import Lost, TimedOut
+    from dragoman.net.tasks import place_of
+    from dragoman.store import StoreError
+
+    match fault:
+        case ConfigError():
+            return redacted(f"the configuration cannot be used:\n{indented(str(fault))}")
+        case StoreError():
+            advice = "`dragoman doctor` says more; store.url names another file."
+            return redacted(f"the store cannot be used: {fault}\n{advice}")
+        case Lost() | TimedOut():
+            return redacted(str(fault))
+        case OSError():
+            return redacted(f"{fault.filename or 'the system'}: {fault.strerror or fault}")
+        case _:
+            return f"dragoman has a bug: {place_of(fault)}"
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,68 @@
+"""Log records come in; one line each goes to stderr, as text or JSON, with nothing in it that looks like a secret."""
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import msgspec
+
+from dragoman.cli.redact import redacted
+from dragoman.net.tasks import place_of
+
+OURS = "dragoman"
+
+
+class Line(logging.Formatter):
+    """The whole line passes the redaction, whatever part of the record a secret may sit in."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(self.worded(record))
+
+    def worded(self, record: logging.LogRecord) -> str:
+        return f"{_moment(record)} {record.levelname.lower()} {record.name}: {_message(record)}"
+
+
+class JsonLine(Line):
+    def worded(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": _moment(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redacted(_message(record)),
+        }
+        return msgspec.json.encode(fields).decode()
+
+
+class Remark(Line):
+    """For commands that are no servers: no time, no logger."""
+
+    def worded(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.capitalize()}: {_message(record)}"
+
+
+def one_line(text: str) -> str:
+    """A line break in a record would let a client write log lines of its own."""
+    return "".join(character if character.isprintable() else _escaped(character) for character in redacted(text))
+
+
+def log_to_stderr(formatter: logging.Formatter, level: int) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger(OURS).setLevel(level)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _moment(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _message(record: logging.LogRecord) -> str:
+    message = record.getMessage()
+    fault = record.exc_info[1] if record.exc_info else None
+    return f"{message}: {place_of(fault)}" if fault is not None else message

@@ -1,0 +1,28 @@
+"""Text for a person or a log comes in; the same without anything that looks like a credential goes out."""
+
+import re
+
+MASK = "***"
+
+SECRET = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+            (?:sk|pk|rk)-[A-Za-z0-9_-]{8,}
+          | (?:dgm|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_[A-Za-z0-9_-]{8,}
+          | AIza[A-Za-z0-9_-]{20,}
+          | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?
+        )""",
+    re.VERBOSE,
+)
+CARRIED = re.compile(
+    r"""(?P<before>\b(?:bearer|basic)\s+
+          | \b(?:x-)?(?:goog-)?api[-_]?key["']?\s*[:=]\s*["']?
+          | \b(?:authorization|refresh_?token|access_?token|client_?secret|password)["']?\s*[:=]\s*["']?(?!bearer|basic)
+          | [?&]key=
+          | (?<=://)[^\s/:@]+:(?=[^\s/@]+@)
+        )(?P<secret>[^\s"'&,;@]+)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def redacted(text: str) -> str:
+    return CARRIED.sub(rf"\g<before>{MASK}", SECRET.sub(MASK, text))

@@ -1,0 +1,123 @@
+"""Flags come in; the gateway runs, in one process or several, until it is told to stop."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import click
+from msgspec import Struct
+
+from dragoman.cli.settings import base_url, config_option, read_settings, suggested_model
+from dragoman.config import Config
+
+MAX_WORKERS = 64
+
+log = logging.getLogger(__name__)
+
+
+class Order(Struct, frozen=True):
+    """What to serve, how to read it anew, and where to listen."""
+
+    config: Config
+    reload: Callable[[], Config]
+    sock: socket.socket
+
+
+@click.command("serve")
+@config_option
+@click.option("--host", metavar="H", help="Listen on this address (127.0.0.1).")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="P", help="Listen on this port (8484); 0 takes any.")
+@click.option("--workers", type=click.IntRange(1, MAX_WORKERS), default=1, metavar="N", help="Processes to run (1).")
+@click.option("--log-json", is_flag=True, help="Log as JSON.")
+@click.option("--verbose", is_flag=True, help="Log more.")
+def command(
+    config_file: str | None, host: str | None, port: int | None, workers: int, log_json: bool, verbose: bool
+) -> None:
+    """Start the gateway."""
+    from dragoman.cli.logs import JsonLine, Line, log_to_stderr
+    from dragoman.cli.serving.listener import bind
+
+    log_to_stderr(JsonLine() if log_json else Line(), logging.DEBUG if verbose else logging.INFO)
+    reload = partial(read_settings, config_file, {"server.host": host, "server.port": port})
+    config = reload()
+    for warning in config.warnings:
+        log.warning("%s", warning)
+    with bind(config.server) as sock:
+        code = _serve(Order(config, reload, sock), workers)
+    sys.exit(code)
+
+
+def _serve(order: Order, workers: int) -> int:
+    from dragoman.cli.clients.target import Target
+    from dragoman.cli.serving.opening import Opening
+
+    config = order.config
+    port = int(order.sock.getsockname()[1])
+    opening = Opening(config, Target(base_url(config.server.host, port), suggested_model(config)))
+    opening.see_to_keys()
+    try:
+        if workers == 1:
+            _labour(order, opening.announce)
+            return 0
+        return _share(order, workers, opening.announce)
+    finally:
+        opening.leave_key()
+
+
+def _share(order: Order, workers: int, announce: Callable[[], None]) -> int:
+    from dragoman.cli.faults import explain
+    from dragoman.cli.serving.crew import Crew, tell_parent
+
+    def labour(lifeline: int) -> int:
+        def ready() -> None:
+            _stop_at_the_end_of(lifeline)
+            tell_parent()
+
+        try:
+            _labour(order, ready)
+        except Exception as fault:
+            click.echo(f"Error: {explain(fault)}", err=True)
+            return 1
+        return 0
+
+    sys.stdout.flush()
+    return Crew(workers, labour, announce).run()
+
+
+def _labour(order: Order, ready: Callable[[], None]) -> None:
+    from dragoman.cli.serving.loops import new_loop
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_run(order, ready))
+
+
+async def _run(order: Order, ready: Callable[[], None]) -> None:
+    from dragoman.accounts.keys import Keyring
+    from dragoman.app import Listening, run
+    from dragoman.cli.serving.opening import open_key_store
+
+    store = open_key_store(order.config)
+    try:
+        keyring = Keyring(store, order.config.client_key)
+        await keyring.refresh()
+        listening = Listening(order.sock, lambda app: ready())
+        await run(order.config, keyring, os.environ, order.reload, listening)
+    finally:
+        if store is not None:
+            store.close()
+
+
+def _stop_at_the_end_of(lifeline: int) -> None:
+    """A worker whose parent is gone stops as if it had been told to."""
+    loop = asyncio.get_running_loop()
+
+    def parent_gone() -> None:
+        loop.remove_reader(lifeline)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    loop.add_reader(lifeline, parent_gone)

@@ -1,0 +1,108 @@
+"""A piece of work comes in; several processes do it at once, and those that die are replaced, up to a point."""
+
+import logging
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn
+
+log = logging.getLogger(__name__)
+
+MAX_REPLACED = 5
+WINDOW_S = 60.0
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+READY = signal.SIGUSR1
+HEEDED = {signal.SIGCHLD, READY, *PASSED_ON}
+
+Work = Callable[[int], int]  # lifeline -> exit code
+
+
+class Crew:
+    """The parent's side. Signals are taken one by one, never in a handler.
+
+    Each worker holds the reading end of a pipe whose writing end only the parent has: when the parent is gone,
+    however it went, the worker reads the end and stops.
+    """
+
+    def __init__(self, size: int, work: Work, on_ready: Callable[[], None]) -> None:
+        self._size = size
+        self._work = work
+        self._on_ready = on_ready
+        self._alive: set[int] = set()
+        self._replaced: deque[float] = deque(maxlen=MAX_REPLACED)
+        self._ready = False
+        self._stopping = False
+        self._code = 0
+        self._lifeline, self._grip = os.pipe()
+
+    def run(self) -> int:
+        """Returns once all have ended: 0 if they were told to, 1 if they could not be kept alive."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
+        for _ in range(self._size):
+            self._hire()
+        while self._alive:
+            self._heed(signal.sigwait(HEEDED))
+        return self._code
+
+    def _heed(self, number: signal.Signals | int) -> None:
+        if number == signal.SIGCHLD:
+            self._bury()
+        elif number == READY:
+            if not self._ready and not self._stopping:
+                self._ready = True
+                self._on_ready()
+        else:
+            self._stopping = self._stopping or number != signal.SIGHUP
+            self._tell(number)
+
+    def _bury(self) -> None:
+        while self._alive:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._alive.discard(pid)
+            self._after(pid, os.waitstatus_to_exitcode(status))
+
+    def _after(self, pid: int, code: int) -> None:
+        if self._stopping:
+            self._code = self._code or (code != 0)
+            return
+        now = time.monotonic()
+        crowded = len(self._replaced) == MAX_REPLACED and now - self._replaced[0] < WINDOW_S
+        if not self._ready or crowded:
+            if self._ready:
+                log.error("workers keep dying (%d within %.0f s): giving up", MAX_REPLACED + 1, WINDOW_S)
+            self._stopping = True
+            self._code = 1
+            self._tell(signal.SIGTERM)
+            return
+        log.error("worker %d ended with %d: a new one takes its place", pid, code)
+        self._replaced.append(now)
+        self._hire()
+
+    def _tell(self, number: signal.Signals | int) -> None:
+        for pid in self._alive:
+            os.kill(pid, number)
+
+    def _hire(self) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._labour()
+        self._alive.add(pid)
+
+    def _labour(self) -> NoReturn:
+        """The child's side: it never returns into the parent's stack."""
+        code = 1
+        try:
+            os.close(self._grip)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
+            code = self._work(self._lifeline)
+        finally:
+            os._exit(code)
+
+
+def tell_parent() -> None:
+    """A worker says that it serves."""
+    os.kill(os.getppid(), READY)

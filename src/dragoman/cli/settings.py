@@ -1,0 +1,47 @@
+"""Flags come in; the checked configuration of this shell's directory, home and environment goes out."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from dragoman.config import Config, load
+
+Wrapped = TypeVar("Wrapped", bound=Callable[..., object])
+
+UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # bound to everything, reached here
+
+
+def config_option(command: Wrapped) -> Wrapped:
+    option = click.option(
+        "--config", "config_file", metavar="FILE", help="Read this file instead of the usual dragoman.toml."
+    )
+    return option(command)
+
+
+def json_option(command: Wrapped) -> Wrapped:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def read_settings(config_file: str | None, flags: Mapping[str, object] | None = None) -> Config:
+    return load(config_file, os.environ, Path.cwd(), Path.home(), flags)
+
+
+def base_url(host: str, port: int) -> str:
+    """The address under which a client on this machine reaches a server bound to host and port."""
+    name = UNSPECIFIED.get(host, host)
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def suggested_model(config: Config) -> str | None:
+    """A model name that is certain to be answered, without asking anyone; None where only providers know."""
+    for route in config.models:
+        if not any(sign in route.name for sign in "*?["):
+            return route.name
+    for name, provider in config.providers.items():
+        if provider.models:
+            return f"{name}/{provider.models[0]}"
+    kinds = {provider.kind for provider in config.providers.values()}
+    return "echo" if kinds == {"echo"} else None
