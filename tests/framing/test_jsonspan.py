@@ -185,6 +185,13 @@ def test_brackets_inside_strings_do_not_count(body: bytes) -> None:
     assert not depth_exceeds(body, 2)
 
 
+@pytest.mark.parametrize("escape", [b"n", b"r", b"t", b"b", b"f", b"/", b"u00e9", b"u0022", b"u005c", b"\\"])
+def test_a_quote_after_any_escape_ends_its_string(escape: bytes) -> None:
+    body = b'["\\%b",[[["\\%b"]]],"\\""]' % (escape, escape)
+    assert depth_exceeds(body, 3)
+    assert not depth_exceeds(body, 4)
+
+
 def test_brackets_after_an_escaped_backslash_count() -> None:
     assert depth_exceeds(b'["\\\\",[[[1]]]]', 3)
     assert not depth_exceeds(b'["\\\\",[[[1]]]]', 4)

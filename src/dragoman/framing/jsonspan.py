@@ -18,6 +18,7 @@ Span = tuple[int, int]
 _T = TypeVar("_T")
 
 _KEY = re.compile(rb'\s*+[{,]\s*+"[^"\\]*+(?:\\.[^"\\]*+)*+"\s*+:\s*+')
+_NO_MARKS_NOR_ESCAPES = bytes(set(range(256)) - set(b'[]{}"\\/bfnrtu'))
 _NO_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 _BRACKET_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1 as signed bytes
 _SLICE = 4096
@@ -81,13 +82,15 @@ def replace_value(body: bytes, key: str, new: bytes) -> bytes:
 def depth_exceeds(body: bytes, limit: int) -> bool:
     """Whether arrays and objects nest deeper than `limit`; brackets inside strings do not count.
 
-    Runs at C speed on any bytes, before anything recursive looks at them.
+    Runs at C speed, before anything recursive looks at the body. Bad JSON may be miscounted: the decoder refuses it.
     """
-    if body.count(b"[") + body.count(b"{") <= limit:
+    # What may follow a backslash stays, so that the quote after an escaped n does not look escaped itself.
+    text = body.translate(None, _NO_MARKS_NOR_ESCAPES)
+    if text.count(b"[") + text.count(b"{") <= limit:
         return False
-    if rb"\"" in body:
-        body = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    marks = body.translate(_BRACKET_STEPS, _NO_MARKS).replace(b'""', b"")  # without the strings that hold no bracket
+    if rb"\"" in text:
+        text = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = text.translate(_BRACKET_STEPS, _NO_MARKS).replace(b'""', b"")  # without the strings that hold no bracket
     brackets = b"".join(marks.split(b'"')[::2])
     depth = 0
     for start in range(0, len(brackets), _SLICE):  # in slices, so that a bomb is found by its beginning
