@@ -31,6 +31,7 @@ from dragoman.protocols.messages.wire import (
     CitedPlace,
     ContentBlock,
     SearchHit,
+    is_given,
 )
 
 _TEXT = TextBlock()
@@ -95,7 +96,7 @@ class _Text:
                 return (Delta(self._number, text),)
             self._number = self._numbers.take()
             return (Opened(self._number, _TEXT), Delta(self._number, text))
-        if change.citation is not None:
+        if is_given(change.citation):
             self._citations.append(change.citation)
         return ()
 
@@ -165,8 +166,9 @@ class _Call:
         self._given = ""  # the input that came whole, if no deltas tell it
 
     def begin(self, block: ContentBlock) -> Sequence[Event]:
-        given = mend_surrogates(bytes(block.input)).decode() if block.input is not None else ""
-        self._given = "" if given.replace(" ", "") in ("{}", "null", '""') else given
+        if is_given(block.input):
+            given = msgspec.json.format(mend_surrogates(bytes(block.input)), indent=-1).decode()
+            self._given = "" if given in ("{}", '""') else given
         return (Opened(self._number, CallBlock(block.id, block.name)),)
 
     def change(self, change: Change) -> Sequence[Event]:
@@ -322,9 +324,9 @@ def _citation(raw: Raw, length: int) -> Citation:
     return Citation(url, place.title or place.document_title, place.cited_text, 0, length, record)
 
 
-def _search_hits(content: Raw | None) -> Iterator[Citation]:
+def _search_hits(content: Raw) -> Iterator[Citation]:
     try:
-        hits = _read(_hits, content) if content is not None else []
+        hits = _read(_hits, content) if is_given(content) else []
     except msgspec.MsgspecError:  # an error object stands where the list would be
         return
     for raw in hits:

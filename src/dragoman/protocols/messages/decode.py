@@ -20,6 +20,7 @@ from dragoman.protocols.messages.wire import (
     Message,
     StopDetails,
     StreamEvent,
+    is_given,
 )
 
 
@@ -107,7 +108,7 @@ class Decoder:
 
     def _open(self, event: StreamEvent) -> Sequence[Event]:
         begun = self._begin()
-        if self._phase == _STOPPED or event.content_block is None:
+        if self._phase == _STOPPED or not is_given(event.content_block):
             return begun
         return [*begun, *self._blocks.open(event.index, event.content_block)]
 

@@ -9,7 +9,7 @@ from dragoman.framing.sse import frame
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Rendered
-from dragoman.protocols.messages.wire import Fault
+from dragoman.protocols.messages.wire import NOTHING, Fault, is_given
 
 _SHOWN = 300
 _TOO_LONG = "prompt is too long"
@@ -77,7 +77,7 @@ _TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", _ANY_CASE | re.DOTALL)
 class _Body(msgspec.Struct):
     error: Fault | str | None = None
     message: str | None = None
-    detail: msgspec.Raw | None = None
+    detail: msgspec.Raw = NOTHING
 
 
 _body = msgspec.json.Decoder(_Body)
@@ -149,7 +149,8 @@ def _fault(body: bytes) -> Fault:
         return Fault()
     if isinstance(answer.error, Fault):
         return answer.error
-    return Fault(message=answer.error or answer.message or (bytes(answer.detail).decode() if answer.detail else None))
+    detail = bytes(answer.detail).decode().strip('"') if is_given(answer.detail) else None
+    return Fault(message=answer.error or answer.message or detail)
 
 
 def _code(fault: Fault) -> str | None:

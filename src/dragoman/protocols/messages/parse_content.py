@@ -103,7 +103,7 @@ def _document(block: Fields) -> Document | Foreign:
     source = block.need_obj("source")
     media: Media | str | None = _media(source)
     if media is None and source.text("type") == "text":
-        source.text("media_type")
+        source.need_text("media_type")  # always text/plain
         media = source.need_text("data")
     if media is None and source.text("type") == "content":
         return _composed(block, source)

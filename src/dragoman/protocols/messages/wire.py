@@ -43,6 +43,14 @@ REPLY_TIERS = {"standard": "default", "priority": "priority", "batch": "batch"} 
 TIERS_IN_REPLIES = {"default": "standard", "priority": "priority", "batch": "batch"}
 
 
+NOTHING = Raw()
+
+
+def is_given(raw: Raw) -> bool:
+    """Whether a field that may hold anything was there and not null."""
+    return bytes(raw) not in (b"", b"null")
+
+
 class CacheCreation(Struct):
     ephemeral_1h_input_tokens: int | None = None
 
@@ -81,7 +89,7 @@ class Change(Struct):
     partial_json: str = ""
     thinking: str = ""
     signature: str = ""
-    citation: Raw | None = None
+    citation: Raw = NOTHING
     stop_reason: str | None = None
     stop_sequence: str | None = None
     stop_details: StopDetails | None = None
@@ -108,7 +116,7 @@ class StreamEvent(Struct):
     type: str = ""
     index: int = 0
     delta: Change | None = None
-    content_block: Raw | None = None
+    content_block: Raw = NOTHING
     message: Head | None = None
     usage: Counts | None = None
     error: Fault | str | None = None
@@ -123,9 +131,9 @@ class ContentBlock(Struct):
     data: str = ""
     id: str = ""
     name: str = ""
-    input: Raw | None = None
+    input: Raw = NOTHING
     tool_use_id: str = ""
-    content: Raw | None = None
+    content: Raw = NOTHING
 
 
 class CitedPlace(Struct):

@@ -1,0 +1,99 @@
+"""Short ways to speak Messages in tests: fixtures as bytes, decoding, encoding, parsing and building."""
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from dragoman.framing.sse import Frame, SseFramer
+from dragoman.hub.events import Event
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.ports import Asked, Issuer
+from dragoman.hub.profile import Profile, Target
+from dragoman.hub.request import Request, Role, Text, Turn
+from dragoman.protocols.messages import PROTOCOL
+from laws import run
+
+assert PROTOCOL.client is not None
+assert PROTOCOL.upstream is not None
+CLIENT = PROTOCOL.client
+UPSTREAM = PROTOCOL.upstream
+
+ISSUER = Issuer("anthropic", "claude-test")
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "messages"
+STREAMS = sorted(path.stem for path in FIXTURES.glob("*.sse"))
+
+
+def fixture(name: str) -> bytes:
+    return (FIXTURES / name).read_bytes()
+
+
+class ByteDecoder:
+    """Framer and decoder as one machine."""
+
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self._framer = SseFramer()
+        self._decoder = UPSTREAM.decoder(ISSUER, Ledger() if ledger is None else ledger)
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        return [event for frame in self._framer.feed(chunk) for event in self._decoder.feed(frame)]
+
+    def finish(self) -> list[Event]:
+        rest = [event for frame in self._framer.finish() for event in self._decoder.feed(frame)]
+        return [*rest, *self._decoder.finish()]
+
+
+def decode(stream: bytes, ledger: Ledger | None = None) -> list[Event]:
+    return run(ByteDecoder(ledger), [stream])
+
+
+def frames(stream: bytes) -> list[dict[str, object]]:
+    """The data of every event, whose name must be its type."""
+    out: list[dict[str, object]] = []
+    for frame in run(SseFramer(), [stream]):
+        assert isinstance(frame, Frame)
+        data = msgspec.json.decode(frame.data, type=dict[str, object])
+        assert data["type"] == frame.event
+        out.append(data)
+    return out
+
+
+def asked(request: Request | None = None) -> Asked:
+    numbers = count(1)
+    plain = Request("messages", "claude-asked", ())
+    return Asked(request or plain, "claude-asked", 1_700_000_000, lambda prefix: f"{prefix}{next(numbers)}")
+
+
+def encode(events: Iterable[Event], ledger: Ledger | None = None) -> bytes:
+    return b"".join(run(CLIENT.encoder(asked(), Ledger() if ledger is None else ledger), events))
+
+
+def whole(events: Iterable[Event], ledger: Ledger | None = None) -> dict[str, object]:
+    body = CLIENT.whole(events, asked(), Ledger() if ledger is None else ledger)
+    return msgspec.json.decode(body, type=dict[str, object])
+
+
+def parse(body: object, ledger: Ledger | None = None) -> Request:
+    return CLIENT.parse(msgspec.json.encode(body), Ledger() if ledger is None else ledger)
+
+
+def build(
+    request: Request,
+    profile: Profile | None = None,
+    ledger: Ledger | None = None,
+    budgets: dict[str, int] | None = None,
+) -> dict[str, object]:
+    target = Target("claude-up", "anthropic", profile or Profile(), budgets or {})
+    body = UPSTREAM.build(request, target, Ledger() if ledger is None else ledger)
+    return msgspec.json.decode(body, type=dict[str, object])
+
+
+def chat(turns: Sequence[Turn] = (), **fields: object) -> Request:
+    """A request of a Chat client."""
+    said = turns or (Turn(Role.USER, (Text("hi", "/messages/0/content"),), "/messages/0"),)
+    return Request("chat", "asked-model", tuple(said), **fields)  # type: ignore[arg-type]
+
+
+def losses(ledger: Ledger) -> dict[str, How]:
+    return {loss.path: loss.how for loss in ledger}

@@ -1,0 +1,330 @@
+"""Bytes of a Messages upstream come in; the events that they mean are compared."""
+
+import pytest
+from hypothesis import given, settings
+from messages_dialogue import ISSUER, STREAMS, UPSTREAM, ByteDecoder, decode, fixture
+
+from dragoman.framing.sse import Broken, Frame
+from dragoman.hub.events import (
+    CallBlock,
+    Cited,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    Sealed,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.usage import Usage
+from dragoman.stages.guard import Guard
+from laws import assert_any_cut_agrees, assert_linear, assert_total, random_cuts, run
+from replies import joined, text_of
+
+SIGNATURE = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl", "claude-test")
+
+
+def guarded(events: list[Event]) -> list[Event]:
+    trips: list[str] = []
+    out = run(Guard(trips.append), events)
+    assert trips == []
+    return out
+
+
+def end_of(name: str) -> Ended:
+    ended = decode(fixture(name))[-1]
+    assert isinstance(ended, Ended)
+    return ended
+
+
+def failure_of(stream: bytes) -> Kind:
+    failed = decode(stream)[-1]
+    assert isinstance(failed, Failed)
+    return failed.failure.kind
+
+
+def test_text_is_told_as_it_comes() -> None:
+    assert decode(fixture("text.sse")) == [
+        Started("msg_01fake", "claude-test", Usage(input=12, output=1)),
+        Opened(0, TextBlock()),
+        Delta(0, "Hel"),
+        Delta(0, "lo, "),
+        Delta(0, "world."),
+        Closed(0),
+        Used(Usage(input=12, output=7)),
+        Ended(Stop.END),
+    ]
+
+
+def test_calls_keep_their_order_and_their_argument_pieces() -> None:
+    events = decode(fixture("tools.sse"))
+    assert [event for event in events if isinstance(event, Opened)] == [
+        Opened(0, TextBlock()),
+        Opened(1, CallBlock("toolu_a", "weather")),
+        Opened(2, CallBlock("toolu_b", "clock")),
+    ]
+    assert text_of(events, 1) == '{"city": "Zürich"}'
+    assert text_of(events, 2) == '{"zone":"UTC"}'
+    assert events[-1] == Ended(Stop.TOOL)
+
+
+def test_a_call_without_arguments_has_no_delta() -> None:
+    events = decode(fixture("empty_arguments.sse"))
+    assert events[1:3] == [Opened(0, CallBlock("toolu_a", "now")), Closed(0)]
+
+
+def test_an_input_that_comes_whole_in_the_start_is_told_once() -> None:
+    assert text_of(decode(fixture("input_at_start.sse")), 0) == '{"a":1,"b":[2]}'
+
+
+def test_deltas_win_over_an_input_in_the_start() -> None:
+    stream = fixture("input_at_start.sse").replace(
+        b"event: content_block_stop",
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":'
+        b'{"type":"input_json_delta","partial_json":"{}"}}\n\nevent: content_block_stop',
+    )
+    assert text_of(decode(stream), 0) == "{}"
+
+
+def test_thinking_is_sealed_with_its_signature_before_it_closes() -> None:
+    assert joined(decode(fixture("thinking.sse")))[1:5] == [
+        Opened(0, ThinkingBlock()),
+        Delta(0, "First, think."),
+        Sealed(0, SIGNATURE),
+        Closed(0),
+    ]
+
+
+def test_a_signature_in_two_pieces_is_joined() -> None:
+    sealed = [event for event in decode(fixture("split_signature.sse")) if isinstance(event, Sealed)]
+    assert sealed == [Sealed(0, SIGNATURE)]
+
+
+def test_omitted_thinking_is_an_empty_block_with_a_signature() -> None:
+    opaque = Opaque("anthropic", Form.SIGNATURE, "b25seQ==", "claude-test")
+    assert decode(fixture("omitted_thinking.sse"))[1:4] == [Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0)]
+
+
+def test_redacted_thinking_is_sealed_whole() -> None:
+    opaque = Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude-test")
+    assert decode(fixture("redacted.sse"))[1:4] == [Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0)]
+
+
+def test_cached_input_is_part_of_the_whole_and_the_last_count_wins() -> None:
+    events = decode(fixture("cached.sse"))
+    counts = Usage(140, 5, 100, 30, 20, 2, service_tier="default")
+    assert [event for event in events if isinstance(event, Used)] == [Used(counts)]
+    assert isinstance(events[0], Started)
+    assert events[0].usage == Usage(140, 1, 100, 30, 20, service_tier="default")
+
+
+@pytest.mark.parametrize(
+    ("name", "ended"),
+    [
+        ("max_tokens.sse", Ended(Stop.LENGTH)),
+        ("cut_arguments.sse", Ended(Stop.LENGTH)),
+        ("stop_sequence.sse", Ended(Stop.STOP_SEQUENCE, "three")),
+        ("context_full.sse", Ended(Stop.CONTEXT_FULL)),
+        ("pause.sse", Ended(Stop.PAUSE)),
+        ("refusal.sse", Ended(Stop.FILTERED, None, "cyber", "not allowed")),
+    ],
+)
+def test_every_stop_reason_has_its_meaning(name: str, ended: Ended) -> None:
+    assert end_of(name) == ended
+
+
+def test_tool_use_without_a_call_is_a_natural_end() -> None:
+    stream = fixture("text.sse").replace(b'"end_turn"', b'"tool_use"')
+    assert decode(stream)[-1] == Ended(Stop.END)
+
+
+def test_a_natural_end_after_a_call_is_a_tool_stop() -> None:
+    stream = fixture("tools.sse").replace(b'"stop_reason":"tool_use"', b'"stop_reason":"end_turn"')
+    assert decode(stream)[-1] == Ended(Stop.TOOL)
+
+
+def test_an_unknown_stop_reason_is_a_natural_end_with_a_loss() -> None:
+    ledger = Ledger()
+    events = decode(fixture("text.sse").replace(b'"end_turn"', b'"tired"'), ledger)
+    assert events[-1] == Ended(Stop.END)
+    assert [loss.path for loss in ledger] == ["/stop_reason"]
+
+
+def test_blocks_that_say_nothing_leave_no_trace() -> None:
+    events = decode(fixture("empty_blocks.sse"))
+    assert events[1:3] == [Opened(0, CallBlock("toolu_a", "go")), Closed(0)]
+    assert events[-1] == Ended(Stop.TOOL)
+
+
+def test_unknown_blocks_events_and_gaps_are_passed_over() -> None:
+    ledger = Ledger()
+    events = decode(fixture("gaps.sse"), ledger)
+    assert [event.block for event in events if isinstance(event, Opened)] == [0, 1]
+    assert (text_of(events, 0), text_of(events, 1)) == ("Hi.", "Ho.")
+    assert events[-1] == Ended(Stop.END)
+    assert [loss.path for loss in ledger] == ["/content/0", "/content/7"]
+
+
+def test_events_without_names_are_read_by_their_type() -> None:
+    assert text_of(decode(fixture("nameless.sse")), 0) == "No names."
+
+
+def test_a_search_is_one_block_with_its_hits_and_citations_cover_their_block() -> None:
+    events = decode(fixture("web_search.sse"))
+    opened = events[1]
+    assert isinstance(opened, Opened)
+    hosted = opened.what
+    assert isinstance(hosted, HostedBlock)
+    assert (hosted.id, hosted.kind, hosted.input) == ("srvtoolu_1", "web_search", {"query": "fact"})
+    assert [(hit.url, hit.title) for hit in hosted.results or ()] == [("https://example.com/a", "A")]
+    cited = [event.citation for event in events if isinstance(event, Cited)]
+    assert [(c.url, c.quoted, c.start, c.end) for c in cited] == [("https://example.com/a", "a fact", 0, 9)]
+    used = [event.usage for event in events if isinstance(event, Used)]
+    assert [usage.web_searches for usage in used] == [1]
+
+
+def test_an_unfinished_search_is_still_told() -> None:
+    stream = fixture("web_search.sse")
+    head, _, _ = stream.partition(b'event: content_block_start\ndata: {"type":"content_block_start","index":1')
+    tail = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"pause_turn"}}\n\n'
+    events = decode(head + tail + b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+    opened = [event.what for event in events if isinstance(event, Opened)]
+    assert isinstance(opened[0], HostedBlock)
+    assert opened[0].results is None
+    assert events[-1] == Ended(Stop.PAUSE)
+
+
+def test_an_error_event_ends_the_reply_with_its_kind() -> None:
+    assert failure_of(fixture("error.sse")) is Kind.OVERLOADED
+
+
+def test_an_error_without_a_type_is_an_error_too() -> None:
+    assert failure_of(b'data: {"error":{"message":"no","type":"rate_limit_error"}}\n\n') is Kind.RATE_LIMITED
+
+
+@pytest.mark.parametrize("name", ["truncated.sse", "truncated_after_delta.sse"])
+def test_an_end_without_message_stop_is_a_failure(name: str) -> None:
+    assert failure_of(fixture(name)) is Kind.TRUNCATED
+
+
+def test_usage_is_known_even_when_the_end_is_missing() -> None:
+    assert Used(Usage(input=12, output=7)) in decode(fixture("truncated_after_delta.sse"))
+
+
+def test_nothing_follows_the_end() -> None:
+    stream = fixture("text.sse")
+    assert decode(stream + stream + fixture("error.sse")) == decode(stream)
+
+
+def test_bad_json_is_a_failure_and_then_silence() -> None:
+    stream = fixture("text.sse").replace(b'{"type":"text_delta","text":"lo, "}', b'{"type":"text_delta","text":')
+    events = decode(stream)
+    assert failure_of(stream) is Kind.CORRUPT
+    assert [type(event) for event in events].count(Failed) == 1
+
+
+def test_a_broken_stream_is_a_failure() -> None:
+    decoder = UPSTREAM.decoder(ISSUER, Ledger())
+    (failed,) = decoder.feed(Broken("too large"))
+    assert isinstance(failed, Failed)
+    assert failed.failure.kind is Kind.CORRUPT
+
+
+def test_half_a_surrogate_costs_one_character() -> None:
+    stream = fixture("text.sse").replace(b'"lo, "', rb'"lo\ud83d, "')
+    assert text_of(decode(stream), 0) == "Hello\ufffd, world."
+
+
+def test_half_a_surrogate_in_an_input_costs_one_character() -> None:
+    stream = fixture("input_at_start.sse").replace(b'"a":1', rb'"a":"\ud83d"')
+    assert text_of(decode(stream), 0) == r'{"a":"\ufffd","b":[2]}'
+
+
+def test_a_nesting_bomb_in_a_block_is_no_crash() -> None:
+    bomb = b'{"type":"mcp_tool_use","id":"x","name":"y","input":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    data = b'data: {"type":"content_block_start","index":0,"content_block":' + bomb + b"}\n\n"
+    stream = data + b'data: {"type":"message_stop"}\n\n'
+    assert isinstance(decode(stream)[-1], Ended | Failed)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_any_cut_of_the_bytes_gives_the_same_events(name: str) -> None:
+    assert_any_cut_agrees(ByteDecoder, fixture(f"{name}.sse"), joined)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_line_endings_do_not_matter(name: str) -> None:
+    stream = fixture(f"{name}.sse")
+    assert decode(stream.replace(b"\n", b"\r\n")) == decode(stream)
+
+
+@given(random_cuts(fixture("unicode.sse")))
+@settings(max_examples=60)
+def test_characters_survive_any_cuts(pieces: list[bytes]) -> None:
+    assert text_of(run(ByteDecoder(), pieces), 0) == 'naïve 日本語 👩‍👩‍👧 \u2028"\\\n'
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_guard_finds_nothing_to_mend(name: str) -> None:
+    events = decode(fixture(f"{name}.sse"))
+    assert guarded(events) == events
+
+
+def test_any_junk_is_taken_without_an_exception() -> None:
+    junk = b'data: {"type":"content_block_start","content_block":[]}\n\ndata: {"type":5}\n\ndata: 7\n\n: x\n\ndata: {'
+    assert_total(ByteDecoder, junk)
+
+
+@given(random_cuts(fixture("web_search.sse")))
+@settings(max_examples=40)
+def test_a_stream_with_pieces_missing_is_no_crash(pieces: list[bytes]) -> None:
+    run(ByteDecoder(), pieces[::2])
+
+
+def test_many_deltas_cost_linear_time() -> None:
+    delta = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"word "}}'
+    start = b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
+
+    def opened() -> object:
+        decoder = UPSTREAM.decoder(ISSUER, Ledger())
+        list(decoder.feed(Frame("", start)))
+        return decoder
+
+    assert_linear(opened, Frame("", delta), 2000)  # type: ignore[arg-type]
+
+
+def test_a_whole_reply_tells_the_same_as_its_stream() -> None:
+    events = UPSTREAM.whole(fixture("whole.json"), ISSUER, Ledger())
+    kinds = [event.what.__class__.__name__ for event in events if isinstance(event, Opened)]
+    assert kinds == ["ThinkingBlock", "ThinkingBlock", "TextBlock", "HostedBlock", "CallBlock", "CallBlock"]
+    assert text_of(events, 4) == '{"city":"Zürich"}'
+    assert text_of(events, 5) == ""
+    assert Sealed(0, SIGNATURE) in events
+    assert events[-2:] == [Used(Usage(140, 9, 100, 30, reasoning=4, web_searches=1)), Ended(Stop.TOOL)]
+    assert guarded(events) == events
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'{"type":"error","error":{"type":"rate_limit_error","message":"slow"}}', Kind.RATE_LIMITED),
+        (b'{"error":"boom"}', Kind.UPSTREAM),
+        (b"<html><body>Bad gateway</body></html>", Kind.CORRUPT),
+        (b"", Kind.CORRUPT),
+        (b"{}", Kind.CORRUPT),
+        (b"[" * 100_000, Kind.CORRUPT),
+    ],
+)
+def test_a_whole_body_that_is_no_message_is_a_failure(body: bytes, kind: Kind) -> None:
+    (failed,) = UPSTREAM.whole(body, ISSUER, Ledger())
+    assert isinstance(failed, Failed)
+    assert failed.failure.kind is kind

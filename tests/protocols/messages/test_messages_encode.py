@@ -1,0 +1,358 @@
+"""Hub events come in; the bytes of the Messages stream and of the whole message are compared."""
+
+import msgspec
+import pytest
+from messages_dialogue import CLIENT, ISSUER, STREAMS, UPSTREAM, asked, decode, encode, fixture, frames, losses, whole
+
+from dragoman.hub.events import (
+    CallBlock,
+    Cited,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    RefusalBlock,
+    Sealed,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.opaque import Form, Opaque, seal, unseal
+from dragoman.hub.request import Citation
+from dragoman.hub.usage import Usage
+from laws import assert_any_recut_agrees, run
+from replies import START, call, joined, split_delta, text
+
+ENCRYPTED = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test")
+END = Ended(Stop.END)
+
+
+def kinds(stream: bytes) -> list[object]:
+    return [event["type"] for event in frames(stream)]
+
+
+def blocks_of(stream: bytes) -> list[dict[str, object]]:
+    return [event["content_block"] for event in frames(stream) if "content_block" in event]  # type: ignore[misc]
+
+
+def deltas_of(stream: bytes) -> list[dict[str, object]]:
+    return [event["delta"] for event in frames(stream) if event["type"] == "content_block_delta"]  # type: ignore[misc]
+
+
+def test_a_text_is_one_block_between_start_and_stop() -> None:
+    stream = encode([START, *text(0, "Hel", "lo"), Used(Usage(3, 2)), END])
+    assert kinds(stream) == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert deltas_of(stream) == [{"type": "text_delta", "text": "Hel"}, {"type": "text_delta", "text": "lo"}]
+
+
+def test_counts_are_never_absent_from_message_start() -> None:
+    start = frames(encode([START, END]))[0]["message"]
+    assert start == {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-asked",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 0,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": 0,
+            "output_tokens_details": {"thinking_tokens": 0},
+        },
+    }
+
+
+def test_an_id_of_messages_is_kept() -> None:
+    assert frames(encode([Started("msg_9", "m"), END]))[0]["message"]["id"] == "msg_9"  # type: ignore[index]
+
+
+def test_known_input_is_told_at_the_start_and_again_at_the_end() -> None:
+    stream = encode([Started("x", "m", Usage(140, 0, 100, 30, 20)), Used(Usage(140, 9, 100, 30, 20, 4)), END])
+    first, delta, _ = frames(stream)
+    assert first["message"]["usage"]["input_tokens"] == 10  # type: ignore[index]
+    assert delta["usage"] == {
+        "input_tokens": 10,
+        "cache_creation_input_tokens": 30,
+        "cache_read_input_tokens": 100,
+        "output_tokens": 9,
+        "output_tokens_details": {"thinking_tokens": 4},
+        "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20},
+    }
+
+
+def test_empty_deltas_and_empty_blocks_write_nothing() -> None:
+    stream = encode([START, *text(0, "", ""), Opened(1, ThinkingBlock()), Closed(1), *text(2, "", "hi"), END])
+    starts = [event for event in frames(stream) if event["type"] == "content_block_start"]
+    assert [event["index"] for event in starts] == [0]
+    assert deltas_of(stream) == [{"type": "text_delta", "text": "hi"}]
+
+
+def test_the_first_words_of_every_block_are_written() -> None:
+    events = [
+        START,
+        Opened(0, ThinkingBlock()),
+        Delta(0, "A"),
+        Closed(0),
+        *text(1, "B"),
+        *call(2, "f", "{}"),
+        END,
+    ]
+    words = [
+        delta.get("thinking") or delta.get("text") or delta.get("partial_json") for delta in deltas_of(encode(events))
+    ]
+    assert words == ["A", "B", "{}"]
+
+
+def test_blocks_are_numbered_without_gaps() -> None:
+    events = [START, *text(0, "a"), *text(5, "b"), *call(7, "f"), END]
+    indexes = [event["index"] for event in frames(encode(events)) if event["type"] == "content_block_stop"]
+    assert indexes == [0, 1, 2]
+
+
+def test_a_call_starts_with_an_empty_input_and_needs_no_delta() -> None:
+    stream = encode([START, *call(0, "now"), END])
+    assert blocks_of(stream) == [{"type": "tool_use", "id": "call-0", "name": "now", "input": {}}]
+    assert deltas_of(stream) == []
+    assert frames(stream)[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+
+
+def test_a_signature_is_one_delta_and_the_last_of_its_block() -> None:
+    events = [START, Opened(0, ThinkingBlock()), Sealed(0, ENCRYPTED), Delta(0, "Hm"), Delta(0, "."), Closed(0), END]
+    stream = encode(events)
+    assert blocks_of(stream) == [{"type": "thinking", "thinking": "", "signature": ""}]
+    assert [delta["type"] for delta in deltas_of(stream)] == ["thinking_delta", "thinking_delta", "signature_delta"]
+    token = deltas_of(stream)[-1]["signature"]
+    assert isinstance(token, str)
+    assert unseal(token) == ENCRYPTED
+
+
+def test_thinking_without_a_text_is_redacted_thinking_told_whole() -> None:
+    stream = encode([START, Opened(0, ThinkingBlock()), Sealed(0, ENCRYPTED), Closed(0), END])
+    assert blocks_of(stream) == [{"type": "redacted_thinking", "data": seal(ENCRYPTED)}]
+    assert deltas_of(stream) == []
+
+
+def test_thinking_without_a_signature_has_an_empty_one() -> None:
+    stream = encode([START, Opened(0, ThinkingBlock()), Delta(0, "Hm."), Closed(0), END])
+    assert blocks_of(stream) == [{"type": "thinking", "thinking": "", "signature": ""}]
+    assert [delta["type"] for delta in deltas_of(stream)] == ["thinking_delta"]
+
+
+def test_a_refusal_is_text_and_its_stop_reason_says_so() -> None:
+    events = [START, Opened(0, RefusalBlock()), Delta(0, "No."), Closed(0), END]
+    stream = encode(events)
+    assert blocks_of(stream) == [{"type": "text", "text": ""}]
+    assert frames(stream)[-2]["delta"] == {"stop_reason": "refusal", "stop_sequence": None}
+    assert whole(events)["stop_reason"] == "refusal"
+
+
+@pytest.mark.parametrize(
+    ("ended", "delta"),
+    [
+        (END, {"stop_reason": "end_turn", "stop_sequence": None}),
+        (Ended(Stop.STOP_SEQUENCE, "x"), {"stop_reason": "stop_sequence", "stop_sequence": "x"}),
+        (Ended(Stop.LENGTH), {"stop_reason": "max_tokens", "stop_sequence": None}),
+        (Ended(Stop.CONTEXT_FULL), {"stop_reason": "model_context_window_exceeded", "stop_sequence": None}),
+        (Ended(Stop.TOOL), {"stop_reason": "end_turn", "stop_sequence": None}),
+        (Ended(Stop.PAUSE), {"stop_reason": "pause_turn", "stop_sequence": None}),
+        (
+            Ended(Stop.FILTERED, None, "cyber", "no"),
+            {
+                "stop_reason": "refusal",
+                "stop_sequence": None,
+                "stop_details": {"type": "refusal", "category": "cyber", "explanation": "no"},
+            },
+        ),
+    ],
+)
+def test_every_stop_has_its_reason(ended: Ended, delta: dict[str, object]) -> None:
+    assert frames(encode([START, *text(0, "a"), ended]))[-2]["delta"] == delta
+    body = whole([START, *text(0, "a"), ended])
+    assert {key: body[key] for key in delta} == delta
+
+
+def test_a_failure_is_an_error_event_and_the_stream_ends() -> None:
+    failed = Failed(Failure(Kind.OVERLOADED, "busy"))
+    stream = encode([START, Opened(0, TextBlock()), Delta(0, "Half"), failed])
+    assert kinds(stream)[-2:] == ["content_block_delta", "error"]
+    assert frames(stream)[-1]["error"] == {"type": "overloaded_error", "message": "busy"}
+
+
+def test_a_failed_reply_has_no_whole_body() -> None:
+    with pytest.raises(Refused) as refused:
+        whole([START, Failed(Failure(Kind.LOST, "gone"))])
+    assert refused.value.failure.kind is Kind.LOST
+
+
+def test_an_empty_reply_has_empty_content() -> None:
+    assert whole([START, END])["content"] == []
+
+
+def test_cut_off_arguments_are_forwarded_in_a_stream_and_left_out_of_a_whole_reply() -> None:
+    events = [START, *text(0, "a"), *call(1, "write", '{"path": "a'), Ended(Stop.LENGTH)]
+    stream = encode(events)
+    assert deltas_of(stream)[-1] == {"type": "input_json_delta", "partial_json": '{"path": "a'}
+    assert frames(stream)[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
+    ledger = Ledger()
+    assert whole(events, ledger)["content"] == [{"type": "text", "text": "a"}]
+    assert losses(ledger) == {"/content/1": How.DROPPED}
+
+
+@pytest.mark.parametrize("arguments", ['{"a":', "[1]", '"x"', "nonsense"])
+def test_arguments_that_are_no_object_fail_a_whole_reply(arguments: str) -> None:
+    with pytest.raises(Refused) as refused:
+        whole([START, *call(0, "f", arguments), Ended(Stop.TOOL)])
+    assert refused.value.failure.kind is Kind.CORRUPT
+
+
+def test_a_search_of_another_vendor_is_told_as_use_and_result() -> None:
+    hits = (Citation("https://example.com", "E"),)
+    hosted = HostedBlock("ws_1", "web_search", {"query": "q"}, hits, {"type": "web_search_call"})
+    ledger = Ledger()
+    stream = encode([START, Opened(0, hosted), Closed(0), *text(1, "so"), END], ledger)
+    found = {"type": "web_search_result", "url": "https://example.com", "title": "E", "encrypted_content": ""}
+    assert blocks_of(stream) == [
+        {"type": "server_tool_use", "id": "srvtoolu_2", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_2", "content": [found]},
+        {"type": "text", "text": ""},
+    ]
+    assert deltas_of(stream)[0] == {"type": "input_json_delta", "partial_json": '{"query":"q"}'}
+    assert losses(ledger) == {"/content/0": How.APPROXIMATED}
+
+
+def test_other_hosted_work_is_dropped_with_a_loss() -> None:
+    ledger = Ledger()
+    hosted = HostedBlock("ci_1", "code_execution", raw={"type": "code_interpreter_call"})
+    assert whole([START, Opened(0, hosted), Closed(0), END], ledger)["content"] == []
+    assert losses(ledger) == {"/content/0": How.DROPPED}
+
+
+def test_citations_of_another_vendor_name_the_page() -> None:
+    ledger = Ledger()
+    cited = Cited(0, Citation("https://example.com", "E", None, 0, 2, {"type": "url_citation"}))
+    events = [START, Opened(0, TextBlock()), Delta(0, "so"), cited, Closed(0), END]
+    record = {
+        "type": "web_search_result_location",
+        "url": "https://example.com",
+        "title": "E",
+        "encrypted_index": "",
+        "cited_text": "",
+    }
+    assert deltas_of(encode(events, ledger))[-1] == {"type": "citations_delta", "citation": record}
+    assert losses(ledger) == {"/content/0/citations": How.APPROXIMATED}
+    assert whole(events)["content"] == [{"type": "text", "text": "so", "citations": [record]}]
+
+
+def test_citations_without_an_address_are_dropped_with_a_loss() -> None:
+    ledger = Ledger()
+    cited = Cited(0, Citation(title="file", raw={"type": "file_citation"}))
+    assert len(deltas_of(encode([START, Opened(0, TextBlock()), Delta(0, "so"), cited, Closed(0), END], ledger))) == 1
+    assert losses(ledger) == {"/content/0/citations": How.DROPPED}
+
+
+def fold(stream: list[bytes]) -> dict[str, object]:
+    """The message that a client assembles from a stream."""
+    message: dict[str, object] = {}
+    content: list[dict[str, object]] = []
+    arguments: dict[int, str] = {}
+    for event in frames(b"".join(stream)):
+        match event:
+            case {"type": "message_start", "message": dict(start)}:
+                message = start
+            case {"type": "content_block_start", "content_block": dict(block)}:
+                content.append(dict(block))
+            case {"type": "content_block_delta", "index": int(index), "delta": dict(delta)}:
+                grow(content[index], delta, arguments, index)
+            case {"type": "message_delta", "delta": dict(delta), "usage": dict(usage)}:
+                message |= {**delta, "usage": usage}
+    for index, given in arguments.items():
+        content[index]["input"] = msgspec.json.decode(given)
+    return {**message, "content": content}
+
+
+def grow(block: dict[str, object], delta: dict[str, object], arguments: dict[int, str], index: int) -> None:
+    match delta:
+        case {"partial_json": str(piece)}:
+            arguments[index] = arguments.get(index, "") + piece
+        case {"citation": record}:
+            block.setdefault("citations", []).append(record)  # type: ignore[attr-defined]
+        case {"signature": signature}:
+            block["signature"] = signature
+        case _:
+            key = "text" if "text" in delta else "thinking"
+            block[key] = f"{block[key]}{delta[key]}"
+
+
+ENDED = [name for name in STREAMS if isinstance(decode(fixture(f"{name}.sse"))[-1], Ended)]
+FINISHED = [name for name in ENDED if name != "cut_arguments"]
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_the_folded_stream_is_the_whole_reply(name: str) -> None:
+    events = decode(fixture(f"{name}.sse"))
+    assert fold([encode(events)]) == whole(events)
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_any_cut_of_the_deltas_gives_the_same_message(name: str) -> None:
+    def make() -> object:
+        return CLIENT.encoder(asked(), Ledger())
+
+    events = joined(decode(fixture(f"{name}.sse")))
+    assert_any_recut_agrees(make, events, split_delta, fold)  # type: ignore[arg-type]
+
+
+def unsealed(events: list[Event]) -> list[Event]:
+    """With envelopes opened: a translated stream carries its opaque values inside them."""
+
+    def opened(event: Event) -> Event:
+        if isinstance(event, Sealed):
+            return Sealed(event.block, unseal(event.opaque.payload) or event.opaque)
+        return Started("", "", event.usage) if isinstance(event, Started) else event
+
+    return [opened(event) for event in events]
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_what_is_encoded_is_decoded_to_the_same_events(name: str) -> None:
+    events = joined(decode(fixture(f"{name}.sse")))
+    assert unsealed(joined(decode(encode(events)))) == unsealed(events)
+
+
+def test_a_whole_reply_survives_the_round_trip() -> None:
+    events = UPSTREAM.whole(fixture("whole.json"), ISSUER, Ledger())
+    again = UPSTREAM.whole(CLIENT.whole(events, asked(), Ledger()), ISSUER, Ledger())
+    assert unsealed(again) == unsealed(events)
+
+
+def test_a_call_of_a_wrapped_tool_is_written_like_any_other() -> None:
+    events: list[Event] = [START, Opened(0, CallBlock("c", "patch")), Delta(0, '{"input":"x"}'), Closed(0), END]
+    assert whole(events)["content"] == [{"type": "tool_use", "id": "c", "name": "patch", "input": {"input": "x"}}]
+
+
+def test_the_keep_alive_is_a_ping() -> None:
+    assert frames(CLIENT.keep_alive) == [{"type": "ping"}]
+
+
+def test_one_item_is_one_event() -> None:
+    for item in run(CLIENT.encoder(asked(), Ledger()), decode(fixture("web_search.sse"))):
+        assert item.endswith(b"\n\n")
+        assert item.count(b"\n\n") == 1

@@ -1,0 +1,143 @@
+"""Error bodies of Messages, read and written."""
+
+import msgspec
+import pytest
+from messages_dialogue import CLIENT, UPSTREAM, frames
+
+from dragoman.hub.events import Started
+from dragoman.hub.failure import Failure, Kind
+
+
+def body_of(kind: str, message: str, **more: object) -> bytes:
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": message, **more}})
+
+
+def read(status: int, body: bytes, **headers: str) -> Failure:
+    named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+    return UPSTREAM.read(status, named, body)
+
+
+def rendered(failure: Failure) -> tuple[int, dict[str, object]]:
+    out = CLIENT.render(failure, "req_7")
+    return out.status, msgspec.json.decode(out.body, type=dict[str, object])
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (400, body_of("invalid_request_error", "max_tokens: required"), Kind.BAD_REQUEST),
+        (400, body_of("invalid_request_error", "prompt is too long: 250000 tokens"), Kind.CONTEXT_TOO_LONG),
+        (
+            400,
+            body_of("invalid_request_error", "input length and `max_tokens` exceed context limit"),
+            Kind.CONTEXT_TOO_LONG,
+        ),
+        (400, body_of("invalid_request_error", "Your credit balance is too low"), Kind.QUOTA),
+        (401, body_of("authentication_error", "invalid x-api-key"), Kind.CREDENTIAL),
+        (402, body_of("billing_error", "pay"), Kind.QUOTA),
+        (403, body_of("permission_error", "not entitled to this model"), Kind.FORBIDDEN),
+        (403, body_of("permission_error", "OAuth token has expired"), Kind.CREDENTIAL),
+        (404, body_of("not_found_error", "model: x"), Kind.NOT_FOUND),
+        (409, body_of("conflict_error", "twice"), Kind.CONFLICT),
+        (413, body_of("request_too_large", "big"), Kind.TOO_LARGE),
+        (422, b'{"detail":"no such field"}', Kind.BAD_REQUEST),
+        (429, body_of("rate_limit_error", "slow"), Kind.RATE_LIMITED),
+        (500, body_of("api_error", "oops"), Kind.UPSTREAM),
+        (503, b"", Kind.OVERLOADED),
+        (504, body_of("timeout_error", "late"), Kind.TIMEOUT),
+        (529, body_of("overloaded_error", "busy"), Kind.OVERLOADED),
+        (502, b"<html><head><style>b{}</style></head><body><h1>Bad gateway</h1></body></html>", Kind.UPSTREAM),
+    ],
+)
+def test_an_error_answer_is_read_by_its_type_then_by_its_status(status: int, body: bytes, kind: Kind) -> None:
+    assert read(status, body).kind is kind
+
+
+def test_a_page_of_html_is_told_in_words() -> None:
+    page = b"<html><head><style>b{color:red}</style></head><body><h1>Bad  gateway</h1></body></html>"
+    assert read(502, page).message == "the upstream answered 502: Bad gateway"
+
+
+def test_an_empty_answer_is_told_by_its_status() -> None:
+    assert read(503, b"").message == "the upstream answered 503 without a message"
+
+
+def test_a_long_message_is_shortened() -> None:
+    assert len(read(500, body_of("api_error", "x" * 5000)).message) == 300
+
+
+def test_secrets_in_a_message_are_hidden() -> None:
+    secret = "sk-fake-0123456789abcdef"
+    failure = read(401, body_of("authentication_error", f"bad key {secret} in Bearer {secret}"))
+    assert secret not in failure.message
+    assert failure.message == "bad key [hidden] in [hidden]"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry_after": "20"}, 20.0),
+        ({"retry_after_ms": "1500", "retry_after": "2"}, 1.5),
+        ({"retry_after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        ({"retry_after": "-1"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_read_in_seconds(headers: dict[str, str], seconds: float | None) -> None:
+    assert read(429, body_of("rate_limit_error", "slow"), **headers).retry_after == seconds
+
+
+def test_details_survive_both_ways() -> None:
+    failure = read(400, body_of("invalid_request_error", "no", details={"error_code": "odd"}))
+    assert rendered(failure)[1]["error"] == {
+        "type": "invalid_request_error",
+        "message": "no",
+        "details": {"error_code": "odd"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "name"),
+    [
+        (Kind.BAD_REQUEST, 400, "invalid_request_error"),
+        (Kind.TOO_LARGE, 413, "request_too_large"),
+        (Kind.AUTH, 401, "authentication_error"),
+        (Kind.CREDENTIAL, 502, "api_error"),
+        (Kind.FORBIDDEN, 403, "permission_error"),
+        (Kind.NOT_FOUND, 404, "not_found_error"),
+        (Kind.CONFLICT, 409, "conflict_error"),
+        (Kind.QUOTA, 402, "billing_error"),
+        (Kind.RATE_LIMITED, 429, "rate_limit_error"),
+        (Kind.OVERLOADED, 529, "overloaded_error"),
+        (Kind.REFUSED, 400, "invalid_request_error"),
+        (Kind.TIMEOUT, 504, "timeout_error"),
+        (Kind.TRUNCATED, 502, "api_error"),
+        (Kind.CORRUPT, 502, "api_error"),
+        (Kind.LOST, 502, "api_error"),
+        (Kind.UPSTREAM, 502, "api_error"),
+        (Kind.BUG, 500, "api_error"),
+    ],
+)
+def test_every_failure_has_its_status_and_type(kind: Kind, status: int, name: str) -> None:
+    answer = {"type": "error", "error": {"type": name, "message": "why"}, "request_id": "req_7"}
+    assert rendered(Failure(kind, "why")) == (status, answer)
+
+
+def test_an_upstreams_500_stays_a_500() -> None:
+    assert rendered(Failure(Kind.UPSTREAM, "why", status=500))[0] == 500
+
+
+def test_a_context_too_long_begins_with_the_words_that_clients_look_for() -> None:
+    status, body = rendered(Failure(Kind.CONTEXT_TOO_LONG, "300000 tokens"))
+    assert status == 400
+    assert body["error"]["message"] == "prompt is too long: 300000 tokens"  # type: ignore[index]
+
+
+def test_a_bad_request_names_the_field() -> None:
+    body = rendered(Failure(Kind.BAD_REQUEST, "must be 1", at="/messages/0/n"))[1]
+    assert body["error"]["message"] == "messages.0.n: must be 1"  # type: ignore[index]
+
+
+def test_a_stream_without_its_end_is_given_an_error_event() -> None:
+    added = CLIENT.repair(Failure(Kind.TRUNCATED, "cut"), Started("msg_1", "m"), 12)
+    assert frames(added) == [{"type": "error", "error": {"type": "api_error", "message": "cut"}}]

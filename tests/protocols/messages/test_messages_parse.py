@@ -1,0 +1,340 @@
+"""Bodies of Messages clients come in; the hub request is looked at, and nothing may vanish."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+
+import msgspec
+import pytest
+from messages_dialogue import CLIENT, build, fixture, losses, parse
+
+from dragoman.hub.ext import drop_foreign
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form, Opaque, seal
+from dragoman.hub.request import (
+    Cache,
+    Document,
+    FileId,
+    Foreign,
+    Format,
+    Function,
+    Hosted,
+    Image,
+    Inline,
+    Link,
+    Pick,
+    Reasoning,
+    Role,
+    Shape,
+    Switch,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
+
+BODY: dict[str, object] = msgspec.json.decode(fixture("request.json"))
+REQUEST = parse(BODY)
+
+
+def minimal(**fields: object) -> dict[str, object]:
+    return {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], **fields}
+
+
+def said(*blocks: object) -> dict[str, object]:
+    return minimal(messages=[{"role": "user", "content": list(blocks)}])
+
+
+def refused(body: object) -> Failure:
+    with pytest.raises(Refused) as caught:
+        parse(body)
+    return caught.value.failure
+
+
+def test_system_blocks_lead_and_later_instructions_stay_in_place() -> None:
+    assert [turn.role for turn in REQUEST.turns] == [
+        Role.SYSTEM,
+        Role.USER,
+        Role.SYSTEM,
+        Role.ASSISTANT,
+        Role.USER,
+    ]
+    assert REQUEST.turns[0].parts == (
+        Text("Be brief.", "/system/0"),
+        Text("Be kind.", "/system/1", cache=Cache("/system/1/cache_control", "1h")),
+    )
+    later = REQUEST.turns[2]
+    assert (later.at, later.ext) == ("/messages/1", {"output_config": {"effort": "low"}})
+
+
+def test_media_of_every_source_are_parts() -> None:
+    parts = REQUEST.turns[1].parts
+    assert parts[1] == Image(Inline("image/png", "aW1n"), "/messages/0/content/1")
+    assert isinstance(parts[2], Image)
+    assert parts[2].source == Link("https://example.com/cat.jpg")
+    pdf = parts[3]
+    assert isinstance(pdf, Document)
+    assert (pdf.source, pdf.title) == (Inline("application/pdf", "cGRm"), "Report")
+    assert pdf.ext == {"context": "quarterly", "citations": {"enabled": True}}
+    assert [part.source for part in parts[4:] if isinstance(part, Document)] == [
+        "plain words",
+        "part one\n\npart two",
+        "found words",
+    ]
+
+
+def test_a_file_id_is_kept_for_its_own_vendor() -> None:
+    (part,) = parse(said({"type": "image", "source": {"type": "file", "file_id": "file_1"}})).turns[0].parts
+    assert part == Image(FileId("file_1"), "/messages/0/content/0")
+
+
+def test_calls_and_results_keep_ids_flags_and_media() -> None:
+    call, empty = REQUEST.turns[3].parts[3:]
+    assert call == ToolCall(
+        "toolu_1",
+        "look",
+        '{"at":[1,2.5,null,"é"]}',
+        "/messages/2/content/3",
+        ext={"caller": {"type": "direct"}},
+    )
+    assert isinstance(empty, ToolCall)
+    assert empty.arguments == "{}"
+    seen, failed, _ = REQUEST.turns[4].parts
+    assert isinstance(seen, ToolResult)
+    assert [type(part) for part in seen.content] == [Text, Image, Foreign]
+    assert isinstance(failed, ToolResult)
+    assert (failed.is_error, failed.content) == (True, (Text("failed", "/messages/3/content/1/content"),))
+
+
+def test_a_result_without_content_is_empty() -> None:
+    (part,) = parse(said({"type": "tool_result", "tool_use_id": "t"})).turns[0].parts
+    assert part == ToolResult("t", (), "/messages/0/content/0")
+
+
+def test_signatures_belong_to_anthropic_unless_they_are_our_envelope() -> None:
+    thinking, redacted = REQUEST.turns[3].parts[:2]
+    assert thinking == Thinking(
+        "Look it up.", "/messages/2/content/0", Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl")
+    )
+    assert redacted == Thinking("", "/messages/2/content/1", Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ="))
+    foreign = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test", "the text")
+    (again,) = parse(said({"type": "redacted_thinking", "data": seal(foreign)})).turns[0].parts
+    assert again == Thinking("", "/messages/0/content/0", foreign)
+
+
+def test_unsigned_thinking_has_no_opaque_value() -> None:
+    (part,) = parse(said({"type": "thinking", "thinking": "hm", "signature": ""})).turns[0].parts
+    assert part == Thinking("hm", "/messages/0/content/0")
+
+
+@pytest.mark.parametrize("kind", ["server_tool_use", "web_search_tool_result", "container_upload", "not_yet_invented"])
+def test_blocks_that_only_messages_knows_are_kept_whole(kind: str) -> None:
+    block = {"type": kind, "id": "x", "deep": {"er": [1]}}
+    assert parse(said(block)).turns[0].parts == (Foreign(kind, block, "/messages/0/content/0"),)
+
+
+def test_tools_are_functions_or_hosted() -> None:
+    look, later, search, bash = REQUEST.tools
+    assert isinstance(look, Function)
+    assert (look.strict, look.deferred, look.ext) == (True, False, {"input_examples": [{"at": [1]}]})
+    assert isinstance(later, Function)
+    assert (later.deferred, later.cache) == (True, Cache("/tools/1/cache_control"))
+    assert isinstance(search, Hosted)
+    assert (search.kind, search.allowed_domains, search.max_uses) == ("web_search", ("example.com",), 3)
+    assert search.location == {"type": "approximate", "city": "Bern", "country": "CH"}
+    assert isinstance(bash, Hosted)
+    assert bash.kind == "bash_20250124"
+
+
+@pytest.mark.parametrize(
+    ("kind", "hub"),
+    [
+        ("web_search_20260318", "web_search"),
+        ("code_execution_20250825", "code_execution"),
+        ("tool_search_tool_bm25_20251119", "tool_search"),
+        ("web_fetch_20250910", "web_fetch_20250910"),
+    ],
+)
+def test_dated_tools_have_one_name(kind: str, hub: str) -> None:
+    (tool,) = parse(minimal(tools=[{"type": kind, "name": "x"}])).tools
+    assert isinstance(tool, Hosted)
+    assert tool.kind == hub
+
+
+def test_an_mcp_server_and_its_plain_toolset_are_one_tool() -> None:
+    server = {"type": "url", "name": "s", "url": "https://mcp.example.com", "authorization_token": "fake"}
+    request = parse(minimal(mcp_servers=[server], tools=[{"type": "mcp_toolset", "mcp_server_name": "s"}]))
+    (tool,) = request.tools
+    assert isinstance(tool, Hosted)
+    assert (tool.kind, tool.server_url, tool.server_name) == ("mcp", "https://mcp.example.com", "s")
+    assert build(request)["mcp_servers"] == [server]
+    assert build(request)["tools"] == [{"type": "mcp_toolset", "mcp_server_name": "s"}]
+
+
+@pytest.mark.parametrize(
+    ("written", "choice", "parallel"),
+    [
+        ({"type": "auto"}, ToolChoice(Pick.AUTO, "/tool_choice"), None),
+        ({"type": "any"}, ToolChoice(Pick.REQUIRED, "/tool_choice"), None),
+        ({"type": "none"}, ToolChoice(Pick.NONE, "/tool_choice"), None),
+        ({"type": "tool", "name": "f"}, ToolChoice(Pick.NAMED, "/tool_choice", "f"), None),
+        (
+            {"type": "tool", "name": "web_search", "disable_parallel_tool_use": True},
+            ToolChoice(Pick.NAMED, "/tool_choice", "web_search", hosted="web_search"),
+            False,
+        ),
+    ],
+)
+def test_the_tool_choice_is_read(written: object, choice: ToolChoice, parallel: bool | None) -> None:
+    tools = [{"name": "f", "input_schema": {}}, {"type": "web_search_20250305", "name": "web_search"}]
+    request = parse(minimal(tools=tools, tool_choice=written))
+    assert (request.tool_choice, request.parallel) == (choice, parallel)
+
+
+def test_settings_are_read_and_know_where_they_stood() -> None:
+    assert REQUEST.reasoning == Reasoning(
+        at="/output_config/effort",
+        effort="high",
+        budget_at="/thinking/budget_tokens",
+        switch=Switch.ADAPTIVE,
+        switch_at="/thinking",
+        show="summarized",
+        show_at="/thinking/display",
+    )
+    assert isinstance(REQUEST.format, Format)
+    assert (REQUEST.format.shape, REQUEST.format.at) == (Shape.SCHEMA, "/output_config/format")
+    assert (REQUEST.stop, REQUEST.user, REQUEST.service_tier) == (("END",), "user-7", "default")
+    assert (REQUEST.max_tokens, REQUEST.stream, REQUEST.parallel) == (4000, True, False)
+    assert REQUEST.pointer("stop") == "/stop_sequences"
+    assert REQUEST.pointer("user") == "/metadata/user_id"
+    assert REQUEST.raw == BODY
+
+
+def test_what_only_messages_knows_is_told_to_the_ledger_of_any_other_protocol() -> None:
+    ledger = Ledger()
+    drop_foreign(REQUEST, "chat", ledger)
+    assert set(losses(ledger)) == {
+        "/context_management",
+        "/inference_geo",
+        "/speed",
+        "/messages/1/output_config",
+        "/messages/0/content/3/context",
+        "/messages/0/content/3/citations",
+        "/messages/0/content/5/source/type",
+        "/messages/0/content/5/source/content",
+        "/messages/0/content/6/type",
+        "/messages/0/content/6/source",
+        "/messages/0/content/6/citations",
+        "/messages/2/content/3/caller",
+        "/messages/3/content/0/content/2",
+        "/tools/0/input_examples",
+    }
+
+
+def test_defaults_and_nulls_are_no_fields() -> None:
+    request = parse(minimal(speed="standard", service_tier="auto", thinking=None, temperature=None, container=None))
+    assert request.ext == {}
+
+
+def test_zero_tokens_warm_the_cache() -> None:
+    assert parse(minimal(max_tokens=0)).max_tokens == 0
+
+
+def test_a_missing_cap_is_named() -> None:
+    body = minimal()
+    del body["max_tokens"]
+    failure = refused(body)
+    assert (failure.kind, failure.at) == (Kind.BAD_REQUEST, "/max_tokens")
+    assert "max_tokens" in failure.message
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+def test_a_thread_is_refused_with_the_code_that_makes_the_sdk_resend_everything(thread: object) -> None:
+    failure = refused(minimal(thread=thread))
+    assert failure.detail == {"error_code": "thread_unsupported_request"}
+    body = CLIENT.render(failure, "req_1").body
+    assert msgspec.json.decode(body)["error"]["details"]["error_code"] == "thread_unsupported_request"
+
+
+@pytest.mark.parametrize("container", ["container_1", {"id": "container_1"}])
+def test_a_container_of_the_vendor_is_refused(container: object) -> None:
+    assert refused(minimal(container=container)).at == "/container"
+
+
+def test_a_container_without_an_id_is_kept() -> None:
+    assert parse(minimal(container={"skills": []})).ext == {"container": {"skills": []}}
+
+
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        (minimal(messages="hi"), "/messages"),
+        (minimal(messages=[{"role": "tool", "content": "x"}]), "/messages/0/role"),
+        (minimal(messages=[{"role": "user"}]), "/messages/0/content"),
+        (minimal(messages=[7]), "/messages/0"),
+        (said({"text": "no type"}), "/messages/0/content/0/type"),
+        (said({"type": "tool_use", "id": "a", "name": "b", "input": "{}"}), "/messages/0/content/0/input"),
+        (minimal(tools=[{"input_schema": {}}]), "/tools/0/name"),
+        (minimal(stop_sequences=[1]), "/stop_sequences"),
+        (minimal(tool_choice={"type": "maybe"}), "/tool_choice/type"),
+        (minimal(stream="yes"), "/stream"),
+        (minimal(max_tokens=-1), "/max_tokens"),
+    ],
+)
+def test_a_wrong_field_is_named(body: object, at: str) -> None:
+    assert refused(body).at == at
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b"\xff", b'{"a":' * 100_000])
+def test_a_body_that_is_no_object_is_a_bad_request(body: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        CLIENT.parse(body, Ledger())
+    assert caught.value.failure.kind is Kind.BAD_REQUEST
+
+
+def test_half_a_surrogate_in_a_body_costs_one_character() -> None:
+    body = msgspec.json.encode(minimal()).replace(b'"hi"', rb'"h\ud83di"')
+    assert CLIENT.parse(body, Ledger()).turns[0].parts == (Text("h\ufffdi", "/messages/0/content"),)
+
+
+def test_a_request_for_messages_itself_comes_out_as_it_went_in() -> None:
+    ledger = Ledger()
+    expected = without(BODY, ("tools", 1, "type"))
+    assert isinstance(expected, dict)
+    assert build(REQUEST, ledger=ledger) == {**expected, "model": "claude-up"}
+    assert list(ledger) == []
+
+
+def leaves(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    match value:
+        case dict():
+            for key, item in value.items():
+                yield from leaves(item, (*path, key))
+        case list():
+            for index, item in enumerate(value):
+                yield from leaves(item, (*path, index))
+    if path:
+        yield path
+
+
+def without(body: object, path: tuple[str | int, ...]) -> object:
+    copy = deepcopy(body)
+    holder = copy
+    for key in path[:-1]:
+        holder = holder[key]  # type: ignore[index]
+    del holder[path[-1]]  # type: ignore[attr-defined]
+    return copy
+
+
+# Defaults: a tool is custom, and a tool without a schema takes an empty object.
+NO_LOSS = {("tools", 1, "type"), ("tools", 1, "input_schema")}
+
+
+@pytest.mark.parametrize("path", list(leaves(BODY)), ids=str)
+def test_no_field_vanishes_quietly(path: tuple[str | int, ...]) -> None:
+    try:
+        built = build(parse(without(BODY, path)))
+    except Refused:
+        return
+    assert (built == build(REQUEST)) == (path in NO_LOSS or path == ("model",))
