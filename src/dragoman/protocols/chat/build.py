@@ -60,7 +60,7 @@ def _settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
             "seed": request.seed,
             "n": request.n,
             "stop": _stop(request, target, ledger),
-            "logprobs": True if request.top_logprobs is not None else request.logprobs,
+            "logprobs": True if request.top_logprobs is not None and not own else request.logprobs,
             "top_logprobs": request.top_logprobs,
             "user": request.user,
         }

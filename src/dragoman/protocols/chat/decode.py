@@ -32,7 +32,7 @@ from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
 from dragoman.protocols.chat.calls import Calls
-from dragoman.protocols.chat.errors import excerpt, read_error
+from dragoman.protocols.chat.errors import error_of, excerpt, read_error
 from dragoman.protocols.chat.thoughts import Details, block_opaque, detail_text, is_opaque
 from dragoman.protocols.chat.wire import (
     DONE,
@@ -53,6 +53,7 @@ _chunks = msgspec.json.Decoder(Chunk)
 _TEXT = TextBlock()
 _REFUSAL = RefusalBlock()
 _THINKING = ThinkingBlock()
+_UNEXPLAINED = "the upstream failed without saying why"
 _CUT = "truncated"  # how msgspec says that the JSON goes on
 
 
@@ -60,24 +61,9 @@ class Decoder:
     """Reads the frames of one reply."""
 
     __slots__ = (
-        "_base",
-        "_block",
-        "_blocks",
-        "_calls",
-        "_chars",
-        "_cut",
-        "_details",
-        "_finish",
-        "_id",
-        "_issuer",
-        "_ledger",
-        "_matched",
-        "_over",
-        "_speaking",
-        "_started",
-        "_tier",
-        "_usage",
-    )
+        "_base", "_block", "_blocks", "_calls", "_chars", "_cut", "_details", "_finish", "_id", "_issuer", "_ledger",
+        "_matched", "_over", "_speaking", "_started", "_tier", "_usage",
+    )  # fmt: skip
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._issuer = issuer
@@ -106,15 +92,17 @@ class Decoder:
             return self._fail(Failure(Kind.CORRUPT, f"the upstream's stream cannot be read: {why}"))
         if self._cut:
             return self._fail(Failure(Kind.CORRUPT, "the upstream's stream has a chunk of broken JSON"))
-        data = item.data
-        if data[:1] == b"[" and DONE.startswith(data.strip()):
+        data = item.data.strip()
+        if not data:  # a keep-alive of servers that do not know comments
+            return []
+        if item.event == "error":
+            return self._fail(_told_in(data))
+        if data[:1] == b"[" and DONE.startswith(data):
             return self._done() if self._started else self._fail(_empty())
         try:
             chunk = _read(data)
         except (ValueError, RecursionError) as error:
             return self._unreadable(error)
-        if item.event == "error" and not chunk.error:
-            return self._fail(read_error(msgspec.json.decode(data)) or _unexplained())
         return self._take(chunk)
 
     def finish(self) -> list[Event]:
@@ -139,7 +127,7 @@ class Decoder:
 
     def _take(self, chunk: Chunk) -> list[Event]:
         if chunk.error:
-            return self._fail(read_error(chunk.error) or _unexplained())
+            return self._fail(read_error(chunk.error) or Failure(Kind.UPSTREAM, _UNEXPLAINED))
         if chunk.service_tier:
             self._tier = chunk.service_tier
         finished = self._finish is not None
@@ -256,8 +244,10 @@ class Decoder:
         events.append(Cited(self._block, Citation(url=cited.url, title=cited.title, start=start, end=end)))
 
     def _think(self, message: Message, events: list[Event]) -> None:
-        blocks = message.thinking_blocks or ()
         plain = message.reasoning_content or message.reasoning
+        if not plain and message.reasoning_details is None and message.thinking_blocks is None:
+            return
+        blocks = message.thinking_blocks or ()
         # LiteLLM tells the same thoughts in both places.
         text = plain if isinstance(plain, str) and not any(block.thinking for block in blocks) else ""
         self._muse(text, events)
@@ -349,7 +339,7 @@ def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         said = excerpt(body)
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not Chat" + (f": {said}" if said else "")))]
     if not chunk.choices and not chunk.error:
-        failure = read_error(msgspec.json.decode(mend_surrogates(body))) if chunk.kind == "error" else None
+        failure = read_error(error_of(body))
         return [Failed(failure or Failure(Kind.CORRUPT, "the upstream's reply has no choices"))]
     return Decoder(issuer, ledger).take_whole(chunk)
 
@@ -388,5 +378,6 @@ def _empty() -> Failure:
     return Failure(Kind.TRUNCATED, "the upstream's stream ended before it said anything")
 
 
-def _unexplained() -> Failure:
-    return Failure(Kind.UPSTREAM, "the upstream failed without saying why")
+def _told_in(data: bytes) -> Failure:
+    """What an event named `error` says, in whatever shape."""
+    return read_error(error_of(data)) or Failure(Kind.UPSTREAM, excerpt(data) or _UNEXPLAINED)

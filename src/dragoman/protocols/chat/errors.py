@@ -88,7 +88,7 @@ _TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]*>", re.IGNORECASE | re.D
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """What an upstream's error answer says."""
-    failure = read_error(_error_of(body), status)
+    failure = read_error(error_of(body), status)
     if failure is None:
         text = excerpt(body)
         message = f"the upstream answered {status}" + (f": {text}" if text else " with an empty body")
@@ -146,7 +146,7 @@ def error_body(failure: Failure) -> bytes:
     error = {
         "message": failure.message,
         "type": kind_of_error,
-        "param": None if failure.at is None else _param(failure.at),
+        "param": _param(failure.at) if failure.at else None,
         "code": code or failure.code,
     }
     return msgspec.json.encode({"error": error})
@@ -174,7 +174,7 @@ def _kind(status: int | None, code: str, kind_of_error: str, message: str) -> Ki
     return _BY_STATUS.get(status) or (Kind.BAD_REQUEST if status < 500 else Kind.UPSTREAM)
 
 
-def _error_of(body: bytes) -> object:
+def error_of(body: bytes) -> object:
     """The error object in a body: under `error`, in a list of one, or the body itself."""
     try:
         value: object = msgspec.json.decode(body)

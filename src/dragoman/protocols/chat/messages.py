@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from dragoman.hub.ext import restore
 from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Document,
@@ -121,15 +122,17 @@ class _Writer:
         """The results of these calls, wherever they stand: Chat wants them at once and together."""
         media: list[_Wire] = []
         waiting = [found for call in calls for found in self._waiting.get(call.id, ()) if found.run > number]
+        taken: set[str] = set()  # within this step: some servers give every step the same ids
         for found in sorted(waiting, key=lambda found: found.place):
             result = found.result
-            if result.call_id in self._answered:
+            if result.call_id in taken or id(result) in self._gone:
                 continue
-            self._answered.add(result.call_id)
+            taken.add(result.call_id)
             self._gone.add(id(result))
             if found.run > number + 1:
                 self._ledger.approximated(result.at, "moved up behind the call that it answers")
             media += self._write_result(result)
+        self._answered |= taken
         if media:
             self._messages.append({"role": "user", "content": media})
 
@@ -166,8 +169,9 @@ class _Writer:
     def _retold(self, result: ToolResult) -> list[_Wire]:
         """A result whose call is not in the conversation, as something that the user says."""
         self._ledger.approximated(result.at, f"no call {result.call_id!r} stands before it: told as a user's text")
+        label = "error" if result.is_error else "result"
         return [
-            {"type": "text", "text": f"[result of tool call {result.call_id}]"},
+            {"type": "text", "text": f"[{label} of tool call {result.call_id}]"},
             *(wire for part in result.content for wire in self._write(part)),
         ]
 
@@ -226,7 +230,7 @@ class _Writer:
         if not isinstance(part, Thinking):
             return
         issuer = None if part.opaque is None else part.opaque.issuer
-        theirs = issuer == self._target.issuer and issuer != OPENAI
+        theirs = issuer == self._target.issuer and issuer != OPENAI and not _is_item(part)
         if theirs or (self._own and issuer in (None, "")):
             yield part
         elif part.text and "replay_reasoning" in self._target.quirks:
@@ -235,6 +239,11 @@ class _Writer:
             yield Thinking(part.text, part.at)
         else:
             self._ledger.dropped(part.at, "this server takes no reasoning back")
+
+
+def _is_item(thought: Thinking) -> bool:
+    """Whether a thought is a reasoning item of Responses, for which Chat has no place."""
+    return thought.opaque is not None and thought.opaque.form is Form.ENCRYPTED
 
 
 def _results_by_call(runs: list[list[Turn]]) -> dict[str, list[_Found]]:

@@ -129,7 +129,7 @@ def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
             case Form.REDACTED:
                 blocks.append({"type": "redacted_thinking", "data": opaque.payload})
             case Form.ENCRYPTED:
-                details.append({"type": "reasoning.encrypted", "data": opaque.payload})
+                pass  # Chat has no place for a reasoning item of Responses
     if details:
         fields["reasoning_details"] = details
     if blocks:

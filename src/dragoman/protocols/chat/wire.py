@@ -1,6 +1,6 @@
 """Chat Completions as vendors spell it: the shapes of stream chunks and replies, and the tables of names."""
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 
 from dragoman.hub.events import Stop
 from dragoman.hub.usage import Usage
@@ -121,7 +121,6 @@ class Chunk(Struct):
     """One stream event, or a whole reply."""
 
     id: str | None = None
-    kind: str | None = field(default=None, name="object")
     model: str | None = None
     choices: list[Choice] | None = None
     usage: Tokens | None = None

@@ -1,0 +1,407 @@
+"""Replies towards Chat clients: events in, bytes out; judged by OpenAI's own SDK as well."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import httpx2
+import msgspec
+import openai
+import pytest
+from openai.types.chat import ChatCompletion, ParsedChatCompletion
+
+from dragoman.framing.sse import SseFramer
+from dragoman.hub.events import (
+    CallBlock,
+    Cited,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    RefusalBlock,
+    Sealed,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.opaque import Form, Opaque, unseal
+from dragoman.hub.ports import Asked, Issuer
+from dragoman.hub.reply import collect
+from dragoman.hub.request import Citation, Request
+from dragoman.hub.usage import Usage
+from dragoman.protocols.chat.decode import Decoder
+from dragoman.protocols.chat.encode import Encoder
+from dragoman.protocols.chat.errors import repair
+from dragoman.protocols.chat.reply import whole
+from laws import assert_any_recut_agrees, run
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "chat"
+LP = msgspec.Raw(b'[{"token":"Hi","logprob":-0.1,"bytes":null,"top_logprobs":[]}]')
+SIGNED = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl", "claude")
+REDACTED = Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude")
+USAGE = Usage(input=20, output=7, cache_read=8, cache_write=4, reasoning=3)
+
+
+def asked(include_usage: bool = True) -> Asked:
+    request = Request(protocol="chat", model="gpt-x", turns=(), stream=True, include_usage=include_usage)
+    return Asked(request, "gpt-x", 1700000000, lambda prefix: prefix + "minted")
+
+
+def encode(events: Iterable[Event], ledger: Ledger | None = None, include_usage: bool = True) -> list[bytes]:
+    return run(Encoder(asked(include_usage), Ledger() if ledger is None else ledger), events)
+
+
+def chunks(frames: list[bytes]) -> list[dict[str, object]]:
+    return [msgspec.json.decode(frame.removeprefix(b"data: ")) for frame in frames if b"[DONE]" not in frame]
+
+
+def deltas(frames: list[bytes]) -> list[object]:
+    return [choice["delta"] for chunk in chunks(frames) for choice in chunk["choices"]]  # type: ignore[attr-defined]
+
+
+def block(number: int, what: object, *inside: object) -> list[Event]:
+    """A block with its deltas, seals and citations."""
+    events: list[Event] = [Opened(number, what)]  # type: ignore[arg-type]
+    for item in inside:
+        match item:
+            case str():
+                events.append(Delta(number, item))
+            case Opaque():
+                events.append(Sealed(number, item))
+            case Citation():
+                events.append(Cited(number, item))
+            case Delta():
+                events.append(item)
+    return [*events, Closed(number)]
+
+
+def reply(*blocks: list[Event], end: Event | None = None, usage: Usage | None = USAGE) -> list[Event]:
+    events: list[Event] = [Started("chatcmpl-up", "up")]
+    for inside in blocks:
+        events += inside
+    if usage is not None:
+        events.append(Used(usage))
+    return [*events, end or Ended(Stop.END)]
+
+
+REPLIES: dict[str, list[Event]] = {
+    "text": reply(block(0, TextBlock(), "Hello", ", 😀 \u2028 world")),
+    "thinking": reply(block(0, ThinkingBlock(), "Hm", "m.", SIGNED), block(1, TextBlock(), "Yes.")),
+    "redacted": reply(
+        block(0, ThinkingBlock(), REDACTED), block(1, ThinkingBlock(), "b", SIGNED), block(2, TextBlock(), "Yes.")
+    ),
+    "tools": reply(
+        block(0, TextBlock(), "I look."),
+        [
+            Opened(1, CallBlock("call_a", "read")),
+            Opened(2, CallBlock("call_b", "list")),
+            Delta(1, '{"a":'),
+            Delta(2, '{"b"'),
+            Delta(1, "1}"),
+            Delta(2, ":2}"),
+            Closed(1),
+            Closed(2),
+        ],
+        end=Ended(Stop.TOOL),
+    ),
+    "empty_arguments": reply(block(0, CallBlock("call_a", "now")), end=Ended(Stop.TOOL)),
+    "refusal": reply(block(0, RefusalBlock(), "I can", "not.")),
+    "filtered": reply(block(0, TextBlock(), "It is"), end=Ended(Stop.FILTERED)),
+    "length": reply(block(0, CallBlock("call_a", "write"), '{"x": "lo'), end=Ended(Stop.LENGTH)),
+    "logprobs": reply(block(0, TextBlock(), Delta(0, "Hi", LP), Delta(0, "!", LP))),
+    "nothing": reply(),
+    "cited": reply(
+        block(0, TextBlock(), "One. "),
+        block(1, TextBlock(), "Two.", Citation(url="https://a.example/", title="A", start=0, end=3),
+              Citation(url="https://b.example/")),
+    ),
+}  # fmt: skip
+
+
+def sdk(answer: bytes, kind: str = "text/event-stream", status: int = 200) -> openai.OpenAI:
+    """OpenAI's client, whose every request is answered with these bytes."""
+    transport = httpx2.MockTransport(
+        lambda request: httpx2.Response(status, headers={"content-type": kind}, content=answer)
+    )
+    return openai.OpenAI(
+        api_key="sk-fake-key",
+        base_url="http://127.0.0.1/v1",
+        max_retries=0,
+        http_client=httpx2.Client(transport=transport),
+    )
+
+
+def accumulated(frames: list[bytes]) -> ParsedChatCompletion[None]:
+    with sdk(b"".join(frames)).chat.completions.stream(model="gpt-x", messages=[]) as stream:
+        for _ in stream:
+            pass
+        # The final completion is refused by the SDK itself after `length` and `content_filter`.
+        return stream.current_completion_snapshot
+
+
+def completed(body: bytes) -> ChatCompletion:
+    return sdk(body, "application/json").chat.completions.create(model="gpt-x", messages=[])
+
+
+def meaning(completion: ChatCompletion | ParsedChatCompletion[None]) -> dict[str, object]:
+    """What a client reads of a completion, however it came."""
+    choice = completion.choices[0]
+    message = choice.message
+    calls = [call.function for call in message.tool_calls or [] if call.type == "function"]
+    extra = message.model_extra or {}
+    return {
+        "id": completion.id,
+        "model": completion.model,
+        "finish": choice.finish_reason,
+        "role": message.role,
+        "text": message.content or "",
+        "refusal": message.refusal,
+        "thoughts": extra.get("reasoning_content"),
+        "details": extra.get("reasoning_details"),
+        "calls": [(call.name, call.arguments) for call in calls],
+        "annotations": [note.to_dict() for note in message.annotations or []],
+        "logprobs": len(choice.logprobs.content or []) if choice.logprobs else 0,
+        "usage": completion.usage and completion.usage.to_dict(),
+    }
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_the_sdks_accumulator_reads_the_stream_as_the_whole_reply(name: str) -> None:
+    streamed = meaning(accumulated(encode(REPLIES[name])))
+    assert streamed == meaning(completed(whole(REPLIES[name], asked(), Ledger())))
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_both_modes_lose_the_same(name: str) -> None:
+    streamed, at_once = Ledger(), Ledger()
+    encode(REPLIES[name], streamed)
+    whole(REPLIES[name], asked(), at_once)
+    assert list(streamed) == list(at_once)
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_a_plain_stream_ends_with_one_reason_and_the_usage(name: str) -> None:
+    stream = sdk(b"".join(encode(REPLIES[name]))).chat.completions.create(model="gpt-x", messages=[], stream=True)
+    got = list(stream)
+    assert [choice.finish_reason for chunk in got for choice in chunk.choices if choice.finish_reason] == [
+        meaning(accumulated(encode(REPLIES[name])))["finish"]
+    ]
+    assert (got[-1].choices, got[-1].usage is not None) == ([], True)
+    assert {(chunk.id, chunk.created, chunk.model) for chunk in got} == {("chatcmpl-up", 1700000000, "gpt-x")}
+
+
+def test_the_bytes_of_a_stream() -> None:
+    head = (
+        b'data: {"id":"chatcmpl-up","object":"chat.completion.chunk","created":1700000000,"model":"gpt-x","choices":['
+    )
+    rest = b',"logprobs":null,"finish_reason":null}],"usage":null}\n\n'
+    assert encode(reply(block(0, TextBlock(), "Hi"))) == [
+        head + b'{"index":0,"delta":{"role":"assistant","content":""}' + rest,
+        head + b'{"index":0,"delta":{"content":"Hi"}' + rest,
+        head + b'{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"usage":null}\n\n',
+        head + b'],"usage":{"prompt_tokens":20,"completion_tokens":7,"total_tokens":27,'
+        b'"prompt_tokens_details":{"cached_tokens":8,"cache_write_tokens":4},'
+        b'"completion_tokens_details":{"reasoning_tokens":3}}}\n\n',
+        b"data: [DONE]\n\n",
+    ]
+
+
+def test_usage_is_not_sent_unless_asked_for() -> None:
+    frames = encode(REPLIES["text"], include_usage=False)
+    assert b"usage" not in b"".join(frames)
+    assert frames[-1] == b"data: [DONE]\n\n"
+
+
+def test_details_of_usage_are_there_even_when_zero() -> None:
+    usage = chunks(encode(reply(usage=Usage(input=3, output=2))))[-1]["usage"]
+    assert usage == {
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def test_an_id_of_another_protocol_is_replaced_by_one_of_chats() -> None:
+    frames = encode([Started("msg_01", "claude"), Ended(Stop.END)])
+    assert {chunk["id"] for chunk in chunks(frames)} == {"chatcmpl-minted"}
+
+
+def test_ids_and_names_of_calls_are_told_once_and_indices_count_calls_only() -> None:
+    told = [delta["tool_calls"][0] for delta in deltas(encode(REPLIES["tools"])) if "tool_calls" in delta]  # type: ignore[index, operator]
+    assert told == [
+        {"index": 0, "id": "call_a", "type": "function", "function": {"name": "read", "arguments": ""}},
+        {"index": 1, "id": "call_b", "type": "function", "function": {"name": "list", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"a":'}},
+        {"index": 1, "function": {"arguments": '{"b"'}},
+        {"index": 0, "function": {"arguments": "1}"}},
+        {"index": 1, "function": {"arguments": ":2}"}},
+    ]
+
+
+def test_a_call_without_arguments_gets_an_empty_object() -> None:
+    assert meaning(accumulated(encode(REPLIES["empty_arguments"])))["calls"] == [("now", "{}")]
+
+
+def test_a_custom_call_is_told_as_one() -> None:
+    events = reply(block(0, CallBlock("call_a", "patch", custom=True), "*** Be", "gin"), end=Ended(Stop.TOOL))
+    first, *more = [delta["tool_calls"][0] for delta in deltas(encode(events)) if "tool_calls" in delta]  # type: ignore[index, operator]
+    assert first == {"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}
+    assert more == [{"index": 0, "custom": {"input": "*** Be"}}, {"index": 0, "custom": {"input": "gin"}}]
+    (call,) = completed(whole(events, asked(), Ledger())).choices[0].message.tool_calls or []
+    assert call.type == "custom"
+    assert call.custom.input == "*** Begin"
+
+
+def test_a_custom_call_does_not_break_the_sdks_helper() -> None:
+    events = reply(block(0, CallBlock("call_a", "patch", custom=True), "*** Be", "gin"), end=Ended(Stop.TOOL))
+    assert accumulated(encode(events)).choices[0].finish_reason == "tool_calls"
+
+
+def test_opaque_reasoning_goes_out_in_the_envelope_with_the_text_it_vouches_for() -> None:
+    details = meaning(accumulated(encode(REPLIES["redacted"])))["details"]
+    assert isinstance(details, list)
+    assert [detail["index"] for detail in details] == [0, 1]
+    assert unseal(details[0]["data"]) == REDACTED
+    assert unseal(details[1]["data"]) == msgspec.structs.replace(SIGNED, text="b")
+
+
+@pytest.mark.parametrize(
+    ("stop", "finish"),
+    [
+        (Stop.END, "stop"),
+        (Stop.STOP_SEQUENCE, "stop"),
+        (Stop.LENGTH, "length"),
+        (Stop.CONTEXT_FULL, "length"),
+        (Stop.FILTERED, "content_filter"),
+        (Stop.PAUSE, "stop"),
+        (Stop.TOOL, "stop"),  # there is no call in it
+    ],
+)
+def test_each_stop_has_its_reason(stop: Stop, finish: str) -> None:
+    events = reply(block(0, TextBlock(), "x"), end=Ended(stop))
+    assert meaning(accumulated(encode(events)))["finish"] == finish
+    assert meaning(completed(whole(events, asked(), Ledger())))["finish"] == finish
+
+
+def test_calls_make_the_reason_tool_calls() -> None:
+    events = reply(block(0, CallBlock("call_a", "f"), "{}"), end=Ended(Stop.END))
+    assert meaning(accumulated(encode(events)))["finish"] == "tool_calls"
+
+
+def test_a_refusal_without_words_is_explained_in_the_refusal() -> None:
+    events = reply(end=Ended(Stop.FILTERED, category="bio", explanation="Not that."))
+    ledger = Ledger()
+    got = meaning(accumulated(encode(events, ledger)))
+    assert (got["refusal"], got["text"], got["finish"]) == ("Not that.", "", "content_filter")
+    assert [(loss.path, loss.how) for loss in ledger] == [("/stop_details/category", How.DROPPED)]
+    assert meaning(completed(whole(events, asked(), Ledger()))) == got
+
+
+def test_a_refusal_after_words_keeps_them() -> None:
+    events = reply(block(0, TextBlock(), "Well"), end=Ended(Stop.FILTERED, explanation="Not that."))
+    ledger = Ledger()
+    got = meaning(accumulated(encode(events, ledger)))
+    assert (got["refusal"], got["text"], got["finish"]) == (None, "Well", "content_filter")
+    assert [loss.path for loss in ledger] == ["/stop_details/explanation"]
+
+
+def test_losses_of_a_reply_are_named() -> None:
+    events = reply(
+        block(0, TextBlock(), "a"),
+        block(1, HostedBlock("srv_1", "web_search")),
+        block(2, TextBlock(), "b", Citation(quoted="words")),
+        block(3, CallBlock("call_a", "f"), "{}"),
+        block(4, ThinkingBlock(), "late"),
+        end=Ended(Stop.PAUSE),
+    )
+    ledger = Ledger()
+    encode(events, ledger)
+    assert [(loss.path, loss.how) for loss in ledger] == [
+        ("/content/1", How.DROPPED),
+        ("/content/2", How.APPROXIMATED),
+        ("/content/2/citations", How.DROPPED),
+        ("/content/4", How.APPROXIMATED),
+        ("/stop_reason", How.APPROXIMATED),
+    ]
+
+
+def test_citations_point_into_the_joined_text() -> None:
+    got = meaning(accumulated(encode(REPLIES["cited"])))["annotations"]
+    assert got == [
+        {
+            "type": "url_citation",
+            "url_citation": {"url": "https://a.example/", "title": "A", "start_index": 5, "end_index": 8},
+        },
+        {
+            "type": "url_citation",
+            "url_citation": {
+                "url": "https://b.example/",
+                "title": "https://b.example/",
+                "start_index": 5,
+                "end_index": 9,
+            },
+        },
+    ]
+
+
+def test_a_failure_is_one_error_chunk_and_nothing_more() -> None:
+    failed = Failed(Failure(Kind.OVERLOADED, "busy"))
+    frames = encode([Started("x", "m"), Opened(0, TextBlock()), Delta(0, "Hi"), failed])
+    assert frames[-1] == b'data: {"error":{"message":"busy","type":"server_error","param":null,"code":null}}\n\n'
+    assert b'finish_reason":"' not in b"".join(frames)
+    assert b"[DONE]" not in b"".join(frames)
+    with pytest.raises(openai.APIError, match="busy"):
+        accumulated(frames)
+
+
+def test_a_failure_before_anything_is_an_error_chunk_too() -> None:
+    assert len(encode([Failed(Failure(Kind.LOST, "gone"))])) == 1
+
+
+def test_a_whole_reply_that_failed_is_raised() -> None:
+    with pytest.raises(Refused, match="gone"):
+        whole([Started("x", "m"), Failed(Failure(Kind.LOST, "gone"))], asked(), Ledger())
+
+
+def test_a_cut_passthrough_stream_is_ended_by_an_error_the_sdk_raises() -> None:
+    cut = (FIXTURES / "truncated.sse").read_bytes() + repair(Failure(Kind.TRUNCATED, "cut off"), None, 3)
+    with pytest.raises(openai.APIError, match="cut off"):
+        accumulated([cut])
+
+
+def decoded(frames: list[bytes]) -> list[Event]:
+    decoder = Decoder(Issuer("us", "gpt-x"), Ledger())
+    events = [event for frame in SseFramer().feed(b"".join(frames)) for event in decoder.feed(frame)]
+    return events + list(decoder.finish())
+
+
+@pytest.mark.parametrize("name", ["text", "tools", "refusal", "filtered", "length", "logprobs", "empty_arguments"])
+def test_what_was_encoded_decodes_to_the_same_reply(name: str) -> None:
+    meant, got = collect(REPLIES[name]), collect(decoded(encode(REPLIES[name])))
+    pieces = [
+        msgspec.structs.replace(piece, text=piece.text or "{}") if isinstance(piece.what, CallBlock) else piece
+        for piece in meant.pieces
+    ]
+    assert (got.id, got.model, got.end, got.usage) == (meant.id, "gpt-x", meant.end, meant.usage)
+    assert list(got.pieces) == pieces
+
+
+def split(event: Event, at: int) -> tuple[Event, Event] | None:
+    if not isinstance(event, Delta) or len(event.text) <= at or event.logprobs is not None:
+        return None
+    return Delta(event.block, event.text[:at]), Delta(event.block, event.text[at:])
+
+
+@pytest.mark.parametrize("name", ["text", "thinking", "tools", "cited", "redacted"])
+def test_any_recut_of_the_deltas_means_the_same(name: str) -> None:
+    assert_any_recut_agrees(
+        lambda: Encoder(asked(), Ledger()), REPLIES[name], split, lambda frames: collect(decoded(frames))
+    )
