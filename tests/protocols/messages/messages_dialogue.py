@@ -5,9 +5,11 @@ from itertools import count
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import Event
+from dragoman.hub.failure import Refused
 from dragoman.hub.loss import How, Ledger
 from dragoman.hub.ports import Asked, Issuer
 from dragoman.hub.profile import Profile, Target
@@ -97,3 +99,21 @@ def chat(turns: Sequence[Turn] = (), **fields: object) -> Request:
 
 def losses(ledger: Ledger) -> dict[str, How]:
     return {loss.path: loss.how for loss in ledger}
+
+
+def built(
+    request: Request, profile: Profile | None = None, budgets: dict[str, int] | None = None
+) -> tuple[dict[str, object], dict[str, How]]:
+    """The body, and the losses without the invented cap."""
+    ledger = Ledger()
+    body = build(request, profile, ledger, budgets)
+    told = losses(ledger)
+    if request.max_tokens is None:
+        assert told.pop("/max_tokens") is How.INVENTED
+    return body, told
+
+
+def refusal_at(request: Request, profile: Profile | None = None) -> str | None:
+    with pytest.raises(Refused) as refused:
+        build(request, profile)
+    return refused.value.failure.at

@@ -5,13 +5,20 @@ from dragoman.hub.request import Hosted, Request, Tool, ToolChoice
 from dragoman.protocols.messages.build_content import Wire, Writer
 from dragoman.protocols.messages.parse_tools import name_of
 
-CARRIED = frozenset({"web_search", "code_execution", "tool_search", "mcp"})
+_CARRIED = frozenset({"web_search", "code_execution", "mcp"})
 
 _NATIVE: dict[str, Wire] = {
     "web_search": {"type": "web_search_20250305", "name": "web_search"},
     "code_execution": {"type": "code_execution_20250825", "name": "code_execution"},
     "tool_search": {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
 }
+
+
+def is_carried(tool: Hosted, deferred: bool) -> bool:
+    """Whether Anthropic has an equal; a search for tools needs deferred tools, and must not be the client's to run."""
+    if tool.kind != "tool_search":
+        return tool.kind in _CARRIED
+    return deferred and not (isinstance(tool.raw, dict) and tool.raw.get("execution") == "client")
 
 
 def is_named(tool: Tool, choice: ToolChoice) -> bool:

@@ -9,7 +9,7 @@ from dragoman.hub.failure import refuse
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
 from dragoman.protocols.messages.build_content import Wire, Writer
-from dragoman.protocols.messages.build_hosted import CARRIED, is_named, write_hosted, write_server
+from dragoman.protocols.messages.build_hosted import is_carried, is_named, write_hosted, write_server
 from dragoman.protocols.messages.build_schema import object_root
 
 _CHOICES = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "any", Pick.NAMED: "tool"}
@@ -48,9 +48,10 @@ def write_tools(request: Request, profile: Profile, thinking: bool, writer: Writ
 
 def _carried(tools: Sequence[Tool], choice: ToolChoice | None, writer: Writer) -> tuple[Tool, ...]:
     """Without the hosted tools that this protocol has no equal of; the only tool, or a forced one, is a refusal."""
-    kept = tuple(tool for tool in tools if not isinstance(tool, Hosted) or tool.kind in CARRIED)
+    deferred = any(isinstance(tool, Function) and tool.deferred for tool in tools)
+    kept = tuple(tool for tool in tools if not isinstance(tool, Hosted) or is_carried(tool, deferred))
     for tool in tools:
-        if not isinstance(tool, Hosted) or tool.kind in CARRIED:
+        if not isinstance(tool, Hosted) or tool in kept:
             continue
         forced = choice is not None and choice.hosted == tool.kind
         if forced or not kept:
@@ -68,16 +69,21 @@ def _fitted(
         tools = [tool for tool in tools if _name(tool) in choice.allowed]
     if choice.pick not in (Pick.REQUIRED, Pick.NAMED):
         return tools, choice
-    if not tools:
-        raise refuse(choice.at, "a tool must be called, but none is offered")
-    if choice.pick is Pick.NAMED and not any(is_named(tool, choice) for tool in tools):
-        raise refuse(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
+    if not writer.own:  # whose own clients may name a tool that is not listed, one of an MCP server's
+        _refuse_unoffered(tools, choice)
     if profile.forced_choice and (profile.forced_choice_while_thinking or not thinking):
         return tools, choice
     if choice.pick is Pick.NAMED:
         tools = [tool for tool in tools if is_named(tool, choice)]
     writer.ledger.approximated(choice.at, "this model cannot be forced to call a tool; it is only offered")
     return tools, ToolChoice(Pick.AUTO, choice.at)
+
+
+def _refuse_unoffered(tools: Sequence[Tool], choice: ToolChoice) -> None:
+    if not tools:
+        raise refuse(choice.at, "a tool must be called, but none is offered")
+    if choice.pick is Pick.NAMED and not any(is_named(tool, choice) for tool in tools):
+        raise refuse(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
 
 
 def _name(tool: Tool) -> str:

@@ -1,0 +1,130 @@
+"""Wishes about reasoning, written in the terms of one Claude model."""
+
+import pytest
+from messages_dialogue import build, built, chat, parse
+
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.profile import Profile
+from dragoman.hub.request import (
+    Reasoning,
+    Switch,
+)
+from dragoman.providers.profiles import profile_of
+
+OLD = profile_of("claude-sonnet-4-5")
+OPUS_4_6 = profile_of("claude-opus-4-6")
+OPUS_5 = profile_of("claude-opus-5")
+OPUS_5_5 = profile_of("claude-opus-5-5")
+SONNET_5_5 = profile_of("claude-sonnet-5-5")
+
+
+def effort(word: str) -> Reasoning:
+    return Reasoning("/reasoning_effort", word)
+
+
+@pytest.mark.parametrize(
+    ("profile", "word", "thinking", "sent"),
+    [
+        (OPUS_4_6, "high", None, "high"),
+        (OPUS_4_6, "minimal", None, "low"),
+        (OPUS_4_6, "xhigh", None, "max"),
+        (OPUS_5, "xhigh", None, "xhigh"),
+        (OPUS_5, "none", {"type": "disabled"}, None),
+        (SONNET_5_5, "none", {"type": "between_tools"}, None),
+        (OPUS_5_5, "none", None, "low"),
+        (profile_of("claude-opus-4-5"), "max", None, "high"),
+        (OLD, "none", {"type": "disabled"}, None),
+        (OLD, "minimal", {"type": "enabled", "budget_tokens": 1024}, None),
+        (OLD, "medium", {"type": "enabled", "budget_tokens": 8192}, None),
+        (OLD, "max", {"type": "enabled", "budget_tokens": 32768}, None),
+        (profile_of("claude-3-5-sonnet"), "none", None, None),
+    ],
+)
+def test_an_effort_is_told_in_the_models_own_terms(
+    profile: Profile, word: str, thinking: object, sent: str | None
+) -> None:
+    body, told = built(chat(reasoning=effort(word)), profile)
+    assert body.get("thinking") == thinking
+    assert body.get("output_config") == (None if sent is None else {"effort": sent})
+    assert told == {"/reasoning_effort": How.APPROXIMATED}
+
+
+def test_an_effort_for_a_model_that_cannot_think_is_dropped() -> None:
+    body, told = built(chat(reasoning=effort("high")), profile_of("claude-3-5-sonnet"))
+    assert "thinking" not in body
+    assert "/reasoning_effort" in told
+
+
+def test_configured_budgets_win_over_the_table() -> None:
+    body, _ = built(chat(reasoning=effort("low")), OLD, {"low": 4000})
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 4000}
+
+
+def test_a_budget_stays_below_the_cap() -> None:
+    body, told = built(chat(reasoning=effort("high"), max_tokens=2000), OLD)
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 1999}
+    assert told == {"/reasoning_effort": How.APPROXIMATED}
+
+
+def test_thinking_without_room_is_dropped() -> None:
+    ledger = Ledger()
+    body = build(chat(reasoning=effort("high"), max_tokens=1024), OLD, ledger)
+    assert "thinking" not in body
+    assert [loss.how for loss in ledger] == [How.APPROXIMATED, How.DROPPED]
+
+
+def test_a_wish_to_see_thoughts_asks_for_a_summary() -> None:
+    wish = Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
+    body, told = built(chat(reasoning=wish), OPUS_5)
+    assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert body["output_config"] == {"effort": "high"}
+    assert told == {"/reasoning/effort": How.APPROXIMATED, "/reasoning/summary": How.APPROXIMATED}
+
+
+def thought(profile: Profile, **fields: object) -> tuple[object, object, dict[str, How]]:
+    """What a client of Messages itself gets for its thinking on another model."""
+    body = {"model": "m", "max_tokens": 20_000, "messages": [{"role": "user", "content": "hi"}], **fields}
+    out, told = built(parse(body), profile)
+    return out.get("thinking"), out.get("output_config"), told
+
+
+def test_adaptive_thinking_becomes_a_budget_on_older_models() -> None:
+    assert thought(OLD, thinking={"type": "adaptive"}, output_config={"effort": "low"}) == (
+        {"type": "enabled", "budget_tokens": 2048},
+        None,
+        {"/thinking": How.APPROXIMATED},
+    )
+
+
+def test_a_budget_becomes_an_effort_on_newer_models() -> None:
+    assert thought(OPUS_5, thinking={"type": "enabled", "budget_tokens": 8192}) == (
+        {"type": "adaptive"},
+        {"effort": "medium"},
+        {"/thinking/budget_tokens": How.APPROXIMATED},
+    )
+
+
+def test_an_effort_is_capped_while_thinking_is_off() -> None:
+    assert thought(OPUS_5, thinking={"type": "disabled"}, output_config={"effort": "max"}) == (
+        {"type": "disabled"},
+        {"effort": "high"},
+        {"/output_config/effort": How.APPROXIMATED},
+    )
+
+
+def test_thinking_that_cannot_be_switched_off_is_told_so() -> None:
+    assert thought(OPUS_5_5, thinking={"type": "disabled"}) == (
+        None,
+        {"effort": "low"},
+        {"/thinking": How.APPROXIMATED},
+    )
+
+
+def test_thinking_on_a_model_of_its_own_kind_is_exact() -> None:
+    given = {"type": "enabled", "budget_tokens": 5000, "display": "omitted"}
+    assert thought(OPUS_4_6, thinking=given, output_config={"effort": "max"}) == (given, {"effort": "max"}, {})
+
+
+def test_a_switch_counts_over_an_effort() -> None:
+    wish = Reasoning("/e", "high", switch=Switch.DISABLED, switch_at="/t")
+    assert built(chat(reasoning=wish), OPUS_4_6)[0]["thinking"] == {"type": "disabled"}
