@@ -2,10 +2,17 @@
 
 from dragoman.framing.sse import COMMENT, SseFramer
 from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
+from dragoman.hub.request import Document, Part
 from dragoman.protocols.chat import decode, encode, errors, reply
 from dragoman.protocols.chat.build import build
 from dragoman.protocols.chat.parse import parse
 from dragoman.protocols.chat.wire import NAME
+
+
+def _is_document(part: Part) -> bool:
+    """Chat links to images, but takes documents only in the body."""
+    return isinstance(part, Document)
+
 
 PROTOCOL = Protocol(
     name=NAME,
@@ -26,5 +33,6 @@ PROTOCOL = Protocol(
         whole=decode.whole,
         read=errors.read,
         tools=ToolLimits(custom=True, namespaces=False, name_max=64),
+        inlines=_is_document,
     ),
 )
