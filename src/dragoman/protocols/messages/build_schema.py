@@ -9,7 +9,8 @@ Schema = dict[str, object]
 _FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"},
 )
-_KEPT = frozenset({"type", "enum", "const", "title", "required", "default", "description", "$schema", "$id"})
+_KEPT = frozenset({"type", "enum", "const", "title", "required", "default", "description"})
+_SILENT = frozenset({"additionalProperties", "$schema", "$id", "$comment"})  # nothing to tell a model
 _NAMED = frozenset({"properties", "$defs", "definitions"})  # their keys are names, their values are schemas
 _CHOICES = {"oneOf": "anyOf", "anyOf": "anyOf", "allOf": "allOf"}
 
@@ -32,7 +33,7 @@ def clean_output(schema: object) -> object:
             clean[_CHOICES[key]] = [clean_output(choice) for choice in value]
         elif key == "items" and isinstance(value, dict):
             clean[key] = clean_output(value)
-        elif key != "additionalProperties":
+        elif key not in _SILENT:
             told[key] = value
     if schema.get("type") == "object" or "properties" in schema:
         clean["additionalProperties"] = False

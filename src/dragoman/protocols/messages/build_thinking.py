@@ -87,9 +87,9 @@ class _Planner:
     def _adaptive(self, at: str) -> Thought:
         """Thinking as the model sees fit; older models get a budget."""
         wish = self._wish
-        if not self._own:
-            self._ledger.approximated(at, "thoughts are shown as a summary")
         if "adaptive" in self._accepted:
+            if not self._own:
+                self._ledger.approximated(at, "thoughts are shown as a summary")
             return Thought(self._shown({"type": "adaptive"}), self._effort(), on=True)
         if "enabled" not in self._accepted:
             self._ledger.dropped(at, "this model does not think")
