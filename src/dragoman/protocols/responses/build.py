@@ -189,7 +189,9 @@ class _Body:
     def _include(self) -> list[Json]:
         request = self._request
         include: list[Json] = []
-        if request.encrypted_reasoning if self._own else self._target.issuer == VENDOR:
+        # Elsewhere it is unknown or, on a model that does not reason, an error.
+        portable = self._target.issuer == VENDOR and bool(self._target.profile.efforts)
+        if request.encrypted_reasoning if self._own else portable:
             include.append(ENCRYPTED)
         if request.logprobs:
             include.append(LOGPROBS)

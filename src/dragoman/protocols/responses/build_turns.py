@@ -40,6 +40,8 @@ class InputWriter:
         self._own = request.protocol == NAME
         self._parts = PartWriter(request, ledger)
         self._unread = _by_item(request.ext) if self._own else {}
+        parts = (part for turn in request.turns for part in turn.parts)
+        self._custom_calls = {part.id for part in parts if isinstance(part, ToolCall) and part.custom}
 
     def instructions(self) -> tuple[str | None, Sequence[Turn]]:
         """The leading system text, where it is nothing but text, and the turns that remain."""
@@ -99,8 +101,9 @@ class InputWriter:
         yield item
 
     def _result(self, result: ToolResult) -> Wire:
+        custom = result.custom or result.call_id in self._custom_calls
         item: Wire = {
-            "type": "custom_tool_call_output" if result.custom else "function_call_output",
+            "type": "custom_tool_call_output" if custom else "function_call_output",
             "call_id": result.call_id,
             "output": self._output(result),
         }

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from dragoman.hub.events import Block, CallBlock, HostedBlock, RefusalBlock, TextBlock, ThinkingBlock
 from dragoman.hub.opaque import Form, Opaque, seal
@@ -84,6 +85,8 @@ class Writing:
     )
 
     def __init__(self, what: Block, index: int, mint: Callable[[str], str]) -> None:
+        if isinstance(what, CallBlock) and not what.id:
+            what = replace(what, id=mint("call_"))  # a client cannot answer a call without an id
         self.what = what
         self.manner = manner_of(what)
         self.index = index

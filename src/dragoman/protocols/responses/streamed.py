@@ -65,9 +65,7 @@ class Messages:
         return self._items.keys()
 
     def text_delta(self, notice: Notice) -> Events:
-        logprobs = notice.logprobs
-        if logprobs is not None:
-            logprobs = _worth_keeping(logprobs)
+        logprobs = _worth_keeping(notice.logprobs)
         try:
             part = self._items[notice.output_index][notice.content_index]
         except KeyError:
@@ -128,8 +126,7 @@ class Messages:
         if part is not None and part.sent:
             return ()
         what: Block = RefusalBlock() if told.type == "refusal" else TextBlock()
-        logprobs = _worth_keeping(told.logprobs) if told.logprobs is not None else None
-        return self._say(notice, what, told.refusal or told.text or "", logprobs)
+        return self._say(notice, what, told.refusal or told.text or "", _worth_keeping(told.logprobs))
 
     def _part_at(self, notice: Notice, what: Block) -> tuple[_Open, Events]:
         parts = self._items.setdefault(notice.output_index, {})
@@ -305,7 +302,7 @@ class Calls:
 
 
 def _worth_keeping(logprobs: Raw) -> Raw | None:
-    return None if bytes(logprobs) in (b"[]", b"null") else logprobs.copy()
+    return None if bytes(logprobs) in (b"[]", b"", b"null") else logprobs.copy()
 
 
 def _json_text(raw: Raw) -> str:

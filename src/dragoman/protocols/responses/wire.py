@@ -16,7 +16,7 @@ class Notice(Struct, frozen=True, gc=False):
     content_index: int = 0
     summary_index: int = 0
     delta: str = ""
-    logprobs: Raw | None = None
+    logprobs: Raw = ABSENT
     text: str | None = None
     refusal: str | None = None
     input: str | None = None
@@ -53,7 +53,7 @@ class Part(Struct, frozen=True):
     text: str | None = None
     refusal: str | None = None
     annotations: list[Raw] | None = None
-    logprobs: Raw | None = None
+    logprobs: Raw = ABSENT
 
 
 class MessageItem(Struct, frozen=True):

@@ -1,0 +1,333 @@
+"""Upstream streams and whole replies in, events out."""
+
+import msgspec
+import pytest
+from responses_kit import ISSUER, UPSTREAM, event_bytes, events_of, fixture, joined
+
+from dragoman.framing.sse import Broken, Frame
+from dragoman.hub.events import (
+    CallBlock,
+    Cited,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    RefusalBlock,
+    Sealed,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Kind
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.reply import collect
+from dragoman.hub.usage import Usage
+
+STARTED = Started("resp_0f1e2d3c", "gpt-5.5-2026-03-05")
+USED = Used(Usage(input=120, output=42, cache_read=64, cache_write=16, reasoning=17, service_tier="default"))
+CREATED = event_bytes("response.created", response={"id": "resp_1", "model": "m", "status": "in_progress"})
+
+
+def told(name: str) -> list[Event]:
+    return joined(events_of(fixture(name)))
+
+
+def failure_of(stream: bytes) -> Failed:
+    last = events_of(stream)[-1]
+    assert isinstance(last, Failed)
+    return last
+
+
+def texts(events: list[Event]) -> list[tuple[object, str]]:
+    return [(piece.what, piece.text) for piece in collect(events).pieces]
+
+
+def test_a_text_reply_is_one_block_with_usage_and_an_end():
+    assert told("text.sse") == [
+        STARTED,
+        Opened(0, TextBlock()),
+        Delta(0, "Hello, world."),
+        Closed(0),
+        USED,
+        Ended(Stop.END),
+    ]
+
+
+def test_each_delta_is_passed_on_as_it_comes():
+    deltas = [event.text for event in events_of(fixture("text.sse")) if isinstance(event, Delta)]
+    assert deltas == ["Hello", ", ", "world", "."]
+
+
+def test_unicode_quotes_and_line_separators_survive():
+    assert texts(told("unicode.sse")) == [(TextBlock(), 'Grüße aus 東京 👩‍👩‍👧\u2028 "quoted" \\ back\n')]
+
+
+def test_carriage_returns_do_not_matter():
+    assert texts(told("crlf.sse")) == [(TextBlock(), "ab")]
+
+
+def test_interleaved_parallel_calls_keep_their_own_arguments():
+    events = told("tools_interleaved.sse")
+    assert texts(events) == [
+        (TextBlock(), "Let me look."),
+        (CallBlock("call_a", "weather"), '{"city":"Paris"}'),
+        (CallBlock("call_b", "weather"), '{"city":"Oslo"}'),
+    ]
+    assert [event.block for event in events if isinstance(event, Delta)] == [0, 1, 2, 1, 2]
+    assert events[-1] == Ended(Stop.TOOL)
+
+
+def test_a_call_without_arguments_is_a_call_all_the_same():
+    assert told("empty_arguments.sse") == [
+        STARTED,
+        Opened(0, CallBlock("call_e", "list_files")),
+        Closed(0),
+        USED,
+        Ended(Stop.TOOL),
+    ]
+
+
+@pytest.mark.parametrize("name", ["arguments_in_done.sse", "shared_index.sse"])
+def test_arguments_that_come_only_with_done_or_share_an_index_arrive_once(name: str):
+    pieces = [text for what, text in texts(told(name)) if isinstance(what, CallBlock)]
+    assert pieces == ['{"city":"Rome"}']
+
+
+@pytest.mark.parametrize("name", ["item_done_only.sse", "completed_only.sse"])
+def test_items_that_were_never_streamed_are_told_exactly_once(name: str):
+    events = told(name)
+    assert texts(events) == [
+        (ThinkingBlock(), "**Plan**\n\nThen act."),
+        (TextBlock(), "Done."),
+        (CallBlock("call_d", "weather"), '{"city":"Rome"}'),
+    ]
+    assert Sealed(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")) in events
+    assert events[-1] == Ended(Stop.TOOL)
+
+
+def test_a_terminal_snapshot_with_gaps_in_output_index_repeats_nothing():
+    message = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "once"}]}
+    stream = (
+        CREATED
+        + event_bytes("response.output_text.delta", output_index=2, content_index=0, delta="once")
+        + event_bytes("response.output_item.done", output_index=2, item=message)
+        + event_bytes("response.completed", response={"id": "resp_1", "status": "completed", "output": [message]})
+    )
+    assert texts(events_of(stream)) == [(TextBlock(), "once")]
+
+
+def test_summary_parts_run_on_in_one_thinking_block_and_are_sealed_by_the_finished_item():
+    assert told("reasoning.sse")[1:5] == [
+        Opened(0, ThinkingBlock()),
+        Delta(0, "**Plan**\n\nThen act."),
+        Sealed(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")),
+        Closed(0),
+    ]
+
+
+@pytest.mark.parametrize("name", ["reasoning_raw.sse", "reasoning_raw_open.sse"])
+def test_raw_thoughts_are_read_in_both_spellings(name: str):
+    assert texts(told(name)) == [(ThinkingBlock(raw=True), "raw thoughts"), (TextBlock(), "ok")]
+
+
+def test_reasoning_that_shows_nothing_is_still_carried():
+    assert told("opaque_only.sse")[1:4] == [
+        Opened(0, ThinkingBlock()),
+        Sealed(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-only", "gpt-5.5")),
+        Closed(0),
+    ]
+
+
+def test_a_custom_tool_call_keeps_its_free_text():
+    assert texts(told("custom_call.sse")) == [
+        (CallBlock("call_c", "apply_patch", custom=True), "*** Begin Patch\n*** End Patch\n")
+    ]
+
+
+def test_a_call_tells_its_namespace():
+    assert texts(told("namespaced_call.sse")) == [(CallBlock("call_n", "wait_agent", namespace="collaboration"), "{}")]
+
+
+def test_a_web_search_is_told_whole_and_its_citation_has_bounds():
+    events = told("web_search.sse")
+    search = next(event.what for event in events if isinstance(event, Opened))
+    assert isinstance(search, HostedBlock)
+    assert (search.kind, search.input) == ("web_search", {"query": "tide tables"})
+    assert search.results
+    assert [found.url for found in search.results] == ["https://tides.example/1"]
+    cited = [event.citation for event in events if isinstance(event, Cited)]
+    assert [(citation.url, citation.title, citation.start, citation.end) for citation in cited] == [
+        ("https://tides.example/1", "Tides", 0, 8)
+    ]
+    used = next(event.usage for event in events if isinstance(event, Used))
+    assert used.web_searches == 1
+
+
+def test_a_refusal_is_a_block_of_its_own():
+    assert texts(told("refusal.sse")) == [(RefusalBlock(), "I cannot help with that.")]
+
+
+def test_logprobs_ride_on_their_delta():
+    delta = next(event for event in told("logprobs.sse") if isinstance(event, Delta))
+    assert delta.logprobs is not None
+    assert msgspec.json.decode(delta.logprobs)[0]["token"] == "Hi"
+
+
+@pytest.mark.parametrize(("name", "stop"), [("length.sse", Stop.LENGTH), ("filtered.sse", Stop.FILTERED)])
+def test_an_incomplete_reply_ends_with_its_reason(name: str, stop: Stop):
+    assert told(name)[-2:] == [USED, Ended(stop)]
+
+
+def test_item_ids_that_change_in_every_event_do_not_matter():
+    assert texts(told("rotating_ids.sse")) == [(TextBlock(), "rotated")]
+
+
+def test_an_end_without_the_terminal_event_is_a_truncation():
+    assert failure_of(fixture("truncated.sse")).failure.kind is Kind.TRUNCATED
+
+
+def test_an_event_cut_in_half_by_the_end_is_a_truncation_too():
+    assert failure_of(fixture("text.sse")[:-40]).failure.kind is Kind.TRUNCATED
+
+
+def test_done_before_the_terminal_event_does_not_make_an_end():
+    assert failure_of(CREATED + b"data: [DONE]\n\n").failure.kind is Kind.TRUNCATED
+
+
+def test_a_rate_limit_inside_a_stream_is_one_and_says_how_long():
+    failure = failure_of(fixture("error_nested.sse")).failure
+    assert (failure.kind, failure.code, failure.retry_after) == (Kind.RATE_LIMITED, "rate_limit_exceeded", 1.5)
+
+
+def test_a_flat_error_event_that_nothing_follows_is_told_at_the_end():
+    failure = failure_of(fixture("error_flat.sse")).failure
+    assert (failure.kind, failure.message) == (Kind.UPSTREAM, "The server had an error")
+
+
+def test_quota_told_inside_a_successful_answer_is_quota():
+    assert failure_of(fixture("quota_in_stream.sse")).failure.kind is Kind.QUOTA
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("context_length_exceeded", Kind.CONTEXT_TOO_LONG),
+        ("server_is_overloaded", Kind.OVERLOADED),
+        ("slow_down", Kind.OVERLOADED),
+        ("usage_limit_reached", Kind.QUOTA),
+        ("server_error", Kind.UPSTREAM),
+        ("invalid_prompt", Kind.BAD_REQUEST),
+        ("bio_policy", Kind.REFUSED),
+    ],
+)
+def test_a_failed_response_is_read_by_its_code(code: str, kind: Kind):
+    failed = event_bytes("response.failed", response={"id": "resp_1", "error": {"code": code, "message": "no"}})
+    assert failure_of(CREATED + failed).failure.kind is kind
+
+
+def test_an_error_body_in_a_stream_fails_at_once():
+    stream = b'data: {"error":{"message":"slow down","type":"rate_limit_error","code":null}}\n\n'
+    assert [type(event) for event in events_of(stream)] == [Failed]
+    assert failure_of(stream).failure.kind is Kind.RATE_LIMITED
+
+
+def test_bytes_that_are_no_json_are_corruption():
+    assert failure_of(CREATED + b"data: {nonsense}\n\n").failure.kind is Kind.CORRUPT
+
+
+def test_a_known_event_of_a_wrong_shape_is_corruption():
+    wrong = event_bytes("response.output_text.delta", output_index=0, content_index=0, delta=5)
+    assert failure_of(CREATED + wrong).failure.kind is Kind.CORRUPT
+
+
+def test_unknown_events_are_ignored_whatever_they_carry():
+    odd = event_bytes("codex.rate_limits", delta={"limit_reached": True}, response=[1], text=7)
+    stream = fixture("text.sse").replace(CREATED, b"") + odd
+    first, rest = stream.split(b"\n\n", 1)
+    assert joined(events_of(first + b"\n\n" + odd + rest)) == told("text.sse")
+
+
+def test_nothing_after_the_end_is_heard():
+    more = event_bytes("response.output_text.delta", output_index=5, content_index=0, delta="late")
+    assert joined(events_of(fixture("text.sse") + more + b"data: nonsense\n\n")) == told("text.sse")
+
+
+def test_a_broken_framing_is_corruption():
+    decoder = UPSTREAM.decoder(ISSUER, Ledger())
+    assert [event.failure.kind for event in decoder.feed(Broken("too large"))] == [Kind.CORRUPT]  # type: ignore[union-attr]
+    assert list(decoder.finish()) == []
+
+
+def test_half_a_surrogate_pair_costs_one_character_and_not_the_reply():
+    stream = fixture("text.sse").replace(b'"delta":"world"', b'"delta":"w\\ud83dd"')
+    assert texts(joined(events_of(stream))) == [(TextBlock(), "Hello, w\ufffdd.")]
+
+
+def test_event_names_may_be_missing():
+    unnamed = b"\n".join(line for line in fixture("text.sse").split(b"\n") if not line.startswith(b"event:"))
+    assert joined(events_of(unnamed)) == told("text.sse")
+
+
+def test_a_stream_that_never_says_created_is_begun_all_the_same():
+    stream = event_bytes("response.output_text.delta", output_index=0, content_index=0, delta="hi")
+    events = events_of(stream + event_bytes("response.completed", response={"status": "completed"}))
+    assert events[0] == Started("", "")
+    assert texts(events) == [(TextBlock(), "hi")]
+
+
+def test_arguments_sent_as_an_object_become_their_json():
+    call = {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": {"a": 1}}
+    stream = CREATED + event_bytes("response.completed", response={"status": "completed", "output": [call]})
+    assert texts(events_of(stream)) == [(CallBlock("c", "f"), '{"a":1}')]
+
+
+def test_an_unknown_item_is_left_out_and_in_the_ledger():
+    ledger = Ledger()
+    item = {"type": "hologram", "id": "h"}
+    events = events_of(CREATED + event_bytes("response.output_item.done", output_index=0, item=item), ledger)
+    assert not any(isinstance(event, Opened) for event in events)
+    assert [(loss.path, loss.how) for loss in ledger] == [("/output/0", How.DROPPED)]
+
+
+def test_a_message_without_content_is_no_block():
+    item = {"type": "message", "id": "m", "role": "assistant"}
+    stream = CREATED + event_bytes("response.output_item.added", output_index=0, item=item)
+    stream += event_bytes("response.completed", response={"status": "completed", "output": [item]})
+    assert texts(events_of(stream)) == []
+
+
+def test_a_whole_reply_tells_the_same_events():
+    events = UPSTREAM.whole(fixture("whole.json"), ISSUER, Ledger())
+    assert events[0] == STARTED
+    assert [type(what) for what, _ in texts(events)] == [ThinkingBlock, TextBlock, CallBlock, CallBlock, HostedBlock]
+    assert events[-1] == Ended(Stop.TOOL)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'{"error":{"message":"quota","code":"insufficient_quota"}}', Kind.QUOTA),
+        (b"<html><h1>502 Bad Gateway</h1></html>", Kind.CORRUPT),
+        (b'{"object":"list"}', Kind.CORRUPT),
+        (b"", Kind.CORRUPT),
+        (b'{"id":"r","status":"in_progress","output":[]}', Kind.UPSTREAM),
+        (b'{"id":"r","status":"failed","error":{"code":"server_is_overloaded","message":"x"}}', Kind.OVERLOADED),
+        (b"[" * 100_000, Kind.CORRUPT),
+    ],
+)
+def test_a_whole_body_that_is_no_finished_reply_is_a_failure(body: bytes, kind: Kind):
+    last = UPSTREAM.whole(body, ISSUER, Ledger())[-1]
+    assert isinstance(last, Failed)
+    assert last.failure.kind is kind
+
+
+def test_frames_of_other_kinds_are_refused_without_raising():
+    decoder = UPSTREAM.decoder(ISSUER, Ledger())
+    assert list(decoder.feed(Frame("", b""))) == []
+    assert list(decoder.feed(Frame("x", b"[1,2]"))) != []

@@ -1,0 +1,178 @@
+"""The general laws over the Responses machines: cuts, totality, round trip, equal modes, speed that does not decay."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from responses_kit import CLIENT, STREAMS, Reader, asked, encoded, event_bytes, events_of, fixture, joined, payloads
+
+from dragoman.framing.sse import SseFramer
+from dragoman.hub.events import (
+    Block,
+    CallBlock,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    Opened,
+    RefusalBlock,
+    Sealed,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.reply import Piece, Reply, collect, explode
+from dragoman.hub.usage import Usage
+from laws import assert_any_cut_agrees, assert_any_recut_agrees, assert_linear, assert_total, random_cuts, run
+
+
+def split(event: Event, point: int) -> tuple[Event, Event] | None:
+    if not isinstance(event, Delta) or not 0 < point < len(event.text) or event.logprobs is not None:
+        return None
+    return Delta(event.block, event.text[:point]), Delta(event.block, event.text[point:])
+
+
+def folded(frames: list[bytes]) -> list[Event]:
+    return joined(events_of(b"".join(frames)))
+
+
+@pytest.mark.parametrize("name", ["unicode", "tools_interleaved", "reasoning", "error_nested", "truncated"])
+def test_any_cut_of_an_upstream_stream_tells_the_same(name: str):
+    assert_any_cut_agrees(Reader, fixture(f"{name}.sse"), joined)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_cuts_of_every_fixture_tell_the_same(data: st.DataObject):
+    stream = fixture(data.draw(st.sampled_from(STREAMS)) + ".sse")
+    assert joined(run(Reader(), data.draw(random_cuts(stream)))) == joined(run(Reader(), [stream]))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.binary(max_size=200))
+def test_junk_ends_in_one_failure(junk: bytes):
+    assert_total(Reader, junk)
+    assert isinstance(run(Reader(), [junk])[-1], Failed)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)))
+def test_known_events_with_any_values_never_raise(value: object):
+    for type_ in ("response.output_item.done", "response.completed", "response.output_text.delta", "error"):
+        stream = event_bytes(type_, item=value, response=value, delta=value, error=value, output_index=value)
+        assert isinstance(run(Reader(), [stream])[-1], Failed)
+
+
+@pytest.mark.parametrize("name", ["unicode", "tools_interleaved", "reasoning", "custom_call"])
+def test_any_recut_of_the_deltas_is_told_the_same(name: str):
+    events = events_of(fixture(f"{name}.sse"))
+    assert_any_recut_agrees(lambda: CLIENT.encoder(asked(), Ledger()), events, split, folded)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> Piece:
+    what: Block = draw(
+        st.one_of(
+            st.just(TextBlock()),
+            st.just(RefusalBlock()),
+            st.builds(ThinkingBlock, raw=st.booleans()),
+            st.builds(CallBlock, id=st.uuids().map(str), name=NAMES, custom=st.booleans(), namespace=st.none() | NAMES),
+        )
+    )
+    opaque = Opaque("openai", Form.ENCRYPTED, draw(NAMES), "gpt-5.5")
+    sealed = isinstance(what, ThinkingBlock) and draw(st.booleans())
+    return Piece(what, draw(TEXTS), opaque if sealed else None)
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> Reply:
+    told = tuple(draw(st.lists(pieces(), max_size=5)))
+    called = any(isinstance(piece.what, CallBlock) for piece in told)
+    stop = draw(st.sampled_from([Stop.TOOL if called else Stop.END, Stop.LENGTH, Stop.FILTERED]))
+    numbers = st.integers(0, 10**6)
+    usage = draw(
+        st.builds(
+            Usage,
+            input=numbers,
+            output=numbers,
+            cache_read=numbers,
+            cache_write=numbers,
+            reasoning=numbers,
+            web_searches=st.integers(0, 3),
+            service_tier=st.sampled_from(["default", "flex"]),
+        )
+    )
+    return Reply("resp_x", "gpt-x", told, usage, Ended(stop))
+
+
+@settings(max_examples=100, deadline=None)
+@given(replies())
+def test_what_is_encoded_decodes_to_the_same_reply(reply: Reply):
+    assert collect(events_of(encoded(explode(reply)))) == reply
+
+
+@settings(max_examples=60, deadline=None)
+@given(replies())
+def test_the_stream_and_the_whole_body_mean_the_same(reply: Reply):
+    events = list(explode(reply))
+    assert msgspec.json.decode(CLIENT.whole(events, asked(), Ledger())) == payloads(encoded(events))[-1]["response"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(pieces(), min_size=2, max_size=4), st.data())
+def test_interleaved_blocks_come_back_whole(told: list[Piece], data: st.DataObject):
+    runs = [[Opened(i, piece.what), *(Delta(i, letter) for letter in piece.text)] for i, piece in enumerate(told)]
+    events: list[Event] = [Started("resp_x", "gpt-x")]
+    for opening in runs:
+        events.append(opening.pop(0))
+    while waiting := [left for left in runs if left]:
+        events.append(data.draw(st.sampled_from(waiting)).pop(0))
+    for i, piece in enumerate(told):
+        events += [Sealed(i, piece.opaque)] if piece.opaque else []
+        events.append(Closed(i))
+    back = collect(events_of(encoded([*events, Used(Usage()), Ended(Stop.LENGTH)])))
+    assert sorted(map(repr, back.pieces)) == sorted(map(repr, told))
+
+
+def test_every_item_added_is_done_before_the_terminal_event():
+    for name in STREAMS:
+        events = events_of(fixture(f"{name}.sse"))
+        if not isinstance(events[-1], Ended):
+            continue
+        told = payloads(encoded(events))
+        added = [payload["output_index"] for payload in told if payload["type"] == "response.output_item.added"]
+        done = [payload["output_index"] for payload in told if payload["type"] == "response.output_item.done"]
+        assert sorted(added) == sorted(done) == list(range(len(added)))
+
+
+def test_a_long_stream_costs_as_much_per_event_at_its_end_as_at_its_beginning():
+    delta = event_bytes("response.output_text.delta", output_index=0, content_index=0, delta="word ", logprobs=[])
+    assert_linear(Reader, delta, 2000)
+
+    class Writer:
+        def __init__(self) -> None:
+            self._encoder = CLIENT.encoder(asked(), Ledger())
+            self._encoder.feed(Started("", ""))
+            self._encoder.feed(Opened(0, TextBlock()))
+
+        def feed(self, event: Event) -> object:
+            return self._encoder.feed(event)
+
+        def finish(self) -> tuple[()]:
+            return ()
+
+    assert_linear(Writer, Delta(0, "word "), 2000)  # type: ignore[arg-type]
+
+
+def test_frames_survive_our_own_framer():
+    frames = run(SseFramer(), [encoded(events_of(fixture("unicode.sse")))])
+    assert frames[-1].data == b"[DONE]"  # type: ignore[union-attr]

@@ -1,0 +1,143 @@
+"""The openai SDK's own accumulators read every stream we emit and end with the reply we meant."""
+
+import httpx2
+import msgspec
+import openai
+import pytest
+from openai import BaseModel, OpenAI
+from responses_kit import CLIENT, STREAMS, asked, client_over, encoded, events_of, fixture, judged, payloads
+
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.loss import Ledger
+
+ENDED = [name for name in STREAMS if isinstance(events_of(fixture(f"{name}.sse"))[-1], Ended)]
+COMPLETED = [name for name in ENDED if name not in ("length", "filtered")]
+
+
+def plain(item: BaseModel) -> dict[str, object]:
+    """An item as it was sent, without what the SDK's parsing adds to it."""
+    told = msgspec.json.decode(item.to_json())
+    told.pop("parsed_arguments", None)
+    for part in told.get("content") or []:
+        part.pop("parsed", None)
+    return told
+
+
+@pytest.mark.parametrize("name", COMPLETED)
+def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str):
+    stream = encoded(events_of(fixture(f"{name}.sse")))
+    sent = payloads(stream)[-1]["response"]
+    got = judged(stream)
+    assert isinstance(sent, dict)
+    assert [plain(item) for item in got.output] == sent["output"]
+    assert got.id == sent["id"]
+    assert got.usage is not None
+    assert got.usage.to_dict() == sent["usage"]
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_raw_events_validate_against_the_sdks_own_types(name: str):
+    stream = encoded(events_of(fixture(f"{name}.sse")))
+    for event in client_over(stream).responses.create(model="gpt-x", input="hi", stream=True):
+        type(event).model_validate(event.to_dict())
+
+
+def test_text_and_calls_accumulate_as_meant():
+    got = judged(encoded(events_of(fixture("tools_interleaved.sse"))))
+    assert got.output_text == "Let me look."
+    assert [(item.call_id, item.name, item.arguments) for item in got.output if item.type == "function_call"] == [
+        ("call_a", "weather", '{"city":"Paris"}'),
+        ("call_b", "weather", '{"city":"Oslo"}'),
+    ]
+
+
+def test_reasoning_accumulates_with_its_encrypted_content():
+    got = judged(encoded(events_of(fixture("reasoning.sse"))))
+    thought = got.output[0]
+    assert thought.type == "reasoning"
+    assert [part.text for part in thought.summary] == ["**Plan**\n\nThen act."]
+    assert thought.encrypted_content == "gAAAA-opaque-1"
+
+
+def test_a_whole_body_reads_as_the_same_reply():
+    events = events_of(fixture("tools_interleaved.sse"))
+    client = client_over(CLIENT.whole(events, asked(), Ledger()), "application/json")
+    whole = client.responses.create(model="gpt-x", input="hi")
+    assert [plain(item) for item in whole.output] == [plain(item) for item in judged(encoded(events)).output]
+
+
+def test_the_accumulators_deltas_add_up_to_the_done_events():
+    stream = encoded(events_of(fixture("custom_call.sse")))
+    text = ""
+    for event in client_over(stream).responses.create(model="gpt-x", input="hi", stream=True):
+        if event.type == "response.custom_tool_call_input.delta":
+            text += event.delta
+        elif event.type == "response.custom_tool_call_input.done":
+            assert event.input == text
+    assert text == "*** Begin Patch\n*** End Patch\n"
+
+
+def test_an_error_in_mid_stream_raises_with_its_code():
+    events: list[Event] = [
+        Started("", ""),
+        Opened(0, TextBlock()),
+        Delta(0, "Hal"),
+        Failed(Failure(Kind.OVERLOADED, "busy")),
+    ]
+    with pytest.raises(openai.APIError) as raised:
+        list(client_over(encoded(events)).responses.create(model="gpt-x", input="hi", stream=True))
+    assert raised.value.code == "server_is_overloaded"
+
+
+def test_a_repaired_passthrough_raises_too():
+    upstream = fixture("truncated.sse")
+    repaired = upstream + CLIENT.repair(Failure(Kind.TRUNCATED, "cut"), Started("resp_0f1e2d3c", "m"), 5)
+    with pytest.raises(openai.APIError):
+        list(client_over(repaired).responses.create(model="gpt-x", input="hi", stream=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (Kind.BAD_REQUEST, openai.BadRequestError),
+        (Kind.CONTEXT_TOO_LONG, openai.BadRequestError),
+        (Kind.AUTH, openai.AuthenticationError),
+        (Kind.FORBIDDEN, openai.PermissionDeniedError),
+        (Kind.NOT_FOUND, openai.NotFoundError),
+        (Kind.CONFLICT, openai.ConflictError),
+        (Kind.QUOTA, openai.RateLimitError),
+        (Kind.RATE_LIMITED, openai.RateLimitError),
+        (Kind.OVERLOADED, openai.InternalServerError),
+        (Kind.CREDENTIAL, openai.InternalServerError),
+        (Kind.TIMEOUT, openai.InternalServerError),
+        (Kind.BUG, openai.InternalServerError),
+    ],
+)
+def test_a_rendered_failure_raises_the_right_class(kind: Kind, error: type[openai.APIStatusError]):
+    rendered = CLIENT.render(Failure(kind, "why", at="/input/0/content"), "req_1")
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(rendered.status, content=rendered.body, headers={"content-type": "application/json"})
+
+    http = httpx2.Client(transport=httpx2.MockTransport(answer))
+    client = OpenAI(api_key="sk-fake-0", base_url="http://127.0.0.1:9/v1", http_client=http, max_retries=0)
+    with pytest.raises(error) as raised:
+        client.responses.create(model="gpt-x", input="hi")
+    assert raised.value.body["message"] == "why"  # type: ignore[index]
+    assert raised.value.param == "input[0].content"
+
+
+def test_a_call_that_was_cut_is_marked_incomplete_for_the_sdk():
+    events: list[Event] = [
+        Started("", ""),
+        Opened(0, CallBlock("c", "f")),
+        Delta(0, '{"a'),
+        Closed(0),
+        Ended(Stop.LENGTH),
+    ]
+    last = list(client_over(encoded(events)).responses.create(model="gpt-x", input="hi", stream=True))[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.incomplete_details
+    assert last.response.incomplete_details.reason == "max_output_tokens"
+    assert last.response.output[0].status == "incomplete"  # type: ignore[union-attr]
