@@ -296,6 +296,15 @@ def test_reasoning_and_its_details_are_told_once_and_the_signature_is_kept() -> 
     }
 
 
+def test_details_that_follow_the_plain_thought_repeat_it() -> None:
+    signed = {"type": "reasoning.text", "text": "Let me think.", "signature": "c2ln", "index": 0}
+    plain = [{"reasoning_content": "Let me "}, {"reasoning_content": "think."}]
+    thought, text = pieces(said(*plain, {"reasoning_details": [signed]}, {"content": "Yes."}))
+    assert (thought.text, text.text) == ("Let me think.", "Yes.")
+    assert thought.opaque is not None
+    assert msgspec.json.decode(thought.opaque.payload) == signed
+
+
 def test_details_alone_tell_the_thought() -> None:
     detail = {"type": "reasoning.summary", "summary": "Short.", "index": 0}
     sealed = {"type": "reasoning.encrypted", "data": "ZW5j", "index": 1}

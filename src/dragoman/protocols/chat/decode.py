@@ -62,7 +62,7 @@ class Decoder:
 
     __slots__ = (
         "_base", "_block", "_blocks", "_calls", "_chars", "_cut", "_details", "_finish", "_id", "_issuer", "_ledger",
-        "_matched", "_over", "_speaking", "_started", "_tier", "_usage",
+        "_matched", "_over", "_plain", "_speaking", "_started", "_tier", "_usage",
     )  # fmt: skip
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
@@ -78,6 +78,7 @@ class Decoder:
         self._base = 0  # characters of text before the open text block, and in all
         self._chars = 0
         self._details = Details()
+        self._plain = False  # whether thoughts come in a field of their own: details then repeat them
         self._calls = Calls()
         self._finish: str | None = None
         self._matched: str | None = None
@@ -250,9 +251,10 @@ class Decoder:
         blocks = message.thinking_blocks or ()
         # LiteLLM tells the same thoughts in both places.
         text = plain if isinstance(plain, str) and not any(block.thinking for block in blocks) else ""
+        self._plain |= bool(text)
         self._muse(text, events)
         for detail in message.reasoning_details or ():
-            if not text and not blocks:
+            if not self._plain and not blocks:
                 self._muse(detail_text(detail), events)
             if self._speaking is _THINKING or is_opaque(detail):
                 self._speak(_THINKING, events)
