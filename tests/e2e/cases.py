@@ -1,0 +1,130 @@
+"""The cases of the matrix: what is asked, and what the upstream means to answer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from meaning import CallTool, Ending, Meant, Refuse, Say, Stop, Think, Tokens
+
+WORDS = "The quick brown fox jumps over the lazy dog."
+UNICODE = (
+    'Grüße 👩‍👩‍👧‍👦 e\u0301\u0327 \u202eعربى\u202c 漢字かな한글 🏳️‍🌈 \U0001d54f\u2028\u2029\\"\t\u0000\u007f\ufeff end'
+)
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "additionalProperties": False,
+}
+TOOLS = ("weather", "clock")
+
+
+@dataclass(frozen=True)
+class Case:
+    meant: Meant
+    tools: bool = False
+    reasons: bool = False
+
+
+WEATHER = CallTool("call_a1", "weather", '{"city":"Zürich","days":3}')
+CLOCK = CallTool("call_b2", "clock", '{"city":"東京 🗼"}')
+MORE = CallTool("call_c3", "weather", '{"city":"a much longer name of a place","days":12}')
+
+CASES: dict[str, Case] = {
+    "text": Case(Meant((Say(WORDS),))),
+    "Unicode": Case(Meant((Say(UNICODE),))),
+    "one tool call": Case(Meant((Say("Let me look."), WEATHER), Stop.TOOL), tools=True),
+    "parallel interleaved tool calls": Case(Meant((Say("Both."), WEATHER, CLOCK, MORE), Stop.TOOL), tools=True),
+    "tool calls without text": Case(Meant((CLOCK, WEATHER), Stop.TOOL), tools=True),
+    "empty arguments": Case(Meant((CallTool("call_e", "clock", ""), WEATHER), Stop.TOOL), tools=True),
+    "reasoning": Case(Meant((Think("First this, then that."), Say("Done."))), reasons=True),
+    "sealed reasoning": Case(
+        Meant((Think("Weigh it 漢字 up.", "c2VhbC1vbmU="), Say("Yes."), WEATHER), Stop.TOOL), tools=True, reasons=True
+    ),
+    "hidden reasoning": Case(Meant((Think("", "aGlkZGVuLXNlYWw="), Say("Because."))), reasons=True),
+    "cached and reasoning tokens": Case(Meant((Say("Counted."),), tokens=Tokens(1234, 567, 1000, 34, 89))),
+    "stop: natural": Case(Meant((Say("Over."),))),
+    "stop: stop string": Case(Meant((Say("One, two"),), Stop.STOP_STRING, sequence="three")),
+    "stop: cap": Case(Meant((Say("And then"),), Stop.CAP)),
+    "stop: context full": Case(Meant((Say("So long"),), Stop.CONTEXT_FULL)),
+    "stop: tool": Case(Meant((WEATHER,), Stop.TOOL), tools=True),
+    "stop: filtered": Case(Meant((Say("It begins with"),), Stop.FILTERED)),
+    "stop: prompt blocked": Case(Meant((), Stop.FILTERED, explanation="This is about weapons.")),
+    "stop: refusal": Case(Meant((Refuse("I would rather not."),))),
+    "stop: pause": Case(Meant((Say("Searching"),), Stop.PAUSE)),
+}
+
+BROKEN: dict[str, Meant] = {
+    "an error in mid-stream": Meant((Say("It was a dark"),), ending=Ending.ERROR),
+    "an end without terminator": Meant((Say("It was a stormy"),), ending=Ending.NONE),
+}
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PICTURE = f"data:image/png;base64,{PIXEL}"
+PHOTO = "https://pictures.example.com/photo.jpg"
+
+
+def asked(client: str, model: str, case: Case | None = None) -> dict[str, Any]:
+    """The arguments with which this protocol's SDK is called."""
+    tools = case is not None and case.tools
+    reasons = case is not None and case.reasons
+    user: list[Any] = [{"role": "user", "content": "Go on."}]
+    match client:
+        case "chat":
+            extra = {"reasoning_effort": "low"} if reasons else {}
+            return {"model": model, "messages": user, **extra, **({"tools": _chat_tools()} if tools else {})}
+        case "responses":
+            reasoning = {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"]}
+            extra = reasoning if reasons else {}
+            return {"model": model, "input": user, **extra, **({"tools": _responses_tools()} if tools else {})}
+        case _:
+            extra = {"thinking": {"type": "adaptive"}} if reasons else {}
+            tooled = {"tools": [{"name": name, "input_schema": SCHEMA} for name in TOOLS]} if tools else {}
+            return {"model": model, "messages": user, "max_tokens": 1024, **extra, **tooled}
+
+
+def asked_with_pictures(client: str, model: str) -> dict[str, Any]:
+    match client:
+        case "chat":
+            parts: list[Any] = [
+                {"type": "text", "text": "Compare."},
+                {"type": "image_url", "image_url": {"url": PICTURE}},
+                {"type": "image_url", "image_url": {"url": PHOTO}},
+            ]
+            return {"model": model, "messages": [{"role": "user", "content": parts}]}
+        case "responses":
+            parts = [
+                {"type": "input_text", "text": "Compare."},
+                {"type": "input_image", "image_url": PICTURE, "detail": "auto"},
+                {"type": "input_image", "image_url": PHOTO, "detail": "auto"},
+            ]
+            return {"model": model, "input": [{"role": "user", "content": parts}]}
+        case _:
+            parts = [
+                {"type": "text", "text": "Compare."},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
+                {"type": "image", "source": {"type": "url", "url": PHOTO}},
+            ]
+            return {"model": model, "max_tokens": 64, "messages": [{"role": "user", "content": parts}]}
+
+
+def pictures_in(upstream: str, body: dict[str, Any]) -> list[str]:
+    """The images of the last turn of a request, as an upstream of this protocol finds them."""
+    turn = (body["input"] if upstream == "responses" else body["messages"])[-1]
+    match upstream:
+        case "chat":
+            return [part["image_url"]["url"] for part in turn["content"] if part["type"] == "image_url"]
+        case "responses":
+            return [part["image_url"] for part in turn["content"] if part["type"] == "input_image"]
+        case _:
+            sources = [part["source"] for part in turn["content"] if part["type"] == "image"]
+            return [
+                source["url"] if source["type"] == "url" else f"data:{source['media_type']};base64,{source['data']}"
+                for source in sources
+            ]
+
+
+def _chat_tools() -> list[Any]:
+    return [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in TOOLS]
+
+
+def _responses_tools() -> list[Any]:
+    return [{"type": "function", "name": name, "parameters": SCHEMA, "strict": False} for name in TOOLS]

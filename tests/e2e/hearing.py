@@ -1,0 +1,350 @@
+"""What a client makes of a reply, read by the official SDK of its protocol and told in one common shape."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anthropic
+import msgspec
+import openai
+from meaning import CallTool, Meant, Refuse, Say, Stop, Think, Tokens, sayable
+
+ENVELOPE = "<envelope>"
+Kwargs = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Heard:
+    text: str = ""
+    refusal: str = ""
+    thinking: str = ""
+    seals: tuple[str, ...] = ()
+    calls: tuple[tuple[str, str, object], ...] = ()  # id, name, arguments: read, or "" as it came
+    stop: str = ""
+    sequence: str | None = None
+    tokens: Tokens | None = None
+    order: tuple[str, ...] = ()  # of the blocks, where the protocol has one
+
+
+@dataclass(frozen=True)
+class Broke:
+    """The SDK raised; `text` is what it had told before."""
+
+    text: str
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Halted:
+    """The Chat stream helper refuses to go on after a cap or a filter: it has told the text and why it stopped."""
+
+    text: str
+    stop: str
+
+
+@dataclass
+class Sdk:
+    """The two SDKs, pointed at one gateway; the headers of the last answer are kept."""
+
+    url: str
+    key: str
+    timeout_s: float = 10.0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        hooks: Kwargs = {"event_hooks": {"response": [self._keep]}}
+        common: Kwargs = {"api_key": self.key, "max_retries": 0, "timeout": self.timeout_s}
+        self.openai = openai.OpenAI(base_url=self.url + "/v1", http_client=openai.DefaultHttpxClient(**hooks), **common)
+        self.anthropic = anthropic.Anthropic(
+            base_url=self.url, http_client=anthropic.DefaultHttpxClient(**hooks), **common
+        )
+
+    def close(self) -> None:
+        self.openai.close()
+        self.anthropic.close()
+
+    def _keep(self, response: Any) -> None:
+        self.headers = dict(response.headers)
+
+
+def chat_whole(sdk: Sdk, asked: Kwargs) -> Heard:
+    reply = sdk.openai.chat.completions.create(**asked)
+    return _chat(reply.choices[0].message, reply.choices[0].finish_reason, reply.usage)
+
+
+def chat_stream(sdk: Sdk, asked: Kwargs) -> Heard | Broke | Halted:
+    """Through the SDK's stream helper; it takes strict tools only, so it is given none."""
+    asked = {name: value for name, value in asked.items() if name != "tools"}
+    text: list[str] = []
+    try:
+        with sdk.openai.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
+            for event in stream:
+                if event.type == "content.delta":
+                    text.append(event.delta)
+            reply = stream.get_final_completion()
+    except openai.LengthFinishReasonError:
+        return Halted("".join(text), "length")
+    except openai.ContentFilterFinishReasonError:
+        return Halted("".join(text), "content_filter")
+    except Exception as error:
+        return Broke("".join(text), error)
+    return _chat(reply.choices[0].message, reply.choices[0].finish_reason, reply.usage)
+
+
+def chat_chunks(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
+    """Chunk by chunk, put together as simple clients do it."""
+    fields: dict[str, str] = {"content": "", "refusal": "", "reasoning_content": ""}
+    calls: dict[int, list[str]] = {}
+    details: list[dict[str, object]] = []
+    finish, usage = None, None
+    try:
+        for chunk in sdk.openai.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                finish = choice.finish_reason or finish
+                told = choice.delta.model_dump()
+                for name in fields:
+                    fields[name] += told.get(name) or ""
+                details += told.get("reasoning_details") or ()
+                for call in choice.delta.tool_calls or ():
+                    known = calls.setdefault(call.index, ["", "", ""])
+                    known[0] += call.id or ""
+                    known[1] += call.function.name or ""
+                    known[2] += call.function.arguments or ""
+    except Exception as error:
+        return Broke(fields["content"], error)
+    return Heard(
+        text=fields["content"],
+        refusal=fields["refusal"],
+        thinking=fields["reasoning_content"],
+        seals=_detail_seals(details),
+        calls=tuple((id, name, _read(arguments)) for _, (id, name, arguments) in sorted(calls.items())),
+        stop=finish or "",
+        tokens=_chat_tokens(usage),
+    )
+
+
+def _chat(message: Any, finish: str, usage: Any) -> Heard:
+    extra = message.model_dump()
+    return Heard(
+        text=message.content or "",
+        refusal=message.refusal or "",
+        thinking=extra.get("reasoning_content") or "",
+        seals=_detail_seals(extra.get("reasoning_details") or ()),
+        calls=tuple((call.id, call.function.name, _read(call.function.arguments)) for call in message.tool_calls or ()),
+        stop=finish,
+        tokens=_chat_tokens(usage),
+    )
+
+
+def _chat_tokens(usage: Any) -> Tokens:
+    read, said = usage.prompt_tokens_details.model_dump(), usage.completion_tokens_details.model_dump()
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    return Tokens(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        read.get("cached_tokens") or 0,
+        read.get("cache_write_tokens") or 0,
+        said.get("reasoning_tokens") or 0,
+    )
+
+
+def _detail_seals(details: Any) -> tuple[str, ...]:
+    return tuple(_seal(detail.get("signature") or detail.get("data")) for detail in details)
+
+
+def responses_whole(sdk: Sdk, asked: Kwargs) -> Heard:
+    return _response(sdk.openai.responses.create(**asked))
+
+
+def responses_stream(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
+    text: list[str] = []
+    try:
+        with sdk.openai.responses.stream(**asked) as stream:
+            for event in stream:
+                if event.type == "response.output_text.delta":
+                    text.append(event.delta)
+                elif event.type in ("response.completed", "response.incomplete", "response.failed"):
+                    ended = event.response
+            final = stream.get_final_response() if ended.status == "completed" else ended
+    except Exception as error:
+        return Broke("".join(text), error)
+    heard = _response(final)
+    assert "".join(text) == heard.text
+    return heard
+
+
+def _response(reply: Any) -> Heard:
+    texts: dict[str, list[str]] = {"output_text": [], "refusal": [], "reasoning": []}
+    seals, calls, order = [], [], []
+    for item in reply.output:
+        order.append({"message": "text", "reasoning": "thinking", "function_call": "call"}[item.type])
+        match item.type:
+            case "message":
+                for part in item.content:
+                    texts[part.type].append(part.text if part.type == "output_text" else part.refusal)
+            case "reasoning":
+                texts["reasoning"] += [part.text for part in item.summary or item.content or ()]
+                seals += [_seal(item.encrypted_content)] if item.encrypted_content else []
+            case "function_call":
+                calls.append((item.call_id, item.name, _read(item.arguments)))
+    reason = reply.incomplete_details.reason if reply.incomplete_details else None
+    return Heard(
+        text="".join(texts["output_text"]),
+        refusal="".join(texts["refusal"]),
+        thinking="".join(texts["reasoning"]),
+        seals=tuple(seals),
+        calls=tuple(calls),
+        stop=f"{reply.status} {reason}" if reason else reply.status,
+        tokens=_response_tokens(reply.usage),
+        order=tuple(order),
+    )
+
+
+def _response_tokens(usage: Any) -> Tokens:
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+    return Tokens(
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.input_tokens_details.cached_tokens,
+        usage.input_tokens_details.cache_write_tokens,
+        usage.output_tokens_details.reasoning_tokens,
+    )
+
+
+def messages_whole(sdk: Sdk, asked: Kwargs) -> Heard:
+    return _message(sdk.anthropic.messages.create(**asked))
+
+
+def messages_stream(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
+    text: list[str] = []
+    try:
+        with sdk.anthropic.messages.stream(**asked) as stream:
+            for event in stream:
+                if event.type == "text":
+                    text.append(event.text)
+            final = stream.get_final_message()
+    except Exception as error:
+        return Broke("".join(text), error)
+    heard = _message(final)
+    assert "".join(text) == heard.text
+    return heard
+
+
+def _message(reply: Any) -> Heard:
+    texts, thoughts, seals, calls, order = [], [], [], [], []
+    for block in reply.content:
+        match block.type:
+            case "text":
+                order.append("text")
+                texts.append(block.text)
+            case "thinking":
+                order.append("thinking")
+                thoughts.append(block.thinking)
+                seals += [_seal(block.signature)] if block.signature else []
+            case "redacted_thinking":
+                order.append("thinking")
+                seals.append(_seal(block.data))
+            case "tool_use":
+                order.append("call")
+                calls.append((block.id, block.name, block.input))
+    return Heard(
+        text="".join(texts),
+        thinking="".join(thoughts),
+        seals=tuple(seals),
+        calls=tuple(calls),
+        stop=reply.stop_reason,
+        sequence=reply.stop_sequence,
+        tokens=_message_tokens(reply.usage),
+        order=tuple(order),
+    )
+
+
+def _message_tokens(usage: Any) -> Tokens:
+    read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    details = usage.output_tokens_details
+    reasoning = details.thinking_tokens if details else 0
+    return Tokens(usage.input_tokens + read + written, usage.output_tokens, read, written, reasoning)
+
+
+def _read(arguments: str) -> object:
+    return msgspec.json.decode(arguments) if arguments else ""
+
+
+def _seal(value: Any) -> str:
+    assert isinstance(value, str)
+    return ENVELOPE if value.startswith("dgm1.") else value
+
+
+WHOLE: dict[str, Callable[[Sdk, Kwargs], Heard]] = {
+    "chat": chat_whole,
+    "responses": responses_whole,
+    "messages": messages_whole,
+}
+STREAMS: dict[str, tuple[Callable[[Sdk, Kwargs], Heard | Broke | Halted], ...]] = {
+    "chat": (chat_stream, chat_chunks),
+    "responses": (responses_stream,),
+    "messages": (messages_stream,),
+}
+
+STOPS = {
+    "chat": {
+        Stop.NATURAL: "stop",
+        Stop.STOP_STRING: "stop",
+        Stop.CAP: "length",
+        Stop.CONTEXT_FULL: "length",
+        Stop.TOOL: "tool_calls",
+        Stop.FILTERED: "content_filter",
+        Stop.PAUSE: "stop",
+    },
+    "responses": {
+        Stop.NATURAL: "completed",
+        Stop.STOP_STRING: "completed",
+        Stop.CAP: "incomplete max_output_tokens",
+        Stop.CONTEXT_FULL: "incomplete max_output_tokens",
+        Stop.TOOL: "completed",
+        Stop.FILTERED: "incomplete content_filter",
+        Stop.PAUSE: "completed",
+    },
+    "messages": {
+        Stop.NATURAL: "end_turn",
+        Stop.STOP_STRING: "stop_sequence",
+        Stop.CAP: "max_tokens",
+        Stop.CONTEXT_FULL: "model_context_window_exceeded",
+        Stop.TOOL: "tool_use",
+        Stop.FILTERED: "refusal",
+        Stop.PAUSE: "pause_turn",
+    },
+}
+ORDER = {Say: "text", Refuse: "text", Think: "thinking", CallTool: "call"}
+
+
+def meant_for(client: str, upstream: str, meant: Meant) -> Heard:
+    """What a client of this protocol must hear of what an upstream of that protocol can say."""
+    said = sayable(meant, upstream)
+    same = client == upstream
+    text, refusal = _joined(said, Say), _joined(said, Refuse)
+    stop = said.stop
+    order = tuple(ORDER[type(part)] for part in said.parts)
+    if client == "messages":
+        text, refusal, stop = text + refusal, "", Stop.FILTERED if refusal else stop
+    elif said.stop is Stop.FILTERED and said.explanation and not text:
+        refusal, order = said.explanation, (*order, "text")
+    seals = tuple(part.seal for part in said.of(Think) if part.seal)
+    none = "" if same and client != "messages" else {}
+    calls = tuple((part.id, part.name, _read(part.arguments) or none) for part in said.of(CallTool))
+    return Heard(
+        text=text,
+        refusal=refusal,
+        thinking=_joined(said, Think),
+        seals=seals if same else (ENVELOPE,) * len(seals),
+        calls=calls,
+        stop=STOPS[client][stop],
+        sequence=said.sequence if client == "messages" else None,
+        tokens=said.tokens,
+        order=() if client == "chat" else order,
+    )
+
+
+def _joined(meant: Meant, kind: type) -> str:
+    return "".join(part.text for part in meant.of(kind))

@@ -1,0 +1,51 @@
+"""One gateway in front of three fake upstreams, one per protocol, and the SDKs that talk to it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import speak_chat
+import speak_messages
+import speak_responses
+from hearing import Sdk
+
+from fakes.upstream import Answer, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+PROTOCOLS = ("chat", "responses", "messages")
+SPEAKERS: dict[str, ModuleType] = {
+    "chat": speak_chat,
+    "responses": speak_responses,
+    "messages": speak_messages,
+}
+ONCE = "[retry]\nattempts = 1\n"
+
+
+@dataclass
+class Rig:
+    gateway: Running
+    fakes: dict[str, FakeUpstream]
+    sdk: Sdk
+
+    def plays(self, upstream: str, *answers: Answer) -> FakeUpstream:
+        """Prepares what the upstream answers from now on, and forgets what it was asked."""
+        fake = self.fakes[upstream]
+        fake.asked.clear()
+        fake.answers = list(answers)
+        return fake
+
+    def model(self, upstream: str) -> str:
+        return f"{upstream}/vendor-model"
+
+
+@contextmanager
+def rigged(directory: Path, settings: str = ONCE) -> Iterator[Rig]:
+    with ExitStack() as stack:
+        fakes = {name: stack.enter_context(FakeUpstream()) for name in PROTOCOLS}
+        stanzas = [stanza(name, fake.url, name) for name, fake in fakes.items()]
+        gateway = stack.enter_context(running("\n".join([settings, *stanzas]), directory))
+        sdk = Sdk(gateway.url, KEY)
+        stack.callback(sdk.close)
+        yield Rig(gateway, fakes, sdk)

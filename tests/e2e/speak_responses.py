@@ -1,0 +1,159 @@
+"""A meaning comes in; what a Responses server would send goes out, written from the vendor's reference."""
+
+from collections.abc import Iterator
+
+import msgspec
+from meaning import CallTool, Ending, Meant, Part, Refuse, Say, Stop, Think, Tokens, pieces, runs, woven
+
+Json = dict[str, object]
+
+INCOMPLETE = {Stop.CAP: "max_output_tokens", Stop.FILTERED: "content_filter"}
+ERROR = {"type": "server_error", "code": "server_error", "message": "The engine overheated.", "param": None}
+
+
+def stream(meant: Meant) -> bytes:
+    out = []
+    for number, event in enumerate(_events(meant)):
+        data = msgspec.json.encode({**event, "sequence_number": number})
+        out.append(b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), data))
+    return b"".join(out)
+
+
+def whole(meant: Meant) -> bytes:
+    return msgspec.json.encode(_response(meant, [_item(place, part) for place, part in enumerate(meant.parts)]))
+
+
+def _response(meant: Meant, output: list[Json] | None) -> Json:
+    """The response as it stands: under way without output, else as it ended."""
+    reason = INCOMPLETE.get(meant.stop)
+    ended = output is not None
+    return {
+        "id": "resp_fake1",
+        "object": "response",
+        "created_at": 1794700000,
+        "status": "in_progress" if not ended else "incomplete" if reason else "completed",
+        "error": None,
+        "incomplete_details": {"reason": reason} if ended and reason else None,
+        "instructions": None,
+        "metadata": {},
+        "model": "vendor-model",
+        "output": output or [],
+        "parallel_tool_calls": True,
+        "temperature": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "usage": _usage(meant.tokens) if ended else None,
+    }
+
+
+def _events(meant: Meant) -> Iterator[Json]:
+    yield {"type": "response.created", "response": _response(meant, None)}
+    yield {"type": "response.in_progress", "response": _response(meant, None)}
+    place = 0
+    for run in runs(meant.parts):
+        match run[0]:
+            case Say(text):
+                yield from _message(place, run[0], "output_text", text)
+            case Refuse(text):
+                yield from _message(place, run[0], "refusal", text)
+            case Think():
+                yield from _reasoning(place, run[0])
+            case CallTool():
+                yield from _calls(place, run)
+        place += len(run)
+    yield from _end(meant)
+
+
+def _message(place: int, part: Part, kind: str, text: str) -> Iterator[Json]:
+    at = {"item_id": f"msg_{place}", "output_index": place, "content_index": 0}
+    field = "text" if kind == "output_text" else "refusal"
+    extra = {"logprobs": []} if kind == "output_text" else {}
+    yield _added(place, {**_item(place, part), "status": "in_progress", "content": []})
+    yield {"type": "response.content_part.added", **at, "part": _part(part, "")}
+    for piece in pieces(text):
+        yield {"type": f"response.{kind}.delta", **at, "delta": piece, **extra}
+    yield {"type": f"response.{kind}.done", **at, field: text, **extra}
+    yield {"type": "response.content_part.done", **at, "part": _part(part, text)}
+    yield _done(place, _item(place, part))
+
+
+def _reasoning(place: int, part: Part) -> Iterator[Json]:
+    assert isinstance(part, Think)
+    at = {"item_id": f"rs_{place}", "output_index": place, "summary_index": 0}
+    yield _added(place, {"id": f"rs_{place}", "type": "reasoning", "summary": []})
+    if part.text:
+        yield {"type": "response.reasoning_summary_part.added", **at, "part": {"type": "summary_text", "text": ""}}
+        for piece in pieces(part.text):
+            yield {"type": "response.reasoning_summary_text.delta", **at, "delta": piece}
+        yield {"type": "response.reasoning_summary_text.done", **at, "text": part.text}
+        done = {"type": "summary_text", "text": part.text}
+        yield {"type": "response.reasoning_summary_part.done", **at, "part": done}
+    yield _done(place, _item(place, part))
+
+
+def _calls(first: int, run: list[Part]) -> Iterator[Json]:
+    for place, call in enumerate(run, first):
+        yield _added(place, {**_item(place, call), "status": "in_progress", "arguments": ""})
+    for offset, piece in woven(run):
+        at = {"item_id": f"fc_{first + offset}", "output_index": first + offset}
+        yield {"type": "response.function_call_arguments.delta", **at, "delta": piece}
+    for place, call in enumerate(run, first):
+        assert isinstance(call, CallTool)
+        at = {"item_id": f"fc_{place}", "output_index": place}
+        yield {"type": "response.function_call_arguments.done", **at, "name": call.name, "arguments": call.arguments}
+        yield _done(place, _item(place, call))
+
+
+def _end(meant: Meant) -> Iterator[Json]:
+    match meant.ending:
+        case Ending.PROPER:
+            ended = _response(meant, [_item(place, part) for place, part in enumerate(meant.parts)])
+            yield {"type": f"response.{ended['status']}", "response": ended}
+        case Ending.ERROR:
+            yield {"type": "error", "error": ERROR}
+            failed = {"code": "server_error", "message": ERROR["message"]}
+            yield {
+                "type": "response.failed",
+                "response": {**_response(meant, None), "status": "failed", "error": failed},
+            }
+        case Ending.NONE:
+            return
+
+
+def _item(place: int, part: Part) -> Json:
+    match part:
+        case Say(text) | Refuse(text):
+            message = {"id": f"msg_{place}", "type": "message", "status": "completed", "role": "assistant"}
+            return {**message, "content": [_part(part, text)]}
+        case Think(text, seal):
+            summary = [{"type": "summary_text", "text": text}] if text else []
+            item: Json = {"id": f"rs_{place}", "type": "reasoning", "summary": summary}
+            return {**item, "encrypted_content": seal} if seal else item
+        case CallTool(id, name, arguments):
+            call = {"id": f"fc_{place}", "type": "function_call", "status": "completed"}
+            return {**call, "call_id": id, "name": name, "arguments": arguments}
+
+
+def _part(part: Part, text: str) -> Json:
+    if isinstance(part, Refuse):
+        return {"type": "refusal", "refusal": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _added(place: int, item: Json) -> Json:
+    return {"type": "response.output_item.added", "output_index": place, "item": item}
+
+
+def _done(place: int, item: Json) -> Json:
+    return {"type": "response.output_item.done", "output_index": place, "item": item}
+
+
+def _usage(tokens: Tokens) -> Json:
+    return {
+        "input_tokens": tokens.input,
+        "input_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
+        "output_tokens": tokens.output,
+        "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
+        "total_tokens": tokens.input + tokens.output,
+    }
