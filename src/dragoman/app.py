@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
+from dragoman.accounts.memory import Memory
 from dragoman.config import Config, ConfigError, Problem
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.serve import Gateway, World
@@ -26,6 +27,7 @@ from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import Catalogue
+from dragoman.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +50,16 @@ class Listening(Struct, frozen=True):
 class App:
     """One process's gateway."""
 
-    def __init__(self, config: Config, keyring: Keyring, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: Config, keyring: Keyring, environ: Mapping[str, str], store: Store | None = None
+    ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):
             problem = "an address that others can reach needs a client key; `dragoman keys create` makes one"
             raise ConfigError([Problem("configuration", None, "server.host", problem)])
         self._environ = environ
         self._keyring = keyring
         self._client = HttpClient()
-        self.gateway = Gateway(self._world(config, None))
+        self.gateway = Gateway(self._world(config, None), Memory(store))
         server = config.server
         doorkeeper = Doorkeeper(server.host, server.allowed_hosts)
         self.site = Site(self.gateway, keyring, doorkeeper, server.max_body_bytes)

@@ -9,6 +9,7 @@ from dragoman.flow.plan import Passthrough, plan
 from dragoman.flow.prepare import prepare
 from dragoman.flow.serve import Gateway, World, fitting, targets
 from dragoman.hub.failure import Refused
+from dragoman.hub.loss import Ledger
 from dragoman.net.client import Lost, TimedOut, TooLarge
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
@@ -35,10 +36,11 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
     if relayed is not None:
         exchange.respond(200, head, relayed)
         return
+    request = (call.client.parse_to_count or call.client.parse)(call.body, Ledger())
     if len(call.body) > THREAD_ABOVE_BYTES:
-        tokens = await asyncio.to_thread(estimate, call.request(), route.model)
+        tokens = await asyncio.to_thread(estimate, request, route.model)
     else:
-        tokens = estimate(call.request(), route.model)
+        tokens = estimate(request, route.model)
     body: dict[str, object] = {"input_tokens": tokens}
     if call.protocol.name == "responses":
         body = {"object": "response.input_tokens", **body}

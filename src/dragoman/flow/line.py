@@ -10,15 +10,19 @@ from dragoman.hub.ports import Client
 from dragoman.hub.stage import Stage
 from dragoman.net.tasks import place_of
 from dragoman.observers.watch import Watch
+from dragoman.stages.hold_cut import HoldCut
 
 log = logging.getLogger(__name__)
 
 
 class Line(Protocol):
+    """`drain` when the upstream has ended, then `close`; or `fail`, which closes too."""
+
     watch: Watch
 
     def feed(self, chunk: bytes) -> bytes: ...
-    def finish(self) -> bytes: ...
+    def drain(self) -> bytes: ...
+    def close(self) -> bytes: ...
     def fail(self, failure: Failure) -> bytes: ...
 
 
@@ -49,13 +53,19 @@ class Source:
 class Translation:
     """Another protocol's bytes: decoded, put through the stages, and encoded anew."""
 
-    __slots__ = ("_encoder", "_source", "_stages", "watch")
+    __slots__ = ("_encoder", "_source", "_stages", "hold", "watch")
 
     def __init__(
-        self, source: Source, stages: Sequence[Stage[Event, Event]], encoder: Stage[Event, bytes], watch: Watch
+        self,
+        source: Source,
+        hold: HoldCut,
+        stages: Sequence[Stage[Event, Event]],
+        encoder: Stage[Event, bytes],
+        watch: Watch,
     ) -> None:
         self._source = source
-        self._stages = stages
+        self.hold = hold
+        self._stages = (hold, *stages)
         self._encoder = encoder
         self.watch = watch
 
@@ -71,8 +81,8 @@ class Translation:
         encode = self._encoder.feed
         return b"".join([piece for event in events for piece in encode(event)])
 
-    def finish(self) -> bytes:
-        return self.push(self._source.finish()) + self.close()
+    def drain(self) -> bytes:
+        return self.push(self._source.finish())
 
     def fail(self, failure: Failure) -> bytes:
         return self.push([Failed(failure)]) + self.close()
@@ -104,11 +114,14 @@ class Tap:
         self._tail = chunk[-2:] if len(chunk) > 1 else self._tail[-1:] + chunk
         return chunk
 
-    def finish(self) -> bytes:
+    def drain(self) -> bytes:
         told = self.watch.failure is not None  # the upstream's own error event has already passed
         self._see(None)
         failure = self.watch.failure
         return b"" if told or failure is None else self.fail(failure)
+
+    def close(self) -> bytes:
+        return b""
 
     def fail(self, failure: Failure) -> bytes:
         """The error frames, set apart from an event that was cut in the middle."""

@@ -9,6 +9,7 @@ from dragoman.config.settings import Server
 from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.call import Call
 from dragoman.flow.line import Line, Source, Tap, Translation
+from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind, Refused
@@ -23,6 +24,7 @@ from dragoman.providers.count import count_text, estimate
 from dragoman.providers.provider import Answer
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
+from dragoman.stages.hold_cut import HoldCut
 from dragoman.stages.raise_tools import RaiseTools
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 
@@ -53,9 +55,10 @@ class Streaming(Struct, frozen=True):
 class Opener:
     """Sends prepared requests and brings their replies to the point where the client may see them."""
 
-    def __init__(self, server: Server, build: "LineBuilder") -> None:
+    def __init__(self, server: Server, build: "LineBuilder", mender: Mender) -> None:
         self._server = server
         self._build = build
+        self._mender = mender
 
     async def whole(self, call: Call, prepared: Prepared) -> Whole:
         answer = await self._send(prepared, self._server.idle_timeout_s)
@@ -71,8 +74,16 @@ class Opener:
         if watch.failure is not None:
             raise Refused(_named(prepared, watch.failure))
         if not prepared.passthrough:
+            events = await self._mended(call, prepared, events, watch)
             body = call.client.whole(self._build.staged(events, prepared), self._build.asked(call), ledger)
         return Whole(prepared, answer.headers, body, watch)
+
+    async def _mended(self, call: Call, prepared: Prepared, events: list[Event], watch: Watch) -> list[Event]:
+        hold = HoldCut()
+        told = [out for event in events for out in hold.feed(event)]
+        if hold.held is None:
+            return events
+        return told + await self._mender.events(call.request(), prepared, hold, watch.usage)
 
     async def stream(self, call: Call, prepared: Prepared) -> Streaming:
         loop = asyncio.get_running_loop()
@@ -101,7 +112,7 @@ class Opener:
                 raise Refused(_first_token_late(prepared)) from late
             except Lost as lost:
                 raise Refused(_lost(prepared, lost)) from lost
-            held += line.feed(chunk) if chunk else line.finish()
+            held += line.feed(chunk) if chunk else line.drain()
             ended = not chunk
             if line.watch.failure is not None and not line.watch.substance:
                 raise Refused(_named(prepared, line.watch.failure))
@@ -120,7 +131,7 @@ class Opener:
         held = line.push(events)
         if line.watch.failure is not None:
             raise Refused(_named(prepared, line.watch.failure))
-        return Streaming(prepared, answer, line, held + line.close(), True, 0.0)
+        return Streaming(prepared, answer, line, held, True, 0.0)
 
     async def _send(self, prepared: Prepared, head_timeout_s: float) -> Answer:
         provider = prepared.provider
@@ -179,7 +190,7 @@ class LineBuilder:
         if call.client.serial:
             stages.append(SerialiseBlocks())
         stages.append(Guard(self._on_trip))
-        return Translation(source, stages, call.client.encoder(self.asked(call), ledger), self.watch())
+        return Translation(source, HoldCut(), stages, call.client.encoder(self.asked(call), ledger), self.watch())
 
     def staged(self, events: Iterable[Event], prepared: Prepared) -> list[Event]:
         """The events of a whole reply, after every stage that changes their meaning."""

@@ -4,65 +4,103 @@ import asyncio
 
 from dragoman.config.settings import Server
 from dragoman.flow.call import Call
+from dragoman.flow.line import Translation
+from dragoman.flow.mend import Mender
 from dragoman.flow.open import Streaming
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.client import Lost, TimedOut
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
+from dragoman.net.tasks import spawn
 
 LINGER_S = 1.0  # how long an upstream may take to end its body after its terminal event
 
 
-async def relay(exchange: Exchange, call: Call, reply: Streaming, head: list[Header], server: Server) -> None:
-    """One read, at most one write; a slow reader holds the upstream back, a gone one cancels this task."""
-    exchange.start(200, head)
-    try:
-        await exchange.send(reply.held)
-        if not reply.ended:
-            await _pump(exchange, call, reply, server)
-        exchange.finish()
-    except asyncio.CancelledError:
-        if not exchange.gone:  # the gateway is stopping, the client is still there
-            stopping = Failure(Kind.OVERLOADED, "The gateway is shutting down.")
-            await exchange.send(reply.line.fail(stopping))
-            exchange.finish()
-        raise
-    finally:
-        reply.answer.close()
+class Relay:
+    """One reply on its way: one read, at most one write."""
 
+    def __init__(self, exchange: Exchange, call: Call, reply: Streaming, server: Server, mender: Mender) -> None:
+        self._exchange = exchange
+        self._call = call
+        self._reply = reply
+        self._server = server
+        self._mender = mender
+        self._keep_alive = b"" if reply.prepared.passthrough else call.client.keep_alive
 
-async def _pump(exchange: Exchange, call: Call, reply: Streaming, server: Server) -> None:
-    clock = asyncio.get_running_loop().time
-    answer, line, deadline = reply.answer, reply.line, reply.deadline
-    watch = line.watch
-    keep_alive = b"" if reply.prepared.passthrough else call.client.keep_alive
-    patience = server.keep_alive_s if keep_alive else server.idle_timeout_s
-    while True:
+    async def run(self, head: list[Header]) -> None:
+        """A slow reader holds the upstream back; a gone one cancels this task."""
+        exchange, reply = self._exchange, self._reply
+        exchange.start(200, head)
         try:
-            chunk = await answer.chunk(min(patience, max(0.001, deadline - clock())))
-        except TimedOut:
+            await exchange.send(reply.held)
+            last = b"" if reply.ended else await self._pump()
+            exchange.finish(last + await self._mended() + reply.line.close())
+            await self._let_upstream_end()
+        except asyncio.CancelledError:
+            if not exchange.gone:  # the gateway is stopping, the client is still there
+                stopping = Failure(Kind.OVERLOADED, "The gateway is shutting down.")
+                exchange.finish(reply.line.fail(stopping))
+            raise
+        finally:
+            reply.answer.close()
+
+    async def _pump(self) -> bytes:
+        """Passes on all but the last bytes, which it returns."""
+        clock = asyncio.get_running_loop().time
+        exchange, server = self._exchange, self._server
+        answer, line, deadline = self._reply.answer, self._reply.line, self._reply.deadline
+        watch = line.watch
+        patience = server.keep_alive_s if self._keep_alive else server.idle_timeout_s
+        while True:
+            try:
+                chunk = await answer.chunk(min(patience, max(0.001, deadline - clock())))
+            except TimedOut:
+                if watch.ended:
+                    return b""
+                if clock() >= deadline:
+                    return line.fail(_silent(self._reply, watch.substance))
+                await exchange.send(self._keep_alive)
+                continue
+            except Lost as lost:
+                return b"" if watch.ended else line.fail(_broken(self._reply, lost))
+            if not chunk:
+                return line.drain()
+            out = line.feed(chunk)
             if watch.ended:
-                return
-            if clock() >= deadline:
-                await exchange.send(line.fail(_silent(reply, watch.substance)))
-                return
-            await exchange.send(keep_alive)
-            continue
-        except Lost as lost:
-            if not watch.ended:
-                failure = Failure(Kind.LOST, f"The connection to {reply.prepared.provider.name} broke: {lost}")
-                await exchange.send(line.fail(failure))
+                if isinstance(line, Translation):
+                    return out
+                deadline = clock() + LINGER_S  # what still follows the terminal event passes too
+            elif watch.substance:
+                deadline = clock() + server.idle_timeout_s
+            if out:
+                await exchange.send(out)
+
+    async def _mended(self) -> bytes:
+        """What completes a cut tool call, with the client kept alive while the upstream is asked for it."""
+        line, reply = self._reply.line, self._reply
+        if not isinstance(line, Translation) or line.hold.held is None:
+            return b""
+        asking = spawn(
+            self._mender.events(self._call.request(), reply.prepared, line.hold, line.watch.usage), name="mending"
+        )
+        try:
+            while not (await asyncio.wait((asking,), timeout=self._server.keep_alive_s))[0]:
+                await self._exchange.send(self._keep_alive)
+        finally:
+            asking.cancel()
+        return line.push(asking.result())
+
+    async def _let_upstream_end(self) -> None:
+        """Reads on to the end of the body, if it is near, so that the connection can be used again."""
+        try:
+            if self._reply.line.watch.failure is None:
+                await self._reply.answer.chunk(LINGER_S)
+        except (Lost, TimedOut):
             return
-        if not chunk:
-            await exchange.send(line.finish())
-            return
-        out = line.feed(chunk)
-        if out:
-            await exchange.send(out)
-        if watch.ended:
-            deadline = clock() + LINGER_S
-        elif watch.substance:
-            deadline = clock() + server.idle_timeout_s
+
+
+def _broken(reply: Streaming, lost: Lost) -> Failure:
+    return Failure(Kind.LOST, f"The connection to {reply.prepared.provider.name} broke: {lost}")
 
 
 def _silent(reply: Streaming, spoke: bool) -> Failure:

@@ -9,19 +9,22 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from dragoman.accounts.memory import Memory
 from dragoman.config.settings import Config, Effort
 from dragoman.flow.attempt import SecondChances, first_success
 from dragoman.flow.call import Call
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import loss_headers, passed_on
+from dragoman.flow.mend import Mender
 from dragoman.flow.open import LineBuilder, Opener, Streaming, Whole
-from dragoman.flow.prepare import Fitting, Prepared, prepare
-from dragoman.flow.relay import relay
+from dragoman.flow.prepare import Change, Fitting, Prepared, prepare
+from dragoman.flow.relay import Relay
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Asked, Protocol
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.observers.watch import Watch
+from dragoman.passes.truncation_notice import digests, tell
 from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.profiles import profile_of
 from dragoman.providers.provider import Provider
@@ -50,8 +53,10 @@ class World(Struct, frozen=True):
 class Gateway:
     """Answers calls in the world of the moment."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, memory: Memory) -> None:
         self.world = world
+        self._memory = memory
+        self._mender = Mender(memory)
         self.trips = 0  # how often the grammar guard had to step in
         self.answered = 0
         self.refused = 0
@@ -60,15 +65,16 @@ class Gateway:
         """Raises Refused when no target could be brought to its first token."""
         began = time.monotonic()
         world = self.world
-        opener = Opener(world.config.server, LineBuilder(self._asked, _watch, self._tripped))
+        opener = Opener(world.config.server, LineBuilder(self._asked, _watch, self._tripped), self._mender)
 
         chances = SecondChances()
 
         async def ask(route: Route) -> Whole | Streaming:
             provider = _provider(world, route)
+            notices = await self._notices(call, provider)
             while True:
                 try:
-                    prepared = await prepare(call, route, provider, fitting(world, route), chances.changes)
+                    prepared = await prepare(call, route, provider, fitting(world, route), [*chances.changes, *notices])
                     return await (opener.stream(call, prepared) if call.stream else opener.whole(call, prepared))
                 except Refused as refused:
                     if not await chances.granted(provider, refused.failure):
@@ -82,10 +88,17 @@ class Gateway:
             watch = reply.watch
         else:
             head = [*_stream_fields(reply), *own_headers(call, reply.prepared)]
-            await relay(exchange, call, reply, head, world.config.server)
+            await Relay(exchange, call, reply, world.config.server, self._mender).run(head)
             watch = reply.line.watch
         self.answered += 1
         _log(call, reply.prepared, watch, time.monotonic() - began)
+
+    async def _notices(self, call: Call, provider: Provider) -> list[Change]:
+        """What the model must be told that its last reply in this conversation lost."""
+        if not provider.withholds_cut_calls:
+            return []
+        lost = await self._memory.recall(digests(call.request()))
+        return [lambda request: tell(request, lost)] if lost else []
 
     def _asked(self, call: Call) -> Asked:
         done = self.world.config.server.responses_done

@@ -54,6 +54,7 @@ class Client(Struct, frozen=True):
     repair: Callable[[Failure, Started | None, int], bytes]  # error frames to append; int = frames already sent
     serial: bool  # blocks may not interleave
     keep_alive: bytes
+    parse_to_count: Callable[[bytes, Ledger], Request] | None = None  # where counting takes another body than answering
 
 
 class Upstream(Struct, frozen=True):

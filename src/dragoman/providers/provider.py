@@ -82,6 +82,7 @@ class Provider(Struct, frozen=True):
     window: Callable[[str], int | None] = lambda model: None
     renew: Callable[[], Awaitable[bool]] | None = None  # a new credential, after the old one was refused
     amend: Callable[[Failure], Amend | None] = lambda failure: None
+    withholds_cut_calls: bool = False  # its decoder never opens a call that is not whole
     mend: bool = False  # ask for the rest of a cut tool call within the same turn
 
 

@@ -14,4 +14,11 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE UNIQUE INDEX client_keys_by_name ON client_keys (name) WHERE revoked_at IS NULL;
     """,
+    """
+    CREATE TABLE cut_calls (
+        digest     BLOB PRIMARY KEY,
+        lost       BLOB NOT NULL,
+        expires_at INTEGER NOT NULL
+    );
+    """,
 )

@@ -2,10 +2,11 @@
 
 from dragoman.framing.sse import SseFramer
 from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
+from dragoman.protocols.messages.build import build
 from dragoman.protocols.messages.decode import Decoder, decode_whole
 from dragoman.protocols.messages.encode import Encoder, encode_whole
 from dragoman.protocols.messages.errors import read, render, repair
-from dragoman.protocols.messages.request import build, parse
+from dragoman.protocols.messages.parse import parse, parse_to_count
 from dragoman.protocols.messages.wire import NAME
 
 PROTOCOL = Protocol(
@@ -18,6 +19,7 @@ PROTOCOL = Protocol(
         repair=repair,
         serial=True,
         keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
+        parse_to_count=parse_to_count,
     ),
     upstream=Upstream(
         path="/messages",

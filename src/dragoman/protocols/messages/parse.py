@@ -1,5 +1,7 @@
 """The body of a Messages request comes in; a hub request goes out, with every unread field in some `ext`."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from dragoman.framing.fields import BadField, Fields
@@ -32,9 +34,18 @@ _NAMES = {
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
+    return _parse(body, _max_tokens)
+
+
+def parse_to_count(body: bytes, ledger: Ledger) -> Request:
+    """The same for count_tokens, whose bodies have no cap."""
+    return _parse(body, lambda top: top.integer("max_tokens"))
+
+
+def _parse(body: bytes, cap: Callable[[Fields], int | None]) -> Request:
     raw = _decode(body)
     try:
-        return _request(Fields(raw), raw)
+        return _request(Fields(raw), raw, cap)
     except BadField as bad:
         raise Refused(Failure(Kind.BAD_REQUEST, bad.message, at=bad.at)) from bad
 
@@ -53,10 +64,10 @@ def _decode(body: bytes) -> dict[str, Json]:
         raise refuse("", "the body nests too deeply") from error
 
 
-def _request(top: Fields, raw: dict[str, Json]) -> Request:
+def _request(top: Fields, raw: dict[str, Json], cap: Callable[[Fields], int | None]) -> Request:
     _refuse_server_state(top)
     model = top.need_text("model")
-    max_tokens = _max_tokens(top)
+    max_tokens = cap(top)
     turns = _turns(top)
     tools = parse_tools(top)
     choice, parallel = parse_choice(top, tools)

@@ -1,0 +1,129 @@
+"""A reply that ended in a cut tool call comes in; the events that complete it go out, or an honest short end.
+
+The upstream is asked once for the rest of the arguments. What comes back is used only if the whole parses and satisfies
+the tool's schema; otherwise the reply ends as `length`, and the next request of the conversation is told what was lost.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.accounts.memory import Memory
+from dragoman.flow.line import Source
+from dragoman.flow.prepare import Prepared
+from dragoman.flow.splice import satisfies, splice
+from dragoman.hub.events import CallBlock, Closed, CutCall, Delta, Ended, Event, Opened, Stop, TextBlock, Used
+from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import Target
+from dragoman.hub.reply import Reply, collect
+from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
+from dragoman.hub.usage import Usage
+from dragoman.net.client import Lost, TimedOut, TooLarge
+from dragoman.passes.truncation_notice import digests, shortened
+from dragoman.stages.hold_cut import HoldCut
+
+log = logging.getLogger(__name__)
+
+MEND_TIMEOUT_S = 60.0
+MAX_MEND_BYTES = 4 * 1024 * 1024
+
+
+class Mender:
+    """Mends cut calls, and remembers those that it could not."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    async def events(self, asked: Request, prepared: Prepared, hold: HoldCut, usage: Usage | None) -> list[Event]:
+        """How the reply goes on after its cut."""
+        assert hold.held is not None
+        calls = hold.held.cut
+        if prepared.provider.mend and len(calls) == 1:
+            mended = await self._mended(prepared, hold, calls[0], usage)
+            if mended:
+                return mended
+        await self._memory.remember(digests(asked)[0], tuple(shortened(call.name, call.arguments) for call in calls))
+        return [Ended(Stop.LENGTH)]
+
+    async def _mended(self, prepared: Prepared, hold: HoldCut, call: CutCall, usage: Usage | None) -> list[Event]:
+        try:
+            async with asyncio.timeout(MEND_TIMEOUT_S):
+                reply = await _rest(prepared, hold.said, call)
+        except (TimeoutError, Lost, TimedOut, TooLarge) as problem:
+            log.info("the rest of a cut call to %s was not to be had: %r", call.name, problem)
+            return []
+        arguments = _whole(reply, call, _schema(prepared.request, call.name))
+        if arguments is None:
+            return []
+        block = hold.next_block
+        end: list[Event] = [
+            Opened(block, CallBlock(call.id, call.name)),
+            Delta(block, arguments),
+            Closed(block),
+            Ended(Stop.TOOL),
+        ]
+        total = _sum(usage, reply.usage)
+        return end if total is None else [*end[:-1], Used(total), end[-1]]
+
+
+async def _rest(prepared: Prepared, said: str, call: CutCall) -> Reply:
+    assert prepared.request is not None
+    provider = prepared.provider
+    request = _follow_up(prepared.request, said, call)
+    target = Target(prepared.route.model, provider.issuer, options=prepared.options)
+    body = prepared.upstream.build(request, target, Ledger())
+    out = msgspec.structs.replace(prepared.out, body=body)
+    answer = await provider.send(out, provider.dial, head_timeout_s=MEND_TIMEOUT_S)
+    try:
+        raw = await answer.read(MAX_MEND_BYTES, MEND_TIMEOUT_S)
+    finally:
+        answer.close()
+    if answer.status != 200:
+        return collect([])
+    source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
+    return collect(source.feed(raw) + source.finish())
+
+
+def _follow_up(request: Request, said: str, call: CutCall) -> Request:
+    """The same conversation, the cut reply as text, and the plea for its rest."""
+    spoken = f"{said}\n\n" if said else ""
+    cut = Text(f"{spoken}Arguments of my call to the tool {call.name}, as JSON:\n{call.arguments}")
+    plea = Text(
+        f"Your reply was cut off inside the arguments of the call to {call.name}. Reply with only the remaining "
+        "characters of that JSON, from exactly where it stops, without repeating anything and without explanation."
+    )
+    turns = (*request.turns, Turn(Role.ASSISTANT, (cut,)), Turn(Role.USER, (plea,)))
+    return replace(request, turns=turns)
+
+
+def _whole(reply: Reply, call: CutCall, schema: Json) -> str | None:
+    for piece in reply.pieces:
+        same_tool = isinstance(piece.what, CallBlock) and piece.what.name == call.name
+        if same_tool and satisfies(piece.text, schema):
+            return piece.text
+    text = "".join(piece.text for piece in reply.pieces if isinstance(piece.what, TextBlock))
+    return splice(call.arguments, text, schema) if text else None
+
+
+def _schema(request: Request | None, name: str) -> Json:
+    tools = request.tools if request is not None else ()
+    return next((tool.parameters for tool in tools if isinstance(tool, Function) and tool.name == name), None)
+
+
+def _sum(first: Usage | None, second: Usage | None) -> Usage | None:
+    """Both requests were paid for."""
+    if first is None or second is None:
+        return first or second
+    paid = [usage.credits for usage in (first, second) if usage.credits is not None]
+    return replace(
+        first,
+        input=first.input + second.input,
+        output=first.output + second.output,
+        cache_read=first.cache_read + second.cache_read,
+        cache_write=first.cache_write + second.cache_write,
+        reasoning=first.reasoning + second.reasoning,
+        context=None if first.context is None else first.context + (second.context or 0),
+        credits=sum(paid) if paid else None,
+    )

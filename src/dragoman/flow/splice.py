@@ -1,0 +1,46 @@
+"""The beginning of a tool call's arguments and what the model sent as their rest come in; whole arguments go out."""
+
+import re
+
+import jsonschema_rs
+import msgspec
+
+from dragoman.hub.request import Json
+
+FENCE = re.compile(r"\A\s*```[a-zA-Z]*\n?(.*?)\n?```\s*\Z", re.DOTALL)
+MAX_OVERLAP = 400
+
+
+def splice(begun: str, rest: str, schema: Json) -> str | None:
+    """The first reading of `rest` that completes the arguments and satisfies the tool's schema."""
+    fenced = FENCE.match(rest)
+    texts = [rest, rest.strip()]
+    if fenced:
+        texts.insert(0, fenced.group(1))
+    for text in dict.fromkeys(texts):
+        for whole in (begun + text, begun + text[_overlap(begun, text) :], text):
+            if satisfies(whole, schema):
+                return whole
+    return None
+
+
+def satisfies(arguments: str, schema: Json) -> bool:
+    """Whether these are the whole arguments of a call: an object that the tool's schema accepts."""
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return False
+    if not isinstance(value, dict):
+        return False
+    if not isinstance(schema, dict):
+        return True
+    try:
+        return bool(jsonschema_rs.is_valid(schema, value))
+    except ValueError:  # the schema itself is wrong: nothing to hold the value against
+        return True
+
+
+def _overlap(begun: str, text: str) -> int:
+    """How many characters the model repeated before it went on."""
+    longest = min(len(begun), len(text), MAX_OVERLAP)
+    return next((size for size in range(longest, 0, -1) if begun.endswith(text[:size])), 0)

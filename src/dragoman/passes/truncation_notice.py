@@ -1,0 +1,69 @@
+"""A request and what its conversation lost come in; the request that tells the model of it goes out."""
+
+import hashlib
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.hub.request import Refusal, Request, Role, Text, ToolCall, ToolResult, Turn
+
+SHOWN_CHARACTERS = 500
+LOOK_BACK = 6  # turns that may have come since the reply was cut
+
+
+class LostCall(Struct, frozen=True):
+    """A tool call that was cut and could not be mended."""
+
+    tool: str
+    arguments: str  # their beginning, shortened
+
+
+def shortened(tool: str, arguments: str) -> LostCall:
+    return LostCall(tool, arguments[:SHOWN_CHARACTERS])
+
+
+def digests(request: Request) -> tuple[bytes, ...]:
+    """What this conversation was at each of its last turns, newest first: the whole request, then shorter prefixes."""
+    running = hashlib.sha256(request.model.encode())
+    found: list[bytes] = []
+    for turn in request.turns:
+        for word in _words(turn):
+            running.update(word.encode(errors="replace") + b"\0")
+        found.append(running.digest())
+    return tuple(reversed(found[-LOOK_BACK:]))
+
+
+def tell(request: Request, lost: tuple[LostCall, ...]) -> Request:
+    """Adds a note on the lost calls to the last user turn."""
+    if not request.turns or request.turns[-1].role is not Role.USER:
+        return request
+    last = request.turns[-1]
+    told = "\n\n".join(_note(call) for call in lost)
+    turn = replace(last, parts=(*last.parts, Text(told, at=last.at)))
+    return replace(request, turns=(*request.turns[:-1], turn))
+
+
+def _note(call: LostCall) -> str:
+    return (
+        f"Note: your previous reply was cut off while it called the tool {call.tool!r}, so that call was not "
+        f"executed. Its arguments began: {call.arguments}\n"
+        "Call it again if it is still needed, with shorter arguments or in several smaller steps."
+    )
+
+
+def _words(turn: Turn) -> Iterator[str]:
+    """What stays the same when a client sends a turn again: not its cache marks, thoughts or system texts."""
+    if turn.role in (Role.SYSTEM, Role.DEVELOPER):
+        return
+    yield turn.role.value
+    for part in turn.parts:
+        match part:
+            case Text(text=text) | Refusal(text=text):
+                yield text.strip()
+            case ToolCall(id=id, name=name, arguments=arguments):
+                yield from (id, name, arguments)
+            case ToolResult(call_id=call_id):
+                yield call_id
+            case _:
+                yield type(part).__name__

@@ -1,0 +1,37 @@
+"""The next request of a conversation tells the model which call of its last reply was lost."""
+
+from msgspec.structs import replace
+
+from dragoman.hub.request import Cache, Request, Role, Text, Thinking, Turn
+from dragoman.passes.truncation_notice import digests, shortened, tell
+
+USER = Turn(Role.USER, (Text("Write the file."),), "/messages/0")
+ASKED = Request(protocol="messages", model="auto", turns=(Turn(Role.SYSTEM, (Text("Be brief."),)), USER))
+PARTIAL = Turn(Role.ASSISTANT, (Thinking("hm"), Text("I will ")))
+NEXT = replace(ASKED, turns=(*ASKED.turns, PARTIAL, Turn(Role.USER, (Text("Go on."),), "/messages/2")))
+
+
+def test_the_next_request_is_known_as_the_same_conversation() -> None:
+    assert digests(ASKED)[0] in digests(NEXT)
+
+
+def test_cache_marks_and_system_texts_do_not_make_another_conversation() -> None:
+    marked = replace(USER, parts=(Text("Write the file.", cache=Cache("/x")),))
+    moved = replace(NEXT, turns=(Turn(Role.SYSTEM, (Text("Today is Monday."),)), marked, *NEXT.turns[2:]))
+    assert digests(ASKED)[0] in digests(moved)
+
+
+def test_another_conversation_is_another() -> None:
+    other = replace(NEXT, turns=(Turn(Role.USER, (Text("Read the file."),)), *NEXT.turns[2:]))
+    assert digests(ASKED)[0] not in digests(other)
+
+
+def test_the_model_is_told_what_was_lost_at_the_end_of_the_last_user_turn() -> None:
+    told = tell(NEXT, (shortened("write", '{"path": "a' + "b" * 1000),))
+    assert told.turns[:-1] == NEXT.turns[:-1]
+    *kept, note = told.turns[-1].parts
+    assert tuple(kept) == NEXT.turns[-1].parts
+    assert isinstance(note, Text)
+    assert "'write'" in note.text
+    assert '{"path": "a' in note.text
+    assert len(note.text) < 1000
