@@ -1,0 +1,124 @@
+"""`python -m bench`: measures nginx, LiteLLM and dragoman side by side and prints, stores and draws what it found."""
+
+import argparse
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from bench.cases import CASES, CROWD_CASES
+from bench.chart import draw
+from bench.measure import Plan, measure
+from bench.report import as_markdown, as_text
+from bench.results import Machine, Results
+from bench.rig import NotStarted, Rig
+from bench.tools import ROOT, get_litellm, get_program, say, version_of
+from bench.tree import CORES, LOAD_CORES
+
+LATEST = ROOT / "bench" / "results" / "latest.json"
+DOCS = ROOT / "docs"
+COLD_STARTS = 3
+CROWD = 500
+
+
+def main() -> int:
+    options = read_options()
+    if len(CORES) < 2:
+        say("Only one core here: gateway and load share it, so read the ratios with care.")
+    os.sched_setaffinity(0, LOAD_CORES)
+    found = [name for name in ("nginx", "wrk") if get_program(name)]
+    names = [name for name in ("nginx", "dragoman") if name == "dragoman" or name in found]
+    if not options.without_litellm and get_litellm():
+        names.append("litellm")
+    results = Results(describe([*names, *(["wrk"] if "wrk" in found else [])]), options.rounds)
+    for name in ("nginx", "wrk"):
+        if name not in found:
+            results.notes.append(f"{name} was not there, so {ABSENT[name]}.")
+    with Rig() as rig:
+        started = start(rig, names, results)
+        if not started:
+            return 1
+        plan = Plan(started, chosen_loads(options), options.rounds, options.seconds, "wrk" in found)
+        try:
+            measure(rig, plan, results)
+        except KeyboardInterrupt:
+            results.notes.append("the run was interrupted.")
+    print("\n" + as_text(results))
+    keep(results, options.publish)
+    return 0
+
+
+ABSENT = {"nginx": "there is nothing to compare with as a floor", "wrk": "bench/load.py made all the load"}
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--without-litellm", action="store_true", help="neither install nor measure LiteLLM")
+    parser.add_argument("--connections", default="1,32", help="numbers of connections, with commas (1,32)")
+    parser.add_argument("--crowd", action="store_true", help=f"{CROWD} slow streams at once, too")
+    parser.add_argument("--only", default="", help="cases whose name contains this text, such as chat>chat or /paced")
+    parser.add_argument("--rounds", type=int, default=3, choices=range(1, 21), metavar="1..20", help="how often (3)")
+    parser.add_argument("--seconds", type=int, default=2, choices=range(1, 61), metavar="1..60", help="per wrk run (2)")
+    parser.add_argument("--publish", action="store_true", help="write docs/performance.md and docs/performance.svg")
+    return parser.parse_args()
+
+
+def chosen_loads(options: argparse.Namespace) -> tuple:
+    connections = [int(number) for number in options.connections.split(",")]
+    loads = [(case, number) for case in CASES for number in connections]
+    if options.crowd:
+        loads += [(case, CROWD) for case in CROWD_CASES]
+    return tuple(load for load in loads if options.only in load[0].name)
+
+
+def start(rig: Rig, names: list[str], results: Results) -> tuple[str, ...]:
+    """Starts each gateway, the quick ones several times over; one that will not start is left out and said so."""
+    started = []
+    for name in names:
+        say(f"Starting {name} ...")
+        try:
+            times = [rig.cold_start_s(name, turn) for turn in range(COLD_STARTS if name != "litellm" else 0)]
+            running = rig.start(name)
+        except NotStarted as problem:
+            say(f"{name} does not start: {problem}")
+            results.notes.append(f"{name} did not start: {problem}.")
+            continue
+        results.cold_start_s[name] = times or [running.start_s]
+        started.append(name)
+    return tuple(started)
+
+
+def describe(names: list[str]) -> Machine:
+    return Machine(
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        cpu=_cpu_model(),
+        cores=len(CORES),
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        versions={name: version_of(name) for name in names},
+    )
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def keep(results: Results, publish: bool) -> None:
+    LATEST.parent.mkdir(exist_ok=True)
+    LATEST.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+    say(f"\nEvery reading is in {LATEST.relative_to(ROOT)}.")
+    if publish:
+        DOCS.mkdir(exist_ok=True)
+        (DOCS / "performance.md").write_text(as_markdown(results))
+        (DOCS / "performance.svg").write_text(draw(results))
+        say("docs/performance.md and docs/performance.svg are written.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Results come in; a bar chart of CPU per request goes out as SVG."""
+
+from html import escape
+from math import log10
+
+from bench.cases import CASES
+from bench.results import Results
+
+WIDTH = 860
+LEFT = 190
+RIGHT = 110
+BAR = 13
+GAP = 5
+GROUP_GAP = 16
+TOP = 84
+COLOURS = {"nginx": "#8a9199", "dragoman": "#1f6feb", "litellm": "#d1742f"}
+NAMES = {"nginx": "nginx, copying bytes", "dragoman": "dragoman", "litellm": "LiteLLM proxy"}
+
+
+def draw(results: Results) -> str:
+    """One group of bars per case at the highest common load, on a logarithmic scale."""
+    connections = 32 if any(cell.connections == 32 for cell in results.cells) else results.cells[0].connections
+    groups = _groups(results, connections)
+    largest = max((value for _, bars in groups for _, value in bars), default=10.0)
+    decades = max(2, int(log10(largest)) + 1)
+    y = TOP
+    marks = []
+    for title, bars in groups:
+        middle = y + len(bars) * (BAR + GAP) / 2
+        marks.append(f'<text x="{LEFT - 12}" y="{middle + 2:.0f}" text-anchor="end">{escape(title)}</text>')
+        for name, value in bars:
+            marks.append(_bar(name, value, y, decades))
+            y += BAR + GAP
+        y += GROUP_GAP
+    return _page(_grid(decades, y) + _legend(groups) + "\n".join(marks), y + 16, connections)
+
+
+def _groups(results: Results, connections: int) -> list[tuple[str, list[tuple[str, float]]]]:
+    groups = []
+    for case in CASES:
+        found = [
+            ("nginx", results.cpu_us("nginx", case.baseline.name, connections)),
+            ("dragoman", results.cpu_us("dragoman", case.name, connections)),
+            ("litellm", results.cpu_us("litellm", case.name, connections)),
+        ]
+        bars = [(name, value) for name, value in found if value is not None]
+        if bars:
+            groups.append((case.title, bars))
+    return groups
+
+
+def _x(value: float, decades: int) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * max(0.0, log10(max(value, 1.0))) / decades
+
+
+def _bar(name: str, value: float, y: float, decades: int) -> str:
+    end = _x(value, decades)
+    label = f"{value:,.0f} µs" if value < 10_000 else f"{value / 1000:,.0f} ms"
+    return (
+        f'<rect x="{LEFT}" y="{y}" width="{end - LEFT:.1f}" height="{BAR}" rx="2" fill="{COLOURS[name]}"/>'
+        f'<text x="{end + 6:.1f}" y="{y + BAR - 3}" class="value">{label}</text>'
+    )
+
+
+def _grid(decades: int, bottom: float) -> str:
+    lines = []
+    for power in range(decades + 1):
+        x = _x(10.0**power, decades)
+        label = f"{10**power:,} µs" if power < 3 else f"{10 ** (power - 3):,} ms"
+        lines.append(f'<line x1="{x:.1f}" y1="{TOP - 8}" x2="{x:.1f}" y2="{bottom - 8}" class="grid"/>')
+        lines.append(f'<text x="{x:.1f}" y="{bottom + 6}" text-anchor="middle" class="value">{label}</text>')
+    return "\n".join(lines)
+
+
+def _legend(groups: list[tuple[str, list[tuple[str, float]]]]) -> str:
+    present = [name for name in COLOURS if any(name == bar for _, bars in groups for bar, _ in bars)]
+    parts = []
+    for at, name in enumerate(present):
+        x = LEFT + at * 180
+        parts.append(f'<rect x="{x}" y="48" width="12" height="12" rx="2" fill="{COLOURS[name]}"/>')
+        parts.append(f'<text x="{x + 18}" y="58">{escape(NAMES[name])}</text>')
+    return "\n".join(parts)
+
+
+def _page(content: str, height: float, connections: int) -> str:
+    title = f"Gateway CPU per request, {connections} connections (logarithmic; less is better)"
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:.0f}"
+ viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{title}">
+<style>
+text {{ font: 12px system-ui, sans-serif; fill: #24292f; }}
+.title {{ font-size: 15px; font-weight: 600; }}
+.value {{ font-size: 11px; fill: #57606a; }}
+.grid {{ stroke: #d8dee4; stroke-width: 1; }}
+</style>
+<rect width="100%" height="100%" fill="#ffffff"/>
+<text x="16" y="28" class="title">{title}</text>
+{content}
+</svg>
+"""

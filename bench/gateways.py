@@ -1,0 +1,139 @@
+"""The gateways side by side: an upstream's port comes in, the command and configuration of each of them go out."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cases import CASES, CROWD_CASES, UPSTREAMS, Case
+from bench.tools import LITELLM
+
+KEY = "sk-fake-client-key-for-the-benchmark-only"
+UPSTREAM_KEY = "sk-fake-upstream"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a gateway is to listen, whom it asks, and where it may keep files."""
+
+    port: int
+    upstream: int
+    directory: Path
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """How one gateway is started, and what it can be asked."""
+
+    name: str
+    health: str
+    prepare: Callable[[Site], list[str]]
+    takes: Callable[[Case], bool]
+    patience_s: float = 20.0
+
+    def environ(self, site: Site) -> dict[str, str]:
+        """As it is here, less what could send a gateway anywhere but to the fake upstream."""
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
+        own = {
+            "HOME": str(site.directory),
+            "XDG_DATA_HOME": str(site.directory),
+            "DRAGOMAN_API_KEY": KEY,
+            "LITELLM_MASTER_KEY": KEY,
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the list it ships, not a download
+            "LITELLM_LOG": "ERROR",
+        }
+        return kept | own
+
+
+NGINX = """
+{user}
+worker_processes 1;
+daemon off;
+pid {directory}/nginx.pid;
+error_log {directory}/error.log error;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    keepalive_requests 1000000;
+    upstream fake {{ server 127.0.0.1:{upstream}; keepalive 1024; keepalive_requests 1000000; }}
+    server {{
+        listen 127.0.0.1:{port} backlog=2048;
+        location = /health {{ return 200 "ok"; }}
+        location / {{
+            proxy_pass http://fake;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_buffering off;
+        }}
+    }}
+}}
+"""
+
+
+def _prepare_nginx(site: Site) -> list[str]:
+    config = site.directory / "nginx.conf"
+    user = "user root;" if os.geteuid() == 0 else ""
+    config.write_text(NGINX.format(user=user, directory=site.directory, upstream=site.upstream, port=site.port))
+    nginx = shutil.which("nginx") or "/usr/sbin/nginx"
+    return [nginx, "-e", str(site.directory / "start.log"), "-p", str(site.directory), "-c", str(config)]
+
+
+def _prepare_dragoman(site: Site) -> list[str]:
+    config = site.directory / "dragoman.toml"
+    kinds = {"chat": "openai-compatible", "responses": "openai-compatible", "messages": "anthropic"}
+    stanzas = []
+    for protocol in UPSTREAMS:
+        lines = [f"[providers.{protocol}]", f'kind = "{kinds[protocol]}"', f'api_key = "{UPSTREAM_KEY}"']
+        lines.append(f'endpoint = "http://127.0.0.1:{site.upstream}/v1"')
+        if kinds[protocol] == "openai-compatible":
+            lines.append(f'protocol = "{protocol}"')
+        stanzas.append("\n".join(lines))
+    stanzas.append(f'[store]\nurl = "sqlite:///{site.directory}/dragoman.db"')
+    config.write_text("\n\n".join(stanzas) + "\n")
+    return [sys.executable, "-m", "dragoman", "serve", "--config", str(config), "--port", str(site.port)]
+
+
+def _prepare_litellm(site: Site) -> list[str]:
+    config = site.directory / "litellm.yaml"
+    maker = {"chat": "openai", "messages": "anthropic"}
+    base = {"chat": "/v1", "messages": ""}
+    lines = ["model_list:"]
+    for case in dict.fromkeys(case.baseline for case in (*CASES, *CROWD_CASES)):
+        upstream = case.upstream
+        lines += [
+            f"  - model_name: {case.model}",
+            "    litellm_params:",
+            f"      model: {maker[upstream]}/bench-{case.mode}",
+            f"      api_base: http://127.0.0.1:{site.upstream}{base[upstream]}",
+            f"      api_key: {UPSTREAM_KEY}",
+        ]
+    # Without this, LiteLLM asks an OpenAI upstream over the Responses protocol on behalf of a Messages client.
+    lines += ["litellm_settings:", "  use_chat_completions_url_for_anthropic_messages: true"]
+    config.write_text("\n".join(lines) + "\n")
+    place = ["--host", "127.0.0.1", "--port", str(site.port), "--num_workers", "1", "--telemetry", "False"]
+    return [str(LITELLM), "--config", str(config), *place]
+
+
+GATEWAYS = {
+    gateway.name: gateway
+    for gateway in (
+        Gateway("nginx", "/health", _prepare_nginx, lambda case: not case.translated),
+        Gateway("dragoman", "/health", _prepare_dragoman, lambda case: True),
+        Gateway("litellm", "/health/liveliness", _prepare_litellm, lambda case: case.client != "responses", 120.0),
+    )
+}
+
+
+def headers(protocol: str) -> dict[str, str]:
+    """What a client of the protocol sends beside its body."""
+    plain = {"content-type": "application/json", "accept": "*/*", "user-agent": "bench"}
+    if protocol == "messages":
+        return plain | {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
+    return plain | {"authorization": f"Bearer {KEY}"}

@@ -1,0 +1,210 @@
+"""Results come in; tables for the terminal and for docs/performance.md go out."""
+
+from collections.abc import Iterable
+from statistics import median
+
+from msgspec import Struct
+
+from bench.cases import CASES, CROWD_CASES, EVENTS, Case
+from bench.results import Results
+
+NONE = "–"
+
+
+class Target(Struct, frozen=True):
+    """A figure we mean to reach (`aim`) and one we must not exceed (`bound`)."""
+
+    title: str
+    unit: str
+    aim: float
+    bound: float
+    found: float | None
+
+    @property
+    def verdict(self) -> str:
+        if self.found is None:
+            return "not measured"
+        if self.found <= self.aim:
+            return "reached"
+        return "within the bound" if self.found <= self.bound else "MISSED"
+
+
+def judge(results: Results) -> list[Target]:
+    """The worst of all measured numbers of connections counts."""
+    ratio = "× nginx's CPU"
+    cold = results.cold_start_s.get("dragoman")
+    memory = results.memory.get("dragoman")
+    return [
+        Target("passthrough, JSON reply", ratio, 8, 12, _worst(results, _chosen(False, "whole"))),
+        Target("passthrough, paced stream", ratio, 3, 4, _worst(results, _chosen(False, "paced"))),
+        Target("translated, paced stream", ratio, 4, 6, _worst(results, _chosen(True, "paced"))),
+        Target(
+            f"memory after {memory.many:,} requests" if memory else "memory",
+            "MB",
+            80,
+            80,
+            memory.after_many if memory else None,
+        ),
+        Target("cold start to a healthy /health", "s", 0.8, 0.8, median(cold) if cold else None),
+    ]
+
+
+def _chosen(translated: bool, mode: str) -> list[Case]:
+    return [case for case in CASES if case.translated == translated and case.mode == mode]
+
+
+def _worst(results: Results, cases: Iterable[Case]) -> float | None:
+    found = [
+        ratio
+        for case in cases
+        for connections in _connections(results)
+        if (ratio := results.ratio(case.name, case.baseline.name, connections)) is not None
+    ]
+    return max(found, default=None)
+
+
+def _connections(results: Results) -> list[int]:
+    return sorted({cell.connections for cell in results.cells})
+
+
+def targets_table(results: Results) -> list[list[str]]:
+    rows = [["figure", "aim", "at most", "measured", ""]]
+    for target in judge(results):
+        found = NONE if target.found is None else f"{target.found:.2f} {target.unit}"
+        rows.append([target.title, f"{target.aim:g}", f"{target.bound:g}", found, target.verdict])
+    return rows
+
+
+def cpu_table(results: Results, connections: int) -> list[list[str]]:
+    """µs of CPU per request, and per event where there are events."""
+    rows = [["case", "nginx µs", "dragoman µs", "µs/event", "× nginx", "LiteLLM µs", "LiteLLM / dragoman"]]
+    for case in (*CASES, *CROWD_CASES):
+        ours = results.cpu_us("dragoman", case.name, connections)
+        copy = results.cpu_us("nginx", case.baseline.name, connections)
+        theirs = results.cell("litellm", case.name, connections)
+        if ours is None and theirs.cpu_us is None and (copy is None or case.translated):
+            continue
+        ratio = results.ratio(case.name, case.baseline.name, connections)
+        rows.append(
+            [
+                case.title,
+                _number(copy),
+                _number(ours),
+                NONE if ours is None or case.mode == "whole" else f"{ours / EVENTS:.1f}",
+                NONE if ratio is None else f"{ratio:.2f}",
+                "fails" if theirs.problem else _number(theirs.cpu_us),
+                NONE if ours is None or theirs.cpu_us is None else f"{theirs.cpu_us / ours:,.0f}",
+            ]
+        )
+    return rows
+
+
+def first_token_table(results: Results) -> list[list[str]]:
+    """ms that each gateway adds before the first text of a stream, p50 / p99."""
+    names = [name for name in ("nginx", "dragoman", "litellm") if any(cell.gateway == name for cell in results.cells)]
+    rows = [["case", "connections", *names]]
+    for case in (*CASES, *CROWD_CASES):
+        for connections in _connections(results):
+            added = [
+                results.added_ms(
+                    name, (case.baseline if name == "nginx" else case).name, case.baseline.name, connections
+                )
+                for name in names
+            ]
+            if any(added):
+                cells = [f"{pair[0]:.2f} / {pair[1]:.2f}" if pair else NONE for pair in added]
+                rows.append([case.title, str(connections), *cells])
+    return rows
+
+
+def footprint_table(results: Results) -> list[list[str]]:
+    rows = [["gateway", "MB at start", "MB after", "requests", "MB at the end", "cold start s"]]
+    for name, memory in results.memory.items():
+        cold = results.cold_start_s.get(name)
+        rows.append(
+            [
+                name,
+                f"{memory.started:.1f}",
+                f"{memory.after_many:.1f}",
+                f"{memory.many:,}",
+                f"{memory.at_end:.1f}",
+                f"{median(cold):.2f}" if cold else NONE,
+            ]
+        )
+    return rows
+
+
+def direct_table(results: Results) -> list[list[str]]:
+    """The load without any gateway: what upstream and generator manage by themselves."""
+    rows = [["case", "connections", "requests/s", "p50 ms", "p99 ms"]]
+    for cell in results.cells:
+        if cell.gateway == "direct" and cell.readings:
+            outcome = cell.readings[0].outcome
+            latencies = [f"{outcome.p50 * 1e3:.2f}", f"{outcome.p99 * 1e3:.2f}"]
+            rows.append([cell.case, str(cell.connections), f"{outcome.rate:,.0f}", *latencies])
+    return rows
+
+
+def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
+    """Every table with its heading, in the order of interest."""
+    cpu = [
+        (f"CPU per request, {connections} connection{'s' * (connections > 1)}", cpu_table(results, connections))
+        for connections in _connections(results)
+    ]
+    return [
+        ("Targets", targets_table(results)),
+        *cpu,
+        ("Time added before the first token of a stream, ms, p50 / p99", first_token_table(results)),
+        ("Memory and start", footprint_table(results)),
+        ("Calibration: upstream and load generator without a gateway", direct_table(results)),
+    ]
+
+
+def as_text(results: Results) -> str:
+    parts = []
+    for title, rows in sections(results):
+        widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+        lines = ["  ".join(_aligned(row, widths)) for row in rows]
+        parts.append("\n".join([title, "-" * len(title), *lines]))
+    return "\n\n".join(parts + [f"Note: {note}" for note in results.notes])
+
+
+def _aligned(row: list[str], widths: list[int]) -> Iterable[str]:
+    for at, (text, width) in enumerate(zip(row, widths, strict=True)):
+        yield text.ljust(width) if at == 0 else text.rjust(width)
+
+
+def as_markdown(results: Results) -> str:
+    machine = results.machine
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    parts = [
+        "# Performance",
+        "`make bench` prints these tables on your machine; `.venv/bin/python -m bench --publish` writes this page.",
+        f"Measured {machine.date} on {machine.cores} cores of {machine.cpu}, {machine.kernel}, "
+        f"Python {machine.python}; {versions}; medians of {results.rounds} rounds.",
+        "![CPU per request](performance.svg)",
+    ]
+    for title, rows in sections(results):
+        bar = ["---", *["---:"] * (len(rows[0]) - 1)]
+        lines = ["| " + " | ".join(row) + " |" for row in (rows[0], bar, *rows[1:])]
+        parts += [f"## {title}", "\n".join(lines)]
+    return "\n\n".join([*parts, METHOD, *(f"Note: {note}" for note in results.notes)]) + "\n"
+
+
+METHOD = """## Method
+
+One run, one machine, one fake upstream whose answers are rendered beforehand. The gateways have one core, upstream
+and load generator share another. CPU per request is user and system time of a gateway's process tree, from `/proc`,
+over the number of answered requests: on a busy machine it stays put where latencies do not. nginx copies bytes
+(keep-alive both ways, buffering off) and is the floor; for a translated case its column is the same upstream
+stream, copied. "× nginx" is the median of the ratios within each round. JSON replies and bursts are loaded with
+wrk; paced streams, and gateways so slow that the generator's speed does not matter, with a fixed number of requests
+by `bench/load.py`, which also notes first tokens: when the first piece of text reached the client, since a gateway
+may rightly hold the head of a stream back until then. Each gateway is asked first whether it answers rightly; one
+that does not is shown as failing, not as fast."""
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return NONE
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

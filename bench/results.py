@@ -1,0 +1,94 @@
+"""The values that a run leaves behind, and the figures that are drawn from them."""
+
+from statistics import median
+
+from msgspec import Struct, field
+
+from bench.load import Outcome
+
+
+class Reading(Struct, frozen=True):
+    """One gateway, one case, one number of connections, once."""
+
+    outcome: Outcome
+    cpu_us: float  # of the gateway's processes, per request
+    generator: str
+
+
+class Cell(Struct):
+    """All readings of one gateway in one case, in the order of the rounds."""
+
+    gateway: str
+    case: str
+    connections: int
+    readings: list[Reading] = field(default_factory=list)
+    problem: str | None = None
+
+    @property
+    def cpu_us(self) -> float | None:
+        return median(reading.cpu_us for reading in self.readings) if self.readings else None
+
+    @property
+    def first_token_ms(self) -> tuple[float, float] | None:
+        """p50 and p99."""
+        found = [r.outcome for r in self.readings if r.outcome.first_p50 is not None]
+        if not found:
+            return None
+        return median(o.first_p50 or 0.0 for o in found) * 1e3, median(o.first_p99 or 0.0 for o in found) * 1e3
+
+
+class Memory(Struct, frozen=True):
+    """The resident set of a gateway's processes, in MB."""
+
+    started: float
+    after_many: float
+    many: int  # requests
+    at_end: float
+
+
+class Machine(Struct, frozen=True):
+    """What the figures were measured on."""
+
+    date: str
+    cpu: str
+    cores: int
+    kernel: str
+    python: str
+    versions: dict[str, str]
+
+
+class Results(Struct):
+    """A whole run."""
+
+    machine: Machine
+    rounds: int
+    cells: list[Cell] = field(default_factory=list)
+    memory: dict[str, Memory] = field(default_factory=dict)
+    cold_start_s: dict[str, list[float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def cell(self, gateway: str, case: str, connections: int) -> Cell:
+        """The cell, made when it is first asked for."""
+        for cell in self.cells:
+            if (cell.gateway, cell.case, cell.connections) == (gateway, case, connections):
+                return cell
+        self.cells.append(made := Cell(gateway, case, connections))
+        return made
+
+    def cpu_us(self, gateway: str, case: str, connections: int) -> float | None:
+        return self.cell(gateway, case, connections).cpu_us
+
+    def ratio(self, case: str, baseline: str, connections: int) -> float | None:
+        """dragoman's CPU over nginx's: the median of the ratios within each round, so that drift cancels."""
+        ours = self.cell("dragoman", case, connections).readings
+        theirs = self.cell("nginx", baseline, connections).readings
+        pairs = list(zip(ours, theirs, strict=False))
+        return median(a.cpu_us / b.cpu_us for a, b in pairs) if pairs else None
+
+    def added_ms(self, gateway: str, case: str, baseline: str, connections: int) -> tuple[float, float] | None:
+        """First token through the gateway less first token without it, p50 and p99."""
+        through = self.cell(gateway, case, connections).first_token_ms
+        direct = self.cell("direct", baseline, connections).first_token_ms
+        if through is None or direct is None:
+            return None
+        return through[0] - direct[0], through[1] - direct[1]

@@ -1,0 +1,89 @@
+"""What the benchmark needs: missing programs are installed where that is possible, else their absence is said."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv-bench"
+LITELLM = VENV / "bin" / "litellm"
+LITELLM_VERSION = "1.106.2"
+APT_S = 300
+PIP_S = 1200
+PACKAGES = {"nginx": "nginx-light", "wrk": "wrk"}
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def has_program(name: str) -> bool:
+    """Looks where daemons live too, which an ordinary user's PATH may lack."""
+    return shutil.which(name) is not None or shutil.which(name, path="/usr/sbin:/usr/local/sbin") is not None
+
+
+def get_program(name: str) -> bool:
+    """Whether the program is there in the end."""
+    if has_program(name):
+        return True
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        say(f"{name} is not installed, and only root on a system with apt-get can install it from here.")
+        return False
+    say(f"Installing {PACKAGES[name]} with apt-get ...")
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}  # installed, not started
+    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", PACKAGES[name]]):
+        done = subprocess.run(["apt-get", *command], env=environ, capture_output=True, timeout=APT_S, check=False)
+        if done.returncode != 0:
+            say(f"apt-get {command[0]} failed: {done.stderr.decode(errors='replace').strip()[-300:]}")
+    return has_program(name)
+
+
+def get_litellm() -> bool:
+    """LiteLLM's proxy in an environment of its own; the dependencies would not agree with ours."""
+    stamp = VENV / f".litellm-{LITELLM_VERSION}"
+    if stamp.exists() and LITELLM.exists():
+        return True
+    say(f"Installing LiteLLM {LITELLM_VERSION} into {VENV.name} (once; several minutes, about 750 MB) ...")
+    make = [sys.executable, "-m", "venv", str(VENV)]
+    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off"]
+    for step in (make, [*pip, f"litellm[proxy]=={LITELLM_VERSION}"]):
+        if not _watched(step):
+            say("LiteLLM could not be installed; its columns are left out.")
+            return False
+    (VENV / ".gitignore").write_text("*\n")
+    stamp.touch()
+    return True
+
+
+def _watched(command: list[str]) -> bool:
+    """Runs a long installation and shows a dot for every few lines that it prints."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        assert running.stdout is not None
+        tail: list[str] = []
+        for number, line in enumerate(running.stdout):
+            tail = [*tail[-4:], line]
+            if number % 10 == 0:
+                print(".", end="", flush=True)
+        print(flush=True)
+        code = running.wait(PIP_S)
+    if code != 0:
+        say("".join(tail).strip())
+    return code == 0
+
+
+def version_of(name: str) -> str:
+    """As the program itself reports it."""
+    match name:
+        case "litellm":
+            return LITELLM_VERSION
+        case "dragoman":
+            from dragoman import __version__
+
+            return __version__
+        case _:
+            path = shutil.which(name) or f"/usr/sbin/{name}"
+            done = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=10, check=False)
+            words = (done.stderr + done.stdout).split("\n")[0].replace("/", " ").split()
+            return next((word for word in words if word[0].isdigit()), "unknown")

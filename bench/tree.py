@@ -1,0 +1,102 @@
+"""Processes of the benchmark: commands come in, pinned children go out, with the CPU time and memory of their trees."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+STOP_S = 3.0
+CORES = sorted(os.sched_getaffinity(0))
+GATEWAY_CORES = {CORES[0]}
+LOAD_CORES = {CORES[1] if len(CORES) > 1 else CORES[0]}
+
+
+class Child:
+    """A started command with a process group of its own; leaving the context ends all of it."""
+
+    def __init__(self, command: list[str], cores: set[int], log: Path, environ: dict[str, str]) -> None:
+        self.log = log
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores)  # children inherit it, and so do all their threads
+        try:
+            with log.open("wb") as out:
+                self._child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environ, start_new_session=True
+                )
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(STOP_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+    @property
+    def ended(self) -> bool:
+        return self._child.poll() is not None
+
+    def cpu_s(self) -> float:
+        return sum(map(_cpu_s, self._tree()))
+
+    def rss_mb(self) -> float:
+        """What the whole tree holds; memory shared between its processes counts once in each."""
+        return sum(map(_rss_bytes, self._tree())) / 1e6
+
+    def last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1][:300] if lines else "it said nothing"
+
+    def _tree(self) -> list[int]:
+        parents = dict(_parents())
+        tree = [self._child.pid]
+        for pid in tree:
+            tree += [child for child, parent in parents.items() if parent == pid]
+        return tree
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(entry), int(_stat(int(entry))[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields after the command's name, which may itself contain spaces and brackets."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system time. The scheduler's nanoseconds where the kernel shows them, else clock ticks.
+
+    Ticks alone know of threads that have ended, hence the larger of the two.
+    """
+    precise = 0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                precise += int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0])
+    try:
+        user, system, user_of_ended, system_of_ended = _stat(pid)[11:15]
+    except OSError:
+        return precise / 1e9
+    ticks = int(user) + int(system) + int(user_of_ended) + int(system_of_ended)
+    return max(precise / 1e9, ticks * TICK_S)
+
+
+def _rss_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
+    except OSError:
+        return 0
