@@ -10,8 +10,8 @@ from openai import OpenAI
 from openai.types.responses import Response
 
 from dragoman.framing.sse import SseFramer
-from dragoman.hub.events import Delta, Event
-from dragoman.hub.loss import Ledger
+from dragoman.hub.events import Closed, Delta, Ended, Event, Opened, Started, Stop, TextBlock
+from dragoman.hub.loss import How, Ledger
 from dragoman.hub.ports import Asked, Issuer
 from dragoman.hub.request import Request
 from dragoman.protocols.responses import PROTOCOL
@@ -104,3 +104,23 @@ def judged(stream: bytes) -> Response:
     """The reply as the SDK's own accumulator ends with it."""
     with client_over(stream).responses.stream(model="gpt-x", input="hi") as accumulating:
         return accumulating.get_final_response()
+
+
+STARTED = Started("msg_upstream", "claude-x")
+
+
+HELLO: list[Event] = [STARTED, Opened(0, TextBlock()), Delta(0, "Hel"), Delta(0, "lo"), Closed(0), Ended(Stop.END)]
+
+
+def types(stream: bytes) -> list[object]:
+    return [payload["type"] for payload in payloads(stream)]
+
+
+def terminal(stream: bytes) -> dict[str, object]:
+    response = payloads(stream)[-1]["response"]
+    assert isinstance(response, dict)
+    return response
+
+
+def losses(ledger: Ledger) -> list[tuple[str, How]]:
+    return [(loss.path, loss.how) for loss in ledger]

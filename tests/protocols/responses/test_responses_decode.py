@@ -214,6 +214,11 @@ def test_quota_told_inside_a_successful_answer_is_quota():
     assert failure_of(fixture("quota_in_stream.sse")).failure.kind is Kind.QUOTA
 
 
+def test_a_status_beside_the_error_is_heard():
+    error = event_bytes("error", status_code=429, error={"type": "something_new", "message": "no more today"})
+    assert failure_of(CREATED + error).failure.kind is Kind.RATE_LIMITED
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [

@@ -13,7 +13,7 @@ from dragoman.protocols.responses.tools import ToolWriter
 from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, VENDOR
 
 _MIN_OUTPUT = 16
-_MAX_USER = 64
+_MAX_IDENTIFIER = 128
 _ABSENT_HERE = ("top_k", "frequency_penalty", "presence_penalty", "seed", "stop")
 _BUDGETS = ((1024, "low"), (8192, "medium"), (24576, "high"))  # up to so many tokens of thought
 _SHOWN = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messages' word -> ours
@@ -179,12 +179,13 @@ class _Body:
             self._ledger.approximated(request.pointer("service_tier"), "the vendors' tiers differ")
         if request.user is None:
             return
-        if self._from_messages and len(request.user) > _MAX_USER:
-            self._ledger.dropped(request.pointer("user"), f"responses takes at most {_MAX_USER} characters")
-            return
-        if self._from_messages:
-            self._ledger.approximated(request.pointer("user"), "sent as the user of OpenAI's kind")
-        wire["user"] = request.user
+        if not self._from_messages:
+            wire["user"] = request.user
+        elif len(request.user) > _MAX_IDENTIFIER:
+            self._ledger.dropped(request.pointer("user"), f"responses takes at most {_MAX_IDENTIFIER} characters")
+        else:
+            self._ledger.approximated(request.pointer("user"), "sent as the safety_identifier")
+            wire.setdefault("safety_identifier", request.user)
 
     def _include(self) -> list[Json]:
         request = self._request

@@ -5,6 +5,7 @@ from itertools import count
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from dragoman.framing.jsontext import mend_surrogates
 from dragoman.framing.sse import Broken, Frame
@@ -161,10 +162,14 @@ class Decoder:
         return [*self._used(response), *self._failed(errors.from_stream(error))]
 
     def _told_trouble(self, data: bytes) -> Events:
-        error = errors.read_error(_trouble.decode(data).error)
+        nested = errors.read_error(_trouble.decode(data).error)
         if not _typed.decode(data).type:  # no event of this protocol: an error body, or nothing that concerns us
-            return self._failed(errors.from_stream(error)) if error else ()
-        self._trouble = error or errors.read_error(Raw(data)) or wire.Error()
+            return self._failed(errors.from_stream(nested)) if nested else ()
+        flat = errors.read_error(Raw(data)) or wire.Error()
+        if nested is None:
+            self._trouble = flat
+        else:  # some servers write the status beside the error
+            self._trouble = replace(nested, status=nested.status or flat.status or flat.status_code)
         return ()
 
     def _settled(self, response: wire.Response) -> list[Event]:

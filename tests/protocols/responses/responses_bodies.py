@@ -1,0 +1,42 @@
+"""Short ways to build a body for a Responses upstream and to ask what it lost."""
+
+import msgspec
+import pytest
+from responses_kit import UPSTREAM
+
+from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.profile import Target
+from dragoman.hub.request import (
+    Request,
+    Role,
+    Text,
+    Turn,
+)
+
+TARGET = Target("gpt-5.5", "openai")
+
+
+HI = Turn(Role.USER, (Text("hi", "/messages/0/content"),), "/messages/0")
+
+
+def built(request: Request, target: Target = TARGET, ledger: Ledger | None = None) -> dict[str, object]:
+    body = UPSTREAM.build(request, target, Ledger() if ledger is None else ledger)
+    return msgspec.json.decode(body, type=dict[str, object])
+
+
+def request_of(*turns: Turn, protocol: str = "messages", **fields: object) -> Request:
+    return Request(protocol=protocol, model="asked", turns=turns or (HI,), **fields)  # type: ignore[arg-type]
+
+
+def told(request: Request, target: Target = TARGET) -> list[tuple[str, How]]:
+    ledger = Ledger()
+    built(request, target, ledger)
+    return [(loss.path, loss.how) for loss in ledger]
+
+
+def refused_at(request: Request) -> str | None:
+    with pytest.raises(Refused) as caught:
+        built(request)
+    assert caught.value.failure.kind is Kind.BAD_REQUEST
+    return caught.value.failure.at

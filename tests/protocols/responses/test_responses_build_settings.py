@@ -1,0 +1,156 @@
+"""Settings of a hub request in, those of a Responses body out."""
+
+import pytest
+from responses_bodies import built, refused_at, request_of, told
+
+from dragoman.hub.loss import How
+from dragoman.hub.profile import Profile, Target
+from dragoman.hub.request import (
+    Format,
+    Reasoning,
+    Shape,
+    Switch,
+)
+
+
+def test_what_responses_cannot_say_is_dropped_and_told():
+    request = request_of(
+        protocol="chat",
+        top_k=5,
+        frequency_penalty=0.1,
+        presence_penalty=0.2,
+        seed=1,
+        stop=("x",),
+        where={"stop": "/stop_sequences"},
+    )
+    assert told(request) == [
+        ("/top_k", How.DROPPED),
+        ("/frequency_penalty", How.DROPPED),
+        ("/presence_penalty", How.DROPPED),
+        ("/seed", How.DROPPED),
+        ("/stop_sequences", How.DROPPED),
+    ]
+
+
+def test_several_answers_are_refused_and_one_is_fine():
+    assert refused_at(request_of(protocol="chat", n=2)) == "/n"
+    assert told(request_of(protocol="chat", n=1)) == []
+
+
+def test_a_model_that_takes_no_sampling_gets_none():
+    request = request_of(temperature=0.5, top_p=0.9)
+    assert built(request)["temperature"] == 0.5
+    fixed = Target("o9", "openai", Profile(sampling=False))
+    assert "temperature" not in built(request, fixed)
+    assert told(request, fixed) == [("/temperature", How.DROPPED), ("/top_p", How.DROPPED)]
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(1, 16), (16, 16), (500, 500)])
+def test_the_smallest_cap_is_sixteen(asked: int, sent: int):
+    request = request_of(max_tokens=asked)
+    assert built(request)["max_output_tokens"] == sent
+    assert told(request) == ([("/max_tokens", How.APPROXIMATED)] if asked != sent else [])
+
+
+def test_no_tokens_at_all_warm_the_cache():
+    body = built(request_of(max_tokens=0))
+    assert body["prompt_cache_options"] == {"prewarm": True}
+    assert "max_output_tokens" not in body
+
+
+@pytest.mark.parametrize(
+    ("budget", "effort"), [(1024, "low"), (1025, "medium"), (8192, "medium"), (24576, "high"), (31999, "xhigh")]
+)
+def test_a_budget_of_thought_becomes_an_effort(budget: int, effort: str):
+    reasoning = Reasoning("/thinking", budget=budget, budget_at="/thinking/budget_tokens")
+    request = request_of(reasoning=reasoning)
+    assert built(request)["reasoning"] == {"effort": effort}
+    assert told(request) == [("/thinking/budget_tokens", How.APPROXIMATED)]
+
+
+def test_thinking_switched_off_is_no_effort_where_the_model_allows_it():
+    reasoning = Reasoning("/thinking", switch=Switch.DISABLED, switch_at="/thinking/type")
+    assert built(request_of(reasoning=reasoning))["reasoning"] == {"effort": "none"}
+    stubborn = Target("gpt-6-astra", "openai", Profile(efforts=("low", "medium", "high")))
+    assert "reasoning" not in built(request_of(reasoning=reasoning), stubborn)
+    assert told(request_of(reasoning=reasoning), stubborn) == [("/thinking/type", How.DROPPED)]
+
+
+@pytest.mark.parametrize(
+    ("effort", "efforts", "sent"),
+    [
+        ("max", ("low", "high"), "high"),
+        ("minimal", ("low", "high"), "low"),
+        ("medium", ("low", "high"), "low"),
+        ("high", ("low", "high"), "high"),
+    ],
+)
+def test_an_effort_that_the_model_lacks_becomes_its_neighbour(effort: str, efforts: tuple[str, ...], sent: str):
+    request = request_of(protocol="chat", reasoning=Reasoning("/reasoning_effort", effort))
+    target = Target("m", "openai", Profile(efforts=efforts))
+    assert built(request, target)["reasoning"] == {"effort": sent}
+    assert told(request, target) == ([("/reasoning_effort", How.APPROXIMATED)] if effort != sent else [])
+
+
+def test_a_model_without_efforts_gets_none():
+    request = request_of(protocol="chat", reasoning=Reasoning("/reasoning_effort", "high"))
+    assert told(request, Target("gpt-4o", "openai", Profile(efforts=()))) == [("/reasoning_effort", How.DROPPED)]
+
+
+def test_a_wish_to_see_thoughts_becomes_a_summary():
+    reasoning = Reasoning("/output_config/effort", "high", show="summarized", show_at="/thinking/display")
+    request = request_of(reasoning=reasoning)
+    assert built(request)["reasoning"] == {"effort": "high", "summary": "auto"}
+    assert ("/thinking/display", How.APPROXIMATED) in told(request)
+
+
+def test_a_schema_is_flat_and_gets_a_name_where_it_has_none():
+    schema = {"type": "object"}
+    named = Format(Shape.SCHEMA, "/response_format", "answer", schema=schema, strict=True)
+    assert built(request_of(format=named))["text"] == {
+        "format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
+    }
+    nameless = request_of(format=Format(Shape.SCHEMA, "/output_config/format", schema=schema))
+    assert built(nameless)["text"]["format"]["name"] == "response"  # type: ignore[index]
+    assert told(nameless) == [("/output_config/format", How.INVENTED)]
+    assert built(request_of(format=Format(Shape.JSON, "/f")))["text"] == {"format": {"type": "json_object"}}
+
+
+def test_logprobs_are_asked_for_by_inclusion():
+    body = built(request_of(protocol="chat", logprobs=True, top_logprobs=3))
+    assert body["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    assert body["top_logprobs"] == 3
+
+
+def test_identity_and_tier_are_carried():
+    request = request_of(
+        protocol="chat",
+        user="u",
+        safety_identifier="s",
+        cache_key="k",
+        metadata={"a": "b"},
+        service_tier="flex",
+        verbosity="low",
+        stream=True,
+    )
+    body = built(request)
+    assert (body["user"], body["safety_identifier"], body["prompt_cache_key"]) == ("u", "s", "k")
+    assert (body["metadata"], body["service_tier"], body["text"]) == ({"a": "b"}, "flex", {"verbosity": "low"})
+    assert body["stream"] is True
+    assert told(request) == []
+
+
+def test_a_user_id_too_long_for_openai_is_dropped_and_told():
+    request = request_of(user="x" * 129, where={"user": "/metadata/user_id"})
+    assert "safety_identifier" not in built(request)
+    assert told(request) == [("/metadata/user_id", How.DROPPED)]
+
+
+def test_the_user_of_a_messages_client_becomes_the_safety_identifier():
+    request = request_of(user="u-1", where={"user": "/metadata/user_id"})
+    assert built(request)["safety_identifier"] == "u-1"
+    assert told(request) == [("/metadata/user_id", How.APPROXIMATED)]
+
+
+def test_fields_of_another_protocol_are_told():
+    assert told(request_of(ext={"container": "c"})) == [("/container", How.DROPPED)]

@@ -1,0 +1,141 @@
+"""How a Responses stream ends: every stop, every failure, whole bodies and repairs."""
+
+import msgspec
+import pytest
+from responses_kit import CLIENT, HELLO, STARTED, asked, encoded, losses, payloads, terminal, types
+
+from dragoman.hub.events import (
+    CallBlock,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    Opened,
+    RefusalBlock,
+    Started,
+    Stop,
+)
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import How, Ledger
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [
+        (Stop.LENGTH, "max_output_tokens"),
+        (Stop.CONTEXT_FULL, "max_output_tokens"),
+        (Stop.FILTERED, "content_filter"),
+    ],
+)
+def test_a_reply_that_was_cut_is_incomplete_and_so_is_its_last_item(stop: Stop, reason: str):
+    call: list[Event] = [Opened(1, CallBlock("c", "f")), Delta(1, '{"a'), Closed(1)]
+    stream = encoded([*HELLO[:-1], *call, Ended(stop)])
+    response = terminal(stream)
+    assert types(stream)[-1] == "response.incomplete"
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": reason})
+    assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]  # type: ignore[attr-defined]
+    done = [payload["item"] for payload in payloads(stream) if payload["type"] == "response.output_item.done"]
+    assert done == response["output"]
+
+
+@pytest.mark.parametrize("stop", [Stop.END, Stop.STOP_SEQUENCE, Stop.TOOL, Stop.PAUSE])
+def test_every_other_end_is_completed(stop: Stop):
+    assert terminal(encoded([*HELLO[:-1], Ended(stop, sequence="###")]))["status"] == "completed"
+
+
+def test_a_pause_is_told_as_a_loss():
+    ledger = Ledger()
+    encoded([*HELLO[:-1], Ended(Stop.PAUSE)], ledger=ledger)
+    assert losses(ledger) == [("/stop_reason", How.APPROXIMATED)]
+
+
+def test_a_refusal_of_which_only_the_reason_is_told_becomes_a_refusal_text():
+    ledger = Ledger()
+    stream = encoded([STARTED, Ended(Stop.FILTERED, category="cyber", explanation="Not this.")], ledger=ledger)
+    response = terminal(stream)
+    assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "Not this."}]  # type: ignore[index]
+    assert losses(ledger) == [("/stop_details/category", How.DROPPED)]
+
+
+def test_a_refusal_streams_as_refusal():
+    stream = encoded([STARTED, Opened(0, RefusalBlock()), Delta(0, "No."), Closed(0), Ended(Stop.END)])
+    assert types(stream)[4:6] == ["response.refusal.delta", "response.refusal.done"]
+
+
+def test_a_failure_is_an_error_event_and_then_a_failed_response():
+    failure = Failure(Kind.RATE_LIMITED, "Too many requests.", retry_after=12.0)
+    stream = encoded([*HELLO[:3], Failed(failure)])
+    error, failed = payloads(stream)[-2:]
+    assert error["error"] == {
+        "type": "rate_limit_error",
+        "code": "rate_limit_exceeded",
+        "message": "Too many requests. Please try again in 12s.",
+        "param": None,
+    }
+    assert failed["type"] == "response.failed"
+    assert failed["response"]["error"] == {  # type: ignore[index]
+        "code": "rate_limit_exceeded",
+        "message": "Too many requests. Please try again in 12s.",
+    }
+    assert "response.output_item.done" not in types(stream)
+    assert stream.endswith(b"data: [DONE]\n\n")
+
+
+def test_items_finished_before_a_failure_are_announced_and_kept():
+    stream = encoded([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))])
+    assert types(stream)[-3:] == ["response.output_item.done", "error", "response.failed"]
+    assert len(terminal(stream)["output"]) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (Kind.CONTEXT_TOO_LONG, "context_length_exceeded"),
+        (Kind.QUOTA, "insufficient_quota"),
+        (Kind.RATE_LIMITED, "rate_limit_exceeded"),
+        (Kind.OVERLOADED, "server_is_overloaded"),
+        (Kind.TRUNCATED, "server_error"),
+        (Kind.BUG, "server_error"),
+        (Kind.CREDENTIAL, "server_error"),
+    ],
+)
+def test_a_failed_response_has_the_code_that_codex_knows(kind: Kind, code: str):
+    stream = encoded([STARTED, Failed(Failure(kind, "x", code="overloaded_error_of_another_vendor"))])
+    assert terminal(stream)["error"]["code"] == code  # type: ignore[index]
+
+
+def test_a_failure_before_the_start_is_still_a_legal_stream():
+    assert types(encoded([Failed(Failure(Kind.LOST, "gone"))])) == [
+        "response.created",
+        "response.in_progress",
+        "error",
+        "response.failed",
+    ]
+
+
+def test_empty_deltas_are_not_sent():
+    assert encoded([*HELLO[:3], Delta(0, ""), *HELLO[3:]]) == encoded(HELLO)
+
+
+def test_a_whole_body_is_the_response_with_which_the_stream_ends():
+    assert msgspec.json.decode(CLIENT.whole(HELLO, asked(), Ledger())) == terminal(encoded(HELLO))
+
+
+def test_a_whole_body_of_a_failed_reply_is_refused():
+    with pytest.raises(Refused) as refused:
+        CLIENT.whole([STARTED, Failed(Failure(Kind.OVERLOADED, "busy"))], asked(), Ledger())
+    assert refused.value.failure.kind is Kind.OVERLOADED
+
+
+def test_a_broken_passthrough_is_repaired_with_its_own_id_and_the_next_numbers():
+    stream = CLIENT.repair(Failure(Kind.TRUNCATED, "cut"), Started("resp_9", "gpt-x"), 7)
+    error, failed = payloads(stream)
+    assert (error["type"], error["sequence_number"]) == ("error", 7)
+    assert (failed["type"], failed["sequence_number"]) == ("response.failed", 8)
+    assert (failed["response"]["id"], failed["response"]["status"]) == ("resp_9", "failed")  # type: ignore[index]
+
+
+def test_keep_alives_are_comments():
+    assert CLIENT.keep_alive.startswith(b":")
+    assert CLIENT.keep_alive.endswith(b"\n\n")

@@ -1,0 +1,266 @@
+"""Tools and settings of Responses clients in, hub requests out; what is refused, and that nothing vanishes."""
+
+import copy
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from responses_kit import CLIENT, fixture, parsed
+
+from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import (
+    Custom,
+    Format,
+    Function,
+    Grammar,
+    Hosted,
+    Pick,
+    Reasoning,
+    Request,
+    Shape,
+    Text,
+    ToolChoice,
+)
+
+FULL = msgspec.json.decode(fixture("request.json"))
+
+
+def refused(body: object) -> Refused:
+    with pytest.raises(Refused) as caught:
+        parsed(body)
+    assert caught.value.failure.kind is Kind.BAD_REQUEST
+    return caught.value
+
+
+def of(*items: object, **fields: object) -> Request:
+    return parsed({"model": "m", "input": list(items), **fields})
+
+
+def test_tools_of_every_kind_are_read_and_namespaces_opened():
+    tools = parsed(FULL).tools
+    assert [type(tool) for tool in tools] == [Function, Function, Custom, Function, Hosted, Hosted]
+    look, later, patch, wait, search, finder = tools
+    assert isinstance(look, Function)
+    assert isinstance(later, Function)
+    assert isinstance(patch, Custom)
+    assert isinstance(wait, Function)
+    assert isinstance(search, Hosted)
+    assert isinstance(finder, Hosted)
+    assert (look.strict, look.deferred, later.deferred) == (True, False, True)
+    assert patch.grammar == Grammar("lark", 'start: "x"')
+    assert (wait.name, wait.namespace, wait.at) == ("wait", "agents", "/tools/3/tools/0")
+    assert (search.kind, search.allowed_domains, search.location) == (
+        "web_search",
+        ("docs.example",),
+        {"type": "approximate", "country": "DE"},
+    )
+    assert finder.kind == "tool_search"
+
+
+def test_tools_among_the_items_are_offered_with_their_own_pointers():
+    tools = of(
+        {
+            "type": "additional_tools",
+            "role": "developer",
+            "tools": [
+                {
+                    "type": "namespace",
+                    "name": "functions",
+                    "description": "",
+                    "tools": [{"type": "custom", "name": "exec"}],
+                }
+            ],
+        },
+        {"role": "user", "content": "hi"},
+        tools=[{"type": "function", "name": "f", "parameters": None}],
+    ).tools
+    assert [(tool.name, tool.at) for tool in tools if not isinstance(tool, Hosted)] == [
+        ("f", "/tools/0"),
+        ("exec", "/input/0/tools/0/tools/0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type_", "kind"),
+    [
+        ("web_search_preview", "web_search"),
+        ("code_interpreter", "code_execution"),
+        ("mcp", "mcp"),
+        ("image_generation", "image_generation"),
+        ("something_new", "something_new"),
+    ],
+)
+def test_hosted_tools_have_the_hubs_name_or_their_own(type_: str, kind: str):
+    tool = of(tools=[{"type": type_}]).tools[0]
+    assert isinstance(tool, Hosted)
+    assert tool.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("choice", "read"),
+    [
+        ("auto", None),
+        ("none", ToolChoice(Pick.NONE, "/tool_choice")),
+        ("required", ToolChoice(Pick.REQUIRED, "/tool_choice")),
+        ({"type": "function", "name": "f"}, ToolChoice(Pick.NAMED, "/tool_choice", "f")),
+        ({"type": "custom", "name": "c"}, ToolChoice(Pick.NAMED, "/tool_choice", "c", custom=True)),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+            ToolChoice(Pick.AUTO, "/tool_choice", allowed=("f",)),
+        ),
+        ({"type": "web_search_preview"}, ToolChoice(Pick.NAMED, "/tool_choice", hosted="web_search")),
+    ],
+)
+def test_tool_choice_is_read_in_every_form(choice: object, read: ToolChoice | None):
+    assert of(tool_choice=choice).tool_choice == read
+
+
+def test_every_request_level_field_has_its_value_and_its_pointer():
+    request = parsed(FULL)
+    assert request.tool_choice == ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("look", "apply_patch"))
+    assert (request.parallel, request.max_tokens, request.max_tool_calls) == (False, 2000, 5)
+    assert (request.temperature, request.top_p, request.logprobs, request.top_logprobs) == (0.5, 0.9, True, 3)
+    assert request.reasoning == Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
+    assert request.encrypted_reasoning is True
+    assert request.format == Format(
+        Shape.SCHEMA, "/text/format", "answer", "An answer.", FULL["text"]["format"]["schema"], True
+    )
+    assert (request.verbosity, request.metadata, request.user) == ("low", {"team": "blue"}, "u-1")
+    assert (request.safety_identifier, request.cache_key, request.service_tier) == ("s-1", "k-1", "flex")
+    assert request.stream is True
+    assert request.pointer("max_tokens") == "/max_output_tokens"
+    assert request.pointer("cache_key") == "/prompt_cache_key"
+
+
+def test_what_only_this_protocol_knows_is_kept_by_pointer():
+    assert set(parsed(FULL).ext) == {
+        "include/2",
+        "tools/3/description",
+        "tools/4/search_context_size",
+        "input/3/phase",
+        "reasoning/context",
+        "prompt_cache_options/mode",
+        "prompt_cache_options/ttl",
+        "truncation",
+        "client_metadata",
+        "context_management",
+    }
+
+
+def test_encrypted_reasoning_is_wanted_only_where_it_was_asked_for():
+    assert of().encrypted_reasoning is False
+    assert of(include=["reasoning.encrypted_content"]).encrypted_reasoning is True
+
+
+def test_values_that_say_nothing_are_no_loss():
+    request = of(
+        truncation="disabled",
+        background=False,
+        parallel_tool_calls=True,
+        service_tier="auto",
+        store=True,
+        metadata={},
+        top_logprobs=0,
+        tool_choice="auto",
+        text={"format": {"type": "text"}, "verbosity": "medium"},
+        stream_options={"include_obfuscation": True},
+        reasoning={"effort": None, "summary": None, "mode": "standard"},
+        previous_response_id=None,
+        include=[],
+    )
+    assert replace(request, raw={}) == replace(of(), raw={})
+
+
+def test_warming_the_cache_is_asking_for_no_tokens():
+    request = of(prompt_cache_options={"prewarm": True})
+    assert (request.max_tokens, request.pointer("max_tokens")) == (0, "/prompt_cache_options/prewarm")
+
+
+@pytest.mark.parametrize(
+    ("fields", "at"),
+    [
+        ({"previous_response_id": "resp_1"}, "/previous_response_id"),
+        ({"conversation": "conv_1"}, "/conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "/prompt"),
+        ({"background": True}, "/background"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "/input/0"),
+        ({"input": [{"id": "x"}]}, "/input/0"),
+        ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "/input/0"),
+        ({"input": [{"role": "critic", "content": "x"}]}, "/input/0/role"),
+        ({"input": 5}, "/input"),
+        ({"input": None}, "/input"),
+        ({"input": ["x"]}, "/input/0"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "/input/0/content/0"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "/input/0/call_id"),
+        ({"model": None}, "/model"),
+        ({"temperature": "hot"}, "/temperature"),
+        ({"tools": [{"name": "f"}]}, "/tools/0/type"),
+        ({"tool_choice": "sometimes"}, "/tool_choice"),
+        ({"text": {"format": {"type": "poem"}}}, "/text/format/type"),
+        ({"include": [5]}, "/include/0"),
+    ],
+)
+def test_what_cannot_be_had_here_is_refused_and_named(fields: dict[str, object], at: str):
+    assert refused({"model": "m", "input": "hi", **fields}).failure.at == at
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'"x"', b"\xff", b'{"model":', b"[" * 200_000])
+def test_a_body_that_is_no_json_object_is_refused(body: bytes):
+    with pytest.raises(Refused) as caught:
+        CLIENT.parse(body, Ledger())
+    assert caught.value.failure.kind is Kind.BAD_REQUEST
+
+
+def test_half_a_surrogate_pair_in_a_request_is_mended():
+    request = CLIENT.parse(b'{"model":"m","input":"a\\ud83db"}', Ledger())
+    assert request.turns[0].parts == (Text("a\ufffdb", "/input"),)
+
+
+def leaves(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from leaves(inner, (*path, index))
+    elif value is not None:
+        yield path
+
+
+def without(body: object, path: tuple[object, ...]) -> object:
+    body = copy.deepcopy(body)
+    holder = body
+    for step in path[:-1]:
+        holder = holder[step]  # type: ignore[index]
+    del holder[path[-1]]  # type: ignore[attr-defined]
+    return body
+
+
+BOOKKEEPING = {"id", "status", "store"}
+
+
+INFERRED = {  # what is left out here is understood all the same
+    ("input", 1, "type"),
+    ("input", 3, "type"),
+    ("input", 0, "type"),
+    ("input", 0, "content", 0, "prompt_cache_breakpoint", "mode"),
+    ("input", 2, "summary", 0, "type"),
+    ("input", 2, "summary", 1, "type"),
+    ("tools", 3, "tools", 0, "type"),
+    ("tool_choice", "tools", 0, "type"),
+    ("tool_choice", "tools", 1, "type"),
+}
+
+
+LEAVES = [path for path in leaves(FULL) if path not in INFERRED and path[-1] not in BOOKKEEPING]
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=str)
+def test_removing_any_leaf_changes_what_is_read_or_is_refused(path: tuple[object, ...]):
+    try:
+        less = parsed(without(FULL, path))
+    except Refused:
+        return
+    assert replace(less, raw={}) != replace(parsed(FULL), raw={})
