@@ -1,0 +1,1 @@
+"""Kiro, towards upstreams: nobody speaks it to us."""
