@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.config.settings import Server
@@ -150,7 +151,7 @@ class Opener:
         finally:
             answer.close()
         failure = _named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
-        if prepared.passthrough and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN):
+        if prepared.passthrough and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN) and _is_error_body(body):
             raise TurnedAway(failure, answer.status, answer.headers, body)
         raise Refused(failure)
 
@@ -208,6 +209,22 @@ class LineBuilder:
         if request is not None:
             stages.append(EstimateUsage(count_text, lambda: estimate(request, model)))
         return stages
+
+
+class _ErrorBody(Struct):
+    error: dict[str, object]
+
+
+_error_body = msgspec.json.Decoder(_ErrorBody)
+
+
+def _is_error_body(body: bytes) -> bool:
+    """Whether a client's SDK can read this; a proxy's page of HTML is told in the protocol's own shape instead."""
+    try:
+        _error_body.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _is_event_stream(answer: Answer) -> bool:

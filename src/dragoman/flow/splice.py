@@ -9,6 +9,7 @@ from dragoman.hub.request import Json
 
 FENCE = re.compile(r"\A\s*```[a-zA-Z]*\n?(.*?)\n?```\s*\Z", re.DOTALL)
 MAX_OVERLAP = 400
+REPEATED = 8  # characters in common that are no coincidence
 
 
 def splice(begun: str, rest: str, schema: Json) -> str | None:
@@ -18,7 +19,10 @@ def splice(begun: str, rest: str, schema: Json) -> str | None:
     if fenced:
         texts.insert(0, fenced.group(1))
     for text in dict.fromkeys(texts):
-        for whole in (begun + text, begun + text[_overlap(begun, text) :], text):
+        readings = [begun + text, begun + text[_overlap(begun, text) :], text]
+        if _overlap(begun, text) >= REPEATED:
+            readings[:2] = readings[1::-1]
+        for whole in readings:
             if satisfies(whole, schema):
                 return whole
     return None
