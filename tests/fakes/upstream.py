@@ -29,6 +29,7 @@ class Answer:
     pause_s: float = 0.0  # between writes
     delay_s: float = 0.0  # before the head
     chunked: bool = True
+    headless: bool = False  # not even a status line comes
 
 
 @dataclass
@@ -57,6 +58,7 @@ class FakeUpstream:
     asked: list[Asked] = field(default_factory=list)
     closed: list[float] = field(default_factory=list)  # loop times at which a client gave up on a hanging answer
     sent: int = 0
+    keep_alive: bool = True  # whether a connection serves more than one request
 
     def __enter__(self) -> "FakeUpstream":
         self._loop = asyncio.new_event_loop()
@@ -100,7 +102,7 @@ class FakeUpstream:
         try:
             while (asked := await _read(reader)) is not None:
                 self.asked.append(asked)
-                if not await self._play(self._answer(asked), reader, writer):
+                if not await self._play(self._answer(asked), reader, writer) or not self.keep_alive:
                     return
         except (ConnectionError, asyncio.IncompleteReadError):
             return
@@ -117,8 +119,11 @@ class FakeUpstream:
 
     async def _play(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(answer.delay_s)
+        if answer.headless:
+            return await self._end(answer, reader, writer)
         framing = "transfer-encoding: chunked" if answer.chunked else f"content-length: {len(answer.body)}"
-        fields = "".join(f"{name}: {value}\r\n" for name, value in answer.headers)
+        last = () if self.keep_alive else (("connection", "close"),)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in (*answer.headers, *last))
         head = f"HTTP/1.1 {answer.status} Status\r\ncontent-type: {answer.content_type}\r\n{fields}{framing}\r\n\r\n"
         writer.write(head.encode())
         for piece in cuts(answer):

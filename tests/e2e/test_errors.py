@@ -1,0 +1,153 @@
+"""What goes wrong before the first byte is a real HTTP error in the client's own shape, retried as configured."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from cases import CASES, asked
+from faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_told_properly, body_of, refusal
+from hearing import STREAMS, WHOLE, Broke, Heard, Sdk, meant_for
+from rig import PROTOCOLS, SPEAKERS, Rig, rigged
+
+from fakes.upstream import Answer
+from gateway import running, stanza
+
+RETRIES = f"[retry]\nattempts = {ALWAYS_AGAIN}\nbase_s = 0.01\n"
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("gateway"), RETRIES) as shared:
+        for fake in shared.fakes.values():
+            fake.keep_alive = False  # a pooled connection that breaks is replaced without counting as an attempt
+        yield shared
+
+
+def error_of(sdk: Sdk, client: str, model: str, stream: bool) -> Exception:
+    if stream:
+        heard = STREAMS[client][0](sdk, asked(client, model))
+        assert isinstance(heard, Broke), heard
+        assert heard.text == ""
+        return heard.error
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - which one it is, assert_told_properly judges
+        WHOLE[client](sdk, asked(client, model))
+    return raised.value
+
+
+@clients
+@upstreams
+@modes
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_refusal_keeps_its_meaning(rig: Rig, client: str, upstream: str, stream: bool, name: str) -> None:
+    fault = FAULTS[name]
+    fake = rig.plays(upstream, refusal(upstream, fault))
+    error = error_of(rig.sdk, client, rig.model(upstream), stream)
+    passed = client == upstream and fault.status not in (401, 403)
+    assert_told_properly(client, error, fault.status if passed else fault.seen.get(client, fault.status))
+    assert len(fake.calls) == fault.calls
+    assert rig.sdk.headers.get("x-should-retry") == ("false" if fault.calls > 1 else None)
+    assert rig.sdk.headers.get("retry-after") == dict(fault.headers).get("retry-after")
+    if passed:
+        assert error.response.content == body_of(upstream, fault)
+    if fault.status == 401:
+        assert f"Provider '{upstream}'" in str(error)
+    else:
+        assert fault.message in str(error)
+
+
+@clients
+@upstreams
+@modes
+@pytest.mark.parametrize("name", ACCIDENTS)
+def test_an_accident_is_a_bad_gateway(rig: Rig, client: str, upstream: str, stream: bool, name: str) -> None:
+    fake = rig.plays(upstream, ACCIDENTS[name])
+    error = error_of(rig.sdk, client, rig.model(upstream), stream)
+    assert_told_properly(client, error, 502)
+    assert "<" not in str(error)
+    assert len(fake.calls) == ALWAYS_AGAIN
+    assert rig.sdk.headers["x-should-retry"] == "false"
+
+
+@clients
+@upstreams
+@modes
+def test_an_error_under_a_good_status_is_an_error(rig: Rig, client: str, upstream: str, stream: bool) -> None:
+    fault = Fault(200, ("rate_limit_error", "rate_limit_exceeded"), "rate_limit_error")
+    fake = rig.plays(upstream, refusal(upstream, fault))
+    error = error_of(rig.sdk, client, rig.model(upstream), stream)
+    assert_told_properly(client, error, 429)
+    assert fault.message in str(error)
+    assert len(fake.calls) == ALWAYS_AGAIN
+
+
+@clients
+@upstreams
+def test_an_error_as_the_first_event_is_a_real_status(rig: Rig, client: str, upstream: str) -> None:
+    fault = Fault(200, ("rate_limit_error", "rate_limit_exceeded"), "rate_limit_error")
+    name = b"event: error\n" if upstream == "messages" else b""
+    rig.plays(upstream, Answer(b"%bdata: %b\n\n" % (name, body_of(upstream, fault))))
+    assert_told_properly(client, error_of(rig.sdk, client, rig.model(upstream), True), 429)
+
+
+@clients
+@upstreams
+@modes
+def test_the_second_attempt_is_heard(rig: Rig, client: str, upstream: str, stream: bool) -> None:
+    meant = CASES["text"].meant
+    speak = SPEAKERS[upstream]
+    good = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
+    bad = Fault(429, ("rate_limit_error", None), "rate_limit_error", headers=(("retry-after-ms", "20"),))
+    fake = rig.plays(upstream, refusal(upstream, bad), ACCIDENTS["reset before the first byte"], good)
+    listen = STREAMS[client][0] if stream else WHOLE[client]
+    assert listen(rig.sdk, asked(client, rig.model(upstream))) == meant_for(client, upstream, meant)
+    assert len(fake.calls) == ALWAYS_AGAIN
+    assert "x-should-retry" not in rig.sdk.headers
+
+
+@clients
+@upstreams
+@modes
+def test_nobody_listening_upstream_is_a_bad_gateway(client: str, upstream: str, stream: bool, nobody: Sdk) -> None:
+    error = error_of(nobody, client, f"{upstream}/m", stream)
+    assert_told_properly(client, error, 502)
+    assert upstream in str(error)
+    assert nobody.headers["x-should-retry"] == "false"
+
+
+@pytest.fixture(scope="module")
+def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
+    with closing(socket.socket()) as unheard:
+        unheard.bind(("127.0.0.1", 0))  # bound, but never listening
+        url = f"http://127.0.0.1:{unheard.getsockname()[1]}/v1"
+        stanzas = "".join(stanza(name, url, name) for name in PROTOCOLS)
+        with running(RETRIES + stanzas, tmp_path_factory.mktemp("nobody")) as gateway:
+            sdk = Sdk(gateway.url, "dgm_fake-client-key-for-tests-only")
+            yield sdk
+            sdk.close()
+
+
+def test_the_next_target_answers_for_a_dead_one(tmp_path_factory: pytest.TempPathFactory) -> None:
+    meant = CASES["text"].meant
+    routes = '[[models]]\nname = "any"\nto = ["chat/one", "messages/two"]\n'
+    with rigged(tmp_path_factory.mktemp("gateway"), RETRIES + routes) as rig:
+        chat = rig.plays("chat", refusal("chat", FAULTS["401"]))
+        rig.plays("messages", Answer(SPEAKERS["messages"].stream(meant)))
+        for client in PROTOCOLS:
+            heard = STREAMS[client][0](rig.sdk, asked(client, "any"))
+            assert isinstance(heard, Heard)
+            assert heard == meant_for(client, "messages", meant)
+            assert rig.sdk.headers["x-dragoman-route"] == "messages/two"
+        assert len(chat.calls) == len(PROTOCOLS)
+        rig.plays("chat", refusal("chat", FAULTS["400"]))
+        messages = rig.plays("messages", Answer(SPEAKERS["messages"].stream(meant)))
+        assert_told_properly("chat", error_of(rig.sdk, "chat", "any", True), 400)
+        assert messages.calls == []
+
+
+def test_the_upstreams_secret_is_the_one_that_these_tests_look_for() -> None:
+    assert SECRET in stanza("chat", "http://127.0.0.1:1/v1")
