@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -75,8 +76,9 @@ class App:
     async def stop(self, accept_s: float = 0.0) -> None:
         """Turns new work away, lets streams in flight end, then says goodbye to those that do not."""
         self.site.ready = False
-        if self.server.connections:
-            await asyncio.sleep(accept_s)
+        patience = time.monotonic() + accept_s
+        while self.server.connections and time.monotonic() < patience:
+            await asyncio.sleep(0.05)
         await self.server.drain(self.gateway.world.config.server.drain_s)
         await self.server.close()
         await self._client.close()
@@ -103,9 +105,8 @@ class App:
         return World(config, providers, catalogues, PROTOCOLS, fetcher)
 
 
-async def run(config: Config, keyring: Keyring, environ: Mapping[str, str], reload: Reload, listen: Listening) -> None:
+async def run(app: App, reload: Reload, listen: Listening) -> None:
     """Serves until SIGTERM or SIGINT; a second signal ends it at once, SIGHUP reads the configuration again."""
-    app = App(config, keyring, environ)
     await app.start(listen.sock)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -121,8 +122,9 @@ async def run(config: Config, keyring: Keyring, environ: Mapping[str, str], relo
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
     loop.add_signal_handler(signal.SIGHUP, _take_over, app, reload)
     listen.ready(app)
-    if config.source is not None:
-        spawn(_follow_file(app, config.source, reload), name="configuration watch")
+    source = app.gateway.world.config.source
+    if source is not None:
+        spawn(_follow_file(app, source, reload), name="configuration watch")
     await stopping.wait()
     await app.stop(patience[0])
 

@@ -70,6 +70,7 @@ def _serve(order: Order, workers: int) -> int:
 
 
 def _share(order: Order, workers: int, announce: Callable[[], None]) -> int:
+    import dragoman.app  # noqa: F401  (loaded once, before the workers are forked, so that they share the memory)
     from dragoman.cli.faults import explain
     from dragoman.cli.serving.crew import Crew, tell_parent
 
@@ -98,7 +99,7 @@ def _labour(order: Order, ready: Callable[[], None]) -> None:
 
 async def _run(order: Order, ready: Callable[[], None]) -> None:
     from dragoman.accounts.keys import Keyring
-    from dragoman.app import Listening, run
+    from dragoman.app import App, Listening, run
     from dragoman.cli.serving.opening import open_key_store
 
     store = open_key_store(order.config)
@@ -106,7 +107,7 @@ async def _run(order: Order, ready: Callable[[], None]) -> None:
         keyring = Keyring(store, order.config.client_key)
         await keyring.refresh()
         listening = Listening(order.sock, lambda app: ready())
-        await run(order.config, keyring, os.environ, order.reload, listening)
+        await run(App(order.config, keyring, os.environ, store), order.reload, listening)
     finally:
         if store is not None:
             store.close()

@@ -12,6 +12,7 @@ log = logging.getLogger(__name__)
 
 MAX_REPLACED = 5
 WINDOW_S = 60.0
+TOLD = (0, -signal.SIGTERM)  # the latter is a worker that had not yet begun to listen to signals
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 READY = signal.SIGUSR1
 HEEDED = {signal.SIGCHLD, READY, *PASSED_ON}
@@ -67,7 +68,7 @@ class Crew:
 
     def _after(self, pid: int, code: int) -> None:
         if self._stopping:
-            self._code = self._code or (code != 0)
+            self._code = self._code or int(code not in TOLD)
             return
         now = time.monotonic()
         crowded = len(self._replaced) == MAX_REPLACED and now - self._replaced[0] < WINDOW_S
@@ -99,6 +100,8 @@ class Crew:
             os.close(self._grip)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
             code = self._work(self._lifeline)
+        except KeyboardInterrupt:
+            code = 0
         finally:
             os._exit(code)
 

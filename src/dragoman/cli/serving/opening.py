@@ -7,10 +7,16 @@ import click
 
 from dragoman.accounts.keys import Keyring
 from dragoman.cli.clients.target import Target
+from dragoman.cli.faults import Trouble
 from dragoman.cli.serving.banner import Keys, banner, key_line
 from dragoman.config import Config
 from dragoman.http.safety import is_loopback
 from dragoman.store import Store, StoreError, open_store
+
+NO_KEY = (
+    "others can reach {host}, and no client key guards it.\n"
+    "`dragoman keys create` makes one; or set $DRAGOMAN_API_KEY; or listen on 127.0.0.1."
+)
 
 log = logging.getLogger(__name__)
 
@@ -59,4 +65,7 @@ class Opening:
             live = [row for row in await keyring.list() if row.revoked_at is None]
         finally:
             store.close()
-        return Keys(made.secret if made else None, len(live), self._config.client_key is not None)
+        keys = Keys(made.secret if made else None, len(live), self._config.client_key is not None)
+        if not keys.stored and not keys.outside and not is_loopback(self._config.server.host):
+            raise Trouble(NO_KEY.format(host=self._config.server.host))
+        return keys

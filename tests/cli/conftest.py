@@ -1,0 +1,11 @@
+"""Every test gets a home of its own."""
+
+from pathlib import Path
+
+import pytest
+from shell import Shell
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)

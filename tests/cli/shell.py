@@ -1,0 +1,135 @@
+"""A person's shell in a home of its own: commands run as real processes, with nothing of this machine's environment."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+PROGRAM = (sys.executable, "-m", "dragoman")
+KEY = re.compile(r"dgm_[A-Za-z0-9]{43}")
+PATIENCE_S = 20.0
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> object:
+        return msgspec.json.decode(self.out)
+
+
+class Shell:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environ: dict[str, str] = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
+
+    def run(self, *words: str, said: str = "", **environ: str) -> Done:
+        done = subprocess.run(
+            [*PROGRAM, *words],
+            input=said,
+            capture_output=True,
+            text=True,
+            cwd=self.home,
+            env=self.environ | environ,
+            timeout=PATIENCE_S,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str, **environ: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [*PROGRAM, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.home,
+            env=self.environ | environ,
+        )
+
+    def serve(self, *words: str, **environ: str) -> "Served":
+        """A gateway on a free port; from then on this shell's configuration names that port."""
+        return Served(self, self.start("serve", "--port", "0", *words, **environ))
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def read(self, name: str) -> str:
+        return (self.home / name).read_text()
+
+
+class Served:
+    """A gateway process, from its banner to its end. `out` and `err` are whole once it has ended."""
+
+    def __init__(self, shell: Shell, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self._shell = shell
+        self.pid = process.pid
+        self.out = ""
+        self.err = ""
+        self._readers = [threading.Thread(target=self._read, args=(name,), daemon=True) for name in ("out", "err")]
+
+    def __enter__(self) -> "Served":
+        for reader in self._readers:
+            reader.start()
+        wait_for(lambda: "listens on http" in self.out or self._process.poll() is not None)
+        address = re.search(r"listens on (http://\S+:(\d+))", self.out)
+        assert address is not None, f"the gateway did not start:\n{self.out}{self.err}"
+        self.url, self.port = address[1], int(address[2])
+        self._shell.write("dragoman.toml", f"[server]\nport = {self.port}\n")
+        wait_for(lambda: "--write" in self.out)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self.end()
+
+    @property
+    def key(self) -> str:
+        found = KEY.search(self.out)
+        assert found is not None, self.out
+        return found[0]
+
+    def tell(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.tell(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self._process.wait(PATIENCE_S)
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        assert "Traceback" not in self.err, self.err
+        return code
+
+    def _read(self, name: str) -> None:
+        stream = self._process.stdout if name == "out" else self._process.stderr
+        assert stream is not None
+        for line in stream:
+            setattr(self, name, getattr(self, name) + line)
+
+
+def wait_for(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    until = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)

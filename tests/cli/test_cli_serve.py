@@ -1,0 +1,208 @@
+"""`dragoman serve`: what it prints, whom it lets in, and how it ends."""
+
+import http.client
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import msgspec
+import pytest
+from shell import KEY, Served, Shell, wait_for
+
+
+def status(served: Served, key: str) -> int:
+    request = urllib.request.Request(f"{served.url}/v1/models", headers={"authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def children(pid: int) -> set[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return {int(word) for word in found.stdout.split()}
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_first_start_makes_a_key_and_shows_it_once(shell: Shell) -> None:
+    with shell.serve() as served:
+        assert status(served, served.key) == 200
+        assert status(served, "dgm_fake-wrong") == 401
+        assert served.end() == 0
+    assert len(KEY.findall(served.out)) == 1
+    assert served.key not in served.err
+    store = shell.home / ".local/share/dragoman/dragoman.db"
+    assert stat.S_IMODE(store.stat().st_mode) == 0o600
+    assert served.key.encode() not in store.read_bytes()
+
+
+def test_the_second_start_shows_no_key_and_the_first_still_opens(shell: Shell) -> None:
+    with shell.serve() as first:
+        key = first.key
+    with shell.serve() as second:
+        assert status(second, key) == 200
+        assert KEY.search(second.out) is None
+        assert "1 in the store" in second.out
+
+
+def test_a_key_from_the_environment_opens_and_is_never_printed(shell: Shell) -> None:
+    with shell.serve("--verbose", DRAGOMAN_API_KEY="fake-key-from-outside") as served:
+        assert status(served, "fake-key-from-outside") == 200
+        assert "the one in $DRAGOMAN_API_KEY" in served.out
+    assert "fake-key-from-outside" not in served.out + served.err
+    assert shell.run("keys", "list", "--json").json == []
+
+
+def test_the_banner_names_what_was_found_and_where(shell: Shell) -> None:
+    with shell.serve(ANTHROPIC_API_KEY="sk-fake-0123456789", ANTHROPIC_BASE_URL="http://127.0.0.1:9") as served:
+        provider = next(line for line in served.out.splitlines() if line.strip().startswith("anthropic "))
+        assert provider.split() == ["anthropic", "http://127.0.0.1:9/v1", "from", "environment", "ANTHROPIC_API_KEY"]
+    assert "sk-fake" not in served.out + served.err
+
+
+def test_the_lines_to_paste_work_in_a_shell(shell: Shell) -> None:
+    with shell.serve() as served:
+        exports = [line.strip() for line in served.out.splitlines() if line.strip().startswith("export DRAGOMAN")]
+        openai = next(line.split(None, 2)[2] for line in served.out.splitlines() if "OpenAI SDK" in line)
+        ask = "print(__import__('openai').OpenAI().responses.create(model='echo', input='pasted').output_text)"
+        script = "\n".join([*exports, openai, f'{sys.executable} -c "{ask}"'])
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=shell.environ, timeout=30)
+    assert (done.stdout, done.returncode) == ("pasted\n", 0), done.stderr
+
+
+def test_a_taken_port_is_named_with_what_to_do(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = shell.run("serve", "--port", str(port))
+    assert done.code == 1
+    assert f"127.0.0.1:{port} is in use" in done.err
+    assert "--port" in done.err
+    assert KEY.search(done.out + done.err) is None
+
+
+def test_an_address_others_can_reach_is_refused_without_a_key(shell: Shell) -> None:
+    done = shell.run("serve", "--host", "0.0.0.0", "--port", "0")
+    assert done.code == 1
+    assert "dragoman keys create" in done.err
+    assert shell.run("keys", "list", "--json").json == []
+
+
+def test_an_address_others_can_reach_is_served_with_a_key(shell: Shell) -> None:
+    key = KEY.search(shell.run("keys", "create").out)
+    assert key is not None
+    with shell.serve("--host", "0.0.0.0") as served:
+        assert served.url.startswith("http://127.0.0.1:")
+        assert status(served, key[0]) == 200
+
+
+def test_a_bad_configuration_is_refused_with_its_line(shell: Shell) -> None:
+    path = shell.write("dragoman.toml", "[server]\nprot = 1\n")
+    done = shell.run("serve")
+    assert done.code == 1
+    assert f'{path}:2: server.prot: unknown key; did you mean "port"?' in done.err
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_stop_it_ends_well(shell: Shell, sign: signal.Signals) -> None:
+    with shell.serve() as served:
+        assert served.end(sign) == 0
+
+
+def test_a_stream_in_flight_is_finished_before_the_end(shell: Shell) -> None:
+    body = {"model": "slow", "max_tokens": 99, "stream": True}
+    with shell.serve() as served:
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+        content = {"messages": [{"role": "user", "content": "one two three"}]}
+        headers = {"authorization": f"Bearer {served.key}", "content-type": "application/json"}
+        connection.request("POST", "/v1/messages", msgspec.json.encode(body | content), headers)
+        reply = connection.getresponse()
+        begun = reply.read(10)
+        served.tell(signal.SIGTERM)
+        whole = begun + reply.read()
+        connection.close()
+        assert b"message_stop" not in begun
+        assert [word for word in (b"one", b"two", b"three", b"message_stop") if word not in whole] == []
+        assert served.wait() == 0
+
+
+def test_several_workers_answer_under_one_banner(shell: Shell) -> None:
+    with shell.serve("--workers", "2") as served:
+        wait_for(lambda: len(children(served.pid)) == 2)
+        workers = children(served.pid)
+        assert status(served, served.key) == 200
+        assert served.end() == 0
+    assert served.out.count("listens on") == 1
+    assert len(KEY.findall(served.out)) == 1
+    assert not any(alive(pid) for pid in workers)
+
+
+def test_a_worker_that_dies_is_replaced(shell: Shell) -> None:
+    with shell.serve("--workers", "2") as served:
+        wait_for(lambda: len(children(served.pid)) == 2)
+        victim = min(children(served.pid))
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: len(children(served.pid) - {victim}) == 2)
+        assert status(served, served.key) == 200
+        assert served.end() == 0
+    assert f"worker {victim} ended with -9" in served.err
+
+
+def test_workers_that_keep_dying_are_given_up(shell: Shell) -> None:
+    with shell.serve("--workers", "2") as served:
+        buried: set[int] = set()
+        while len(buried) < 6:
+            wait_for(lambda: bool(children(served.pid) - buried))
+            victim = min(children(served.pid) - buried)
+            os.kill(victim, signal.SIGKILL)
+            buried.add(victim)
+        assert served.wait() == 1
+    assert "giving up" in served.err
+
+
+def test_workers_do_not_outlive_their_parent(shell: Shell) -> None:
+    with shell.serve("--workers", "2") as served:
+        wait_for(lambda: len(children(served.pid)) == 2)
+        workers = children(served.pid)
+        served.end(signal.SIGKILL)
+    wait_for(lambda: not any(alive(pid) for pid in workers))
+
+
+def test_logs_are_json_when_asked_for_and_hold_no_secret(shell: Shell) -> None:
+    canary = "sk-fake-canary-0123456789"
+    with shell.serve("--log-json", "--verbose") as served:
+        for url in (f"{served.url}/v1/models?key={canary}", f"{served.url}/v1/models/{canary}"):
+            headers = {"authorization": f"Bearer {canary}", "x-request-id": canary}
+            with pytest.raises(urllib.error.HTTPError):
+                urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5)
+        assert served.end() == 0
+    lines = [msgspec.json.decode(line, type=dict[str, str]) for line in served.err.splitlines()]
+    assert any("refused: auth" in line["message"] for line in lines)
+    assert canary not in served.out + served.err
+
+
+def test_help_loads_none_of_the_commands() -> None:
+    probe = "import sys; sys.argv=['dragoman','--help']; from dragoman.cli.main import run; run(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=20)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "click" in loaded
+    assert not {"msgspec", "asyncio", "dragoman.config", "dragoman.app"} & set(loaded)
+
+
+@pytest.mark.parametrize("words", [("nope",), ("serve", "--port", "70000"), ("serve", "--workers", "0"), ("chat",)])
+def test_wrong_usage_has_its_own_exit_code(shell: Shell, words: tuple[str, ...]) -> None:
+    done = shell.run(*words)
+    assert done.code == 2
+    assert done.err.startswith("Usage: dragoman")
