@@ -41,9 +41,9 @@ class Rig:
 
 
 @contextmanager
-def rigged(directory: Path, settings: str = ONCE) -> Iterator[Rig]:
+def rigged(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) -> Iterator[Rig]:
     with ExitStack() as stack:
-        fakes = {name: stack.enter_context(FakeUpstream()) for name in PROTOCOLS}
+        fakes = {name: stack.enter_context(FakeUpstream(models=models)) for name in PROTOCOLS}
         stanzas = [stanza(name, fake.url, name) for name, fake in fakes.items()]
         gateway = stack.enter_context(running("\n".join([settings, *stanzas]), directory))
         sdk = Sdk(gateway.url, KEY)

@@ -58,6 +58,7 @@ class FakeUpstream:
     asked: list[Asked] = field(default_factory=list)
     closed: list[float] = field(default_factory=list)  # loop times at which a client gave up on a hanging answer
     sent: int = 0
+    models: tuple[str, ...] = ()  # what it lists; without any, it has no list
     keep_alive: bool = True  # whether a connection serves more than one request
 
     def __enter__(self) -> "FakeUpstream":
@@ -111,7 +112,7 @@ class FakeUpstream:
 
     def _answer(self, asked: Asked) -> Answer:
         if asked.method == "GET":
-            return Answer(b"", status=404, content_type="application/json")
+            return _listed(self.models)
         if self.choose is not None:
             return self.choose(asked)
         place = len(self.calls) - 1
@@ -150,6 +151,15 @@ class FakeUpstream:
             case End.CUT:
                 await writer.drain()
         return False
+
+
+def _listed(models: tuple[str, ...]) -> Answer:
+    if not models:
+        return Answer(b"", status=404, content_type="application/json")
+    dated = {"created": 1794700000, "created_at": "2026-11-15T00:00:00Z"}
+    data = [{"id": name, "object": "model", "type": "model", "display_name": name, **dated} for name in models]
+    body = msgspec.json.encode({"object": "list", "data": data, "has_more": False})
+    return Answer(body, content_type="application/json")
 
 
 async def _read(reader: asyncio.StreamReader) -> Asked | None:
