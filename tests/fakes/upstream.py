@@ -29,6 +29,7 @@ class Answer:
     pause_s: float = 0.0  # between writes
     delay_s: float = 0.0  # before the head
     chunked: bool = True
+    linger_s: float = 0.0  # between the last byte and the end
     headless: bool = False  # not even a status line comes
 
 
@@ -132,6 +133,7 @@ class FakeUpstream:
             await writer.drain()
             self.sent += len(piece)
             await asyncio.sleep(answer.pause_s)
+        await asyncio.sleep(answer.linger_s)
         return await self._end(answer, reader, writer)
 
     async def _end(self, answer: Answer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

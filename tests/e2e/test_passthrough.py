@@ -1,0 +1,168 @@
+"""Same protocol in and out: every byte arrives as it was sent, in both directions."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from cases import CASES
+from meaning import Ending, Meant, Say
+from raw_http import post
+from rig import PROTOCOLS, SPEAKERS, Rig
+
+from fakes.upstream import Answer, End
+
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "passthrough"
+# Odd spaces, escapes, numbers and key order, unknown and repeated fields; the model and `stream` are filled in.
+ODD_BODY = (FIXTURES / "request.json").read_bytes()
+PIECES = {"in one piece": 0, "byte by byte": 1, "in pieces of seven": 7}
+
+protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
+cuts = pytest.mark.parametrize("cut", PIECES)
+modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+# Comments, unknown events and fields, id and retry lines, CRLF, values without a space, data in two lines.
+STRANGE = {name: (FIXTURES / f"{name}.sse").read_bytes() for name in PROTOCOLS}
+
+
+def odd_body(protocol: str, stream: bool) -> bytes:
+    return ODD_BODY % (protocol.encode(), b"true" if stream else b"false")
+
+
+def willing(protocol: str, stream: bool) -> Answer:
+    meant, speak = CASES["text"].meant, SPEAKERS[protocol]
+    return Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
+
+
+@protocols
+@modes
+def test_a_request_arrives_as_it_was_sent_but_for_its_model(rig: Rig, protocol: str, stream: bool) -> None:
+    fake = rig.plays(protocol, willing(protocol, stream))
+    body = odd_body(protocol, stream)
+    answer = post(rig.gateway.port, PATHS[protocol], body, "openai-beta: one=1, two=2", "anthropic-beta: odd-2026")
+    assert answer.status == 200, answer.body
+    call = fake.calls[-1]
+    assert call.body == body.replace(b'"%b/vendor-model"' % protocol.encode(), b'"vendor-model"')
+    assert (call.headers["openai-beta"], call.headers["anthropic-beta"]) == ("one=1, two=2", "odd-2026")
+    assert call.path == PATHS[protocol]
+
+
+@protocols
+def test_a_query_arrives_and_the_key_in_it_does_not(rig: Rig, protocol: str) -> None:
+    fake = rig.plays(protocol, willing(protocol, False))
+    path = PATHS[protocol] + "?beta=true&key=dgm_fake-client-key-for-tests-only&x=a%20b"
+    assert post(rig.gateway.port, path, odd_body(protocol, False), key=None).status == 200
+    assert fake.calls[-1].path in (PATHS[protocol] + "?beta=true&x=a+b", PATHS[protocol] + "?beta=true&x=a%20b")
+
+
+@protocols
+def test_of_two_model_names_the_one_that_counts_is_replaced(rig: Rig, protocol: str) -> None:
+    fake = rig.plays(protocol, willing(protocol, False))
+    body = b'{"model":"first","model":"%b/vendor-model","input":"x","messages":[],"max_tokens":1}' % protocol.encode()
+    assert post(rig.gateway.port, PATHS[protocol], body).status == 200
+    assert msgspec.json.decode(fake.calls[-1].body)["model"] == "vendor-model"
+    assert b"%b/vendor-model" % protocol.encode() not in fake.calls[-1].body
+
+
+@protocols
+@cuts
+def test_a_stream_arrives_as_it_was_sent(rig: Rig, protocol: str, cut: str) -> None:
+    headers = (("x-ratelimit-remaining-tokens", "12"), ("request-id", "req_vendor"), ("x-odd", "a, b"))
+    rig.plays(protocol, Answer(STRANGE[protocol], headers=headers, cut=PIECES[cut]))
+    answer = post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True))
+    assert answer.body == STRANGE[protocol]
+    assert answer.status == 200
+    assert set(headers) <= set(answer.headers)
+    assert answer.get("content-type") == "text/event-stream"
+    assert answer.get("x-dragoman-route") == f"{protocol}/vendor-model"
+    assert answer.get("x-dragoman-loss") is None
+
+
+@protocols
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+def test_a_whole_reply_arrives_as_it_was_sent(rig: Rig, protocol: str, chunked: bool) -> None:
+    body = b" \r\n" + SPEAKERS[protocol].whole(CASES["Unicode"].meant).replace(b":", b" :\t", 9) + b"\n"
+    headers = (("x-ratelimit-remaining-tokens", "12"), ("request-id", "req_vendor"))
+    kind = "application/json; charset=utf-8"
+    rig.plays(protocol, Answer(body, headers=headers, content_type=kind, chunked=chunked, cut=7))
+    answer = post(rig.gateway.port, PATHS[protocol], odd_body(protocol, False))
+    assert answer.body == body
+    assert set(headers) <= set(answer.headers)
+    assert answer.get("content-type") == kind
+    assert answer.get("x-dragoman-loss") is None
+
+
+@protocols
+def test_headers_of_the_connection_and_of_other_sites_do_not_pass(rig: Rig, protocol: str) -> None:
+    headers = (("set-cookie", "a=b"), ("keep-alive", "timeout=5"), ("access-control-allow-origin", "*"))
+    rig.plays(protocol, Answer(STRANGE[protocol], headers=(*headers, ("x-request-id", "theirs"))))
+    answer = post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True), "x-request-id: ours")
+    names = {name for name, _ in answer.headers}
+    assert not names & {"set-cookie", "keep-alive", "access-control-allow-origin"}
+    assert [value for name, value in answer.headers if name == "x-request-id"] == ["ours"]
+
+
+@protocols
+@cuts
+@pytest.mark.parametrize("end", [End.CLEAN, End.CUT, End.RESET], ids=["body ended", "closed", "reset"])
+@pytest.mark.parametrize("ragged", [0, 9], ids=["between events", "inside an event"])
+def test_a_truncated_stream_is_its_bytes_and_an_error_event(
+    rig: Rig, protocol: str, cut: str, end: End, ragged: int
+) -> None:
+    sent = SPEAKERS[protocol].stream(Meant((Say("It was a dark and"),), ending=Ending.NONE))
+    sent = sent[: len(sent) - ragged]
+    # A reset may overtake what was sent before it; a pause lets it arrive.
+    rig.plays(protocol, Answer(sent, cut=PIECES[cut], end=end, linger_s=0.05 if end is End.RESET else 0.0))
+    answer = post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True))
+    assert answer.body.startswith(sent)
+    appended = answer.body[len(sent) :]
+    if ragged:
+        assert appended.startswith(b"\n\n")
+    blocks = appended.strip().split(b"\n\n")
+    ASSERT_ERROR[protocol](blocks, sent.count(b"\n\n") + bool(ragged))
+
+
+def assert_chat_error(blocks: list[bytes], frames: int) -> None:
+    (block,) = blocks
+    assert set(msgspec.json.decode(block.removeprefix(b"data: "))["error"]) == {"message", "type", "param", "code"}
+
+
+def assert_messages_error(blocks: list[bytes], frames: int) -> None:
+    (block,) = blocks
+    name, data = block.split(b"\ndata: ")
+    assert name == b"event: error"
+    assert msgspec.json.decode(data)["type"] == "error"
+
+
+def assert_responses_error(blocks: list[bytes], frames: int) -> None:
+    error, failed = ((name, msgspec.json.decode(data)) for name, data in (b.split(b"\ndata: ") for b in blocks[:2]))
+    assert error[0] == b"event: error"
+    assert error[1]["error"]["message"]
+    assert failed[0] == b"event: response.failed"
+    assert (failed[1]["response"]["id"], failed[1]["response"]["status"]) == ("resp_fake1", "failed")
+    assert error[1]["sequence_number"] in (frames, frames - 1)
+    assert failed[1]["sequence_number"] == error[1]["sequence_number"] + 1
+
+
+ASSERT_ERROR = {"chat": assert_chat_error, "messages": assert_messages_error, "responses": assert_responses_error}
+
+
+def test_a_chat_stream_without_done_is_left_alone(rig: Rig) -> None:
+    sent = SPEAKERS["chat"].stream(CASES["text"].meant).removesuffix(b"data: [DONE]\n\n")
+    rig.plays("chat", Answer(sent))
+    assert post(rig.gateway.port, PATHS["chat"], odd_body("chat", True)).body == sent
+
+
+def test_a_message_without_its_stop_event_is_told_as_truncated(rig: Rig) -> None:
+    whole = SPEAKERS["messages"].stream(CASES["text"].meant)
+    sent = whole[: whole.index(b"event: message_stop")]
+    rig.plays("messages", Answer(sent))
+    answer = post(rig.gateway.port, PATHS["messages"], odd_body("messages", True))
+    assert answer.body.startswith(sent + b"event: error\n")
+
+
+@protocols
+def test_an_error_of_the_upstreams_own_is_not_told_twice(rig: Rig, protocol: str) -> None:
+    sent = SPEAKERS[protocol].stream(Meant((Say("It was a dark and"),), ending=Ending.ERROR))
+    rig.plays(protocol, Answer(sent))
+    assert post(rig.gateway.port, PATHS[protocol], odd_body(protocol, True)).body == sent
