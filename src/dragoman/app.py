@@ -77,7 +77,7 @@ class App:
         """Turns new work away, lets streams in flight end, then says goodbye to those that do not."""
         self.site.ready = False
         patience = time.monotonic() + accept_s
-        while self.server.connections and time.monotonic() < patience:
+        while self.server.connections and time.monotonic() < patience:  # noqa: ASYNC110 - connections raise no event
             await asyncio.sleep(0.05)
         await self.server.drain(self.gateway.world.config.server.drain_s)
         await self.server.close()
@@ -102,7 +102,7 @@ class App:
             providers[name] = KINDS[stanza.kind](stanza, self._client.send, self._environ)
             catalogues[name] = Catalogue(providers[name], clock)
         fetcher = Fetcher(self._client.send, config.fetch) if config.fetch.enabled else None
-        return World(config, providers, catalogues, PROTOCOLS, fetcher)
+        return World(config, providers, catalogues, PROTOCOLS, fetcher, old.learnt if old is not None else {})
 
 
 async def run(app: App, reload: Reload, listen: Listening) -> None:

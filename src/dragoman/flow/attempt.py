@@ -57,17 +57,21 @@ class TurnedAway(Refused):
 class SecondChances:
     """What a request may still try after a refusal that it can do something about; each only once."""
 
-    def __init__(self) -> None:
+    def __init__(self, learnt: dict[str, set[str]]) -> None:
         self._taken: set[tuple[str, str]] = set()
+        self._learnt = learnt  # quirks by provider, kept from request to request
         self.changes: list[Callable[[Request], Request]] = []
 
-    async def granted(self, provider: Provider, failure: Failure) -> bool:
+    async def granted(self, provider: Provider, refused: Refused) -> bool:
         """Whether to ask again at once, perhaps with another credential or a changed request."""
+        failure = refused.failure
         if failure.kind is Kind.CREDENTIAL and provider.renew is not None and self._take(provider, "renew"):
             return await provider.renew()
-        amend = provider.amend(failure)
+        amend = None if isinstance(refused, TurnedAway) else provider.amend(failure)
         if amend is None or not self._take(provider, amend.name):
             return False
+        if amend.quirk is not None:
+            self._learnt.setdefault(provider.name, set()).add(amend.quirk)
         if amend.change is not None:
             self.changes.append(amend.change)
         return True

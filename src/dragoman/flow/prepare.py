@@ -70,6 +70,7 @@ class Fitting(Struct, frozen=True):
     protocols: dict[str, Protocol]
     profile: Profile
     budgets: dict[str, int]
+    quirks: frozenset[str]  # learnt, besides those that the provider is known for
     fetcher: Fetcher | None  # None: linked media are not fetched
 
 
@@ -95,7 +96,8 @@ async def prepare(
         ledger = call.ledger()
         request, tools = await _fitted(call, provider, protocol.upstream, fitting, ledger, changes)
         profile, budgets = fitting.profile, fitting.budgets
-        target = Target(route.model, provider.issuer, profile, budgets, provider.quirks, options)
+        quirks = provider.quirks | fitting.quirks
+        target = Target(route.model, provider.issuer, profile, budgets, quirks, options)
         body = protocol.upstream.build(request, target, ledger)
         if call.strict and len(ledger):
             raise Refused(strict_refusal(ledger))

@@ -48,6 +48,7 @@ class World(Struct, frozen=True):
     catalogues: Mapping[str, Catalogue]
     protocols: dict[str, Protocol]
     fetcher: Fetcher | None
+    learnt: dict[str, set[str]]  # oddities that compatible servers have shown, by provider
 
 
 class Gateway:
@@ -67,7 +68,7 @@ class Gateway:
         world = self.world
         opener = Opener(world.config.server, LineBuilder(self._asked, _watch, self._tripped), self._mender)
 
-        chances = SecondChances()
+        chances = SecondChances(world.learnt)
 
         async def ask(route: Route) -> Whole | Streaming:
             provider = _provider(world, route)
@@ -77,7 +78,7 @@ class Gateway:
                     prepared = await prepare(call, route, provider, fitting(world, route), [*chances.changes, *notices])
                     return await (opener.stream(call, prepared) if call.stream else opener.whole(call, prepared))
                 except Refused as refused:
-                    if not await chances.granted(provider, refused.failure):
+                    if not await chances.granted(provider, refused):
                         raise
 
         routes = await targets(world, call.model)
@@ -134,7 +135,8 @@ def _provider(world: World, route: Route) -> Provider:
 def fitting(world: World, route: Route) -> Fitting:
     effort = world.config.effort
     budgets = {name: getattr(effort, name) for name in Effort.__struct_fields__}
-    return Fitting(world.protocols, profile_of(route.model), budgets, world.fetcher)
+    learnt = frozenset(world.learnt.get(route.provider, ()))
+    return Fitting(world.protocols, profile_of(route.model), budgets, learnt, world.fetcher)
 
 
 def known(world: World) -> dict[str, Known]:

@@ -48,10 +48,11 @@ class ModelInfo(Struct, frozen=True):
 
 
 class Amend(Struct, frozen=True):
-    """A second try, with the request changed where that is what the upstream objected to."""
+    """A second try: the same again, or with what the upstream objected to changed."""
 
     name: str
     change: Callable[[Request], Request] | None = None
+    quirk: str | None = None  # learnt for good: from now on requests are built for it
 
 
 Pass = Callable[[Request, Ledger], Request]

@@ -68,9 +68,9 @@ def test_a_model_that_thinks_with_a_budget_chooses_its_temperature() -> None:
     assert told["/temperature"] is How.DROPPED
 
 
-def test_temperature_and_top_p_exclude_each_other_where_the_model_says_so() -> None:
+def test_temperature_and_top_p_go_on_to_models_that_take_sampling() -> None:
     body, told = built(chat(temperature=0.5, top_p=0.9), OLD)
-    assert (body["temperature"], "top_p" in body, told) == (0.5, False, {"/top_p": How.DROPPED})
+    assert (body["temperature"], body["top_p"], told) == (0.5, 0.9, {})
 
 
 def test_settings_that_messages_lacks_are_dropped_with_a_loss() -> None:

@@ -75,7 +75,6 @@ def test_its_own_request_comes_back_without_a_loss():
 def test_nothing_is_stored_and_reasoning_is_asked_for_in_its_portable_form():
     body = built(request_of())
     assert (body["model"], body["store"], body["include"]) == ("gpt-5.5", False, ["reasoning.encrypted_content"])
-    assert "include" not in built(request_of(), Target("local", "local"))
     assert "include" not in built(request_of(), Target("gpt-4o", "openai", Profile(efforts=())))
 
 

@@ -140,10 +140,12 @@ def test_identity_and_tier_are_carried():
     assert told(request) == []
 
 
-def test_a_user_id_too_long_for_openai_is_dropped_and_told():
+def test_a_user_id_too_long_for_openai_is_hashed_and_told():
     request = request_of(user="x" * 129, where={"user": "/metadata/user_id"})
-    assert "safety_identifier" not in built(request)
-    assert told(request) == [("/metadata/user_id", How.DROPPED)]
+    identifier = built(request)["safety_identifier"]
+    assert len(identifier) == 64
+    assert identifier != built(request_of(user="y" * 129))["safety_identifier"]
+    assert told(request) == [("/metadata/user_id", How.APPROXIMATED)]
 
 
 def test_the_user_of_a_messages_client_becomes_the_safety_identifier():

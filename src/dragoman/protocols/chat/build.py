@@ -68,7 +68,7 @@ def _settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
 
 
 def _vendor_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
-    """What OpenAI takes; other servers refuse fields that they do not know, unless the client knows better."""
+    """What OpenAI takes, and most others ignore; a server of the `plain` quirk refuses fields that it does not know."""
     settings: _Wire = {
         "verbosity": request.verbosity,
         "cache_key": request.cache_key,
@@ -76,8 +76,8 @@ def _vendor_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
         "metadata": request.metadata,
         "service_tier": request.service_tier,
     }
-    if request.protocol != NAME and target.issuer != OPENAI:
-        settings = _dropped(request, ledger, settings, "this server is not known to take it")
+    if request.protocol != NAME and "plain" in target.quirks:
+        settings = _dropped(request, ledger, settings, "this server refuses it")
     if request.protocol not in OPENAI_PROTOCOLS:
         for name in _given({"user": request.user, "service_tier": settings.get("service_tier")}):
             ledger.approximated(request.pointer(name), "means nearly the same in Chat")

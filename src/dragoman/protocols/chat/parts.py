@@ -190,7 +190,7 @@ class PartWriter:
 
     def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:
         if not self._caches:
-            self._ledger.dropped(cache.at, "this server is not known to take cache breakpoints")
+            self._ledger.dropped(cache.at, "this server refuses cache breakpoints")
             return
         written: dict[str, object] = {"mode": "explicit"}
         if cache.ttl is not None:

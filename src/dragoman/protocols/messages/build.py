@@ -110,16 +110,14 @@ def _stop(request: Request, ledger: Ledger) -> list[str]:
 
 def _sampling(request: Request, profile: Profile, thought: Thought, ledger: Ledger) -> Wire:
     """Temperature and its like, which newer models and thinking ones refuse; 1 is what they do anyway."""
-    temperature, top_p = request.temperature, request.top_p
-    wire: Wire = {"temperature": temperature, "top_p": top_p, "top_k": request.top_k}
+    temperature = request.temperature
+    wire: Wire = {"temperature": temperature, "top_p": request.top_p, "top_k": request.top_k}
     usual: Wire = {"temperature": 1, "top_p": 1, "top_k": None}
     reasons: dict[str, str] = {}
     if not profile.sampling:
         reasons = dict.fromkeys(wire, "this model chooses its sampling itself")
     elif thought.on and "enabled" in profile.thinking:
         reasons = dict.fromkeys(wire, "a thinking model chooses its sampling itself")
-    elif not profile.temperature_with_top_p and temperature is not None and top_p is not None:
-        reasons = {"top_p": "this model takes either a temperature or top_p"}
     for name, why in reasons.items():
         value = wire.pop(name)
         if value is not None and value != usual[name]:

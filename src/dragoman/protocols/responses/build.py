@@ -1,5 +1,7 @@
 """A hub Request and its target come in; the body for a Responses upstream goes out, or a refusal naming the field."""
 
+import hashlib
+
 import msgspec
 
 from dragoman.hub.ext import drop_foreign, restore
@@ -10,10 +12,10 @@ from dragoman.hub.request import Format, Json, Reasoning, Request, Shape, Switch
 from dragoman.protocols.responses.build_turns import InputWriter
 from dragoman.protocols.responses.content import Wire
 from dragoman.protocols.responses.tools import ToolWriter
-from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, VENDOR
+from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME
 
 _MIN_OUTPUT = 16
-_MAX_IDENTIFIER = 128
+_MAX_IDENTIFIER = 64
 _ABSENT_HERE = ("top_k", "frequency_penalty", "presence_penalty", "seed", "stop")
 _BUDGETS = ((1024, "low"), (8192, "medium"), (24576, "high"))  # up to so many tokens of thought
 _SHOWN = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messages' word -> ours
@@ -181,17 +183,16 @@ class _Body:
             return
         if not self._from_messages:
             wire["user"] = request.user
-        elif len(request.user) > _MAX_IDENTIFIER:
-            self._ledger.dropped(request.pointer("user"), f"responses takes at most {_MAX_IDENTIFIER} characters")
         else:
-            self._ledger.approximated(request.pointer("user"), "sent as the safety_identifier")
-            wire.setdefault("safety_identifier", request.user)
+            self._ledger.approximated(request.pointer("user"), "sent as the safety_identifier, hashed if it is long")
+            long = len(request.user) > _MAX_IDENTIFIER
+            named = hashlib.sha256(request.user.encode()).hexdigest() if long else request.user
+            wire.setdefault("safety_identifier", named)
 
     def _include(self) -> list[Json]:
         request = self._request
         include: list[Json] = []
-        # Elsewhere it is unknown or, on a model that does not reason, an error.
-        portable = self._target.issuer == VENDOR and bool(self._target.profile.efforts)
+        portable = bool(self._target.profile.efforts)  # an error on a model that does not reason
         if request.encrypted_reasoning if self._own else portable:
             include.append(ENCRYPTED)
         if request.logprobs:

@@ -3,8 +3,16 @@
 from collections.abc import Mapping
 
 from dragoman.config.settings import ProviderConfig
+from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Header
-from dragoman.providers.provider import Provider, Send, api_key, configured
+from dragoman.providers.provider import Amend, Provider, Send, api_key, configured
+
+# What a server names when it refuses a field that OpenAI knows, and how requests are built for it from then on.
+OBJECTIONS = {
+    "max_completion_tokens": "max_tokens",
+    "developer": "no_developer",
+    **dict.fromkeys(("prompt_cache", "verbosity", "safety_identifier", "metadata", "service_tier"), "plain"),
+}
 
 
 def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
@@ -18,4 +26,17 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         # Servers that imitate Messages differ in which of the two headers they read.
         return (bearer, (b"x-api-key", key)) if protocol == "messages" else (bearer,)
 
-    return configured(config, send, environ, authorize=authorize, counts_tokens="messages" in config.protocols)
+    return configured(
+        config, send, environ, authorize=authorize, counts_tokens="messages" in config.protocols, amend=amend
+    )
+
+
+def amend(failure: Failure) -> Amend | None:
+    """The field that a server did not know is left out from then on; the ledger says so."""
+    if failure.kind is not Kind.BAD_REQUEST:
+        return None
+    complaint = failure.message + (failure.at or "")
+    for word, quirk in OBJECTIONS.items():
+        if word in complaint:
+            return Amend(quirk, quirk=quirk)
+    return None

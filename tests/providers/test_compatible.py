@@ -1,0 +1,47 @@
+"""A compatible server that refuses a field is asked again without it, and spared it from then on."""
+
+from pathlib import Path
+
+import anthropic
+from fakes.upstream import Answer, Asked, FakeUpstream
+from gateway import KEY, running, stanza
+
+REPLY = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":"Hello."},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,'
+    b'"completion_tokens":1,"total_tokens":2}}'
+)
+
+
+def picky(asked: Asked) -> Answer:
+    """Knows neither cache breakpoints nor the newer name of the cap."""
+    for field in ("prompt_cache_breakpoint", "max_completion_tokens"):
+        if field in asked.body.decode():
+            body = b'{"error":{"message":"Extra inputs are not permitted: %s","type":"invalid"}}' % field.encode()
+            return Answer(body, status=422, content_type="application/json")
+    return Answer(REPLY, content_type="application/json")
+
+
+def test_fields_that_a_server_refuses_are_left_out_and_told(tmp_path: Path) -> None:
+    with FakeUpstream(choose=picky) as fake, running(stanza("chat", fake.url), tmp_path) as gateway:
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
+        words = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]
+
+        def ask() -> tuple[str, str]:
+            reply = client.messages.with_raw_response.create(
+                model="up/m",
+                max_tokens=9,
+                messages=[{"role": "user", "content": words}],  # type: ignore[typeddict-item]
+                extra_headers={"x-dragoman-explain": "1"},
+            )
+            block = reply.parse().content[0]
+            assert block.type == "text"
+            return block.text, reply.headers["x-dragoman-loss-detail"]
+
+        text, lost = ask()
+        assert text == "Hello."
+        assert "/messages/0/content/0/cache_control" in lost
+        assert len(fake.calls) == 3
+        assert ask()[0] == "Hello."
+        assert len(fake.calls) == 4, "what was learnt is kept"
+        assert fake.calls[-1].json["max_tokens"] == 9
