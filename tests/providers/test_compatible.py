@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anthropic
+
 from fakes.upstream import Answer, Asked, FakeUpstream
 from gateway import KEY, running, stanza
 

@@ -46,7 +46,7 @@ from dragoman.protocols.chat.parse import parse
 FIXTURE = (Path(__file__).parents[2] / "fixtures" / "chat" / "request.json").read_bytes()
 OPENAI = Target("gpt-x", "openai")
 LOCAL = Target("llama", "local")
-PLAIN = Target("llama", "local", quirks=frozenset({"plain"}))
+STRICT = Target("llama", "local", quirks=frozenset({"plain"}))
 PNG = Inline("image/png", "aW1n")
 
 Wire = dict[str, object]
@@ -341,7 +341,7 @@ def test_breakpoints_elsewhere_are_dropped() -> None:
     assert losses(request(system(Text("a", cache=cache)), user(Text("b")))) == [("/k", How.DROPPED)]
     assert losses(request(tools=(Function("f", cache=cache),))) == [("/k", How.DROPPED)]
     assert losses(request(assistant(CALLS[0]), user(ToolResult("a", (), cache=cache)))) == [("/k", How.DROPPED)]
-    assert losses(request(user(Text("a", cache=cache))), PLAIN) == [("/k", How.DROPPED)]
+    assert losses(request(user(Text("a", cache=cache))), STRICT) == [("/k", How.DROPPED)]
 
 
 # Tools
@@ -466,7 +466,7 @@ def test_a_server_that_refuses_unknown_fields_is_spared_openais_own() -> None:
     }
     assert lost == []
     assert built(meant, LOCAL)[1] == []
-    body, lost = built(meant, PLAIN)
+    body, lost = built(meant, STRICT)
     assert body.keys() == {"model", "messages"}
     assert {path for path, _ in lost} == {"/" + key for key in VENDORS}
 
