@@ -10,6 +10,7 @@ from dragoman.cli.redact import redacted
 from dragoman.net.tasks import place_of
 
 OURS = "dragoman"
+SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 class Line(logging.Formatter):
@@ -51,11 +52,16 @@ def log_to_stderr(formatter: logging.Formatter, level: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    logging.raiseExceptions = False  # a record that cannot be written is not worth a traceback
     logging.getLogger(OURS).setLevel(level)
 
 
 def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    """Valid inside a JSON string too."""
+    if character in SHORT:
+        return SHORT[character]
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def _moment(record: logging.LogRecord) -> str:
@@ -63,6 +69,6 @@ def _moment(record: logging.LogRecord) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    message = record.getMessage()
+    message = record.getMessage().encode(errors="backslashreplace").decode()
     fault = record.exc_info[1] if record.exc_info else None
     return f"{message}: {place_of(fault)}" if fault is not None else message

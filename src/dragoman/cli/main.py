@@ -57,7 +57,7 @@ def run() -> int:
         wrong.show()
         return wrong.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("\nInterrupted.", err=True)
+        click.echo("Interrupted.", err=True)
         return 1
     except Exception as fault:
         from dragoman.cli.faults import explain

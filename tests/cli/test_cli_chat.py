@@ -1,0 +1,186 @@
+"""`dragoman chat`: what appears where and when, on terminals and in pipes."""
+
+import os
+import pty
+import signal
+import subprocess
+import time
+
+import msgspec
+from shell import PATIENCE_S, PROGRAM, Shell, wait_for
+
+from fakes.upstream import Answer, FakeUpstream
+
+START: dict[str, object] = {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+USAGE = {"input_tokens": 3, "output_tokens": 1}
+
+
+def event(name: str, **fields: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode({"type": name, **fields}))
+
+
+def block(index: int, opening: dict[str, object], delta: dict[str, object]) -> bytes:
+    return (
+        event("content_block_start", index=index, content_block=opening)
+        + event("content_block_delta", index=index, delta=delta)
+        + event("content_block_stop", index=index)
+    )
+
+
+def text_block(index: int, text: str) -> bytes:
+    return block(index, {"type": "text", "text": ""}, {"type": "text_delta", "text": text})
+
+
+def reply(*blocks: bytes, stop: str = "end_turn") -> Answer:
+    end = event("message_delta", delta={"stop_reason": stop}, usage={"output_tokens": 5})
+    head = event("message_start", message=START | {"usage": USAGE})
+    return Answer(head + b"".join(blocks) + end + event("message_stop"))
+
+
+def pointed_at(shell: Shell, upstream: FakeUpstream) -> None:
+    stanza = f'[providers.up]\nkind = "anthropic"\nendpoint = "{upstream.url}"\napi_key = "sk-fake"\nmodels = ["m"]\n'
+    shell.write("dragoman.toml", stanza)
+
+
+def on_a_terminal(shell: Shell, *words: str, **environ: str) -> str:
+    """What a terminal shows: both streams, in the order of writing."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, *words], stdin=theirs, stdout=theirs, stderr=theirs, cwd=shell.home, env=shell.environ | environ
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert process.wait(PATIENCE_S) == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_it_answers_without_any_set_up(shell: Shell) -> None:
+    done = shell.run("chat", "Guten", "Tag,", "世界", "👋🏽")
+    assert (done.code, done.out, done.err) == (0, "Guten Tag, 世界 👋🏽\n", "")
+
+
+def test_it_talks_through_the_running_gateway_when_a_key_is_known(shell: Shell) -> None:
+    with shell.serve() as served:
+        done = shell.run("chat", "hello", DRAGOMAN_API_KEY=served.key)
+        served.end()
+    assert done.out == "hello\n"
+    assert "dragoman.requests: " in served.err
+    assert "echo/echo ok" in served.err
+
+
+def test_words_appear_before_the_answer_is_whole(shell: Shell) -> None:
+    process = shell.start("chat", "-m", "slow", "one two three four")
+    assert process.stdout is not None
+    began = os.read(process.stdout.fileno(), 100)
+    assert process.poll() is None
+    assert began.startswith(b"one")
+    assert b"four" not in began
+    rest, _ = process.communicate(timeout=PATIENCE_S)
+    assert began.decode() + rest == "one two three four\n"
+
+
+def test_standard_input_is_the_text_when_asked_for(shell: Shell) -> None:
+    assert shell.run("chat", "-", said="from a pipe\nin two lines\n").out == "from a pipe\nin two lines\n"
+
+
+def test_thoughts_go_to_stderr_so_that_a_pipe_gets_only_the_answer(shell: Shell) -> None:
+    done = shell.run("chat", "--think", "hello")
+    assert done.out == "hello\n"
+    assert "hello" in done.err
+    assert "\x1b" not in done.out + done.err
+
+
+def test_thoughts_are_dimmed_on_a_terminal(shell: Shell) -> None:
+    shown = on_a_terminal(shell, "chat", "--think", "hello", TERM="xterm")
+    dimmed, _, after = shown.removeprefix("\x1b[2m").partition("\x1b[0m")
+    assert shown.startswith("\x1b[2m")
+    assert dimmed.strip()
+    assert after.strip() == "hello"
+
+
+def test_no_colour_is_honoured(shell: Shell) -> None:
+    assert "\x1b" not in on_a_terminal(shell, "chat", "--think", "hello", TERM="xterm", NO_COLOR="1")
+
+
+def test_a_model_cannot_steer_the_terminal(shell: Shell) -> None:
+    with FakeUpstream([reply(text_block(0, "a\x1b[31mb\x07\x9b2Jc"))]) as upstream:
+        pointed_at(shell, upstream)
+        assert on_a_terminal(shell, "chat", "-m", "up/m", "hi", TERM="xterm") == "a[31mb2Jc\n"
+        assert shell.run("chat", "-m", "up/m", "hi").out == "a\x1b[31mb\x07\x9b2Jc\n"
+
+
+def test_tool_calls_are_shown_with_their_arguments(shell: Shell) -> None:
+    call = block(
+        1,
+        {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {}},
+        {"type": "input_json_delta", "partial_json": '{"city":"Paris"}'},
+    )
+    with FakeUpstream([reply(text_block(0, "Looking."), call, stop="tool_use")]) as upstream:
+        pointed_at(shell, upstream)
+        done = shell.run("chat", "-m", "up/m", "weather?")
+        told = shell.run("chat", "-m", "up/m", "weather?", "--json").out
+    assert done.out == "Looking.\n"
+    assert '→ get_weather {"city":"Paris"}' in done.err
+    assert b'"arguments":"{\\"city\\":\\"Paris\\"}"' in msgspec.json.format(told.encode(), indent=-1)
+
+
+def test_usage_and_who_answered_are_told_when_asked(shell: Shell) -> None:
+    assert "echo/echo · 2 tokens in, 2 out" in shell.run("chat", "-v", "two words").err
+
+
+def test_json_holds_the_whole_reply(shell: Shell) -> None:
+    told = msgspec.json.decode(shell.run("chat", "--json", "--think", "hello").out, type=dict[str, object])
+    assert (told["text"], told["route"], told["stop"], told["calls"]) == ("hello", "echo/echo", "end", [])
+    assert "hello" in str(told["thinking"])
+
+
+def test_a_refusal_is_told_in_the_gateways_words(shell: Shell) -> None:
+    done = shell.run("chat", "-m", "echo/error-400", "hello")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "Error: echo was asked to refuse this request (HTTP 400)\n"
+
+
+def test_an_unknown_model_is_told_with_near_names(shell: Shell) -> None:
+    done = shell.run("chat", "-m", "ecko", "hello")
+    assert done.code == 1
+    assert "'ecko' does not exist" in done.err
+    assert "echo" in done.err
+
+
+def test_a_broken_reply_keeps_what_came_and_fails(shell: Shell) -> None:
+    for model in ("error-mid", "error-cut"):
+        done = shell.run("chat", "-m", model, "one two three four")
+        assert done.code == 1
+        assert done.out.startswith("one")
+        assert "the reply broke off" in done.err
+
+
+def test_a_cut_off_reply_says_so(shell: Shell) -> None:
+    with FakeUpstream([reply(text_block(0, "Once upon"), stop="max_tokens")]) as upstream:
+        pointed_at(shell, upstream)
+        done = shell.run("chat", "-m", "up/m", "a tale")
+    assert (done.code, done.out) == (0, "Once upon\n")
+    assert "(stopped: length)" in done.err
+
+
+def test_ctrl_c_ends_it_quickly_and_quietly(shell: Shell) -> None:
+    process = shell.start("chat", "-m", "error-stall", "one two three four")
+    assert process.stdout is not None
+    assert os.read(process.stdout.fileno(), 100).startswith(b"one")
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: process.poll() is not None)
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert err == "\nInterrupted.\n"
+    assert time.monotonic() - began < 5
+
+
+def test_nothing_to_say_is_wrong_usage(shell: Shell) -> None:
+    assert shell.run("chat", "-", said="  \n").code == 2

@@ -1,0 +1,75 @@
+"""`dragoman config`: every value with its origin, and never a secret."""
+
+import msgspec
+from shell import Shell
+
+CONFIG = """\
+[server]
+port = 9123
+[store]
+url = "postgresql://someone:fake-password@127.0.0.1/db"
+[providers.local]
+kind = "openai-compatible"
+endpoint = "http://127.0.0.1:11434"
+api_key = "sk-fake-literal-key"
+headers = { x-team = "fake-team-secret" }
+[[models]]
+name = "small"
+to = ["local/tiny"]
+"""
+
+
+class Value(msgspec.Struct):
+    key: str
+    value: object
+    origin: str
+
+
+def shown(shell: Shell, **environ: str) -> dict[str, Value]:
+    done = shell.run("config", "show", "--json", **environ)
+    return {value.key: value for value in msgspec.json.decode(done.out, type=list[Value])}
+
+
+def test_every_value_names_who_set_it(shell: Shell) -> None:
+    path = shell.write("dragoman.toml", CONFIG)
+    values = shown(shell, MAX_RETRIES="7", DRAGOMAN_API_KEY="fake-key-from-outside")
+    assert (values["server.port"].value, values["server.port"].origin) == (9123, f"{path}:2")
+    assert values["server.host"].origin == "default"
+    assert (values["retry.attempts"].value, values["retry.attempts"].origin) == (7, "environment MAX_RETRIES")
+    assert values["models[0].to"].value == ["local/tiny"]
+    assert values["client key"].origin == "environment DRAGOMAN_API_KEY"
+
+
+def test_secrets_are_masked_on_both_screens(shell: Shell) -> None:
+    shell.write("dragoman.toml", CONFIG)
+    environ = {"DRAGOMAN_API_KEY": "fake-key-from-outside"}
+    text = shell.run("config", "show", **environ).out + shell.run("config", "show", "--json", **environ).out
+    for secret in ("sk-fake-literal-key", "fake-team-secret", "fake-password", "fake-key-from-outside"):
+        assert secret not in text
+    assert "postgresql://someone:***@127.0.0.1/db" in text
+
+
+def test_a_good_configuration_passes_with_its_warnings(shell: Shell) -> None:
+    path = shell.write("dragoman.toml", '[[models]]\nname = "a"\nto = ["nobody/x"]\n')
+    done = shell.run("config", "check")
+    assert (done.code, done.out) == (0, f"{path}: fine, 1 provider.\n")
+    assert 'there is no provider "nobody"' in done.err
+
+
+def test_a_bad_configuration_fails_with_all_its_lines(shell: Shell) -> None:
+    path = shell.write("dragoman.toml", "[server]\nprot = 1\nhost = 2\n")
+    done = shell.run("config", "check")
+    assert done.code == 1
+    assert f"{path}:2: server.prot" in done.err
+    assert f"{path}:3: server.host" in done.err
+
+
+def test_a_named_file_that_is_missing_fails(shell: Shell) -> None:
+    done = shell.run("config", "check", "--config", "nowhere.toml")
+    assert done.code == 1
+    assert "nowhere.toml" in done.err
+
+
+def test_completion_scripts_are_printed(shell: Shell) -> None:
+    for name in ("bash", "zsh", "fish"):
+        assert "_DRAGOMAN_COMPLETE" in shell.run("completion", name).out

@@ -1,0 +1,184 @@
+"""`dragoman connect`: what it prints, what it writes into other programs' settings, and that it can be undone."""
+
+import stat
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from shell import Shell
+
+CLIENTS = ("claude-code", "codex", "gemini", "opencode", "aider", "cline", "cursor", "openai", "anthropic")
+FILES = {
+    "claude-code": ".claude/settings.json",
+    "codex": ".codex/config.toml",
+    "gemini": ".gemini/.env",
+    "opencode": ".config/opencode/opencode.json",
+    "aider": ".aider.conf.yml",
+}
+KEPT = {
+    "claude-code": '{"permissions":{"allow":["Bash(ls:*)"]},"env":{"FOO":"1"}}',
+    "codex": '# mine\nmodel = "gpt-5.5"\n\n[projects."/home/me"]\ntrust_level = "trusted"\n',
+    "gemini": "# mine\nGEMINI_SANDBOX=false\n",
+    "opencode": '{"theme":"dark","provider":{"mine":{"npm":"x"}}}',
+    "aider": "dark-mode: true\n",
+}
+PLAIN = {
+    "claude-code": "{// with comments\n}",
+    "codex": "model = \n",
+    "opencode": "[]",
+    "aider": "- no table\n",
+}
+
+
+def everything(home: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_is_told_this_gateways_address_and_no_key(shell: Shell, client: str) -> None:
+    shell.write("dragoman.toml", "[server]\nport = 9321\n")
+    before = everything(shell.home)
+    done = shell.run("connect", client, "--model", "some-model", DRAGOMAN_API_KEY="fake-key-from-outside")
+    assert done.code == 0
+    assert "http://127.0.0.1:9321" in done.out
+    assert "some-model" in done.out
+    assert "DRAGOMAN_API_KEY" in done.out
+    assert "fake-key-from-outside" not in done.out + done.err
+    assert everything(shell.home) == before
+
+
+@pytest.mark.parametrize("client", FILES)
+def test_written_twice_is_written_once_and_the_rest_is_kept(shell: Shell, client: str) -> None:
+    path = shell.write(FILES[client], KEPT[client])
+    path.chmod(0o640)
+    first = shell.run("connect", client, "--write", "--model", "m", DRAGOMAN_API_KEY="fake-key-from-outside")
+    assert first.code == 0, first.err
+    assert f"+++ {path}" in first.out
+    written = everything(shell.home)
+    second = shell.run("connect", client, "--write", "--model", "m")
+    assert (second.code, second.out) == (0, f"{path} is right already.\n")
+    assert everything(shell.home) == written
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert b"fake-key-from-outside" not in b"".join(written.values())
+    assert "http://127.0.0.1:8484" in path.read_text()
+
+
+@pytest.mark.parametrize("client", FILES)
+def test_undo_restores_every_byte(shell: Shell, client: str) -> None:
+    shell.write(FILES[client], KEPT[client])
+    before = everything(shell.home)
+    shell.run("connect", client, "--write", "--model", "m")
+    shell.run("connect", client, "--write", "--model", "n")
+    assert shell.run("connect", client, "--undo").code == 0
+    assert "m" in shell.read(FILES[client])
+    assert shell.run("connect", client, "--undo").code == 0
+    assert everything(shell.home) == before
+    done = shell.run("connect", client, "--undo")
+    assert done.code == 1
+    assert "no backup" in done.err
+
+
+@pytest.mark.parametrize("client", FILES)
+def test_a_file_that_was_not_there_is_made_private_and_undone_to_nothing(shell: Shell, client: str) -> None:
+    shell.run("connect", client, "--write", "--model", "m")
+    assert stat.S_IMODE((shell.home / FILES[client]).stat().st_mode) == 0o600
+    shell.run("connect", client, "--undo")
+    assert everything(shell.home) == {}
+
+
+@pytest.mark.parametrize("client", PLAIN)
+def test_a_file_that_cannot_be_read_is_left_alone(shell: Shell, client: str) -> None:
+    path = shell.write(FILES[client], PLAIN[client])
+    done = shell.run("connect", client, "--write", "--model", "m")
+    assert (done.code, done.out) == (1, "")
+    assert f"{path} is left as it is" in done.err
+    assert f"dragoman connect {client}" in done.err
+    assert everything(shell.home) == {FILES[client]: PLAIN[client].encode()}
+
+
+def test_claude_code_asks_for_the_key_and_keeps_its_other_settings(shell: Shell) -> None:
+    shell.write(FILES["claude-code"], KEPT["claude-code"])
+    shell.run("connect", "claude-code", "--write", "--model", "echo")
+    written = msgspec.json.decode(shell.read(FILES["claude-code"]), type=dict[str, object])
+    assert written["permissions"] == {"allow": ["Bash(ls:*)"]}
+    assert written["apiKeyHelper"] == "printenv DRAGOMAN_API_KEY"
+    assert written["env"] == {
+        "FOO": "1",
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:8484",
+        "ANTHROPIC_MODEL": "echo",
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": "echo",
+    }
+
+
+def test_codex_gets_a_provider_that_names_the_variable_of_the_key(shell: Shell) -> None:
+    shell.write(FILES["codex"], KEPT["codex"])
+    shell.run("connect", "codex", "--write")
+    written = tomllib.loads(shell.read(FILES["codex"]))
+    assert (written["model"], written["model_provider"]) == ("gpt-5.5", "dragoman")
+    assert written["model_providers"]["dragoman"] == {
+        "name": "dragoman",
+        "base_url": "http://127.0.0.1:8484/v1",
+        "env_key": "DRAGOMAN_API_KEY",
+        "wire_api": "responses",
+    }
+
+
+@pytest.mark.parametrize(
+    ("client", "variable", "name"),
+    [
+        ("claude-code", "CLAUDE_CONFIG_DIR", "settings.json"),
+        ("codex", "CODEX_HOME", "config.toml"),
+        ("opencode", "XDG_CONFIG_HOME", "opencode/opencode.json"),
+    ],
+)
+def test_a_clients_own_directory_is_honoured(shell: Shell, client: str, variable: str, name: str) -> None:
+    shell.run("connect", client, "--write", "--model", "m", **{variable: str(shell.home / "elsewhere")})
+    assert (shell.home / "elsewhere" / name).is_file()
+    assert not (shell.home / FILES[client]).exists()
+
+
+def test_a_linked_settings_file_stays_a_link(shell: Shell) -> None:
+    real = shell.write("dotfiles/config.toml", KEPT["codex"])
+    link = shell.home / FILES["codex"]
+    link.parent.mkdir()
+    link.symlink_to(real)
+    shell.run("connect", "codex", "--write")
+    assert link.is_symlink()
+    assert "dragoman" in real.read_text()
+
+
+def test_other_tools_keys_are_masked_in_the_difference(shell: Shell) -> None:
+    shell.write(FILES["claude-code"], '{"env":{"GITHUB_TOKEN":"fake-token-123","OPENAI_API_KEY":"sk-fake-12345678"}}')
+    done = shell.run("connect", "claude-code", "--write")
+    assert "fake-token-123" not in done.out
+    assert "sk-fake" not in done.out
+    assert "fake-token-123" in shell.read(FILES["claude-code"])
+
+
+@pytest.mark.parametrize("client", ["cline", "cursor", "openai", "anthropic"])
+def test_clients_without_a_settings_file_say_why_nothing_is_written(shell: Shell, client: str) -> None:
+    done = shell.run("connect", client, "--write")
+    assert done.code == 0
+    assert "Nothing was written: " in done.err
+    assert everything(shell.home) == {}
+
+
+def test_a_client_that_needs_a_model_is_not_given_a_guess(shell: Shell) -> None:
+    stanza = '[providers.up]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:9"\n'
+    shell.write("dragoman.toml", stanza)
+    done = shell.run("connect", "opencode", "--write")
+    assert done.code == 2
+    assert "--model" in done.err
+
+
+def test_a_protocol_that_is_not_served_yet_is_said_so(shell: Shell) -> None:
+    assert "does not yet serve" in shell.run("connect", "gemini").err
+    assert "does not yet serve" not in shell.run("connect", "codex").err
+
+
+def test_json_tells_lines_file_and_settings(shell: Shell) -> None:
+    told = msgspec.json.decode(shell.run("connect", "codex", "--json").out, type=dict[str, object])
+    assert (told["client"], told["base_url"]) == ("codex", "http://127.0.0.1:8484/v1")
+    assert told["file"] == str(shell.home / FILES["codex"])
+    assert tomllib.loads("\n".join(msgspec.convert(told["lines"], list[str]))) == told["settings"]

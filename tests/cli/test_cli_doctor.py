@@ -1,0 +1,159 @@
+"""`dragoman doctor`: what it finds, and whether it says what to do."""
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from time import time
+
+import msgspec
+import pytest
+from shell import Shell
+
+
+class Finding(msgspec.Struct):
+    what: str
+    state: str
+    found: str
+    to_do: str
+
+
+class Report(msgspec.Struct):
+    ok: bool
+    checks: list[Finding]
+
+    def about(self, what: str) -> Finding:
+        return next(finding for finding in self.checks if finding.what == what)
+
+
+def examined(shell: Shell, *words: str, **environ: str) -> Report:
+    done = shell.run("doctor", "--json", *words, **environ)
+    report = msgspec.json.decode(done.out, type=Report)
+    assert done.code == (0 if report.ok else 1)
+    assert report.ok == all(finding.state != "broken" for finding in report.checks)
+    return report
+
+
+@contextmanager
+def vendor(status: int, ahead_s: float = 0.0) -> Iterator[str]:
+    """A server whose model list has this status, and whose clock is ahead."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return formatdate(time() + ahead_s, usegmt=True)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+
+
+def with_provider(shell: Shell, endpoint: str, key: str = "sk-fake-0123456789") -> None:
+    stanza = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{endpoint}"\napi_key = "{key}"\n'
+    shell.write("dragoman.toml", stanza)
+
+
+def test_a_fresh_machine_is_well(shell: Shell) -> None:
+    report = examined(shell)
+    assert report.ok
+    assert report.about("provider echo").state == "ok"
+    assert "first start" in report.about("store").found + report.about("client keys").to_do
+    assert not (shell.home / ".local").exists()
+
+
+def test_a_bad_configuration_is_named_line_by_line(shell: Shell) -> None:
+    path = shell.write("dragoman.toml", '[server]\nprot = 1\n[providers.a]\nkind = "opnai"\n')
+    report = examined(shell)
+    assert [finding.state for finding in report.checks] == ["broken", "broken"]
+    assert [finding.found.removeprefix(f"{path}:")[0] for finding in report.checks] == ["2", "4"]
+    assert all(finding.to_do for finding in report.checks)
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "words"), [(200, "ok", "takes"), (401, "broken", "refuses"), (404, "warning", "no models")]
+)
+def test_what_a_provider_answers_is_judged(shell: Shell, status: int, state: str, words: str) -> None:
+    with vendor(status) as endpoint:
+        with_provider(shell, endpoint)
+        finding = examined(shell).about("provider up")
+    assert finding.state == state
+    assert words in finding.found
+    assert bool(finding.to_do) == (state != "ok")
+
+
+def test_a_provider_that_cannot_be_reached_is_broken(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with_provider(shell, f"http://127.0.0.1:{port}")
+    finding = examined(shell).about("provider up")
+    assert finding.state == "broken"
+    assert f"127.0.0.1:{port}" in finding.found
+
+
+def test_a_credential_that_is_not_set_is_named(shell: Shell) -> None:
+    with_provider(shell, "http://127.0.0.1:9", "env:NOT_SET_ANYWHERE")
+    finding = examined(shell).about("provider up")
+    assert finding.state == "broken"
+    assert "environment variable NOT_SET_ANYWHERE is not set" in finding.found
+
+
+def test_no_secret_is_shown(shell: Shell) -> None:
+    with vendor(401) as endpoint:
+        with_provider(shell, endpoint)
+        shown = shell.run("doctor", DRAGOMAN_API_KEY="fake-key-from-outside")
+    assert "sk-fake" not in shown.out + shown.err
+    assert "fake-key-from-outside" not in shown.out + shown.err
+
+
+def test_a_wrong_clock_is_noticed(shell: Shell) -> None:
+    with vendor(200, ahead_s=4000) as endpoint:
+        with_provider(shell, endpoint)
+        finding = examined(shell).about("clock")
+    assert finding.state == "broken"
+    assert "behind" in finding.found
+
+
+def test_a_running_gateway_is_recognised(shell: Shell) -> None:
+    with shell.serve() as served:
+        report = examined(shell)
+    assert report.ok
+    assert f"is running at {served.url}" in report.about("address").found
+    assert report.about("client keys").found.startswith("1 valid")
+
+
+def test_a_port_that_another_program_has_is_broken(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        shell.write("dragoman.toml", f"[server]\nport = {other.getsockname()[1]}\n")
+        finding = examined(shell).about("address")
+    assert finding.state == "broken"
+    assert "--port" in finding.to_do
+
+
+def test_a_store_that_others_could_read_is_noted_and_mended(shell: Shell) -> None:
+    shell.run("keys", "create")
+    store = shell.home / ".local/share/dragoman/dragoman.db"
+    store.chmod(0o644)
+    assert examined(shell).about("store").state == "warning"
+    assert examined(shell).about("store").state == "ok"
+
+
+def test_an_open_address_without_a_key_is_broken(shell: Shell) -> None:
+    shell.write("dragoman.toml", '[server]\nhost = "0.0.0.0"\nport = 0\n')
+    assert examined(shell).about("client keys").state == "broken"
+
+
+def test_the_screen_says_what_to_do(shell: Shell) -> None:
+    with_provider(shell, "http://127.0.0.1:9", "env:NOT_SET_ANYWHERE")
+    lines = shell.run("doctor").out.splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("BROKEN"))
+    assert lines[at + 1].strip().startswith("→ ")

@@ -1,0 +1,98 @@
+"""What reaches a log or a screen: one line for each record, and nothing that looks like a credential."""
+
+import logging
+import sys
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.cli.logs import JsonLine, Line
+from dragoman.cli.redact import redacted
+
+SECRETS = [
+    "sk-fake-0123456789abcdef",
+    "sk-ant-api03-fake_0123456789",
+    "dgm_fake0123456789",
+    "ksk_fake0123456789",
+    "ghp_fake0123456789",
+    "AIzaFake0123456789012345678901234",
+    "eyJmYWtlIjoi.eyJmYWtlMTIzIjo.c2lnbmF0dXJl",
+]
+CARRIERS = [
+    "authorization: Bearer {}",
+    "Authorization: Basic {}",
+    "x-api-key: {}",
+    "x-goog-api-key={}",
+    '"api_key": "{}"',
+    "GET /v1/models?key={}&limit=1",
+    "{{'refresh_token': '{}'}}",
+    "refreshToken={}",
+    "http://user:{}@proxy:3128",
+    "password={}",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_credentials_are_masked_wherever_they_stand(secret: str) -> None:
+    for text in (secret, f"key {secret}.", f'{{"k":"{secret}"}}', f"/v1/{secret}/x", f"id={secret}"):
+        assert secret not in redacted(text)
+        assert "***" in redacted(text)
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_what_stands_where_credentials_stand_is_masked_whatever_it_looks_like(carrier: str) -> None:
+    text = redacted(carrier.format("hunter2fake"))
+    assert "hunter2fake" not in text
+    assert "***" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "req_0123456789 messages>chat local/qwen-3 ok 12ms",
+        "task-key sk- dgm_ is short",
+        "provider risk-averse-model-name answers",
+        "the key is missing",
+        "http://127.0.0.1:8484/v1/models",
+    ],
+)
+def test_ordinary_words_stay(text: str) -> None:
+    assert redacted(text) == text
+
+
+def record(message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord("dragoman.x", logging.ERROR, __file__, 1, message, args, None)
+
+
+def test_a_record_is_one_line_even_if_a_client_wants_two() -> None:
+    line = Line().format(record("asked for %s", "a\n2026 info dragoman: all is well\r\x1b[2J\u2028"))
+    assert line.splitlines() == [line]
+    assert "\\n2026" in line
+    assert line.isprintable()
+
+
+def test_a_fault_is_told_by_type_and_place_never_by_its_text() -> None:
+    try:
+        raise ValueError("sk-fake-0123456789 in a message")
+    except ValueError:
+        faulty = record("it failed")
+        faulty.exc_info = sys.exc_info()
+    line = Line().format(faulty)
+    assert "ValueError at test_cli_logs.py" in line
+    assert "in a message" not in line
+
+
+def test_json_lines_hold_the_same_and_parse() -> None:
+    line = JsonLine().format(record('Bearer %s said "hi"\n', "fake0123456789"))
+    told = msgspec.json.decode(line, type=dict[str, str])
+    assert (told["level"], told["logger"], told["message"]) == ("error", "dragoman.x", 'Bearer *** said "hi"\n')
+
+
+@given(st.text() | st.text(st.characters(categories=["Cs", "Cc", "Zl", "Cf", "Cn"])))
+def test_any_text_is_one_line_and_valid_json(text: str) -> None:
+    line = JsonLine().format(record("%s", text))
+    assert line.splitlines() == [line]
+    assert msgspec.json.decode(line, type=dict[str, str])["logger"] == "dragoman.x"
+    assert Line().format(record("%s", text)).isprintable()

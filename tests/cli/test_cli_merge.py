@@ -1,0 +1,120 @@
+"""Merging settings into the text of other programs' files: nothing else changes, nothing is guessed."""
+
+import tomllib
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.cli.clients.merge import CannotMerge, merge_env, merge_json, merge_toml, merge_yaml
+
+PROVIDER = {"name": "dragoman", "base_url": "http://127.0.0.1:8484/v1"}
+CODEX = {"model_provider": "dragoman", "model_providers": {"dragoman": PROVIDER}}
+
+TOML = """\
+# mine
+model = "gpt"   # the best
+notify = [
+  "say",
+  "done",
+]
+
+[projects."/home/me"]
+trust_level = "trusted"
+
+[[hooks]]
+name = "model_provider = 'decoy'"
+"""
+
+keys = st.text("abcdef-_", min_size=1, max_size=6)
+scalars = st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_size=8) | st.none()
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3))
+
+
+def test_toml_keeps_comments_order_and_everything_else() -> None:
+    merged = merge_toml(TOML, CODEX)
+    assert TOML in merged
+    assert tomllib.loads(merged) == tomllib.loads(TOML) | CODEX
+
+
+def test_toml_changes_the_lines_that_are_there() -> None:
+    table = '[model_providers.dragoman]\nname = "old"\nretries = 3\n'
+    old = f'model_provider = "openai" # was\n\n{table}[other]\nname = "x"\n'
+    merged = merge_toml(old, CODEX)
+    assert tomllib.loads(merged) == {
+        "model_provider": "dragoman",
+        "model_providers": {"dragoman": PROVIDER | {"retries": 3}},
+        "other": {"name": "x"},
+    }
+
+
+@pytest.mark.parametrize("text", ["", "\n", TOML, 'model_provider = "x"\n', "[a]\nb = 1"])
+def test_toml_merged_twice_is_merged_once(text: str) -> None:
+    once = merge_toml(text, CODEX)
+    assert merge_toml(once, CODEX) == once
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not toml",
+        'model_providers = { dragoman = { name = "inline" } }',
+        'model_provider = """\nof several\nlines"""',
+        "model_providers = 3",
+    ],
+)
+def test_toml_that_cannot_be_changed_safely_is_refused(text: str) -> None:
+    with pytest.raises(CannotMerge):
+        merge_toml(text, CODEX)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(keys, values, max_size=5))
+def test_json_keeps_every_other_value(old: dict[str, object]) -> None:
+    text = msgspec.json.encode({**old, "env": {"KEPT": "1"}}).decode()
+    merged = merge_json(text, {"env": {"NEW": "2"}})
+    assert msgspec.json.decode(merged) == {**old, "env": {"KEPT": "1", "NEW": "2"}}
+    assert merge_json(merged, {"env": {"NEW": "2"}}) == merged
+
+
+def test_json_keeps_the_order_of_keys_and_the_indentation() -> None:
+    merged = merge_json('{\n    "z": 1,\n    "a": {"y": 2}\n}\n', {"b": 3})
+    assert merged == '{\n    "z": 1,\n    "a": {\n        "y": 2\n    },\n    "b": 3\n}\n'
+
+
+@pytest.mark.parametrize("text", ['{"a": 1} // why', "[1]", "{", '{"env": "not a table"}'])
+def test_json_that_is_not_a_plain_object_is_refused(text: str) -> None:
+    with pytest.raises(CannotMerge):
+        merge_json(text, {"env": {"A": "1"}})
+
+
+def test_yaml_changes_only_the_lines_it_means() -> None:
+    old = "# aider\nmodel: gpt-4o # fast\nread:\n  - A.md\n  - model: decoy\nweak-model: gpt-4o-mini\n"
+    merged = merge_yaml(old, {"model": "openai/echo", "openai-api-base": "http://127.0.0.1:8484/v1"})
+    assert merged == (
+        "# aider\nmodel: openai/echo\nread:\n  - A.md\n  - model: decoy\nweak-model: gpt-4o-mini\n"
+        "openai-api-base: http://127.0.0.1:8484/v1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{model: x}",
+        "- a\n- b\n",
+        "model: |\n  two\n  lines\n",
+        "model:\n  - x\n",
+        "model: a\nmodel: b\n",
+        "just words\n",
+    ],
+)
+def test_yaml_beyond_plain_keys_is_refused(text: str) -> None:
+    with pytest.raises(CannotMerge):
+        merge_yaml(text, {"model": "openai/echo"})
+
+
+def test_env_files_keep_their_other_lines() -> None:
+    old = "# mine\nexport A='1'\nGOOGLE_GEMINI_BASE_URL=\"http://old\"\n\nB=2"
+    merged = merge_env(old, {"GOOGLE_GEMINI_BASE_URL": "http://new", "C": "3"})
+    assert merged == "# mine\nexport A='1'\nGOOGLE_GEMINI_BASE_URL=http://new\n\nB=2\nC=3\n"

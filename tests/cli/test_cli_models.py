@@ -1,0 +1,46 @@
+"""`dragoman models`: from the running gateway if there is one, else from the providers."""
+
+import msgspec
+from shell import Shell
+
+
+class Model(msgspec.Struct):
+    id: str
+
+
+def ids(text: str) -> list[str]:
+    return [model.id for model in msgspec.json.decode(text, type=list[Model])]
+
+
+def test_without_a_gateway_the_providers_are_asked(shell: Shell) -> None:
+    done = shell.run("models", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert "echo" in ids(done.out)
+
+
+def test_the_running_gateway_is_asked_with_the_known_key(shell: Shell) -> None:
+    with shell.serve() as served:
+        # Read by no process but the command: the gateway started without it.
+        config = f'[server]\nport = {served.port}\n[providers.mine]\nkind = "openai-compatible"\n'
+        shell.write("dragoman.toml", config + 'endpoint = "http://127.0.0.1:9"\nmodels = ["only-here"]\n')
+        asked = shell.run("models", "--json", DRAGOMAN_API_KEY=served.key)
+        given = shell.run("models", "--json", "--key", served.key)
+        alone = shell.run("models", "--json")
+    assert "echo" in ids(asked.out)
+    assert ids(given.out) == ids(asked.out)
+    assert ids(alone.out) == ["mine/only-here", "only-here"]
+    assert f"A gateway runs at {served.url}" in alone.err
+
+
+def test_a_refused_key_is_said_to_be_one(shell: Shell) -> None:
+    with shell.serve() as served:
+        done = shell.run("models", "--key", "dgm_fake-wrong")
+    assert (done.code, done.out) == (1, "")
+    assert f"the gateway at {served.url} refuses the key" in done.err
+    assert "dgm_fake" not in done.err
+
+
+def test_the_table_has_a_line_for_each_model(shell: Shell) -> None:
+    lines = shell.run("models").out.splitlines()
+    assert lines[0].split() == ["MODEL", "OWNED", "BY"]
+    assert [line.split()[0] for line in lines[1:]] == ids(shell.run("models", "--json").out)
