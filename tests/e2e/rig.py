@@ -20,6 +20,7 @@ SPEAKERS: dict[str, ModuleType] = {
     "responses": speak_responses,
     "messages": speak_messages,
 }
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 ONCE = "[retry]\nattempts = 1\n"
 
 

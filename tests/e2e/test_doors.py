@@ -9,12 +9,11 @@ from cases import CASES, asked
 from faults import assert_told_properly
 from hearing import WHOLE, Sdk
 from raw_http import ask, get, post
-from rig import PROTOCOLS, SPEAKERS, Rig, rigged
+from rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 
 from fakes.upstream import Answer
 from gateway import KEY
 
-PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 BODIES = {
     "chat": b'{"model":"messages/m","messages":[{"role":"user","content":"x"}]}',
     "responses": b'{"model":"messages/m","input":"x"}',

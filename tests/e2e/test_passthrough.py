@@ -7,11 +7,10 @@ import pytest
 from cases import CASES
 from meaning import Ending, Meant, Say
 from raw_http import post
-from rig import PROTOCOLS, SPEAKERS, Rig
+from rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 
 from fakes.upstream import Answer, End
 
-PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "passthrough"
 # Odd spaces, escapes, numbers and key order, unknown and repeated fields; the model and `stream` are filled in.
 ODD_BODY = (FIXTURES / "request.json").read_bytes()

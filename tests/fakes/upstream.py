@@ -106,7 +106,7 @@ class FakeUpstream:
                 self.asked.append(asked)
                 if not await self._play(self._answer(asked), reader, writer) or not self.keep_alive:
                     return
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             return
         finally:
             writer.close()

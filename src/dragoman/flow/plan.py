@@ -5,7 +5,7 @@ from msgspec import Struct
 from dragoman.hub.opaque import TAG
 from dragoman.hub.profile import Profile
 
-ENVELOPE = TAG.encode()
+ENVELOPE = b'"' + TAG.encode()  # an envelope is always the whole of a JSON string
 
 
 class Passthrough(Struct, frozen=True):

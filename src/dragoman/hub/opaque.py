@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 TAG = "dgm1."
+NOBODY = "?"  # no provider can be called so: whose envelope it was cannot be read any more
 
 
 class Form(Enum):
@@ -44,4 +45,4 @@ def unseal(token: str) -> Opaque | None:
 
 def read_slot(token: str, form: Form, issuer: str) -> Opaque:
     """What a client's opaque slot holds: our envelope, or the native value of that protocol's own vendor."""
-    return unseal(token) or Opaque(issuer=issuer, form=form, payload=token)
+    return unseal(token) or Opaque(issuer=NOBODY if token.startswith(TAG) else issuer, form=form, payload=token)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from dragoman.framing.fields import Fields
-from dragoman.hub.opaque import Form, Opaque, read_slot, unseal
+from dragoman.hub.opaque import TAG, Form, Opaque, read_slot
 from dragoman.hub.request import Thinking
 from dragoman.protocols.chat.wire import ThinkingPart
 
@@ -93,8 +93,8 @@ def _read_details(message: Fields) -> Iterator[Thinking]:
     for detail in message.objects("reasoning_details") or ():
         entry = detail.rest()
         data = detail.raw("data")
-        ours = unseal(data) if isinstance(data, str) else None
-        if ours is not None:
+        if isinstance(data, str) and data.startswith(TAG):
+            ours = read_slot(data, Form.DETAIL, "")
             yield Thinking(ours.text, detail.at, ours)
         else:
             yield Thinking(detail_text(entry), detail.at, Opaque("", Form.DETAIL, msgspec.json.encode(entry).decode()))

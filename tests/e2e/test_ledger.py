@@ -1,0 +1,128 @@
+"""The ledger in the headers, and strict mode: what a translation loses is told, or refused before anyone is called."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from cases import CASES
+from meaning import Meant, Say, Stop
+from raw_http import Answered, post
+from rig import PATHS, PROTOCOLS, SPEAKERS, Rig
+
+from fakes.upstream import Answer
+
+Json = dict[str, Any]
+
+USER = [{"role": "user", "content": "Go on."}]
+# No other protocol has these: what the ledger must name, in the client's own terms.
+LOSSY: dict[str, tuple[Json, set[str]]] = {
+    "chat": ({"messages": USER, "logit_bias": {"50": 1}, "größe": 1}, {"/logit_bias", "/größe"}),
+    "responses": ({"input": USER, "truncation": "auto", "größe": 1}, {"/truncation", "/größe"}),
+    "messages": ({"messages": USER, "max_tokens": 99, "top_k": 5, "größe": 1}, {"/top_k", "/größe"}),
+}
+LOSSLESS: dict[str, Json] = {
+    "chat": {"messages": USER, "max_completion_tokens": 99, "temperature": 0.5},
+    "responses": {"input": USER, "max_output_tokens": 99, "temperature": 0.5},
+    "messages": {"messages": USER, "max_tokens": 99, "temperature": 0.5},
+}
+PAIRS = [(client, upstream) for client in PROTOCOLS for upstream in PROTOCOLS if client != upstream]
+
+pairs = pytest.mark.parametrize(("client", "upstream"), PAIRS)
+modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+def asks(rig: Rig, client: str, upstream: str, request: Json, *fields: str, meant: Meant | None = None) -> Answered:
+    meant = meant or CASES["text"].meant
+    speak, stream = SPEAKERS[upstream], request.get("stream")
+    answer = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
+    rig.plays(upstream, answer)
+    body = msgspec.json.encode({"model": rig.model(upstream), **request})
+    return post(rig.gateway.port, PATHS[client], body, *fields)
+
+
+def losses(answer: Answered) -> list[dict[str, str]]:
+    detail = answer.get("x-dragoman-loss-detail")
+    assert detail is not None
+    assert detail.isascii()
+    entries = msgspec.json.decode(detail, type=list[dict[str, str]])
+    for entry in entries:
+        assert entry.keys() == {"path", "how", "why"}
+        assert entry["how"] in ("dropped", "approximated", "invented")
+        assert entry["why"]
+    return entries
+
+
+@pairs
+@modes
+def test_every_loss_is_counted_and_explained_on_demand(rig: Rig, client: str, upstream: str, stream: bool) -> None:
+    request, lost = LOSSY[client]
+    answer = asks(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-explain: 1")
+    assert answer.status == 200
+    told = losses(answer)
+    assert lost <= {entry["path"] for entry in told}
+    assert answer.get("x-dragoman-loss") == str(len(told))
+    assert answer.get("x-dragoman-route") == rig.model(upstream)
+
+
+@pairs
+@modes
+def test_without_being_asked_only_the_count_is_told(rig: Rig, client: str, upstream: str, stream: bool) -> None:
+    answer = asks(rig, client, upstream, {**LOSSY[client][0], "stream": stream})
+    assert int(answer.get("x-dragoman-loss") or 0) >= len(LOSSY[client][1])
+    assert answer.get("x-dragoman-loss-detail") is None
+
+
+@pairs
+@modes
+def test_strict_mode_refuses_before_the_upstream_is_called(rig: Rig, client: str, upstream: str, stream: bool) -> None:
+    request, lost = LOSSY[client]
+    answer = asks(rig, client, upstream, {**request, "stream": stream}, "x-dragoman-strict: 1")
+    assert answer.status == 400
+    error = msgspec.json.decode(answer.body)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert all(path in error["message"] for path in lost)
+    if client == "messages":
+        assert lost <= {entry["path"] for entry in error["details"]["losses"]}
+    assert rig.fakes[upstream].calls == []
+
+
+@pairs
+@modes
+def test_strict_mode_lets_a_lossless_request_pass(rig: Rig, client: str, upstream: str, stream: bool) -> None:
+    fields = ("x-dragoman-strict: 1", "x-dragoman-explain: 1")
+    answer = asks(rig, client, upstream, {**LOSSLESS[client], "stream": stream}, *fields)
+    assert answer.status == 200, answer.body
+    assert losses(answer) == []
+    assert answer.get("x-dragoman-loss") == "0"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@modes
+def test_passed_through_there_is_nothing_to_tell(rig: Rig, protocol: str, stream: bool) -> None:
+    fields = ("x-dragoman-strict: 1", "x-dragoman-explain: 1")
+    answer = asks(rig, protocol, protocol, {**LOSSY[protocol][0], "stream": stream}, *fields)
+    assert answer.status == 200
+    assert [name for name, _ in answer.headers if name.startswith("x-dragoman-loss")] == []
+
+
+@pytest.mark.parametrize("client", ["chat", "responses"])
+def test_losses_of_a_whole_reply_are_told_too(rig: Rig, client: str) -> None:
+    meant = Meant((Say("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
+    answer = asks(rig, client, "messages", LOSSLESS[client], "x-dragoman-explain: 1", meant=meant)
+    assert "/stop_details/category" in {entry["path"] for entry in losses(answer)}
+
+
+def test_an_invented_cap_is_a_loss(rig: Rig) -> None:
+    answer = asks(rig, "chat", "messages", {"messages": USER}, "x-dragoman-explain: 1")
+    assert [entry["how"] for entry in losses(answer)] == ["invented"]
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+def test_a_thousand_losses_fit_into_the_header(rig: Rig, client: str) -> None:
+    upstream = "messages" if client != "messages" else "chat"
+    strange = {f"unbekannte_größe_{n}": n for n in range(1000)}
+    answer = asks(rig, client, upstream, {**LOSSLESS[client], **strange}, "x-dragoman-explain: 1")
+    assert answer.status == 200
+    assert int(answer.get("x-dragoman-loss") or 0) == 1000
+    assert "more losses" in losses(answer)[-1]["why"]
+    assert sum(len(name) + len(value) + 4 for name, value in answer.headers) < 16 * 1024

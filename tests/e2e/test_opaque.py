@@ -1,0 +1,194 @@
+"""Reasoning that only its issuer can read travels through any client and back, to its issuer alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from cases import CASES, asked
+from meaning import CallTool, Meant, Say, Stop, Think
+from raw_http import post
+from rig import PATHS, PROTOCOLS, SPEAKERS, Rig
+
+from fakes.upstream import Answer
+
+Json = dict[str, Any]
+
+CALL = CallTool("call_a1", "weather", '{"city":"Ulm"}')
+MEANT = {
+    "signed": Meant((Think("Weigh it 漢字 up.\n", "c2VhbC1vbmU="), Say("Yes."), CALL), Stop.TOOL),
+    "hidden": Meant((Think("", "aGlkZGVuLXNlYWw="), Say("Yes."), CALL), Stop.TOOL),
+    "signed and hidden": Meant(
+        (Think("First.", "c2lnbmVkLW9uZQ=="), Think("", "aGlkZGVuLXR3bw=="), Say("Yes."), CALL), Stop.TOOL
+    ),
+}
+CROSSED = [(client, upstream) for client in PROTOCOLS for upstream in PROTOCOLS if client != upstream]
+
+crossed = pytest.mark.parametrize(("client", "upstream"), CROSSED)
+modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+cases = pytest.mark.parametrize("case", MEANT)
+
+
+def chat_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
+    completions = rig.sdk.openai.chat.completions
+    if stream:
+        with completions.stream(**{name: value for name, value in request.items() if name != "tools"}) as events:
+            message = events.get_final_completion().choices[0].message
+    else:
+        message = completions.create(**request).choices[0].message
+    said = message.model_dump(exclude_none=True, exclude={"parsed": True})
+    for call in said["tool_calls"]:
+        call["function"].pop("parsed_arguments", None)
+    return [said, {"role": "tool", "tool_call_id": CALL.id, "content": "sunny"}]
+
+
+def responses_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
+    if stream:
+        with rig.sdk.openai.responses.stream(**request) as events:
+            output = events.get_final_response().output
+    else:
+        output = rig.sdk.openai.responses.create(**request).output
+    said = [item.model_dump(exclude_none=True, exclude={"parsed_arguments", "parsed"}) for item in output]
+    for item in said:
+        for part in item.get("content") or ():
+            part.pop("parsed", None)
+    return [*said, {"type": "function_call_output", "call_id": CALL.id, "output": "sunny"}]
+
+
+def messages_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
+    if stream:
+        with rig.sdk.anthropic.messages.stream(**request) as events:
+            content = events.get_final_message().content
+    else:
+        content = rig.sdk.anthropic.messages.create(**request).content
+    said = [block.model_dump(exclude_none=True, exclude={"parsed_output"}) for block in content]
+    result = {"type": "tool_result", "tool_use_id": CALL.id, "content": "sunny"}
+    return [{"role": "assistant", "content": said}, {"role": "user", "content": [result]}]
+
+
+TURNS: dict[str, Callable[[Rig, Json, bool], list[Json]]] = {
+    "chat": chat_turns,
+    "responses": responses_turns,
+    "messages": messages_turns,
+}
+
+
+def first_turns(rig: Rig, client: str, upstream: str, meant: Meant, stream: bool) -> tuple[Json, list[Json]]:
+    """Has the upstream think and call a tool; what the client asked, and what it appends to its history."""
+    speak = SPEAKERS[upstream]
+    answer = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
+    rig.plays(upstream, answer)
+    request = asked(client, rig.model(upstream), CASES["sealed reasoning"])
+    return request, TURNS[client](rig, request, stream)
+
+
+def ask_again(rig: Rig, client: str, upstream: str, request: Json, turns: list[Json]) -> Json:
+    """Sends the history on, and returns what the upstream was asked."""
+    fake = rig.plays(upstream, Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json"))
+    field = "input" if client == "responses" else "messages"
+    again = {**request, "model": rig.model(upstream), field: [*request[field], *turns]}
+    explain = {"extra_headers": {"x-dragoman-explain": "1"}}
+    match client:
+        case "chat":
+            rig.sdk.openai.chat.completions.create(**again, **explain)
+        case "responses":
+            rig.sdk.openai.responses.create(**again, **explain)
+        case _:
+            rig.sdk.anthropic.messages.create(**again, **explain)
+    assert b"dgm1." not in fake.calls[-1].body
+    return fake.calls[-1].json
+
+
+def thoughts_in(upstream: str, body: Json) -> list[tuple[str, str]]:
+    """The thoughts of a history and their seals, as an upstream of this protocol finds them."""
+    match upstream:
+        case "chat":
+            details = [detail for turn in body["messages"] for detail in turn.get("reasoning_details") or ()]
+            return [(entry.get("text", ""), entry.get("signature") or entry["data"]) for entry in details]
+        case "responses":
+            items = [item for item in body["input"] if item.get("type") == "reasoning"]
+            return [("".join(part["text"] for part in item["summary"]), item["encrypted_content"]) for item in items]
+        case _:
+            contents = [turn["content"] for turn in body["messages"] if isinstance(turn["content"], list)]
+            thoughts = [block for content in contents for block in content if "thinking" in block["type"]]
+            return [(block.get("thinking", ""), block.get("signature") or block.get("data")) for block in thoughts]
+
+
+@crossed
+@modes
+@cases
+def test_opaque_reasoning_returns_to_its_issuer_byte_for_byte(
+    rig: Rig, client: str, upstream: str, stream: bool, case: str
+) -> None:
+    meant = MEANT[case]
+    request, turns = first_turns(rig, client, upstream, meant, stream)
+    body = ask_again(rig, client, upstream, request, turns)
+    assert thoughts_in(upstream, body) == [(part.text, part.seal) for part in meant.parts if isinstance(part, Think)]
+
+
+@crossed
+@modes
+@cases
+def test_another_issuer_gets_none_of_it_and_the_ledger_says_so(
+    rig: Rig, client: str, upstream: str, stream: bool, case: str
+) -> None:
+    meant = MEANT[case]
+    request, turns = first_turns(rig, client, upstream, meant, stream)
+    seals = [part.seal for part in meant.parts if isinstance(part, Think)]
+    for other in PROTOCOLS:
+        if other == upstream:
+            continue
+        body = ask_again(rig, client, other, request, turns)
+        assert not any(seal in msgspec.json.encode(body).decode() for seal in seals)
+        told = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
+        assert any(is_a_thought(client, entry["path"]) and entry["how"] == "dropped" for entry in told), told
+
+
+def is_a_thought(client: str, path: str) -> bool:
+    """Whether a pointer of the ledger leads to the thoughts in this client's history."""
+    words = path.split("/")[1:]
+    return words[0] == ("input" if client == "responses" else "messages") and words[1] == "1"
+
+
+def test_a_foreign_envelope_is_taken_out_of_a_conversation_of_the_same_protocol(rig: Rig) -> None:
+    """A Messages client that was answered by a Responses upstream goes on with a Messages upstream."""
+    request, turns = first_turns(rig, "messages", "responses", MEANT["signed"], False)
+    body = ask_again(rig, "messages", "messages", request, turns)
+    blocks = [block["type"] for block in body["messages"][1]["content"]]
+    assert blocks == ["text", "tool_use"]
+    assert rig.sdk.headers["x-dragoman-loss"] != "0"
+
+
+BROKEN = ["dgm1.", "dgm1.AAAA", "dgm1.not base64 !", "dgm1." + "A" * 4000]
+
+
+def with_thought(client: str, token: str) -> list[Json]:
+    """A history in which the client's opaque slot holds this."""
+    match client:
+        case "chat":
+            detail = {"type": "reasoning.encrypted", "data": token, "index": 0}
+            return [{"role": "assistant", "content": "Yes.", "reasoning_details": [detail]}]
+        case "responses":
+            return [{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": token}]
+        case _:
+            thought = {"type": "thinking", "thinking": "Hm.", "signature": token}
+            return [{"role": "assistant", "content": [thought, {"type": "text", "text": "Yes."}]}]
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+@pytest.mark.parametrize("token", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_envelope_is_never_passed_on(rig: Rig, client: str, upstream: str, token: str) -> None:
+    turns = [*with_thought(client, token), {"role": "user", "content": "Go."}]
+    body = ask_again(rig, client, upstream, asked(client, "any/m"), turns)
+    assert token not in msgspec.json.encode(body).decode()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_words_about_envelopes_are_no_envelope(rig: Rig, protocol: str) -> None:
+    """A body that merely speaks of them passes through unread."""
+    fake = rig.plays(protocol, Answer(SPEAKERS[protocol].whole(CASES["text"].meant), content_type="application/json"))
+    words = b'[{"role":"user","content":"What does dgm1.AAAA mean?"}]'
+    body = b'{"odd" :1,"model":"%b/m","max_tokens":9,"messages":%b,"input":%b}' % (protocol.encode(), words, words)
+    assert post(rig.gateway.port, PATHS[protocol], body).status == 200
+    assert fake.calls[-1].body == body.replace(b'"%b/m"' % protocol.encode(), b'"m"')
