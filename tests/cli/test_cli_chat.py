@@ -11,7 +11,7 @@ from shell import PATIENCE_S, PROGRAM, Shell, wait_for
 
 from fakes.upstream import Answer, FakeUpstream
 
-START: dict[str, object] = {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+HEAD: dict[str, object] = {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": []}
 USAGE = {"input_tokens": 3, "output_tokens": 1}
 
 
@@ -33,7 +33,7 @@ def text_block(index: int, text: str) -> bytes:
 
 def reply(*blocks: bytes, stop: str = "end_turn") -> Answer:
     end = event("message_delta", delta={"stop_reason": stop}, usage={"output_tokens": 5})
-    head = event("message_start", message=START | {"usage": USAGE})
+    head = event("message_start", message=HEAD | {"usage": USAGE})
     return Answer(head + b"".join(blocks) + end + event("message_stop"))
 
 

@@ -63,12 +63,11 @@ async def _chat(config: Config, given_key: str | None, question: _Question, mann
     async with reach(config, known_key(config, given_key)) as gateway:
         model = question.model or await _first_model(gateway)
         began = time.monotonic()
-        server = config.server
-        patience = server.first_token_timeout_s * (config.retry.attempts + 1) + server.keep_alive_s
-        answer = await gateway.send("POST", "/v1/messages", _body(question, model), patience)
+        silence_s = config.server.idle_timeout_s
+        answer = await gateway.send("POST", "/v1/messages", _body(question, model), silence_s)
         screen = None if manner.as_json else Screen()
         try:
-            reader = Reader(answer, screen, server.idle_timeout_s)
+            reader = Reader(answer, screen, silence_s)
             reply = await reader.read()
         finally:
             answer.close()
