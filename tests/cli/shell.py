@@ -57,6 +57,7 @@ class Shell:
             text=True,
             cwd=self.home,
             env=self.environ | environ,
+            start_new_session=True,
         )
 
     def serve(self, *words: str, **environ: str) -> "Served":

@@ -160,6 +160,13 @@ def test_a_worker_that_dies_is_replaced(shell: Shell) -> None:
     assert f"worker {victim} ended with -9" in served.err
 
 
+def test_ctrl_c_on_a_terminal_ends_workers_well_too(shell: Shell) -> None:
+    with shell.serve("--workers", "2") as served:
+        wait_for(lambda: len(children(served.pid)) == 2)
+        os.killpg(served.pid, signal.SIGINT)
+        assert served.wait() == 0
+
+
 def test_workers_that_keep_dying_are_given_up(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
         buried: set[int] = set()
@@ -178,6 +185,18 @@ def test_workers_do_not_outlive_their_parent(shell: Shell) -> None:
         workers = children(served.pid)
         served.end(signal.SIGKILL)
     wait_for(lambda: not any(alive(pid) for pid in workers))
+
+
+def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shell) -> None:
+    echo = '[providers.echo]\nkind = "echo"\n'
+    path = shell.write("edited.toml", echo)
+    with shell.serve("--config", str(path)) as served:
+        path.write_text(f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
+        wait_for(lambda: "the edited configuration is in force" in served.err)
+        assert "parrot" in shell.run("models", "--key", served.key).out
+        path.write_text("[servr]\n")
+        wait_for(lambda: 'did you mean "server"?' in served.err)
+        assert "parrot" in shell.run("models", "--key", served.key).out
 
 
 def test_logs_are_json_when_asked_for_and_hold_no_secret(shell: Shell) -> None:

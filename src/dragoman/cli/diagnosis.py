@@ -143,11 +143,10 @@ def _absent(path: Path) -> Finding:
 
 
 def _keys(config: Config, live: int) -> Finding:
-    outside = config.client_key is not None
-    total = live + outside
-    if total:
-        from_outside = ", one of them from the environment" if outside else ""
-        return Finding("client keys", OK, f"{total} valid{from_outside}")
+    outside = ["one from the environment"] if config.client_key is not None else []
+    stored = [f"{live} in the store"] if live else []
+    if stored or outside:
+        return Finding("client keys", OK, " and ".join([*stored, *outside]))
     if is_loopback(config.server.host):
         return Finding("client keys", WARNING, "none", "the first start makes one, or `dragoman keys create`")
     to_do = "`dragoman keys create`, or listen on 127.0.0.1"

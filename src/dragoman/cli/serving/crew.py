@@ -97,6 +97,7 @@ class Crew:
         """The child's side: it never returns into the parent's stack."""
         code = 1
         try:
+            os.setpgrp()  # Ctrl-C on a terminal reaches every process of its group; the parent passes it on once
             os.close(self._grip)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
             code = self._work(self._lifeline)
