@@ -1,0 +1,41 @@
+"""Claude Code, run headless against a gateway."""
+
+from pathlib import Path
+
+import msgspec
+
+from clients.install import native
+from clients.rig import Ran, Rig
+from gateway import KEY
+
+QUIET = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "IS_SANDBOX": "1",
+}
+
+
+def settings(rig: Rig) -> dict[str, str]:
+    return {
+        **QUIET,
+        "ANTHROPIC_BASE_URL": rig.url,
+        "ANTHROPIC_AUTH_TOKEN": KEY,
+        "CLAUDE_CONFIG_DIR": str(rig.home / "claude"),
+    }
+
+
+def ask(rig: Rig, directory: Path, prompt: str, model: str = "claude-opus-5-5", **extra: str) -> Ran:
+    binary = native(directory, "@anthropic-ai/claude-code-*/claude")
+    mode = ("--output-format", "stream-json", "--verbose", "--permission-mode", "acceptEdits")
+    allowed = ("--allowedTools", "Bash,Read,Write")
+    return rig.run(binary, "-p", prompt, "--model", model, *mode, *allowed, **settings(rig), **extra)
+
+
+def result(ran: Ran) -> dict[str, object]:
+    """The last line that Claude Code writes: how it ended, and with what text."""
+    lines = [msgspec.json.decode(line, type=dict) for line in ran.out.splitlines() if line.startswith("{")]
+    results = [line for line in lines if line.get("type") == "result"]
+    assert results, ran
+    return results[-1]

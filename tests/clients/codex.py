@@ -1,0 +1,50 @@
+"""Codex, run headless against a gateway."""
+
+from pathlib import Path
+
+import msgspec
+
+from clients.install import native
+from clients.rig import PATIENCE_S, Ran, Rig
+from gateway import KEY
+
+CUSTOM = """model_provider = "gateway"
+[model_providers.gateway]
+name = "gateway"
+base_url = "{url}/v1"
+env_key = "GATEWAY_KEY"
+wire_api = "responses"
+"""
+# The provider that Codex is born with; it tries a WebSocket first.
+BUILT_IN = 'openai_base_url = "{url}/v1"\n'
+
+
+def ask(
+    rig: Rig,
+    directory: Path,
+    prompt: str,
+    model: str = "gpt-5.5",
+    config: str = CUSTOM,
+    patience_s: float = PATIENCE_S,
+) -> Ran:
+    home = rig.home / "codex"
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(config.format(url=rig.url))
+    (home / "auth.json").write_bytes(msgspec.json.encode({"OPENAI_API_KEY": KEY}))
+    mode = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--disable", "plugins")
+    binary = native(directory, "@openai/codex-*/vendor/*/bin/codex")
+    return rig.run(binary, "exec", *mode, "-m", model, prompt, patience_s=patience_s, CODEX_HOME=str(home))
+
+
+def said(ran: Ran) -> list[str]:
+    """What Codex told its user, message by message."""
+    return [str(item["text"]) for item in items(ran) if item["type"] == "agent_message"]
+
+
+def items(ran: Ran) -> list[dict[str, object]]:
+    events = [msgspec.json.decode(line, type=dict) for line in ran.out.splitlines() if line.startswith("{")]
+    return [event["item"] for event in events if event.get("type") == "item.completed"]
+
+
+def completed(ran: Ran) -> bool:
+    return '"turn.completed"' in ran.out

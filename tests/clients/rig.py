@@ -1,0 +1,90 @@
+"""One gateway in front of one upstream that plays a script, and the ways to run a client against it."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from fakes.agent import Agent, Amended, Use
+from fakes.agents import chat, messages, responses
+from fakes.upstream import FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+TONGUES: dict[str, ModuleType] = {"chat": chat, "responses": responses, "messages": messages}
+UPSTREAMS = tuple(TONGUES)
+EVERY_MODEL = '\n[[models]]\nname = "*"\nto = ["up/*"]\n'
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A client that ended by itself."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"exit code {self.code} after {self.seconds:.1f} s\n--- out\n{self.out}\n--- err\n{self.err}"
+
+
+@dataclass
+class Rig:
+    gateway: Running
+    upstream: FakeUpstream
+    agent: Agent
+    home: Path
+    work: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    def run(self, *command: str | Path, patience_s: float = PATIENCE_S, **extra: str) -> Ran:
+        """Runs a client to its end, in a home and a directory of its own; one that hangs is a failure."""
+        env = {**self._environment(), **extra}
+        begun = time.monotonic()
+        client = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=self.work,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = client.communicate(timeout=patience_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(client.pid, signal.SIGKILL)
+            out, err = client.communicate()
+            raise AssertionError(f"still running after {patience_s} s\n--- out\n{out}\n--- err\n{err}") from None
+        return Ran(client.returncode, out, err, time.monotonic() - begun)
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of ours but the path: a client must not find the accounts or proxies of who runs the tests."""
+        basic = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "NO_COLOR": "1", "CI": "1"}
+        return {**basic, "GATEWAY_URL": self.url, "GATEWAY_KEY": KEY, **self.environment}
+
+
+@contextmanager
+def rigged(
+    directory: Path, upstream: str, *script: Use, amend: Amended | None = None, settings: str = ""
+) -> Iterator[Rig]:
+    home, work, state = (directory / name for name in ("home", "work", "gateway"))
+    for path in (home, work, state):
+        path.mkdir()
+    agent = Agent(TONGUES[upstream], script, amend)
+    with (
+        FakeUpstream(choose=agent) as fake,
+        running(settings + stanza(upstream, fake.url) + EVERY_MODEL, state) as gateway,
+    ):
+        yield Rig(gateway, fake, agent, home, work)
