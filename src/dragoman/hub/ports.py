@@ -42,6 +42,7 @@ class ToolLimits(Struct, frozen=True):
     custom: bool
     namespaces: bool
     name_max: int
+    letter_first: bool = False  # a name must begin with a letter
 
 
 class Client(Struct, frozen=True):

@@ -71,6 +71,7 @@ class Image(Struct, frozen=True, tag="image"):
     source: Media
     at: str = ""
     detail: str | None = None
+    detail_at: str = ""
     cache: Cache | None = None
     ext: Ext = field(default_factory=dict)
 

@@ -82,7 +82,7 @@ def test_every_kind_of_part_is_read() -> None:
     at = "/messages/2/content/"
     assert parse(FIXTURE, Ledger()).turns[2].parts == (
         Text("Look", at + "0", ext={"mood": "curious"}),
-        Image(Inline("image/png", "iVBORw0KGgo="), at + "1", detail="high"),
+        Image(Inline("image/png", "iVBORw0KGgo="), at + "1", detail="high", detail_at=at + "1/image_url/detail"),
         Image(Link("https://pictures.example/a.png"), at + "2"),
         Document(Inline("application/pdf", "JVBERi0="), at + "3", title="a.pdf"),
         Document(FileId("file-1"), at + "4"),

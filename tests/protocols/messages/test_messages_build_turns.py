@@ -354,7 +354,9 @@ def test_what_cannot_be_sent_is_refused_by_name(part: Part) -> None:
 def test_a_level_of_detail_is_dropped_with_a_loss() -> None:
     ledger = Ledger()
     content(
-        Image(Inline("image/png", "aW1n"), "/x", "high"), Image(Inline("image/png", "a"), "/y", "auto"), ledger=ledger
+        Image(Inline("image/png", "aW1n"), "/x", "high", "/x/detail"),
+        Image(Inline("image/png", "a"), "/y", "auto"),
+        ledger=ledger,
     )
     assert set(losses(ledger)) == {"/max_tokens", "/x/detail"}
 

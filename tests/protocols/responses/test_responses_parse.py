@@ -61,7 +61,7 @@ def test_images_and_files_are_read_from_data_and_from_addresses():
     at = "/input/1/content"
     assert parts == (
         Text("What is this?", f"{at}/0"),
-        Image(Inline("image/png", "iVBORw0KGgo="), f"{at}/1", detail="high"),
+        Image(Inline("image/png", "iVBORw0KGgo="), f"{at}/1", detail="high", detail_at=f"{at}/1/detail"),
         Image(Link("https://pictures.example/1.png"), f"{at}/2"),
         Document(Inline("application/pdf", "JVBERi0x"), f"{at}/3", title="a.pdf"),
         Document(Link("https://files.example/a.pdf"), f"{at}/4"),

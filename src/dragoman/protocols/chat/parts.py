@@ -94,7 +94,14 @@ def _read_image(part: Fields) -> Image:
     detail = image.text("detail")
     cache = _read_cache(part)
     ext = unread_with(part, "image_url", image)
-    return Image(source, part.at, detail=None if detail == "auto" else detail, cache=cache, ext=ext)
+    return Image(
+        source,
+        part.at,
+        detail=None if detail == "auto" else detail,
+        detail_at=f"{part.at}/image_url/detail" if detail not in (None, "auto") else "",
+        cache=cache,
+        ext=ext,
+    )
 
 
 def _read_file(part: Fields) -> Document:

@@ -125,7 +125,7 @@ class Writer:
 
     def _image(self, part: Image) -> Wire:
         if part.detail not in (None, "auto"):
-            self.ledger.dropped(f"{part.at}/detail", "the level of detail cannot be chosen")
+            self.ledger.dropped(part.detail_at, "the level of detail cannot be chosen")
         wire: Wire = {"type": "image", "source": self._source(part.source, part.at)}
         return self._finished(wire, part.cache, part.ext)
 

@@ -106,7 +106,12 @@ def _read_image(part: Fields) -> Image:
         raise BadField(part.at, "needs image_url or file_id")
     detail = part.text("detail")
     return Image(
-        source, part.at, detail=None if detail == "auto" else detail, cache=_read_cache(part), ext=ext_of(part)
+        source,
+        part.at,
+        detail=None if detail == "auto" else detail,
+        detail_at=part.pointer("detail") if detail not in (None, "auto") else "",
+        cache=_read_cache(part),
+        ext=ext_of(part),
     )
 
 
