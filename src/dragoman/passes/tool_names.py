@@ -49,18 +49,22 @@ def _assign(
         used = taken.setdefault(None if flat else tool.namespace, set())
         wanted = f"{tool.namespace}__{tool.name}" if flat and tool.namespace is not None else tool.name
         if wanted in used or not _fits(wanted, limits):
-            wanted = _alias(tool, wanted, limits.name_max, used)
+            wanted = _alias(tool, wanted, limits, used)
         names[tool] = wanted
         used.add(wanted)
 
 
 def _fits(name: str, limits: ToolLimits) -> bool:
-    return len(name) <= limits.name_max and _LEGAL.fullmatch(name) is not None
+    legal = len(name) <= limits.name_max and _LEGAL.fullmatch(name) is not None
+    return legal and (name[0].isalpha() or not limits.letter_first)
 
 
-def _alias(tool: ToolId, wanted: str, name_max: int, taken: set[str]) -> str:
+def _alias(tool: ToolId, wanted: str, limits: ToolLimits, taken: set[str]) -> str:
     """The beginning of the name, for the model to read, and a digest of the whole, for it to be unique."""
-    prefix = _BAD.sub("_", wanted)[: name_max - _DIGEST_CHARACTERS - 1]
+    prefix = _BAD.sub("_", wanted)
+    if limits.letter_first and not prefix[:1].isalpha():
+        prefix = f"t_{prefix}"
+    prefix = prefix[: limits.name_max - _DIGEST_CHARACTERS - 1]
     identity = f"{tool.namespace or ''}\0{tool.name}\0{tool.custom}"
     for salt in range(len(taken) + 1):
         digest = hashlib.sha256(f"{identity}\0{salt}".encode(errors="surrogatepass")).hexdigest()

@@ -1,0 +1,35 @@
+"""A request comes in; the same request with long tool descriptions among its instructions goes out."""
+
+from msgspec.structs import replace
+
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Function, Request, Role, Text, Tool, Turn
+from dragoman.passes.tag_instructions import split_leading
+from dragoman.passes.tool_pointers import tool_pointer
+
+HEADING = "# Tool documentation"
+
+
+def move_tool_docs(request: Request, limit: int, ledger: Ledger) -> Request:
+    """Descriptions of more than `limit` characters become a section each; the tool keeps a pointer to its own."""
+    long = [tool for tool in request.tools if _is_long(tool, limit)]
+    if not long:
+        return request
+    for tool in long:
+        at = tool_pointer(tool, request.protocol, "description")
+        ledger.approximated(at, f"a description of more than {limit} characters is told among the instructions")
+    sections = [f"## Tool: {tool.name}\n\n{tool.description}" for tool in long if isinstance(tool, Function)]
+    docs = Turn(Role.SYSTEM, (Text("\n\n".join([HEADING, *sections])),))
+    leading, turns = split_leading(request.turns)
+    tools = tuple(_pointing(tool) if _is_long(tool, limit) else tool for tool in request.tools)
+    return replace(request, turns=(*leading, docs, *turns), tools=tools)
+
+
+def _is_long(tool: Tool, limit: int) -> bool:
+    return isinstance(tool, Function) and tool.description is not None and len(tool.description) > limit
+
+
+def _pointing(tool: Tool) -> Tool:
+    assert isinstance(tool, Function)
+    pointer = f'The full documentation of this tool is in the system prompt, under "Tool: {tool.name}".'
+    return replace(tool, description=pointer)

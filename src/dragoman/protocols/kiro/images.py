@@ -1,0 +1,74 @@
+"""Images and documents of any client come in; Kiro's image blocks and plain text go out, or a refusal."""
+
+import base64
+import binascii
+import re
+
+from dragoman.hub.failure import refuse
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Document, FileId, Image, Inline, Link, Part
+from dragoman.protocols.kiro.payload import IMAGE_FORMATS, MAX_IMAGE_BYTES, ImageBlock, ImageSource
+
+_DATA_URL = re.compile(r"data:([\w.+/-]*)[^,]*?;base64,")
+_SPACE = re.compile(r"\s")
+_TEXT_TYPES = frozenset(
+    {"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml"}
+    | {"application/javascript", "application/x-sh", "application/sql"}
+)
+
+
+def must_inline(part: Part) -> bool:
+    """Whether a part is linked media: Kiro fetches nothing."""
+    return isinstance(part, Image | Document) and isinstance(part.source, Link)
+
+
+def write_image(part: Image) -> ImageBlock:
+    match part.source:
+        case Link(url=url):
+            raise refuse(
+                part.at, f"Kiro takes no links to images: send the image itself, or enable [fetch] ({url[:80]})"
+            )
+        case FileId():
+            raise refuse(part.at, "a file id of another vendor means nothing to Kiro: send the image itself")
+        case Inline(media_type=media_type, data=data):
+            return _block(media_type, data, part.at)
+
+
+def _block(media_type: str, data: str, at: str) -> ImageBlock:
+    if (prefix := _DATA_URL.match(data)) is not None:
+        media_type, data = prefix[1] or media_type, data[prefix.end() :]
+    kind = media_type.partition(";")[0].strip().lower()
+    if kind not in IMAGE_FORMATS:
+        raise refuse(at, f"Kiro takes PNG, JPEG, GIF and WebP images, not {media_type or 'one without a media type'}")
+    if any(character in data for character in "\n\r\t "):
+        data = _SPACE.sub("", data)
+    size = len(data) * 3 // 4
+    if size > MAX_IMAGE_BYTES:
+        raise refuse(at, f"Kiro takes images of at most {MAX_IMAGE_BYTES} bytes; this one has {size}")
+    return ImageBlock(IMAGE_FORMATS[kind], ImageSource(data))
+
+
+def write_document(part: Document, ledger: Ledger) -> str:
+    """A text document as tagged text; others have no way into Kiro."""
+    text = _text_of(part)
+    ledger.approximated(part.at, "a document is told as text")
+    title = f' title="{part.title}"' if part.title else ""
+    return f"<document{title}>\n{text}\n</document>"
+
+
+def _text_of(part: Document) -> str:
+    match part.source:
+        case str():
+            return part.source
+        case Link():
+            raise refuse(part.at, "Kiro takes no links to documents: send the text itself, or enable [fetch]")
+        case FileId():
+            raise refuse(part.at, "a file id of another vendor means nothing to Kiro: send the text itself")
+        case Inline(media_type=media_type, data=data):
+            kind = media_type.partition(";")[0].strip().lower()
+            if not kind.startswith("text/") and kind not in _TEXT_TYPES:
+                raise refuse(part.at, f"Kiro takes text documents, not {media_type}")
+            try:
+                return base64.b64decode(data, validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError) as error:
+                raise refuse(part.at, f"the document is not base64 of UTF-8 text: {error}") from error

@@ -1,0 +1,236 @@
+"""The client's wishes about reasoning come in; the model's own request fields, or tags for the prompt, go out."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import EFFORTS, Target
+from dragoman.hub.request import Reasoning, Request, Switch
+from dragoman.protocols.kiro.native import NativeFields
+from dragoman.protocols.kiro.wire import KiroOptions
+
+Fields = dict[str, object]
+
+MODE_TAG = "<thinking_mode>"
+USUAL_BUDGET = 4000
+MAX_BUDGET = 10_000
+
+_USUAL_EFFORT = "high"  # what a model does that is told to think and not how hard
+_EFFORT_UP_TO = ((1024, "low"), (8192, "medium"), (24576, "high"))
+_DISPLAYS = {"summarized": "summarized", "omitted": "omitted"}
+_SUMMARIES = ("auto", "concise", "detailed")
+
+
+class Thought(Struct, frozen=True):
+    """How thinking is asked for; both empty where nothing need be said."""
+
+    fields: Fields = {}  # for additionalModelRequestFields
+    tags: str = ""  # for the front of the system prompt
+
+
+def plan_thinking(request: Request, target: Target, options: KiroOptions, ledger: Ledger) -> Thought:
+    wish, by = request.reasoning, options.thinking_by
+    if wish is None:
+        return Thought()
+    if options.fields_schema is not None and by in ("auto", "native"):
+        fields = _Native(wish, request.protocol, NativeFields(options.fields_schema), ledger).plan()
+        if fields is not None:
+            return Thought(fields)
+    if by in ("auto", "tags"):
+        return Thought(tags=_Tags(wish, request.protocol, target.budgets, ledger).plan())
+    if _is_on(wish) is not False:
+        for at in _places(wish):
+            ledger.dropped(at, "this model cannot be asked to think here")
+    return Thought()
+
+
+def _is_on(wish: Reasoning) -> bool | None:
+    """Whether to think; None where only an effort is named, which is not the same in every protocol."""
+    match wish.switch:
+        case Switch.DISABLED | Switch.BETWEEN_TOOLS:
+            return False
+        case Switch.ENABLED | Switch.ADAPTIVE:
+            return True
+    if wish.effort == "none":
+        return False
+    return True if wish.show not in (None, "omitted") else None
+
+
+def _places(wish: Reasoning) -> Iterator[str]:
+    """Every place where the client said something about thinking."""
+    if wish.effort is not None or wish.switch is None:
+        yield wish.at
+    if wish.switch is not None:
+        yield wish.switch_at
+    if wish.budget is not None:
+        yield wish.budget_at
+    if wish.show is not None:
+        yield wish.show_at
+
+
+def _effort_like(budget: int | None) -> str:
+    if budget is None:
+        return _USUAL_EFFORT
+    return next((effort for most, effort in _EFFORT_UP_TO if budget <= most), "xhigh")
+
+
+def _nearest(effort: str) -> list[str]:
+    """Efforts in the order in which they may stand for one: itself, weaker ones, stronger ones."""
+    rank = EFFORTS.index(effort) if effort in EFFORTS else EFFORTS.index("medium")
+    weaker, stronger = EFFORTS[1:rank][::-1], EFFORTS[rank + 1 :]
+    above = ("max",) if effort == "xhigh" else ()
+    return list(dict.fromkeys((effort, *above, *weaker, *stronger)))
+
+
+class _Native:
+    """Fields that the model's schema accepts."""
+
+    __slots__ = ("_claude", "_ledger", "_protocol", "_schema", "_wish")
+
+    def __init__(self, wish: Reasoning, protocol: str, schema: NativeFields, ledger: Ledger) -> None:
+        self._wish = wish
+        self._protocol = protocol
+        self._schema = schema
+        self._ledger = ledger
+        self._claude = schema.declares("thinking") or schema.declares("output_config")
+
+    def plan(self) -> Fields | None:
+        """None: this model has no such fields, or none that say what is wished."""
+        if not self._claude and not self._schema.declares("reasoning"):
+            return None
+        on = _is_on(self._wish)
+        if on is None and not self._schema.declares("output_config") and self._protocol != "messages":
+            on = True
+        effort = self._asked_effort(on)
+        if on and not self._claude and effort is None and self._wish.show is None:
+            self._ledger.approximated(self._wish.switch_at, "this model thinks as it sees fit")
+            return {}
+        candidates = self._claude_fields(on, effort) if self._claude else self._gpt_fields(effort)
+        fields = next((fields for fields in candidates if self._schema.accepts(fields)), None)
+        if fields is None:
+            return self._helpless(on)
+        self._tell(on, effort, fields)
+        return fields
+
+    def _helpless(self, on: bool | None) -> Fields | None:
+        if on is not False:
+            return None
+        self._ledger.approximated(self._wish.switch_at or self._wish.at, "this model cannot be told not to think")
+        return {}
+
+    def _asked_effort(self, on: bool | None) -> str | None:
+        wish = self._wish
+        if on is False and not self._claude:
+            return "none"
+        if wish.effort is not None:
+            return None if wish.effort == "none" else wish.effort
+        return _effort_like(wish.budget) if wish.switch is Switch.ENABLED else None
+
+    def _claude_fields(self, on: bool | None, effort: str | None) -> Iterator[Fields]:
+        for thinking in self._thinkings(on):
+            for level in (*(_nearest(effort) if effort else ()), None):
+                fields: Fields = {} if thinking is None else {"thinking": thinking}
+                if level is not None and self._schema.declares("output_config", "effort"):
+                    fields["output_config"] = {"effort": level}
+                if fields:
+                    yield fields
+
+    def _thinkings(self, on: bool | None) -> Iterator[Fields | None]:
+        if on is None or not self._schema.declares("thinking"):
+            yield None
+            return
+        if not on:
+            yield {"type": "disabled"}
+            return
+        if self._wish.show is not None and self._schema.declares("thinking", "display"):
+            yield {"type": "adaptive", "display": _DISPLAYS.get(self._wish.show, "summarized")}
+        yield {"type": "adaptive"}
+
+    def _gpt_fields(self, effort: str | None) -> Iterator[Fields]:
+        show = self._wish.show
+        summary: Fields = {}
+        if show not in (None, "omitted") and self._schema.declares("reasoning", "summary"):
+            summary = {"summary": show if show in _SUMMARIES else "auto"}
+        for shown in (summary, {}):
+            for level in _nearest(effort) if effort else ():
+                yield {"reasoning": {"effort": level, **shown}}
+            if shown and not effort:
+                yield {"reasoning": shown}
+
+    def _tell(self, on: bool | None, effort: str | None, fields: Fields) -> None:
+        """What the fields say otherwise than the client did."""
+        wish, ledger = self._wish, self._ledger
+        output, thinking, reasoning = (
+            dict(held) if isinstance(held := fields.get(key), dict) else {}
+            for key in ("output_config", "thinking", "reasoning")
+        )
+        sent = output.get("effort") or reasoning.get("effort")
+        if on is False and not self._claude and sent != "none":
+            ledger.approximated(
+                wish.switch_at or wish.at, "this model always thinks; it is asked for as little as possible"
+            )
+        if wish.effort not in (None, "none") and sent is None:
+            ledger.dropped(wish.at, "this model has no efforts")
+        elif wish.effort is not None and sent not in (None, wish.effort):
+            ledger.approximated(wish.at, f"the nearest effort of this model is {sent!r}")
+        elif wish.effort is not None and self._claude != (self._protocol == "messages"):
+            ledger.approximated(wish.at, "another vendor's effort is only like this one's")
+        if wish.switch is Switch.BETWEEN_TOOLS:
+            ledger.approximated(wish.switch_at, "this model knows no thinking between tools only")
+        if wish.switch is Switch.ENABLED:
+            ledger.approximated(wish.switch_at, "this model thinks as it sees fit")
+        if wish.budget is not None:
+            ledger.approximated(wish.budget_at, "this model takes an effort, not a budget")
+        if wish.switch is Switch.ADAPTIVE and not thinking:
+            ledger.approximated(wish.switch_at, "this model is told an effort only")
+        shown = thinking.get("display") or reasoning.get("summary")
+        if wish.show is not None and shown is None:
+            ledger.dropped(wish.show_at, "how much of its thoughts this model shows cannot be chosen")
+        elif shown != wish.show:
+            ledger.approximated(wish.show_at, f"thoughts are shown as {shown!r}")
+
+
+class _Tags:
+    """Tags that ask a model in its prompt to think aloud."""
+
+    __slots__ = ("_budgets", "_ledger", "_protocol", "_wish")
+
+    def __init__(self, wish: Reasoning, protocol: str, budgets: dict[str, int], ledger: Ledger) -> None:
+        self._wish = wish
+        self._protocol = protocol
+        self._budgets = budgets
+        self._ledger = ledger
+
+    def plan(self) -> str:
+        wish, on = self._wish, _is_on(self._wish)
+        if on is False:
+            self._off()
+            return ""
+        if on is None and self._protocol == "messages":  # where an effort alone switches no thinking on
+            self._ledger.dropped(wish.at, "this model has no efforts")
+            return ""
+        for at in _places(wish):
+            self._ledger.approximated(at, "thinking is asked for in the prompt, and shown as it is")
+        adaptive = wish.switch is Switch.ADAPTIVE or (wish.switch is None and wish.effort is None)
+        return self._adaptive() if adaptive else self._budgeted()
+
+    def _off(self) -> None:
+        wish = self._wish
+        if wish.switch is Switch.BETWEEN_TOOLS:
+            self._ledger.approximated(wish.switch_at, "this model is not told to think at all")
+        if wish.switch is not None and wish.effort is not None:
+            self._ledger.dropped(wish.at, "this model has no efforts")
+        if wish.show is not None:
+            self._ledger.dropped(wish.show_at, "there are no thoughts to be shown")
+
+    def _adaptive(self) -> str:
+        effort = self._wish.effort if self._wish.effort in EFFORTS[2:] else None
+        if self._wish.effort == "minimal":
+            effort = "low"
+        return f"{MODE_TAG}adaptive</thinking_mode><thinking_effort>{effort or _USUAL_EFFORT}</thinking_effort>"
+
+    def _budgeted(self) -> str:
+        wish = self._wish
+        budget = wish.budget or self._budgets.get(wish.effort or "", USUAL_BUDGET)
+        return f"{MODE_TAG}enabled</thinking_mode><max_thinking_length>{min(budget, MAX_BUDGET)}</max_thinking_length>"
