@@ -7,9 +7,6 @@ import stat
 import time
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Literal
-
-from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
 from dragoman.cli.gateway import version_at
@@ -20,27 +17,14 @@ from dragoman.http.safety import is_loopback
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header
 from dragoman.providers import KINDS
+from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.provider import Provider
 from dragoman.store import StoreError, open_store
 from dragoman.store.sqlite import SQLITE
 
-State = Literal["ok", "warning", "broken"]
-OK: State = "ok"
-WARNING: State = "warning"
-BROKEN: State = "broken"
-
 PATIENCE_S = 10.0
 MAX_SKEW_S = 300
 MODELS_VERSION: Header = (b"anthropic-version", b"2023-06-01")
-
-
-class Finding(Struct, frozen=True):
-    """One thing looked at: how it is, and what to do about it where it is not well."""
-
-    what: str
-    state: State
-    found: str
-    to_do: str = ""
 
 
 Findings = list[Finding]
@@ -160,6 +144,8 @@ async def _provider(config: ProviderConfig, http: HttpClient, clock: Clock) -> F
         return [Finding(what, WARNING, f"kind {config.kind} is not in this version yet", "it is left out")]
     try:
         provider = make(config, http.send, os.environ)
+        if provider.inspect is not None:
+            return await provider.inspect()
         if not provider.lists_models:
             return [Finding(what, OK, "built in" if config.kind == "echo" else "ready")]
         headers = await provider.authorize(provider.protocols[0])

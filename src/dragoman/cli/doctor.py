@@ -6,10 +6,11 @@ import sys
 
 import click
 
-from dragoman.cli.diagnosis import BROKEN, Finding, Findings, examine
+from dragoman.cli.diagnosis import Findings, examine
 from dragoman.cli.screen import remark, show_json
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.config import Config, ConfigError
+from dragoman.providers.finding import BROKEN, Finding
 
 SIGNS = {"ok": "ok    ", "warning": "note  ", "broken": "BROKEN"}
 

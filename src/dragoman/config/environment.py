@@ -32,7 +32,7 @@ KIRO_NAMES: dict[str, str] = {
     "TOOL_DESCRIPTION_MAX_LENGTH": "tool_description_max",
 }
 # A credentials file holds more than the token alone (client registration, expiry), so it comes first.
-KIRO_CREDENTIALS = ("KIRO_CREDS_FILE", "REFRESH_TOKEN")
+KIRO_CREDENTIALS = ("KIRO_CREDS_FILE", "REFRESH_TOKEN", "KIRO_API_KEY")
 CLIENT_KEYS = ("DRAGOMAN_API_KEY", "PROXY_API_KEY")
 API_KEYS = {"openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"), "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")}
 

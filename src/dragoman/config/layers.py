@@ -8,23 +8,25 @@ from dragoman.config.settings import Server
 from dragoman.config.tree import Origin, Tree
 
 
-def lay_under(tree: Tree, found: Found) -> None:
-    """Add the environment's settings wherever the tree has none yet."""
+def lay_under(tree: Tree, found: Found, kiro_file: Path | None = None) -> None:
+    """Add the environment's settings, and a Kiro account that was found, wherever the tree has none yet."""
     for setting in found.general:
         tree.put_default(setting.key, setting.value, setting.origin)
-    _add_kiro(tree, found)
+    _add_kiro(tree, found, kiro_file)
     for api in found.apis:
         _add_api(tree, api)
 
 
-def _add_kiro(tree: Tree, found: Found) -> None:
-    credentials = next((setting for setting in found.kiro if setting.key == ("credentials",)), None)
+def _add_kiro(tree: Tree, found: Found, file: Path | None) -> None:
+    origin = next((setting.origin for setting in found.kiro if setting.key == ("credentials",)), None)
+    if origin is None and file is not None:
+        origin = Origin(str(file), None, "", Path())
     name = _provider_of_kind(tree, "kiro")
     if name is None:
-        if credentials is None or tree.get(("providers", "kiro")) is not None:
+        if origin is None or tree.get(("providers", "kiro")) is not None:
             return
         name = "kiro"
-        tree.put(("providers", name, "kind"), "kiro", credentials.origin)
+        tree.put(("providers", name, "kind"), "kiro", origin)
     for setting in found.kiro:
         tree.put_default(("providers", name, *setting.key), setting.value, setting.origin)
 

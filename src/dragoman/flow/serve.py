@@ -141,7 +141,7 @@ def fitting(world: World, route: Route) -> Fitting:
 
 def known(world: World) -> dict[str, Known]:
     return {
-        name: Known(tuple(model.id for model in catalogue.known()), catalogue.complete)
+        name: Known(tuple(model.id for model in catalogue.known()), catalogue.complete, world.providers[name].rename)
         for name, catalogue in world.catalogues.items()
     }
 

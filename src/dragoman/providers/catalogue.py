@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from dragoman.hub.failure import Refused
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.tasks import spawn
 from dragoman.providers.provider import ModelInfo, Provider
@@ -35,7 +36,7 @@ class Catalogue:
     def __init__(self, provider: Provider, clock: Callable[[], float]) -> None:
         self._provider = provider
         self._clock = clock
-        self._models = provider.models
+        self._models = provider.models + provider.fallback_models
         self._asked_at: float | None = None
         self._wait_s = 0.0
         self._asking: object | None = None
@@ -56,8 +57,9 @@ class Catalogue:
     async def refresh(self) -> None:
         self._asked_at, self._wait_s = self._clock(), self._provider.model_ttl_s
         try:
-            listed = await _ask(self._provider)
-        except (Lost, TimedOut, TooLarge, ValueError, msgspec.MsgspecError) as problem:
+            ask = self._provider.list_models
+            listed = await (_ask(self._provider) if ask is None else ask())
+        except (Lost, TimedOut, TooLarge, Refused, ValueError, msgspec.MsgspecError) as problem:
             log.info("models of %s are not to be had now: %s", self._provider.name, problem)
             self._wait_s = min(RETRY_AFTER_FAILURE_S, self._wait_s)
         else:

@@ -15,6 +15,7 @@ from dragoman.hub.request import Request
 from dragoman.hub.stage import Stage
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
+from dragoman.providers.finding import Finding
 
 USER_AGENT = f"dragoman/{__version__}"
 
@@ -73,7 +74,10 @@ class Provider(Struct, frozen=True):
     dial: Dial = Dial()
     headers: tuple[Header, ...] = ()
     models: tuple[ModelInfo, ...] = ()  # known without asking
+    fallback_models: tuple[ModelInfo, ...] = ()  # assumed until it has been asked
     lists_models: bool = True
+    list_models: Callable[[], Awaitable[tuple[ModelInfo, ...]]] | None = None  # where GET /models is not its way
+    rename: Callable[[str], str] = lambda model: model  # a client's name for a model -> its own
     counts_tokens: bool = False
     model_ttl_s: float = 3600.0
     quirks: frozenset[str] = frozenset()
@@ -85,6 +89,7 @@ class Provider(Struct, frozen=True):
     amend: Callable[[Failure], Amend | None] = lambda failure: None
     withholds_cut_calls: bool = False  # its decoder never opens a call that is not whole
     mend: bool = False  # ask for the rest of a cut tool call within the same turn
+    inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # what `dragoman doctor` says of it, asked now
 
 
 def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], **own: object) -> Provider:

@@ -2,8 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -20,21 +21,31 @@ class Route(Struct, frozen=True):
         return f"{self.provider}/{self.model}"
 
 
+class Renames(Protocol):
+    """A provider, as far as routing knows it: it may call a model by another name than clients do."""
+
+    @property
+    def rename(self) -> Callable[[str], str]: ...
+
+
 class Known(Struct, frozen=True):
     """A provider's models; `complete` says whether one that is not listed is known not to exist."""
 
     ids: tuple[str, ...]
     complete: bool
+    rename: Callable[[str], str] = lambda name: name
 
 
-def configured_targets(name: str, routes: tuple[ModelRoute, ...], providers: Mapping[str, object]) -> tuple[Route, ...]:
+def configured_targets(
+    name: str, routes: tuple[ModelRoute, ...], providers: Mapping[str, Renames]
+) -> tuple[Route, ...]:
     """What `provider/model` and `[[models]]` say: certain, whatever the catalogues hold."""
     outright = _outright(name, providers)
     if outright is not None:
-        return (outright,)
+        return (_renamed(outright, providers),)
     for route in routes:
         if fnmatchcase(name, route.name):
-            return tuple(_target(text, name) for text in route.to)
+            return tuple(_renamed(_target(text, name), providers) for text in route.to)
     return ()
 
 
@@ -43,13 +54,12 @@ def listed_targets(name: str, catalogues: Mapping[str, Known]) -> tuple[Route, .
     exact = tuple(Route(provider, name) for provider, known in catalogues.items() if name in known.ids)
     if exact:
         return exact
-    wanted = normalised(name)
     close = tuple(
-        Route(provider, next(id for id in known.ids if normalised(id) == wanted))
-        for provider, known in catalogues.items()
-        if any(normalised(id) == wanted for id in known.ids)
+        Route(provider, id) for provider, known in catalogues.items() if (id := _close(name, known)) is not None
     )
-    return close or tuple(Route(provider, name) for provider, known in catalogues.items() if not known.complete)
+    return close or tuple(
+        Route(provider, known.rename(name)) for provider, known in catalogues.items() if not known.complete
+    )
 
 
 def normalised(name: str) -> str:
@@ -77,7 +87,21 @@ def listed_names(routes: tuple[ModelRoute, ...], catalogues: Mapping[str, Known]
     return list(dict.fromkeys(names))
 
 
-def _outright(name: str, providers: Mapping[str, object]) -> Route | None:
+def _close(name: str, known: Known) -> str | None:
+    """The listed id that is meant by a name which is not listed itself."""
+    own = known.rename(name)
+    if own in known.ids:
+        return own
+    wanted = normalised(name)
+    return next((id for id in known.ids if normalised(id) == wanted), None)
+
+
+def _renamed(route: Route, providers: Mapping[str, Renames]) -> Route:
+    provider = providers.get(route.provider)
+    return route if provider is None else Route(route.provider, provider.rename(route.model))
+
+
+def _outright(name: str, providers: Mapping[str, Renames]) -> Route | None:
     provider, slash, model = name.partition("/")
     return Route(provider, model) if slash and model and provider in providers else None
 

@@ -50,7 +50,7 @@ def _described(name: str, provider: ProviderConfig, config: Config) -> tuple[str
         return f"kind {provider.kind}", "not in this version yet, left out"
     if provider.kind == "echo":
         return "built in, answers without an account", from_where
-    return provider.endpoint or "", from_where
+    return provider.endpoint or provider.kind, from_where
 
 
 def _key_title(keys: Keys) -> str:

@@ -1,0 +1,1 @@
+"""Kiro: its accounts, its hosts and its models."""

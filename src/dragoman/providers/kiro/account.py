@@ -1,0 +1,82 @@
+"""An account's usage comes in; what `dragoman doctor` says of it goes out."""
+
+from datetime import UTC, datetime
+
+from dragoman.hub.failure import Kind, Refused
+from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
+from dragoman.providers.kiro.control import Breakdown, Control, UsageLimits
+from dragoman.providers.kiro.keeper import Keeper
+from dragoman.providers.kiro.profile import Profile
+
+NEARLY_ALL = 0.9
+REMEDIES = {
+    Kind.CREDENTIAL: "`dragoman login kiro`",
+    Kind.FORBIDDEN: "see the account's page at Kiro",
+    Kind.LOST: "is the network up, and `endpoint` right? A proxy goes into `proxy`",
+    Kind.TIMEOUT: "is the network up, and `endpoint` right? A proxy goes into `proxy`",
+}
+
+
+class Account:
+    """One account, looked at from all sides."""
+
+    def __init__(self, name: str, keeper: Keeper, profile: Profile, control: Control) -> None:
+        self._what = f"provider {name}"
+        self._keeper = keeper
+        self._profile = profile
+        self._control = control
+
+    async def usage(self) -> UsageLimits:
+        """Plan, use and limits, asked now; Refused where they are not to be had."""
+        return await self._control.usage(await self._profile.arn(await self._keeper.credential()))
+
+    async def inspect(self) -> list[Finding]:
+        try:
+            credential = await self._keeper.credential()
+            arn = await self._profile.arn(credential)
+            models = await self._control.models(arn)
+        except Refused as refused:
+            failure = refused.failure
+            return [Finding(self._what, BROKEN, failure.message, REMEDIES.get(failure.kind, "try again later"))]
+        profile = "with its own profile" if arn else "without a profile"
+        found = f"takes the credential ({credential.method.value}), {profile}, and lists {len(models)} models"
+        return [Finding(self._what, OK, found), *await self._usage()]
+
+    async def _usage(self) -> list[Finding]:
+        what = f"{self._what} usage"
+        try:
+            limits = await self.usage()
+        except Refused as refused:
+            return [Finding(what, WARNING, f"not to be had: {refused.failure.message}", "try again later")]
+        return [_finding(what, limits, breakdown) for breakdown in limits.usage_breakdown_list or ()] or [
+            Finding(what, OK, plan_of(limits))
+        ]
+
+
+def plan_of(limits: UsageLimits) -> str:
+    info = limits.subscription_info
+    return (info.subscription_title or info.type or "no plan") if info else "no plan"
+
+
+def _finding(what: str, limits: UsageLimits, breakdown: Breakdown) -> Finding:
+    limit = breakdown.limit
+    name = breakdown.display_name or (breakdown.resource_type or "requests").replace("_", " ").lower()
+    share = f"{_number(breakdown.used)} of {_number(limit)}" if limit is not None else _number(breakdown.used)
+    found = f"{plan_of(limits)}: {share} {name} used{_reset(breakdown.next_date_reset or limits.next_date_reset)}"
+    if limit is not None and breakdown.used >= limit:
+        return Finding(what, WARNING, found, "requests may be refused until the reset: another account, or overage")
+    if limit is not None and breakdown.used >= limit * NEARLY_ALL:
+        return Finding(what, WARNING, found, "nearly all is used")
+    return Finding(what, OK, found)
+
+
+def _reset(moment: float | None) -> str:
+    """Seconds since the epoch; some answers have milliseconds."""
+    if not moment or not 0 < moment < 1e14:
+        return ""
+    seconds = moment / 1000 if moment > 1e11 else moment
+    return f", reset on {datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

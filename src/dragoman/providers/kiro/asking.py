@@ -1,0 +1,66 @@
+"""A small question to one of Kiro's services comes in; its status and body go out, within bounds."""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.hub.failure import Kind
+from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.headers import Header
+from dragoman.providers.kiro.credential import Unusable
+from dragoman.providers.kiro.moments import Clock
+from dragoman.providers.provider import Answer, Send
+
+PATIENCE_S = 15.0
+MAX_BYTES = 8 * 1024 * 1024
+
+JSON: Header = (b"content-type", b"application/json")
+FORM: Header = (b"content-type", b"application/x-www-form-urlencoded")
+
+
+class Told(Struct, frozen=True):
+    status: int
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"Told({self.status}, {len(self.body)} bytes)"  # bodies hold tokens
+
+
+class Line(Struct, frozen=True):
+    """How questions travel: whom they name, the route, and the clock that learns from every answer."""
+
+    send: Send
+    dial: Dial
+    clock: Clock
+    headers: tuple[Header, ...]
+
+    async def ask(self, method: str, url: str, headers: tuple[Header, ...] = (), body: bytes = b"") -> Told:
+        """Unusable, of a kind that may be tried again, where there is no answer."""
+        accept = (b"accept", b"application/json")
+        out = Outgoing(method, url, (*self.headers, accept, *headers), body)
+        try:
+            answer = await self.send(out, self.dial, head_timeout_s=PATIENCE_S)
+            self.clock.see(answer.headers.get(b"date"))
+            try:
+                return Told(answer.status, await answer.read(MAX_BYTES, PATIENCE_S))
+            finally:
+                answer.close()
+        except TimedOut as late:
+            raise Unusable(str(late), Kind.TIMEOUT) from late
+        except (Lost, TooLarge) as lost:
+            raise Unusable(str(lost), Kind.LOST) from lost
+
+    async def post(self, url: str, value: object, headers: tuple[Header, ...] = ()) -> Told:
+        return await self.ask("POST", url, (JSON, *headers), msgspec.json.encode(value))
+
+
+def observed(send: Send, see: Callable[[bytes | None], None]) -> Send:
+    """The same way to send, with every answer's Date shown to the clock."""
+
+    async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+        answer = await send(out, dial, head_timeout_s=head_timeout_s)
+        see(answer.headers.get(b"date"))
+        return answer
+
+    return sent

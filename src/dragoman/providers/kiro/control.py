@@ -1,0 +1,158 @@
+"""Questions to Kiro's control plane: which models, which profiles, how much is used."""
+
+from typing import TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.net.headers import Header
+from dragoman.protocols.kiro.errors import read as read_failure
+from dragoman.providers.kiro.asking import JSON, Line, Told
+from dragoman.providers.kiro.credential import Credential, Method, Unusable
+from dragoman.providers.kiro.hosts import Addresses
+from dragoman.providers.kiro.keeper import Keeper
+
+T = TypeVar("T")
+
+PAGE = 50
+MAX_PAGES = 20
+TOKEN_TYPES = {Method.API_KEY: b"API_KEY", Method.EXTERNAL: b"EXTERNAL_IDP"}
+NOTHING = Raw(b"null")
+
+
+class TokenLimits(Struct, rename="camel"):
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+
+class ListedModel(Struct, rename="camel"):
+    model_id: str = ""
+    model_name: str | None = None
+    token_limits: TokenLimits | None = None
+    additional_model_request_fields_schema: Raw = NOTHING  # an object, or its JSON as a string
+
+
+class ListedProfile(Struct, rename="camel"):
+    arn: str = ""
+    profile_name: str | None = None
+
+
+class Breakdown(Struct, rename="camel"):
+    resource_type: str | None = None
+    display_name: str | None = None
+    current_usage: float | None = None
+    current_usage_with_precision: float | None = None
+    usage_limit: float | None = None
+    usage_limit_with_precision: float | None = None
+    next_date_reset: float | None = None
+
+    @property
+    def used(self) -> float:
+        return self.current_usage_with_precision or self.current_usage or 0.0
+
+    @property
+    def limit(self) -> float | None:
+        return self.usage_limit_with_precision or self.usage_limit
+
+
+class Subscription(Struct, rename="camel"):
+    subscription_title: str | None = None
+    type: str | None = None
+
+
+class UsageLimits(Struct, rename="camel"):
+    next_date_reset: float | None = None
+    usage_breakdown_list: list[Breakdown] | None = None
+    subscription_info: Subscription | None = None
+
+
+class _ModelPage(Struct, rename="camel"):
+    models: list[ListedModel] = []
+    next_token: str | None = None
+
+
+class _ProfilePage(Struct, rename="camel"):
+    profiles: list[ListedProfile] = []
+    next_token: str | None = None
+
+
+class Control:
+    """Each question is asked once more after a refused credential, if it could be renewed."""
+
+    def __init__(self, line: Line, addresses: Addresses, keeper: Keeper) -> None:
+        self._line = line
+        self._root = addresses.control
+        self._generation = addresses.generation
+        self._keeper = keeper
+
+    async def models(self, profile_arn: str | None) -> list[ListedModel]:
+        found: list[ListedModel] = []
+        token: str | None = None
+        for _ in range(MAX_PAGES):
+            query = _query(origin=self._generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn)
+            page = await self._page("GET", f"/ListAvailableModels?{query}", b"", _ModelPage)
+            found += page.models
+            if not page.next_token or page.next_token == token:
+                break
+            token = page.next_token
+        return found
+
+    async def profiles(self) -> list[ListedProfile]:
+        found: list[ListedProfile] = []
+        token: str | None = None
+        for _ in range(MAX_PAGES):
+            asked = {"maxResults": 10, "nextToken": token} if token else {"maxResults": 10}
+            page = await self._page("POST", "/ListAvailableProfiles", msgspec.json.encode(asked), _ProfilePage)
+            found += page.profiles
+            if not page.next_token or page.next_token == token:
+                break
+            token = page.next_token
+        return found
+
+    async def usage(self, profile_arn: str | None) -> UsageLimits:
+        query = _query(origin=self._generation.origin, resourceType="AGENTIC_REQUEST", profileArn=profile_arn)
+        *first, last = self._generation.usage
+        for path in first:
+            try:
+                return await self._page("GET", f"{path}?{query}", b"", UsageLimits)
+            except Refused as refused:
+                if refused.failure.status != 404:
+                    raise
+        return await self._page("GET", f"{last}?{query}", b"", UsageLimits)
+
+    async def _page(self, method: str, path: str, body: bytes, kind: type[T]) -> T:
+        told = await self._asked(method, path, body)
+        failure = _failure(told)
+        if failure is not None and failure.kind is Kind.CREDENTIAL and await self._keeper.renew():
+            told = await self._asked(method, path, body)
+            failure = _failure(told)
+        if failure is not None:
+            raise Refused(failure)
+        try:
+            return msgspec.json.decode(told.body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise Refused(Failure(Kind.UPSTREAM, f"Kiro's answer cannot be read: {error}")) from error
+
+    async def _asked(self, method: str, path: str, body: bytes) -> Told:
+        credential = await self._keeper.credential()
+        headers = (*bearer(credential), *((JSON,) if body else ()))
+        try:
+            return await self._line.ask(method, self._root + path, headers, body)
+        except Unusable as lost:
+            raise Refused(Failure(lost.kind, str(lost))) from lost
+
+
+def bearer(credential: Credential) -> tuple[Header, ...]:
+    token = (b"authorization", b"Bearer " + credential.access_token.encode())
+    kind = TOKEN_TYPES.get(credential.method)
+    return (token,) if kind is None else (token, (b"tokentype", kind))
+
+
+def _failure(told: Told) -> Failure | None:
+    return None if told.status == 200 else read_failure(told.status, {}, told.body)
+
+
+def _query(**fields: str | int | None) -> str:
+    return urlencode({name: value for name, value in fields.items() if value is not None})

@@ -1,0 +1,82 @@
+"""What proves who we are to Kiro: a token, its life and the means to renew it; a value that never prints itself."""
+
+import re
+from enum import Enum
+
+from msgspec import Struct
+
+from dragoman.hub.failure import Kind
+
+WHOLE_TOKEN = 100  # real refresh tokens are several hundred characters; the IDE has been seen to write fewer
+BUILDER_ID_START = "https://view.awsapps.com/start"
+
+_PRINTABLE = re.compile(r"[!-~]*")
+_REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d{1,2}")
+
+
+class Method(Enum):
+    """How a token is renewed."""
+
+    DESKTOP = "social"
+    OIDC = "IdC"
+    EXTERNAL = "external_idp"
+    API_KEY = "api_key"  # never
+
+
+class Unusable(Exception):
+    """No credential can be had. The message names files and remedies, never a secret."""
+
+    def __init__(self, message: str, kind: Kind = Kind.CREDENTIAL) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Credential(Struct, frozen=True):
+    method: Method
+    access_token: str = ""
+    refresh_token: str = ""
+    expires_at: float = 0.0  # seconds since the epoch: the true moment, no margin taken off
+    region: str | None = None  # of the sign-in; that of the API is another matter
+    profile_arn: str | None = None
+    client_id: str = ""
+    client_secret: str = ""
+    client_expires_at: float | None = None
+    token_endpoint: str = ""
+    issuer_url: str = ""
+    scopes: tuple[str, ...] = ()
+    builder_id: bool = False
+
+    def __repr__(self) -> str:
+        return f"Credential({self.method.value})"
+
+
+def checked(credential: Credential, where: str) -> Credential:
+    """The credential, if it could be sent at all; Unusable says what is wrong with it."""
+    for token in (credential.access_token, credential.refresh_token, credential.client_id, credential.client_secret):
+        if not _PRINTABLE.fullmatch(token):
+            raise Unusable(f"{where} holds a token with characters that no token has")
+    if credential.region is not None and not _REGION.fullmatch(credential.region):
+        raise Unusable(f"{where} names a region that is none")
+    if "..." in credential.refresh_token or "…" in credential.refresh_token:
+        raise Unusable(f"{where}: {truncated(credential)}")
+    if not credential.access_token and not credential.refresh_token:
+        raise Unusable(f"{where} holds no token: sign in again")
+    return credential
+
+
+def truncated(credential: Credential) -> str:
+    """Why a refresh token cannot work, where its looks tell; nothing otherwise."""
+    length = len(credential.refresh_token)
+    if "..." in credential.refresh_token or length < WHOLE_TOKEN:
+        return f"its refresh token is truncated ({length} characters): sign in again, so that a whole one is written"
+    return ""
+
+
+def method_of(name: str, *, registered: bool, external: bool) -> Method:
+    """The method by its name in any spelling, else by what came with it."""
+    folded = name.strip().lower().replace("-", "_")
+    if folded in ("external_idp", "externalidp") or (not folded and external):
+        return Method.EXTERNAL
+    if folded in ("idc", "builder_id", "builderid", "sso", "sso_oidc"):
+        return Method.OIDC
+    return Method.OIDC if registered and folded != "social" else Method.DESKTOP

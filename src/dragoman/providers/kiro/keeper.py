@@ -1,0 +1,182 @@
+"""Requests come in by the dozen; all get a living token, and whatever must be done for it is done once.
+
+The same credential is renewed by the IDE, by kiro-cli and by other processes of ours, and refresh tokens rotate:
+so the source is read again before it is used, after a refusal, and before it is written.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+
+from msgspec import Struct
+
+from dragoman.hub.failure import Failure, Refused
+from dragoman.net.tasks import spawn
+from dragoman.providers.kiro.credential import Credential, Method, Unusable, truncated
+from dragoman.providers.kiro.lock import held
+from dragoman.providers.kiro.moments import Clock
+from dragoman.providers.kiro.refresh import EXPIRED_CLIENT, Declined, Issuers
+from dragoman.providers.kiro.sources import Source
+
+log = logging.getLogger(__name__)
+
+REST_S = 30.0  # between attempts to renew ahead of time, and before a refused refresh token is tried again
+REMEDY = "`dragoman login kiro` makes a new one"
+
+# What this request was last given. A request authorises itself and asks for renewal within one task.
+_given: ContextVar[str] = ContextVar("kiro_token_given", default="")
+
+
+class _Obtained(Struct, frozen=True):
+    credential: Credential
+
+
+class _Missed(Struct, frozen=True):
+    reason: Unusable
+
+
+class Keeper:
+    """One account's credential."""
+
+    def __init__(
+        self, name: str, source: Callable[[], Source], issuers: Issuers, clock: Clock, margin_s: float
+    ) -> None:
+        self._name = name
+        self._source = source
+        self._issuers = issuers
+        self._clock = clock
+        self._margin_s = margin_s
+        self._current: Credential | None = None
+        self._due_at = 0.0
+        self._rest_until = 0.0
+        self._declined = ""  # the refresh token that its issuer would not take
+        self._declined_until = 0.0
+        self._flight: asyncio.Task[_Obtained | _Missed] | None = None
+        self._flight_for = ""  # the refused token that it was begun for
+
+    async def credential(self) -> Credential:
+        """One that lives; Refused where there is none. Renewal ahead of time goes on in the background."""
+        _given.set("")
+        current, now = self._current, self._clock.now()
+        if current is None or now >= current.expires_at:
+            current = self._landed(await self._join(""))
+        elif now >= self._due_at and now >= self._rest_until and self._flight is None:
+            self._rest_until = now + REST_S
+            self._begin("")
+        _given.set(current.access_token)
+        return current
+
+    async def renew(self) -> bool:
+        """After a refusal: whether there is another token now than the one that this request was given."""
+        refused = _given.get()
+        current = self._current
+        if not refused or current is None:
+            return False
+        if current.access_token != refused:
+            return True
+        ours = self._flight is None or self._flight_for == refused
+        landed = await self._join(refused)
+        if not ours and not _is_another(landed, refused):  # it was under way before anyone knew of the refusal
+            landed = await self._join(refused)
+        return _is_another(landed, refused)
+
+    async def _join(self, refused: str) -> _Obtained | _Missed:
+        """The flight that is under way, or a new one; all who wait share its end."""
+        flight = self._flight or self._begin(refused)
+        return await asyncio.shield(flight)
+
+    def _begin(self, refused: str) -> asyncio.Task[_Obtained | _Missed]:
+        flight = spawn(self._fly(refused), name=f"credential of {self._name}")
+        self._flight, self._flight_for = flight, refused
+        flight.add_done_callback(self._end)
+        return flight
+
+    def _end(self, flight: asyncio.Task[_Obtained | _Missed]) -> None:
+        if self._flight is flight:
+            self._flight = None
+
+    def _landed(self, landed: _Obtained | _Missed) -> Credential:
+        if isinstance(landed, _Obtained):
+            return landed.credential
+        raise Refused(Failure(landed.reason.kind, f"Provider {self._name!r}: {landed.reason}"))
+
+    async def _fly(self, refused: str) -> _Obtained | _Missed:
+        try:
+            source = await asyncio.to_thread(self._source)
+            async with held(source.lock):
+                return _Obtained(await self._obtained(source, refused))
+        except Unusable as reason:
+            living = self._current
+            if living is not None and self._lives(living, refused):
+                log.warning("provider %s: its token is not renewed, the old one still lives: %s", self._name, reason)
+                return _Obtained(living)
+            return _Missed(reason)
+
+    async def _obtained(self, source: Source, refused: str) -> Credential:
+        stored = await asyncio.to_thread(source.read)
+        if self._is_fresh(stored, refused):
+            return self._adopt(stored, self._margin_s)
+        if self._lives(stored, refused):
+            self._adopt(stored, self._margin_s)  # served if it cannot be renewed
+        if stored.method is Method.API_KEY or not stored.refresh_token:
+            raise Unusable(f"{source.where}: its token has expired or was refused, and cannot be renewed; {REMEDY}")
+        try:
+            return await self._renewed(source, stored)
+        except Declined as declined:
+            return await self._second_look(source, stored, refused, declined)
+
+    async def _second_look(self, source: Source, tried: Credential, refused: str, declined: Declined) -> Credential:
+        """The refresh token was no good: perhaps because somebody else has just used it."""
+        stored = await asyncio.to_thread(source.read)
+        if stored.refresh_token != tried.refresh_token:
+            if self._is_fresh(stored, refused):
+                return self._adopt(stored, self._margin_s)
+            try:
+                return await self._renewed(source, stored)
+            except Declined as again:
+                declined = again
+        self._declined, self._declined_until = stored.refresh_token, self._clock.now() + REST_S
+        raise Unusable(f"{source.where}: {_told(stored, declined)}; {REMEDY}")
+
+    async def _renewed(self, source: Source, old: Credential) -> Credential:
+        if old.refresh_token == self._declined and self._clock.now() < self._declined_until:
+            raise Declined("it was refused a moment ago")
+        fresh = await self._issuers.renew(old)
+        self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self._clock.now()) / 2))
+        await self._write_back(source, old, fresh)
+        return fresh
+
+    async def _write_back(self, source: Source, old: Credential, fresh: Credential) -> None:
+        """A failure costs the next start a login perhaps, but no request now."""
+        try:
+            written = await asyncio.to_thread(source.write, old, fresh)
+        except (Unusable, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            log.warning("provider %s: the renewed token is kept in memory only: %s", self._name, reason)
+            return
+        if not written:
+            log.info("provider %s: %s was renewed by another program, and is left alone", self._name, source.where)
+
+    def _adopt(self, credential: Credential, margin_s: float) -> Credential:
+        self._current = credential
+        self._due_at = credential.expires_at - margin_s
+        return credential
+
+    def _is_fresh(self, credential: Credential, refused: str) -> bool:
+        """Worth taking over instead of renewing."""
+        return self._lives(credential, refused) and self._clock.now() < credential.expires_at - self._margin_s
+
+    def _lives(self, credential: Credential, refused: str) -> bool:
+        known = bool(credential.access_token) and credential.access_token != refused
+        return known and self._clock.now() < credential.expires_at
+
+
+def _is_another(landed: _Obtained | _Missed, refused: str) -> bool:
+    return isinstance(landed, _Obtained) and landed.credential.access_token != refused
+
+
+def _told(credential: Credential, declined: Declined) -> str:
+    if declined.code in EXPIRED_CLIENT:
+        return "its client registration has expired"
+    return truncated(credential) or f"its refresh token was refused ({declined.code})"

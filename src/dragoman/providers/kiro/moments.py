@@ -1,0 +1,52 @@
+"""Timestamps of Kiro's tools come in, seconds since the epoch go out; and a clock that learns from servers."""
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+NOISE_S = 30.0  # a Date header is whole seconds, and the answer took a while: less than this is no skew
+
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?\s*([Zz]|[+-]\d\d:?\d\d)?")
+
+
+def parse_moment(text: str) -> float | None:
+    """RFC 3339 with any number of fractional digits; None where it is none."""
+    match = _MOMENT.fullmatch(text.strip())
+    if match is None:
+        return None
+    day, clock, fraction, zone = match.groups()
+    offset = "+00:00" if zone is None or zone in "Zz" else zone
+    try:
+        moment = datetime.fromisoformat(f"{day}T{clock}.{(fraction or '0')[:6].ljust(6, '0')}{offset}")
+    except ValueError:
+        return None
+    return moment.timestamp()
+
+
+def format_moment(seconds: float) -> str:
+    """As the IDE writes it: UTC, milliseconds, Z."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Clock:
+    """The time as the servers see it: ours, corrected by what their Date headers say."""
+
+    __slots__ = ("_clock", "_skew")
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._skew = 0.0
+
+    def now(self) -> float:
+        return self._clock() + self._skew
+
+    def see(self, date: bytes | None) -> None:
+        if date is None:
+            return
+        try:
+            skew = parsedate_to_datetime(date.decode("latin-1")).timestamp() - self._clock()
+        except ValueError:
+            return
+        self._skew = skew if abs(skew) > NOISE_S else 0.0

@@ -1,0 +1,143 @@
+"""A credential comes in; one with a new access token goes out, asked of whoever issued it."""
+
+from ipaddress import ip_address
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.hub.failure import Kind
+from dragoman.providers.kiro.asking import FORM, Line, Told
+from dragoman.providers.kiro.credential import Credential, Method, Unusable
+from dragoman.providers.kiro.hosts import desktop_host, oidc_host
+
+LIFE_S = 3600.0  # of a token whose issuer does not say
+MAX_LIFE_S = 90 * 86_400.0
+EXPIRED_CLIENT = frozenset({"invalid_client", "ExpiredClientException", "InvalidClientException"})
+
+
+class Declined(Exception):
+    """The issuer does not take this refresh token; `code` is its own word for why."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Granted(Struct):
+    """Desktop and OIDC answer in camel case, external providers in snake case; refresh tokens may rotate or not."""
+
+    accessToken: str = ""
+    refreshToken: str | None = None
+    expiresIn: float | None = None
+    profileArn: str | None = None
+    access_token: str = ""
+    refresh_token: str | None = None
+    expires_in: float | None = None
+
+
+class Objection(Struct):
+    error: object = None
+    code: object = None
+    type: object = msgspec.field(default=None, name="__type")
+
+
+class Issuers:
+    """The three that issue tokens."""
+
+    def __init__(self, line: Line, region: str, auth: str | None) -> None:
+        self._line = line
+        self._region = region
+        self._auth = auth
+
+    async def renew(self, old: Credential) -> Credential:
+        """Declined where the refresh token is no good; Unusable where nothing can be said of it."""
+        match old.method:
+            case Method.DESKTOP:
+                url = f"{self._auth or desktop_host(old.region or self._region)}/refreshToken"
+                told = await self._line.post(url, {"refreshToken": old.refresh_token})
+            case Method.OIDC:
+                told = await self._oidc(old)
+            case Method.EXTERNAL:
+                told = await self._external(old)
+            case Method.API_KEY:
+                raise Declined("api_key")
+        return self._merged(old, granted(told))
+
+    async def _oidc(self, old: Credential) -> Told:
+        if not old.client_id or not old.client_secret:
+            raise Unusable("its client registration is missing: sign in again, or `dragoman login kiro`")
+        if old.client_expires_at is not None and old.client_expires_at < self._line.clock.now():
+            raise Declined("ExpiredClientException")
+        url = f"{self._auth or oidc_host(old.region or self._region)}/token"
+        question = {
+            "clientId": old.client_id,
+            "clientSecret": old.client_secret,
+            "grantType": "refresh_token",
+            "refreshToken": old.refresh_token,
+        }
+        return await self._line.post(url, question)
+
+    async def _external(self, old: Credential) -> Told:
+        _check_external(old)
+        form = {"grant_type": "refresh_token", "client_id": old.client_id, "refresh_token": old.refresh_token}
+        if old.scopes:
+            form["scope"] = " ".join(old.scopes)
+        return await self._line.ask("POST", old.token_endpoint, (FORM,), urlencode(form).encode())
+
+    def _merged(self, old: Credential, new: Granted) -> Credential:
+        life = new.expiresIn or new.expires_in or LIFE_S
+        return msgspec.structs.replace(
+            old,
+            access_token=new.accessToken or new.access_token,
+            refresh_token=new.refreshToken or new.refresh_token or old.refresh_token,
+            expires_at=self._line.clock.now() + min(max(life, 0.0), MAX_LIFE_S),
+            profile_arn=new.profileArn or old.profile_arn,
+        )
+
+
+def granted(told: Told) -> Granted:
+    """The tokens in an issuer's answer."""
+    if told.status == 200:
+        try:
+            tokens = msgspec.json.decode(told.body, type=Granted)
+        except msgspec.MsgspecError:
+            tokens = Granted()
+        if tokens.accessToken or tokens.access_token:
+            return tokens
+        raise Unusable("the token service answered without a token", Kind.UPSTREAM)
+    if told.status in (400, 401, 403):
+        raise Declined(objection(told))
+    kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
+    raise Unusable(f"the token service answered HTTP {told.status}", kind)
+
+
+def objection(told: Told) -> str:
+    """The issuer's word for what is wrong: `invalid_grant`, `authorization_pending`, or the status."""
+    try:
+        body = msgspec.json.decode(told.body, type=Objection)
+    except msgspec.MsgspecError:
+        body = Objection()
+    for word in (body.error, body.code, body.type):
+        if isinstance(word, str) and word:
+            return word.rpartition("#")[2][:64]
+    return f"HTTP {told.status}"
+
+
+def _check_external(old: Credential) -> None:
+    """A refresh token goes to its issuer's own host, under TLS, and nowhere else that a file may name."""
+    try:
+        endpoint, issuer = urlsplit(old.token_endpoint), urlsplit(old.issuer_url)
+    except ValueError:
+        raise Unusable("its token endpoint is no address") from None
+    if not endpoint.hostname or endpoint.hostname != issuer.hostname:
+        raise Unusable("its token endpoint is not at its issuer's host")
+    if endpoint.scheme != "https" and not _is_loopback(endpoint):
+        raise Unusable("its token endpoint is not https")
+
+
+def _is_loopback(parts: SplitResult) -> bool:
+    try:
+        return ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
