@@ -30,6 +30,8 @@ MODELS: tuple[tuple[str, str], ...] = (
     ("error-stall", "Falls silent in the middle of its reply"),
 )
 
+LISTED = ("echo", "echo-think")  # the others are for tests: asked for outright, as `echo/error-429`
+
 # Longer than the gateway waits by itself, so that the client sees it.
 RETRY_AFTER_S = 7.0
 

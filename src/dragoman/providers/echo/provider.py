@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from dragoman.config.settings import ProviderConfig
 from dragoman.net.headers import Header
-from dragoman.providers.echo.models import MODELS
+from dragoman.providers.echo.models import LISTED, MODELS
 from dragoman.providers.echo.upstream import Echo
 from dragoman.providers.provider import ModelInfo, Provider, Send, configured
 
@@ -20,6 +20,6 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         protocols=("native",),
         endpoint="http://echo.invalid",
         authorize=authorize,
-        models=tuple(ModelInfo(name, description, owned_by="dragoman") for name, description in MODELS),
+        models=tuple(ModelInfo(name, text, owned_by="dragoman") for name, text in MODELS if name in LISTED),
         lists_models=False,
     )
