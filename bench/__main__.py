@@ -11,6 +11,7 @@ import msgspec
 
 from bench.cases import CASES, CROWD_CASES
 from bench.chart import draw
+from bench.gateways import GATEWAYS
 from bench.measure import Plan, measure
 from bench.report import as_markdown, as_text
 from bench.results import Machine, Results
@@ -80,7 +81,7 @@ def start(rig: Rig, names: list[str], results: Results) -> tuple[str, ...]:
     for name in names:
         say(f"Starting {name} ...")
         try:
-            times = [rig.cold_start_s(name, turn) for turn in range(COLD_STARTS if name != "litellm" else 0)]
+            times = [rig.cold_start_s(name, turn) for turn in range(0 if GATEWAYS[name].heavy else COLD_STARTS)]
             running = rig.start(name)
         except NotStarted as problem:
             say(f"{name} does not start: {problem}")

@@ -32,10 +32,11 @@ class Gateway:
     prepare: Callable[[Site], list[str]]
     takes: Callable[[Case], bool]
     patience_s: float = 20.0
+    heavy: bool = False  # costs so much that the load generator's speed does not matter, and one round must do
 
     def environ(self, site: Site) -> dict[str, str]:
         """As it is here, less what could send a gateway anywhere but to the fake upstream."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV") if name in os.environ}
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV", "PYTHONPATH") if name in os.environ}
         own = {
             "HOME": str(site.directory),
             "XDG_DATA_HOME": str(site.directory),
@@ -100,9 +101,16 @@ def _prepare_dragoman(site: Site) -> list[str]:
     return [sys.executable, "-m", "dragoman", "serve", "--config", str(config), "--port", str(site.port)]
 
 
+LITELLM_MAKERS = {"chat": "openai", "messages": "anthropic"}
+
+
+def _litellm_takes(case: Case) -> bool:
+    """A Responses client reaches only Responses upstreams of this maker, and there is none here."""
+    return case.client != "responses"
+
+
 def _prepare_litellm(site: Site) -> list[str]:
     config = site.directory / "litellm.yaml"
-    maker = {"chat": "openai", "messages": "anthropic"}
     base = {"chat": "/v1", "messages": ""}
     lines = ["model_list:"]
     for case in dict.fromkeys(case.baseline for case in (*CASES, *CROWD_CASES)):
@@ -110,7 +118,7 @@ def _prepare_litellm(site: Site) -> list[str]:
         lines += [
             f"  - model_name: {case.model}",
             "    litellm_params:",
-            f"      model: {maker[upstream]}/bench-{case.mode}",
+            f"      model: {LITELLM_MAKERS[upstream]}/bench-{case.mode}",
             f"      api_base: http://127.0.0.1:{site.upstream}{base[upstream]}",
             f"      api_key: {UPSTREAM_KEY}",
         ]
@@ -126,7 +134,7 @@ GATEWAYS = {
     for gateway in (
         Gateway("nginx", "/health", _prepare_nginx, lambda case: not case.translated),
         Gateway("dragoman", "/health", _prepare_dragoman, lambda case: True),
-        Gateway("litellm", "/health/liveliness", _prepare_litellm, lambda case: case.client != "responses", 120.0),
+        Gateway("litellm", "/health/liveliness", _prepare_litellm, _litellm_takes, 120.0, heavy=True),
     )
 }
 

@@ -14,8 +14,7 @@ from bench.tools import say
 from bench.tree import LOAD_CORES
 
 PROBES = 3
-SLOW_S = 0.003  # of CPU per request; above it the load generator's own speed does not matter
-SLOW_BUDGET_S = 8.0  # of CPU for one reading of a slow gateway
+HEAVY_BUDGET_S = 8.0  # of CPU for one reading of a heavy gateway
 LIMIT_S = 60.0  # for one reading
 MANY = 10_000
 PACED_STREAMS = {1: 8}  # for other numbers of connections, this many waves:
@@ -94,7 +93,10 @@ class WrongAnswer(Exception):
 
 
 def _read(running: Running, case: Case, connections: int, plan: Plan, files: Path, turn: int) -> Reading | None:
-    """Probes first, for rightness, warmth and a guess at the cost; a slow gateway is read in the first round only."""
+    """Probes first, for rightness, warmth and a guess at the cost; a heavy gateway is read in the first round only."""
+    heavy = running.name != DIRECT and GATEWAYS[running.name].heavy
+    if heavy and turn > 0:
+        return None
     shot = running.shot(case)
     before = running.child.cpu_s()
     for _ in range(PROBES):
@@ -102,16 +104,13 @@ def _read(running: Running, case: Case, connections: int, plan: Plan, files: Pat
         if status != 200 or case.proof not in body:
             raise WrongAnswer(f"status {status}: {body[-200:].decode(errors='replace')}")
     guess = (running.child.cpu_s() - before) / PROBES
-    slow = guess > SLOW_S and running.name not in (DIRECT, "dragoman")
-    if slow and turn > 0:
-        return None
     before = running.child.cpu_s()
-    if plan.with_wrk and not case.paced and not slow:
+    if plan.with_wrk and not case.paced and not heavy:
         generator = "wrk"
         outcome = run_wrk(shot, connections, plan.seconds, LOAD_CORES, files)
     else:
         generator = "counted"
-        count = _count(case, connections, plan, guess if slow else 0.0)
+        count = _count(case, connections, plan, guess if heavy else 0.0)
         outcome = uvloop.run(run_counted(shot, connections, count, LIMIT_S))
     spent = running.child.cpu_s() - before
     if not outcome.requests:
@@ -125,14 +124,14 @@ def _count(case: Case, connections: int, plan: Plan, cost_s: float) -> int:
         wanted = PACED_STREAMS.get(connections, connections * waves)
     else:
         wanted = 2000 * plan.seconds
-    return min(wanted, max(4, int(SLOW_BUDGET_S / cost_s))) if cost_s else wanted
+    return min(wanted, max(4, int(HEAVY_BUDGET_S / cost_s))) if cost_s else wanted
 
 
 def _serve_many(running: Running) -> Memory:
     """Warms the gateway up with many requests, and sees what that does to its memory."""
     started = running.child.rss_mb()
     shot = running.shot(Case("chat", "chat", "whole"))
-    many = MANY if running.name != "litellm" else MANY // 50
+    many = MANY // 50 if GATEWAYS[running.name].heavy else MANY
     outcome: Outcome = uvloop.run(run_counted(shot, 32, many, LIMIT_S))
     after = running.child.rss_mb()
     say(f"  {running.name}: {started:.1f} MB at start, {after:.1f} MB after {outcome.requests:,} requests")

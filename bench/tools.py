@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv-bench"
 LITELLM = VENV / "bin" / "litellm"
 LITELLM_VERSION = "1.106.2"
+PY_SPY_VERSION = "0.4.3"
 APT_S = 300
 PIP_S = 1200
 PACKAGES = {"nginx": "nginx-light", "wrk": "wrk"}
@@ -41,16 +42,25 @@ def get_program(name: str) -> bool:
 
 
 def get_litellm() -> bool:
-    """LiteLLM's proxy in an environment of its own; the dependencies would not agree with ours."""
-    stamp = VENV / f".litellm-{LITELLM_VERSION}"
-    if stamp.exists() and LITELLM.exists():
+    """LiteLLM's proxy; about 750 MB with all that it needs."""
+    return _get_package(f"litellm[proxy]=={LITELLM_VERSION}", LITELLM)
+
+
+def get_py_spy() -> bool:
+    return _get_package(f"py-spy=={PY_SPY_VERSION}", VENV / "bin" / "py-spy")
+
+
+def _get_package(requirement: str, program: Path) -> bool:
+    """Installs into an environment of its own, whose dependencies need not agree with ours."""
+    stamp = VENV / f".has-{requirement}"
+    if stamp.exists() and program.exists():
         return True
-    say(f"Installing LiteLLM {LITELLM_VERSION} into {VENV.name} (once; several minutes, about 750 MB) ...")
+    say(f"Installing {requirement} into {VENV.name} (once; may take minutes) ...")
     make = [sys.executable, "-m", "venv", str(VENV)]
     pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off"]
-    for step in (make, [*pip, f"litellm[proxy]=={LITELLM_VERSION}"]):
+    for step in (make, [*pip, requirement]):
         if not _watched(step):
-            say("LiteLLM could not be installed; its columns are left out.")
+            say(f"{requirement} could not be installed; what needs it is left out.")
             return False
     (VENV / ".gitignore").write_text("*\n")
     stamp.touch()

@@ -43,6 +43,10 @@ class Child:
         self._child.wait()
 
     @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
     def ended(self) -> bool:
         return self._child.poll() is not None
 
