@@ -1,4 +1,7 @@
-"""A reply comes in; if it ends without telling its usage, an estimate, tagged as one, goes out before its end."""
+"""A reply comes in; usage that it does not tell, or tells in part, goes out before its end, tagged as what it is.
+
+Some upstreams tell only how full the context is after the reply: then the output is counted and the rest is input.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -11,12 +14,13 @@ from dragoman.hub.usage import Source, Usage
 class EstimateUsage:
     """Keeps the reply's text until its usage is told, for nothing can be counted well word by word."""
 
-    __slots__ = ("_count", "_input", "_known", "_text", "_thinking", "_thoughts", "_told")
+    __slots__ = ("_count", "_input", "_known", "_partial", "_text", "_thinking", "_thoughts", "_told")
 
     def __init__(self, count: Callable[[str], int], input_tokens: int | Callable[[], int]) -> None:
         self._count = count
         self._input = input_tokens
         self._known: Usage | None = None
+        self._partial: Usage | None = None  # how full the context is, or what the reply costs, without any counts
         self._told = False
         self._thinking: set[int] = set()
         self._text: list[str] = []
@@ -34,6 +38,9 @@ class EstimateUsage:
                 self._text.append(f"\n{name}\n")
             case Started(usage=usage):
                 self._known = usage
+            case Used(usage=usage) if usage.context is not None or usage.source is Source.ESTIMATED:
+                self._partial = usage
+                return ()
             case Used():
                 self._told = True
                 self._text.clear()
@@ -52,5 +59,9 @@ class EstimateUsage:
         output = reasoning + (self._count("".join(self._text)) if self._text else 0)
         if self._known is not None and self._known.input:
             return replace(self._known, output=output, reasoning=reasoning, source=Source.ESTIMATED)
-        asked = self._input if isinstance(self._input, int) else self._input()
-        return Usage(input=asked, output=output, reasoning=reasoning, source=Source.ESTIMATED)
+        partial = self._partial or Usage(source=Source.ESTIMATED)
+        if partial.context is None:
+            asked = self._input if isinstance(self._input, int) else self._input()
+        else:
+            asked = max(0, partial.context - output)
+        return replace(partial, input=asked, output=output, reasoning=reasoning)

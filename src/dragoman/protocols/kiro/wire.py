@@ -19,6 +19,7 @@ class KiroOptions(Struct, frozen=True):
 
     profile_arn: str | None = None
     conversation_id: str = ""
+    model_id: str | None = None  # the id that Kiro knows; None: the target's model is one
     origin: str = "AI_EDITOR"
     agent_mode: str | None = None
     thinking: str = "as_reasoning"  # as_reasoning | remove | pass | strip_tags
@@ -70,7 +71,6 @@ class TokenUsage(Struct, rename="camel"):
     cache_read_input_tokens: Count | None = None
     cache_write_input_tokens: Count | None = None
     output_tokens: Count | None = None
-    total_tokens: Count | None = None
 
 
 class Metadata(Struct, rename="camel"):

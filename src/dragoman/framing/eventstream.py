@@ -1,0 +1,156 @@
+"""AWS event streams: bytes as they arrive come in, whole messages whose checksums are right go out.
+
+A message is, big-endian: total length u32, headers' length u32, CRC-32 of these eight bytes, headers, payload, and
+CRC-32 of everything before it. The first checksum is checked as soon as it is there: a corrupt length would
+otherwise make us wait for bytes that never come. After the first message that is wrong nothing more is read.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from struct import Struct as Layout
+from uuid import UUID
+from zlib import crc32
+
+from msgspec import Struct
+
+from dragoman.framing.sse import Broken
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_HEADERS_BYTES = 128 * 1024  # AWS's own limit
+SMALLEST = 16
+CUT = "ended inside a frame"
+
+HeaderValue = bool | int | str | bytes | UUID  # a timestamp is its milliseconds since the epoch
+
+_PRELUDE = Layout(">III")
+_CRC = Layout(">I")
+_LENGTH = Layout(">H")
+_INTEGERS = {2: Layout(">b"), 3: Layout(">h"), 4: Layout(">i"), 5: Layout(">q"), 8: Layout(">q")}
+_TRUE, _FALSE, _BYTES, _STRING, _UUID = 0, 1, 6, 7, 9
+_MEMORABLE = 512  # bytes of headers: the same few sets of headers come with nearly every message
+
+
+class Message(Struct, frozen=True):
+    headers: Mapping[str, HeaderValue]
+    payload: bytes
+
+
+class EventStreamFramer:
+    """Cuts a byte stream into messages; any cutting of the input gives the same messages."""
+
+    __slots__ = ("_broken", "_held", "_held_bytes", "_max_message_bytes", "_needed")
+
+    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._held: list[bytes] = []  # pieces of the unfinished message, joined once enough have come
+        self._held_bytes = 0
+        self._needed = _PRELUDE.size
+        self._broken = False
+
+    def feed(self, chunk: bytes) -> list[Message | Broken]:
+        if self._broken or not chunk:
+            return []
+        if self._held:
+            self._held.append(chunk)
+            self._held_bytes += len(chunk)
+            if self._held_bytes < self._needed:
+                return []
+            chunk = b"".join(self._held)
+            self._held.clear()
+        messages: list[Message | Broken] = []
+        try:
+            rest = self._read(chunk, messages)
+        except _Wrong as wrong:
+            self._broken = True
+            messages.append(Broken(str(wrong)))
+            return messages
+        if rest < len(chunk):
+            self._held.append(chunk[rest:])
+            self._held_bytes = len(chunk) - rest
+        return messages
+
+    def finish(self) -> list[Message | Broken]:
+        if self._broken or not self._held:
+            return []
+        self._broken = True
+        self._held.clear()
+        return [Broken(CUT)]
+
+    def _read(self, data: bytes, messages: list[Message | Broken]) -> int:
+        """Appends every whole message of `data`; gives the place where the unfinished one starts."""
+        view = memoryview(data)
+        at, end = 0, len(data)
+        while at < end:
+            if end - at < _PRELUDE.size:
+                self._needed = _PRELUDE.size
+                break
+            total, headers_length, checksum = _PRELUDE.unpack_from(data, at)
+            if crc32(view[at : at + 8]) != checksum:
+                raise _Wrong("the checksum of a frame's prelude is wrong")
+            self._check_lengths(total, headers_length)
+            if end - at < total:
+                self._needed = total
+                break
+            last = at + total - _CRC.size
+            if crc32(view[at:last]) != _CRC.unpack_from(data, last)[0]:
+                raise _Wrong("the checksum of a frame is wrong")
+            start = at + _PRELUDE.size
+            body = start + headers_length
+            messages.append(Message(_headers(data[start:body]), data[body:last]))
+            at += total
+        return at
+
+    def _check_lengths(self, total: int, headers_length: int) -> None:
+        if total > self._max_message_bytes:
+            raise _Wrong(f"a frame is larger than {self._max_message_bytes} bytes")
+        if total < SMALLEST or headers_length > total - SMALLEST:
+            raise _Wrong("the lengths of a frame contradict each other")
+        if headers_length > MAX_HEADERS_BYTES:
+            raise _Wrong(f"the headers of a frame are larger than {MAX_HEADERS_BYTES} bytes")
+
+
+class _Wrong(Exception):
+    """Why a stream cannot be read; never leaves this module."""
+
+
+def _headers(block: bytes) -> Mapping[str, HeaderValue]:
+    return _known_headers(block) if len(block) <= _MEMORABLE else _read_headers(block)
+
+
+def _read_headers(block: bytes) -> Mapping[str, HeaderValue]:
+    headers: dict[str, HeaderValue] = {}
+    at = 0
+    try:
+        while at < len(block):
+            start = at + 1
+            at = start + block[at]
+            name = str(block[start:at], "utf-8")
+            value, at = _read_value(block, at + 1, block[at])
+            if name in headers:
+                raise _Wrong(f"a frame has the header {name!r:.80} twice")
+            headers[name] = value
+    except (IndexError, ValueError) as error:
+        raise _Wrong("the headers of a frame cannot be read") from error
+    return headers
+
+
+_known_headers = lru_cache(maxsize=256)(_read_headers)
+
+
+def _read_value(block: bytes, at: int, kind: int) -> tuple[HeaderValue, int]:
+    """The value at `at` and the place after it; raises ValueError for what is cut or unknown."""
+    if kind in (_TRUE, _FALSE):
+        return kind == _TRUE, at
+    if kind in (_BYTES, _STRING):
+        start = at + _LENGTH.size
+        end = start + int.from_bytes(block[at:start], "big")
+        raw = block[start:end]
+        if len(block) < end or len(block) < start:
+            raise ValueError("cut")
+        return (str(raw, "utf-8") if kind == _STRING else raw), end
+    if kind == _UUID:
+        return UUID(bytes=block[at : at + 16]), at + 16
+    layout = _INTEGERS.get(kind)
+    if layout is None or len(block) < at + layout.size:
+        raise ValueError("cut, or of no type there is")
+    return layout.unpack_from(block, at)[0], at + layout.size

@@ -1,0 +1,169 @@
+"""Any text comes in, in pieces; the JSON objects that stand in it go out, each whole, with all else left aside.
+
+Braces are counted, strings and escapes known, nothing more: what lies between two braces may still be no JSON.
+Bytes are scanned, so characters cut in two by a read stay whole: no byte of one looks like a brace or a quote.
+"""
+
+import re
+from typing import AnyStr, Generic
+
+import msgspec
+
+from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.sse import Broken
+
+MAX_OBJECT_BYTES = 16 * 1024 * 1024
+CUT = "ended inside an object"
+
+_OPENING = re.compile(rb"\{")
+_NEXT = re.compile(rb"[^ \t\r\n]")
+
+_object = msgspec.json.Decoder(dict[str, object])
+
+
+def whole_object(text: str) -> str | None:
+    """The text, if it is one whole JSON object, with half surrogate pairs mended; None if it is not."""
+    try:
+        json = text.encode()
+        try:
+            _object.decode(json)
+        except msgspec.DecodeError:
+            mended = mend_surrogates(json)
+            if mended == json:
+                return None
+            _object.decode(mended)
+            return mended.decode()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return text
+
+
+def compact(json: str) -> str:
+    """A JSON text without the whitespace between its tokens, so that two can be compared."""
+    return msgspec.json.format(json, indent=-1)
+
+
+class Braces(Generic[AnyStr]):
+    """Follows one object from its opening brace to the brace that closes it."""
+
+    __slots__ = ("_backslash", "_escaped", "_in_string", "_opening", "_quote", "_string", "_structure", "depth")
+
+    def __init__(self, quote: AnyStr, backslash: AnyStr, opening: AnyStr, closing: AnyStr) -> None:
+        self._quote: AnyStr = quote
+        self._backslash: AnyStr = backslash
+        self._opening: AnyStr = opening
+        self._structure: re.Pattern[AnyStr] = _either(quote, opening, closing)
+        self._string: re.Pattern[AnyStr] = _either(quote, backslash)
+        self._in_string = False
+        self._escaped = False
+        self.depth = 0
+
+    def advance(self, chunk: AnyStr, at: int) -> int:
+        """Reads on to the end of the object or of the chunk; gives the place after what was read."""
+        while at < len(chunk):
+            if self._escaped:
+                self._escaped = False
+                at += 1
+                continue
+            mark = (self._string if self._in_string else self._structure).search(chunk, at)
+            if mark is None:
+                return len(chunk)
+            at = mark.end()
+            if mark[0] == self._quote:
+                self._in_string = not self._in_string
+            elif mark[0] == self._backslash:
+                self._escaped = True
+            elif mark[0] == self._opening:
+                self.depth += 1
+            else:
+                self.depth -= 1
+                if not self.depth:
+                    return at
+        return at
+
+
+def _either(*marks: AnyStr) -> re.Pattern[AnyStr]:
+    empty = marks[0][:0]
+    bar = b"|" if isinstance(empty, bytes) else "|"
+    return re.compile(bar.join(re.escape(mark) for mark in marks))
+
+
+def braces_in_text() -> Braces[str]:
+    return Braces('"', "\\", "{", "}")
+
+
+class JsonScan:
+    """Finds the outermost objects; a brace that no member or end follows opens none."""
+
+    __slots__ = ("_begun", "_braces", "_broken", "_held", "_held_bytes", "_max_object_bytes")
+
+    def __init__(self, max_object_bytes: int = MAX_OBJECT_BYTES) -> None:
+        self._max_object_bytes = max_object_bytes
+        self._held: list[bytes] = []  # pieces of the object under way
+        self._held_bytes = 0
+        self._braces = Braces(b'"', b"\\", b"{", b"}")
+        self._begun = False  # whether more than its opening brace has been seen
+        self._broken = False
+
+    def feed(self, chunk: bytes) -> list[bytes | Broken]:
+        if self._broken:
+            return []
+        found: list[bytes | Broken] = []
+        braces = self._braces
+        start = at = 0  # where this chunk's part of the object under way begins, and where to read on
+        while at < len(chunk):
+            if not braces.depth:
+                opening = _OPENING.search(chunk, at)
+                if opening is None:
+                    return found
+                start, at = opening.start(), opening.end()
+                braces.depth = 1
+            elif not self._begun:
+                at = self._begin(chunk, at)
+            else:
+                at = braces.advance(chunk, at)
+                if not braces.depth:
+                    self._hold(chunk[start:at])
+                    found.append(self._taken())
+        if braces.depth:
+            self._hold(chunk[start:])
+            if self._held_bytes > self._max_object_bytes:
+                found.append(self._taken())
+        return found
+
+    def finish(self) -> list[bytes | Broken]:
+        if self._broken or not self._braces.depth:
+            return []
+        self._broken = True
+        self._drop()
+        return [Broken(CUT)]
+
+    def _begin(self, chunk: bytes, at: int) -> int:
+        """After an opening brace only a member's name or the end can follow; anything else was no object."""
+        following = _NEXT.search(chunk, at)
+        if following is None:
+            return len(chunk)
+        if following[0] in (b'"', b"}"):
+            self._begun = True
+        else:
+            self._drop()
+        return following.start()
+
+    def _hold(self, piece: bytes) -> None:
+        self._held.append(piece)
+        self._held_bytes += len(piece)
+
+    def _taken(self) -> bytes | Broken:
+        if self._held_bytes > self._max_object_bytes:
+            self._broken = True
+            self._drop()
+            return Broken(f"an object is larger than {self._max_object_bytes} bytes")
+        taken = b"".join(self._held)
+        self._drop()
+        return taken
+
+    def _drop(self) -> None:
+        self._held.clear()
+        self._held_bytes = 0
+        self._begun = False
+        self._braces.depth = 0

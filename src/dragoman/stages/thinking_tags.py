@@ -1,0 +1,179 @@
+"""A reply that begins with `<thinking>…</thinking>` in its text comes in; its thoughts go out as the mode says.
+
+Tags count only where they are meant: the opening one at the very beginning of the reply, the closing one outside
+of quotes and code. A tag may be cut anywhere; only what could be the beginning of one is held back.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from dragoman.hub.events import Event
+from dragoman.stages.code_marks import CodeMarks
+from dragoman.stages.rewrite_text import Segment, TextRewriter, Thought
+
+NAMES = ("thinking", "think", "reasoning", "thought")
+OPENINGS = {f"<{name}>": f"</{name}>" for name in NAMES}
+
+_MAX_LEAD = 256  # whitespace before an opening tag
+_MAX_LOOK = 256  # characters on the same line that may show a closing tag to be code
+_QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»"}
+_BLANK_LINE = 2  # line ends between a closing tag and the text after a blank line
+
+
+class Mode(Enum):
+    AS_REASONING = "as_reasoning"
+    REMOVE = "remove"
+    PASS = "pass"
+    STRIP_TAGS = "strip_tags"
+
+
+class ThinkingTags:
+    __slots__ = ("_mode", "_rewriter", "_splitter")
+
+    def __init__(self, mode: Mode = Mode.AS_REASONING) -> None:
+        self._mode = mode
+        self._splitter: TagSplitter | None = None
+        self._rewriter = TextRewriter(self._next_splitter)
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        return self._rewriter.feed(event)
+
+    def finish(self) -> Sequence[Event]:
+        return self._rewriter.finish()
+
+    def _next_splitter(self) -> "TagSplitter | None":
+        """The reply begins with its first block of text that has words."""
+        if self._mode is Mode.PASS or (self._splitter is not None and self._splitter.begun):
+            return None
+        self._splitter = TagSplitter(self._mode)
+        return self._splitter
+
+
+class _Phase(Enum):
+    START = "before the first word"
+    THINKING = "inside the tags"
+    GAP = "after the closing tag"
+    PLAIN = "all the rest"
+
+
+class TagSplitter:
+    """Takes the thoughts out of the first text of a reply."""
+
+    __slots__ = ("_before", "_closing", "_code", "_ending", "_gap", "_held", "_mode", "_phase", "begun")
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._phase = _Phase.START
+        self._held = ""
+        self._closing = ""
+        self._code = CodeMarks()
+        self._before = ""  # the last character before what is held
+        self._gap = _BLANK_LINE
+        self._ending = False
+        self.begun = False  # whether there were words, so that no later text is the beginning
+
+    def feed(self, text: str) -> Sequence[Segment]:
+        if self._phase is _Phase.PLAIN:
+            return (text,)
+        text, self._held = self._held + text, ""
+        segments: list[Segment] = []
+        while text:
+            match self._phase:
+                case _Phase.START:
+                    text = self._start(text)
+                case _Phase.THINKING:
+                    text = self._think(text, segments)
+                case _Phase.GAP:
+                    text = self._skip(text)
+                case _Phase.PLAIN:
+                    segments.append(text)
+                    break
+        return segments
+
+    def finish(self) -> Sequence[Segment]:
+        self._ending = True
+        segments = list(self.feed("")) if self._phase is _Phase.THINKING else []
+        held, self._held = self._held, ""
+        if not held or self._phase is _Phase.GAP:
+            return segments
+        return [*segments, *(self._thought(held) if self._phase is _Phase.THINKING else (held,))]
+
+    def _start(self, text: str) -> str:
+        words = text.lstrip()
+        self.begun = bool(words)
+        if len(text) - len(words) <= _MAX_LEAD:
+            for opening, closing in OPENINGS.items():
+                if words.startswith(opening):
+                    self._phase, self._closing = _Phase.THINKING, closing
+                    return words[len(opening) :]
+            if any(opening.startswith(words) for opening in OPENINGS):
+                self._held = text
+                return ""
+        self._phase = _Phase.PLAIN
+        return text
+
+    def _think(self, text: str, segments: list[Segment]) -> str:
+        """Tells the thoughts up to the closing tag, and gives what follows it."""
+        closing = self._closing
+        at = 0  # up to here the code marks are known
+        while (found := text.find(closing, at)) >= 0:
+            self._code.advance(text[at:found])
+            after = found + len(closing)
+            meant = self._is_meant(text, found, after)
+            if meant is None:
+                self._keep(text, found, segments)
+                return ""
+            if meant:
+                segments += self._thought(text[:found])
+                self._phase = _Phase.PLAIN if self._mode is Mode.STRIP_TAGS else _Phase.GAP
+                return text[after:]
+            self._code.advance(closing)
+            at = after
+        end = len(text) - _begun_at_end(text, closing)
+        self._code.advance(text[at:end])
+        self._keep(text, end, segments)
+        return ""
+
+    def _keep(self, text: str, end: int, segments: list[Segment]) -> None:
+        segments += self._thought(text[:end])
+        self._before = text[end - 1 : end] or self._before
+        self._held = text[end:]
+
+    def _is_meant(self, text: str, found: int, after: int) -> bool | None:
+        """Whether the closing tag is one, and not quoted or code; None if only what follows can tell."""
+        if self._code.fenced:
+            return False
+        if self._code.in_span:
+            line, more, _ = text[after : after + _MAX_LOOK].partition("\n")
+            if "`" in line:
+                return False
+            return True if more or self._ending or len(line) == _MAX_LOOK else None
+        quote = _QUOTES.get(text[found - 1] if found else self._before)
+        if quote is None or self._ending:
+            return quote is None or text[after : after + 1] != quote
+        return text[after] != quote if after < len(text) else None
+
+    def _skip(self, text: str) -> str:
+        while self._gap and text:
+            if text == "\r":
+                self._held = text
+                return ""
+            rest = text[2:] if text.startswith("\r\n") else text[1:] if text[0] == "\n" else None
+            if rest is None:
+                break
+            self._gap -= 1
+            text = rest
+        if text or not self._gap:
+            self._phase = _Phase.PLAIN
+        return text
+
+    def _thought(self, text: str) -> Sequence[Segment]:
+        if not text or self._mode is Mode.REMOVE:
+            return ()
+        return (text,) if self._mode is Mode.STRIP_TAGS else (Thought(text),)
+
+
+def _begun_at_end(text: str, tag: str) -> int:
+    """How many characters at the end of the text could be the beginning of the tag."""
+    at = text.rfind("<", max(0, len(text) - len(tag) + 1))
+    return len(text) - at if at >= 0 and tag.startswith(text[at:]) else 0
