@@ -6,12 +6,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from fakes.agent import Agent, Amended, Use
 from fakes.agents import chat, messages, responses
+from fakes.doorway import Doorway
 from fakes.upstream import FakeUpstream
 from gateway import KEY, Running, running, stanza
 
@@ -41,11 +42,11 @@ class Rig:
     agent: Agent
     home: Path
     work: Path
-    environment: dict[str, str] = field(default_factory=dict)
+    door: Doorway
 
     @property
     def url(self) -> str:
-        return self.gateway.url
+        return self.door.url
 
     def run(self, *command: str | Path, patience_s: float = PATIENCE_S, **extra: str) -> Ran:
         """Runs a client to its end, in a home and a directory of its own; one that hangs is a failure."""
@@ -72,7 +73,7 @@ class Rig:
     def _environment(self) -> dict[str, str]:
         """Nothing of ours but the path: a client must not find the accounts or proxies of who runs the tests."""
         basic = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "NO_COLOR": "1", "CI": "1"}
-        return {**basic, "GATEWAY_URL": self.url, "GATEWAY_KEY": KEY, **self.environment}
+        return {**basic, "GATEWAY_URL": self.url, "GATEWAY_KEY": KEY}
 
 
 @contextmanager
@@ -86,5 +87,6 @@ def rigged(
     with (
         FakeUpstream(choose=agent) as fake,
         running(settings + stanza(upstream, fake.url) + EVERY_MODEL, state) as gateway,
+        Doorway(gateway.port) as door,
     ):
-        yield Rig(gateway, fake, agent, home, work)
+        yield Rig(gateway, fake, agent, home, work, door)

@@ -19,6 +19,14 @@ class Complaint(Exception):
     """The request breaks a rule of the vendor's."""
 
 
+class Declined(Exception):
+    """What a server may decline without the client having done wrong; `body` is the answer."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        self.body = body
+
+
 @dataclass(frozen=True)
 class Tool:
     name: str
@@ -98,6 +106,8 @@ class Agent:
         except Complaint as complaint:
             self.complaints.append(str(complaint))
             return _json(self.tongue.complaint(str(complaint)), 400)
+        except Declined as declined:
+            return _json(declined.body, 400)
         self.heard.append(heard)
         reply = self._reply(heard)
         self.replies.append(reply)

@@ -51,5 +51,7 @@ def test_codex_falls_back_from_its_websocket_at_once(
     assert ran.code == 0, ran
     assert completed(ran), ran
     assert (tmp_path / "work" / "out.txt").read_text() == "hello-from-tool\n"
-    assert ran.seconds < 6, ran  # seven attempts to connect take longer
+    assert here.door.asked[0] == ("GET", "/v1/responses")
+    assert here.door.answered[0] == 426
+    assert [method for method, _ in here.door.asked].count("GET") == 1, here.door.asked
     assert here.agent.complaints == []

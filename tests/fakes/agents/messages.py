@@ -4,12 +4,27 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fakes.agent import Complaint, Heard, Json, Reply, Tool, check_seal, objects, pieces, schema_fields, seal, text_of
+from fakes.agent import (
+    Complaint,
+    Declined,
+    Heard,
+    Json,
+    Reply,
+    Tool,
+    check_seal,
+    objects,
+    pieces,
+    schema_fields,
+    seal,
+    text_of,
+)
 
 
 def hear(body: Json) -> Heard:
     if not isinstance(body.get("max_tokens"), int):
         raise Complaint("max_tokens: Field required")
+    if "thread" in body:
+        raise Declined(_no_threads())
     turns = _turns(body)
     _check(turns)
     thinking = body.get("thinking")
@@ -76,6 +91,13 @@ def whole(reply: Reply) -> bytes:
 
 def complaint(message: str) -> bytes:
     error = {"type": "invalid_request_error", "message": message, "details": None}
+    return msgspec.json.encode({"type": "error", "error": error, "request_id": "req_fake"})
+
+
+def _no_threads() -> bytes:
+    """As an endpoint answers that keeps no conversations; the SDK then sends the whole history."""
+    details = {"error_code": "thread_unsupported_request"}
+    error = {"type": "invalid_request_error", "message": "Threads are not supported here.", "details": details}
     return msgspec.json.encode({"type": "error", "error": error, "request_id": "req_fake"})
 
 

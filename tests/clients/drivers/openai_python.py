@@ -1,0 +1,92 @@
+"""openai-python in every way that it can hold a conversation with tools."""
+
+import sys
+from collections.abc import Callable
+
+import openai
+import pydantic
+from note import KEY, MODEL, PROMPT, SCHEMA, URL, failed, told, write_note
+
+client = openai.OpenAI(base_url=URL + "/v1", api_key=KEY, timeout=30)
+
+
+class WriteNote(pydantic.BaseModel):
+    """Writes a note."""
+
+    model_config = pydantic.ConfigDict(title="write_note")
+    title: str
+    text: str
+
+
+FUNCTION = {"name": "write_note", "description": "Writes a note.", "parameters": SCHEMA}
+
+
+def chat(mode: str) -> str:
+    messages: list = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
+    tools: list = [{"type": "function", "function": FUNCTION}]
+    while True:
+        message = client.chat.completions.create(model=MODEL, messages=messages, tools=tools).choices[0].message
+        messages.append(message)
+        if not message.tool_calls:
+            return message.content or ""
+        messages += [_chat_result(mode, call) for call in message.tool_calls]
+
+
+def chat_stream(mode: str) -> str:
+    messages: list = [{"role": "user", "content": PROMPT}]
+    tools: list = [openai.pydantic_function_tool(WriteNote, name="write_note")]
+    while True:
+        with client.chat.completions.stream(model=MODEL, messages=messages, tools=tools) as stream:
+            message = stream.get_final_completion().choices[0].message
+        messages.append(message.model_dump(exclude_none=True, exclude={"parsed": True}))
+        if not message.tool_calls:
+            return message.content or ""
+        messages += [_chat_result(mode, call) for call in message.tool_calls]
+
+
+def _chat_result(mode: str, call) -> dict:
+    given = pydantic.TypeAdapter(dict).validate_json(call.function.arguments)
+    return {"role": "tool", "tool_call_id": call.id, "content": write_note(mode, **given)}
+
+
+def responses(mode: str) -> str:
+    return _responses(mode, lambda asked: client.responses.create(**asked))
+
+
+def responses_stream(mode: str) -> str:
+    def ask(asked: dict):
+        with client.responses.stream(**asked) as stream:
+            return stream.get_final_response()
+
+    return _responses(mode, ask)
+
+
+def _responses(mode: str, ask: Callable) -> str:
+    items: list = [{"role": "user", "content": PROMPT}]
+    asked = {
+        "model": MODEL,
+        "instructions": "Be brief.",
+        "tools": [{"type": "function", "strict": True, **FUNCTION}],
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
+    while True:
+        reply = ask({**asked, "input": items})
+        items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in reply.output]
+        calls = [item for item in reply.output if item.type == "function_call"]
+        if not calls:
+            return reply.output_text
+        for call in calls:
+            given = pydantic.TypeAdapter(dict).validate_json(call.arguments)
+            output = write_note(mode, **given)
+            items.append({"type": "function_call_output", "call_id": call.call_id, "output": output})
+
+
+WAYS = {"chat": chat, "chat-stream": chat_stream, "responses": responses, "responses-stream": responses_stream}
+
+for way in sys.argv[1:] or WAYS:
+    try:
+        told(way, WAYS[way](way))
+    except Exception as error:
+        failed(way, error)

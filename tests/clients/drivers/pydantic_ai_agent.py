@@ -1,0 +1,45 @@
+"""pydantic-ai over each protocol that it speaks, whole and streaming."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterable
+
+from note import KEY, MODEL, PROMPT, URL, failed, told, write_note
+from pydantic_ai import Agent
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+
+MODELS = {
+    "chat": lambda: OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=URL + "/v1", api_key=KEY)),
+    "responses": lambda: OpenAIResponsesModel(MODEL, provider=OpenAIProvider(base_url=URL + "/v1", api_key=KEY)),
+    "messages": lambda: AnthropicModel(MODEL, provider=AnthropicProvider(base_url=URL, api_key=KEY)),
+}
+
+
+async def talk(mode: str) -> str:
+    protocol, _, streaming = mode.partition("-")
+    agent = Agent(MODELS[protocol](), instructions="Be brief.")
+
+    @agent.tool_plain(name="write_note")
+    def write(title: str, text: str) -> str:
+        """Writes a note."""
+        return write_note(mode, title, text)
+
+    if not streaming:
+        return (await agent.run(PROMPT)).output
+    return (await agent.run(PROMPT, event_stream_handler=watch)).output
+
+
+async def watch(_: object, events: AsyncIterable[object]) -> None:
+    """With someone watching, every request is streamed."""
+    async for _event in events:
+        pass
+
+
+for way in sys.argv[1:] or [f"{name}{suffix}" for name in MODELS for suffix in ("", "-stream")]:
+    try:
+        told(way, asyncio.run(talk(way)))
+    except Exception as error:
+        failed(way, error)
