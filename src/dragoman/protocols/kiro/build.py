@@ -52,7 +52,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     offer = write_tools(request, ledger)
     thought = plan_thinking(request, target, options, ledger)
     leading, turns = split_leading(request.turns)
-    writer = Writer(request, target, options.origin, ledger)
+    writer = Writer(request, target, options, ledger)
     opening = [
         *_tags(thought, request),
         *(words for turn in leading for words in writer.instructions(turn)),

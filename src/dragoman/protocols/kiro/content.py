@@ -38,6 +38,7 @@ from dragoman.protocols.kiro.payload import (
     UserContext,
     UserInput,
 )
+from dragoman.protocols.kiro.wire import KiroOptions
 
 # Kiro demands words in every message. These say what is there, and nothing that a model could take for a request.
 _ONLY_RESULTS = "The results of the tool calls are attached."
@@ -68,13 +69,14 @@ def _is_spoken(part: Part, role: Role) -> bool:
 class Writer:
     """Writes the turns of one request to one target."""
 
-    __slots__ = ("_citations", "_issuer", "_ledger", "_model", "_origin")
+    __slots__ = ("_citations", "_issuer", "_ledger", "_model", "_model_id", "_origin")
 
-    def __init__(self, request: Request, target: Target, origin: str, ledger: Ledger) -> None:
+    def __init__(self, request: Request, target: Target, options: KiroOptions, ledger: Ledger) -> None:
         self._citations = "citations" if request.protocol == "messages" else "annotations"
         self._issuer = target.issuer
         self._model = target.model
-        self._origin = origin
+        self._model_id = options.model_id or target.model
+        self._origin = options.origin
         self._ledger = ledger
 
     def instructions(self, turn: Turn) -> list[str]:
@@ -106,7 +108,7 @@ class Writer:
         if len(images) > MAX_IMAGES:
             raise refuse(turn.at, f"Kiro takes at most {MAX_IMAGES} images in a message; this one has {len(images)}")
         context = UserContext(results) if results else None
-        return UserInput("\n\n".join(words), self._model, self._origin, images, context)
+        return UserInput("\n\n".join(words), self._model_id, self._origin, images, context)
 
     def assistant(self, turn: Turn) -> AssistantReply:
         words: list[str] = []
