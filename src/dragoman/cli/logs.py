@@ -43,7 +43,10 @@ class Remark(Line):
 
 def one_line(text: str) -> str:
     """A line break in a record would let a client write log lines of its own."""
-    return "".join(character if character.isprintable() else _escaped(character) for character in redacted(text))
+    text = redacted(text)
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else _escaped(character) for character in text)
 
 
 def log_to_stderr(formatter: logging.Formatter, level: int) -> None:
