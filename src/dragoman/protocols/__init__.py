@@ -1,8 +1,9 @@
 """Every wire language; a new one is one folder and one line here."""
 
 from dragoman.hub.ports import Protocol
-from dragoman.protocols import chat, messages, native, responses
+from dragoman.protocols import chat, kiro, messages, native, responses
 
 PROTOCOLS: dict[str, Protocol] = {
-    protocol.name: protocol for protocol in (chat.PROTOCOL, responses.PROTOCOL, messages.PROTOCOL, native.PROTOCOL)
+    protocol.name: protocol
+    for protocol in (chat.PROTOCOL, responses.PROTOCOL, messages.PROTOCOL, kiro.PROTOCOL, native.PROTOCOL)
 }

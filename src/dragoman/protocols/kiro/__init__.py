@@ -1,1 +1,23 @@
 """Kiro, towards upstreams: nobody speaks it to us."""
+
+from dragoman.hub.ports import Protocol, ToolLimits, Upstream
+from dragoman.protocols.kiro.build import build
+from dragoman.protocols.kiro.decode import Decoder, whole
+from dragoman.protocols.kiro.errors import read
+from dragoman.protocols.kiro.framer import KiroFramer
+from dragoman.protocols.kiro.images import must_inline
+from dragoman.protocols.kiro.wire import NAME
+
+PROTOCOL = Protocol(
+    name=NAME,
+    upstream=Upstream(
+        path="/generateAssistantResponse",
+        build=build,
+        decoder=Decoder,
+        framer=KiroFramer,
+        whole=whole,
+        read=read,
+        tools=ToolLimits(custom=False, namespaces=False, name_max=64),
+        inlines=must_inline,
+    ),
+)
