@@ -125,6 +125,8 @@ class JsonScan:
                 if not braces.depth:
                     self._hold(chunk[start:at])
                     found.append(self._taken())
+                    if self._broken:
+                        return found
         if braces.depth:
             self._hold(chunk[start:])
             if self._held_bytes > self._max_object_bytes:
