@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
@@ -87,7 +88,7 @@ class App:
 
     def adopt(self, config: Config) -> None:
         """An edited configuration takes effect for the next request; requests under way keep the old one."""
-        self.gateway.world = self._world(config, self.gateway.world)
+        self.gateway.adopt(self._world(config, self.gateway.world))
 
     def _world(self, config: Config, old: World | None) -> World:
         providers, catalogues = {}, {}
@@ -102,7 +103,8 @@ class App:
             providers[name] = KINDS[stanza.kind](stanza, self._client.send, self._environ)
             catalogues[name] = Catalogue(providers[name], clock)
         fetcher = Fetcher(self._client.send, config.fetch) if config.fetch.enabled else None
-        return World(config, providers, catalogues, PROTOCOLS, fetcher, old.learnt if old is not None else {})
+        learnt = old.learnt if old is not None else {}
+        return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
 
 
 async def run(app: App, reload: Reload, listen: Listening) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from dragoman.accounts.memory import Memory
-from dragoman.config.settings import Config, Effort
+from dragoman.config.settings import Config
 from dragoman.flow.attempt import SecondChances, first_success
 from dragoman.flow.call import Call
 from dragoman.flow.fetch import Fetcher
@@ -48,6 +48,7 @@ class World(Struct, frozen=True):
     catalogues: Mapping[str, Catalogue]
     protocols: dict[str, Protocol]
     fetcher: Fetcher | None
+    budgets: dict[str, int]  # effort -> thinking budget
     learnt: dict[str, set[str]]  # oddities that compatible servers have shown, by provider
 
 
@@ -55,19 +56,24 @@ class Gateway:
     """Answers calls in the world of the moment."""
 
     def __init__(self, world: World, memory: Memory) -> None:
-        self.world = world
         self._memory = memory
         self._mender = Mender(memory)
+        self._lines = LineBuilder(self._asked, _watch, self._tripped)
+        self.adopt(world)
         self.trips = 0  # how often the grammar guard had to step in
         self.answered = 0
         self.refused = 0
+
+    def adopt(self, world: World) -> None:
+        """From the next request on, this is the world."""
+        self.world = world
+        self._opener = Opener(world.config.server, self._lines, self._mender)
 
     async def answer(self, exchange: Exchange, call: Call) -> None:
         """Raises Refused when no target could be brought to its first token."""
         began = time.monotonic()
         world = self.world
-        opener = Opener(world.config.server, LineBuilder(self._asked, _watch, self._tripped), self._mender)
-
+        opener = self._opener
         chances = SecondChances(world.learnt)
 
         async def ask(route: Route) -> Whole | Streaming:
@@ -133,10 +139,8 @@ def _provider(world: World, route: Route) -> Provider:
 
 
 def fitting(world: World, route: Route) -> Fitting:
-    effort = world.config.effort
-    budgets = {name: getattr(effort, name) for name in Effort.__struct_fields__}
     learnt = frozenset(world.learnt.get(route.provider, ()))
-    return Fitting(world.protocols, profile_of(route.model), budgets, learnt, world.fetcher)
+    return Fitting(world.protocols, profile_of(route.model), world.budgets, learnt, world.fetcher)
 
 
 def known(world: World) -> dict[str, Known]:

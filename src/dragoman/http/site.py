@@ -1,5 +1,6 @@
 """An exchange comes in; it is checked, keyed, routed to what its path means, and answered in its own protocol."""
 
+import itertools
 import logging
 import re
 import secrets
@@ -45,6 +46,9 @@ class Site:
         self._doorkeeper = doorkeeper
         self._max_body_bytes = max_body_bytes
         self.ready = True
+        # Request ids are unique without asking the system for chance each time: drawn once, then counted.
+        self._drawn = secrets.token_hex(8)
+        self._counted = itertools.count(1)
         self._open_paths: dict[str, Answerer] = {
             "/": self._root,
             "/health": self._health,
@@ -56,7 +60,7 @@ class Site:
         }
 
     async def __call__(self, exchange: Exchange) -> None:
-        request_id = _request_id(exchange.headers)
+        request_id = self._request_id(exchange.headers)
         path = plain_path(exchange.path)
         client = self._client(path, exchange.headers)
         try:
@@ -170,6 +174,12 @@ class Site:
         text = "".join(f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items())
         exchange.respond(200, [(b"content-type", b"text/plain; version=0.0.4"), _id(request_id)], text.encode())
 
+    def _request_id(self, headers: Headers) -> str:
+        given = headers.get(b"x-request-id")
+        if given is not None and REQUEST_ID.fullmatch(given):
+            return given.decode()
+        return f"req_{self._drawn}{next(self._counted):08x}"
+
     def _protocol(self, name: str) -> Protocol:
         return self._gateway.world.protocols[name]
 
@@ -188,13 +198,6 @@ def plain_path(path: str) -> str:
     while path == "/v1" or path.startswith("/v1/"):
         path = path[3:]
     return path.rstrip("/") or "/"
-
-
-def _request_id(headers: Headers) -> str:
-    given = headers.get(b"x-request-id")
-    if given is not None and REQUEST_ID.fullmatch(given):
-        return given.decode()
-    return "req_" + secrets.token_hex(12)
 
 
 def _id(request_id: str) -> Header:
