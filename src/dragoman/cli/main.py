@@ -15,6 +15,7 @@ COMMANDS = {
     "chat": "Ask a model and see its answer as it comes.",
     "models": "List the models that clients may ask for.",
     "connect": "Show or write a client's settings for this gateway.",
+    "login": "Sign in with a provider.",
     "keys": "Create, list and revoke client keys.",
     "doctor": "Check everything and say what to do.",
     "config": "Check or show the configuration.",

@@ -6,6 +6,7 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.providers.anthropic.provider import make as anthropic
 from dragoman.providers.compatible.provider import make as compatible
 from dragoman.providers.echo.provider import make as echo
+from dragoman.providers.kiro.provider import make as kiro
 from dragoman.providers.openai.provider import make as openai
 from dragoman.providers.provider import Provider, Send
 
@@ -15,5 +16,6 @@ KINDS: dict[str, Make] = {
     "anthropic": anthropic,
     "openai": openai,
     "openai-compatible": compatible,
+    "kiro": kiro,
     "echo": echo,
 }

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 from dragoman.hub.failure import Kind, Refused
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
-from dragoman.providers.kiro.control import Breakdown, Control, UsageLimits
+from dragoman.providers.kiro.control import Breakdown, Control, ListedModel, UsageLimits
+from dragoman.providers.kiro.hosts import Place
 from dragoman.providers.kiro.keeper import Keeper
 from dragoman.providers.kiro.profile import Profile
 
@@ -20,20 +21,28 @@ REMEDIES = {
 class Account:
     """One account, looked at from all sides."""
 
-    def __init__(self, name: str, keeper: Keeper, profile: Profile, control: Control) -> None:
+    def __init__(self, name: str, place: Place, keeper: Keeper, profile: Profile, control: Control) -> None:
         self._what = f"provider {name}"
-        self._keeper = keeper
-        self._profile = profile
+        self.place = place
+        self.keeper = keeper
+        self.profile = profile
         self._control = control
+
+    async def profile_arn(self) -> str | None:
+        """The profile that requests name; whether they must is for the host to say."""
+        return await self.profile.arn(await self.keeper.credential())
+
+    async def models(self) -> list[ListedModel]:
+        return await self._control.models(await self.profile_arn())
 
     async def usage(self) -> UsageLimits:
         """Plan, use and limits, asked now; Refused where they are not to be had."""
-        return await self._control.usage(await self._profile.arn(await self._keeper.credential()))
+        return await self._control.usage(await self.profile_arn())
 
     async def inspect(self) -> list[Finding]:
         try:
-            credential = await self._keeper.credential()
-            arn = await self._profile.arn(credential)
+            credential = await self.keeper.credential()
+            arn = await self.profile.arn(credential)
             models = await self._control.models(arn)
         except Refused as refused:
             failure = refused.failure

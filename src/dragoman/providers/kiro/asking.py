@@ -1,7 +1,5 @@
 """A small question to one of Kiro's services comes in; its status and body go out, within bounds."""
 
-from collections.abc import Callable
-
 import msgspec
 from msgspec import Struct
 
@@ -10,7 +8,7 @@ from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.headers import Header
 from dragoman.providers.kiro.credential import Unusable
 from dragoman.providers.kiro.moments import Clock
-from dragoman.providers.provider import Answer, Send
+from dragoman.providers.provider import Send
 
 PATIENCE_S = 15.0
 MAX_BYTES = 8 * 1024 * 1024
@@ -53,14 +51,3 @@ class Line(Struct, frozen=True):
 
     async def post(self, url: str, value: object, headers: tuple[Header, ...] = ()) -> Told:
         return await self.ask("POST", url, (JSON, *headers), msgspec.json.encode(value))
-
-
-def observed(send: Send, see: Callable[[bytes | None], None]) -> Send:
-    """The same way to send, with every answer's Date shown to the clock."""
-
-    async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
-        answer = await send(out, dial, head_timeout_s=head_timeout_s)
-        see(answer.headers.get(b"date"))
-        return answer
-
-    return sent

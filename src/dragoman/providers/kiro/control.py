@@ -11,7 +11,7 @@ from dragoman.net.headers import Header
 from dragoman.protocols.kiro.errors import read as read_failure
 from dragoman.providers.kiro.asking import JSON, Line, Told
 from dragoman.providers.kiro.credential import Credential, Method, Unusable
-from dragoman.providers.kiro.hosts import Addresses
+from dragoman.providers.kiro.hosts import Place
 from dragoman.providers.kiro.keeper import Keeper
 
 T = TypeVar("T")
@@ -81,30 +81,30 @@ class _ProfilePage(Struct, rename="camel"):
 class Control:
     """Each question is asked once more after a refused credential, if it could be renewed."""
 
-    def __init__(self, line: Line, addresses: Addresses, keeper: Keeper) -> None:
+    def __init__(self, line: Line, place: Place, keeper: Keeper) -> None:
         self._line = line
-        self._root = addresses.control
-        self._generation = addresses.generation
+        self._place = place
         self._keeper = keeper
 
     async def models(self, profile_arn: str | None) -> list[ListedModel]:
         found: list[ListedModel] = []
         token: str | None = None
         for _ in range(MAX_PAGES):
-            query = _query(origin=self._generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn)
-            page = await self._page("GET", f"/ListAvailableModels?{query}", b"", _ModelPage)
+            now = self._place.now
+            query = _query(origin=now.generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn)
+            page = await self._page("GET", f"{now.control}/ListAvailableModels?{query}", b"", _ModelPage)
             found += page.models
             if not page.next_token or page.next_token == token:
                 break
             token = page.next_token
         return found
 
-    async def profiles(self) -> list[ListedProfile]:
+    async def profiles(self, root: str) -> list[ListedProfile]:
         found: list[ListedProfile] = []
         token: str | None = None
         for _ in range(MAX_PAGES):
             asked = {"maxResults": 10, "nextToken": token} if token else {"maxResults": 10}
-            page = await self._page("POST", "/ListAvailableProfiles", msgspec.json.encode(asked), _ProfilePage)
+            page = await self._page("POST", f"{root}/ListAvailableProfiles", msgspec.json.encode(asked), _ProfilePage)
             found += page.profiles
             if not page.next_token or page.next_token == token:
                 break
@@ -112,21 +112,22 @@ class Control:
         return found
 
     async def usage(self, profile_arn: str | None) -> UsageLimits:
-        query = _query(origin=self._generation.origin, resourceType="AGENTIC_REQUEST", profileArn=profile_arn)
-        *first, last = self._generation.usage
-        for path in first:
+        now = self._place.now
+        query = _query(origin=now.generation.origin, resourceType="AGENTIC_REQUEST", profileArn=profile_arn)
+        *first, last = (f"{now.control}{path}?{query}" for path in now.generation.usage)
+        for url in first:
             try:
-                return await self._page("GET", f"{path}?{query}", b"", UsageLimits)
+                return await self._page("GET", url, b"", UsageLimits)
             except Refused as refused:
                 if refused.failure.status != 404:
                     raise
-        return await self._page("GET", f"{last}?{query}", b"", UsageLimits)
+        return await self._page("GET", last, b"", UsageLimits)
 
-    async def _page(self, method: str, path: str, body: bytes, kind: type[T]) -> T:
-        told = await self._asked(method, path, body)
+    async def _page(self, method: str, url: str, body: bytes, kind: type[T]) -> T:
+        told = await self._asked(method, url, body)
         failure = _failure(told)
         if failure is not None and failure.kind is Kind.CREDENTIAL and await self._keeper.renew():
-            told = await self._asked(method, path, body)
+            told = await self._asked(method, url, body)
             failure = _failure(told)
         if failure is not None:
             raise Refused(failure)
@@ -135,11 +136,11 @@ class Control:
         except msgspec.MsgspecError as error:
             raise Refused(Failure(Kind.UPSTREAM, f"Kiro's answer cannot be read: {error}")) from error
 
-    async def _asked(self, method: str, path: str, body: bytes) -> Told:
+    async def _asked(self, method: str, url: str, body: bytes) -> Told:
         credential = await self._keeper.credential()
         headers = (*bearer(credential), *((JSON,) if body else ()))
         try:
-            return await self._line.ask(method, self._root + path, headers, body)
+            return await self._line.ask(method, url, headers, body)
         except Unusable as lost:
             raise Refused(Failure(lost.kind, str(lost))) from lost
 

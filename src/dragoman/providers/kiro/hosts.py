@@ -3,9 +3,11 @@
 import re
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.config.settings import KiroProviderConfig
+from dragoman.net.client import Outgoing
 from dragoman.providers.kiro.credential import Credential
 
 DEFAULT_REGION = "us-east-1"
@@ -27,6 +29,8 @@ class Generation(Struct, frozen=True):
     needs_profile: bool  # even for accounts that have none
     origin: str = "AI_EDITOR"
     agent_mode: str = "vibe"
+    mode_in_body: bool = False  # besides the header
+    is_regional: bool = True  # the region of a profile must be that of the host
 
 
 RUNTIME = Generation(
@@ -35,6 +39,7 @@ RUNTIME = Generation(
     control="https://management.{region}.kiro.dev",
     usage=("/Get-Usage-Limits", "/getUsageLimits"),
     needs_profile=True,
+    mode_in_body=True,
 )
 Q = Generation(
     "q",
@@ -49,6 +54,7 @@ ELSEWHERE = Generation(
     control="{endpoint}",
     usage=("/getUsageLimits", "/Get-Usage-Limits"),
     needs_profile=False,
+    is_regional=False,
 )
 
 
@@ -57,16 +63,42 @@ class Addresses(Struct, frozen=True):
     chat: str
     control: str
     region: str  # of the API; the sign-in may live in another
-    auth: str | None  # replaces the sign-in's own hosts
 
 
-def addresses(config: KiroProviderConfig, credential: Credential | None) -> Addresses:
-    arn = config.profile_arn or (credential.profile_arn if credential else None)
+class Place:
+    """Where an account is served: as configured, else as its profile and its kind of account have it."""
+
+    def __init__(self, config: KiroProviderConfig, credential: Credential | None) -> None:
+        self._config = config
+        self.now = addresses(config, credential, None)
+        self.first = self.now.chat
+
+    def follow(self, credential: Credential, profile_arn: str | None) -> Addresses:
+        """Another account may have signed in since, or its profile have been found."""
+        self.now = addresses(self._config, credential, profile_arn)
+        return self.now
+
+    def redirected(self, out: Outgoing) -> Outgoing:
+        """A request made out to the first address, made out to the present one."""
+        if self.now.chat == self.first or not out.url.startswith(self.first):
+            return out
+        return msgspec.structs.replace(out, url=self.now.chat + out.url[len(self.first) :])
+
+    def controls(self) -> list[str]:
+        """Where profiles may be listed: here, then in the API's other region."""
+        if self._config.control_endpoint is not None or self._config.endpoint is not None:
+            return [self.now.control]
+        other = DEFAULT_REGION if self.now.region == EUROPE else EUROPE
+        return [self.now.control, self.now.generation.control.format(region=other)]
+
+
+def addresses(config: KiroProviderConfig, credential: Credential | None, profile_arn: str | None) -> Addresses:
+    arn = config.profile_arn or (credential.profile_arn if credential else None) or profile_arn
     region = region_of(arn) or api_region(config.region)
     generation = _generation(config, credential, arn)
     chat = config.endpoint or generation.chat.format(region=region)
     control = config.control_endpoint or generation.control.format(region=region, endpoint=chat)
-    return Addresses(generation, chat, control, region, config.auth_endpoint)
+    return Addresses(generation, chat, control, region)
 
 
 def _generation(config: KiroProviderConfig, credential: Credential | None, arn: str | None) -> Generation:

@@ -45,7 +45,7 @@ class Keeper:
         self._name = name
         self._source = source
         self._issuers = issuers
-        self._clock = clock
+        self.clock = clock
         self._margin_s = margin_s
         self._current: Credential | None = None
         self._due_at = 0.0
@@ -58,7 +58,7 @@ class Keeper:
     async def credential(self) -> Credential:
         """One that lives; Refused where there is none. Renewal ahead of time goes on in the background."""
         _given.set("")
-        current, now = self._current, self._clock.now()
+        current, now = self._current, self.clock.now()
         if current is None or now >= current.expires_at:
             current = self._landed(await self._join(""))
         elif now >= self._due_at and now >= self._rest_until and self._flight is None:
@@ -136,14 +136,14 @@ class Keeper:
                 return await self._renewed(source, stored)
             except Declined as again:
                 declined = again
-        self._declined, self._declined_until = stored.refresh_token, self._clock.now() + REST_S
+        self._declined, self._declined_until = stored.refresh_token, self.clock.now() + REST_S
         raise Unusable(f"{source.where}: {_told(stored, declined)}; {REMEDY}")
 
     async def _renewed(self, source: Source, old: Credential) -> Credential:
-        if old.refresh_token == self._declined and self._clock.now() < self._declined_until:
+        if old.refresh_token == self._declined and self.clock.now() < self._declined_until:
             raise Declined("it was refused a moment ago")
         fresh = await self._issuers.renew(old)
-        self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self._clock.now()) / 2))
+        self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self.clock.now()) / 2))
         await self._write_back(source, old, fresh)
         return fresh
 
@@ -165,11 +165,11 @@ class Keeper:
 
     def _is_fresh(self, credential: Credential, refused: str) -> bool:
         """Worth taking over instead of renewing."""
-        return self._lives(credential, refused) and self._clock.now() < credential.expires_at - self._margin_s
+        return self._lives(credential, refused) and self.clock.now() < credential.expires_at - self._margin_s
 
     def _lives(self, credential: Credential, refused: str) -> bool:
         known = bool(credential.access_token) and credential.access_token != refused
-        return known and self._clock.now() < credential.expires_at
+        return known and self.clock.now() < credential.expires_at
 
 
 def _is_another(landed: _Obtained | _Missed, refused: str) -> bool:

@@ -11,24 +11,22 @@ from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.net.tasks import spawn
 from dragoman.providers.kiro.control import Control
 from dragoman.providers.kiro.credential import Credential
-from dragoman.providers.kiro.hosts import Addresses, region_of
+from dragoman.providers.kiro.hosts import Place, region_of
 
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 300.0
-
-CANNOT_BE = "the profile ARN {where} is none: arn:aws:codewhisperer:REGION:ACCOUNT:profile/ID is expected."
 
 
 class Profile:
     """One account's profile. Asking is the last resort, and is done once for all who wait."""
 
     def __init__(
-        self, name: str, configured: str | None, addresses: Addresses, control: Control, clock: Callable[[], float]
+        self, name: str, configured: str | None, place: Place, control: Control, clock: Callable[[], float]
     ) -> None:
         self._name = name
         self._configured = configured
-        self._addresses = addresses
+        self._place = place
         self._control = control
         self._clock = clock
         self._found: str | None = None
@@ -38,34 +36,31 @@ class Profile:
 
     async def arn(self, credential: Credential) -> str | None:
         """None where there is none and none is needed; Refused where one is needed, or is for another region."""
-        known = self.known(credential)
-        if known is not None:
-            return known
-        needed = self._addresses.generation.needs_profile or self._demanded
-        if needed or not credential.builder_id:
-            await self._ask()
-        if self._found is None and needed:
-            raise Refused(self._missing())
-        return self._found
-
-    def known(self, credential: Credential) -> str | None:
-        """What is known without asking, checked."""
-        for arn, where in ((self._configured, "in profile_arn"), (credential.profile_arn, "beside its token")):
-            if arn:
-                return self._fitting(arn, where)
-        return self._found
+        addresses = self._place.follow(credential, self._found)
+        told = self._configured or credential.profile_arn
+        if told is None:
+            needed = addresses.generation.needs_profile or self._demanded
+            if self._found is None and (needed or not credential.builder_id):
+                await self._ask()
+            if self._found is None:
+                if needed:
+                    raise Refused(self._missing())
+                return None
+            self._place.follow(credential, self._found)
+        return self._fitting(told or self._found or "")
 
     def demand(self) -> None:
         """The upstream refused a request for want of a profile: the next one asks, whatever was found before."""
         self._demanded = True
         self._asked_at = None
 
-    def _fitting(self, arn: str, where: str) -> str:
-        region = region_of(arn)
+    def _fitting(self, arn: str) -> str:
+        region, addresses = region_of(arn), self._place.now
         if region is None:
-            raise Refused(self._failure(CANNOT_BE.format(where=where)))
-        if self._addresses.generation.name != "elsewhere" and f".{region}." not in self._addresses.chat:
-            message = f"its profile lives in {region}, its endpoint does not: set `region`, or mend `endpoint`."
+            message = "its profile ARN is none: arn:aws:codewhisperer:REGION:ACCOUNT:profile/ID is expected."
+            raise Refused(self._failure(message))
+        if addresses.generation.is_regional and f".{region}." not in addresses.chat:
+            message = f"its profile lives in {region}, its endpoint does not: take `endpoint` out, or mend it."
             raise Refused(self._failure(message))
         return arn
 
@@ -78,22 +73,27 @@ class Profile:
 
     async def _list(self) -> None:
         try:
-            listed = [profile.arn for profile in await self._control.profiles()]
-        except Refused as refused:  # a Builder ID has none, and is told so with a 403
-            log.info("provider %s: profiles are not to be had: %s", self._name, refused.failure.kind.value)
-            listed = []
+            for root in self._place.controls():
+                self._found = await self._first(root)
+                if self._found is not None:
+                    return
         finally:
             self._asked_at = self._clock()
             self._asking = None
-        usable = [arn for arn in listed if region_of(arn)]
-        near = [arn for arn in usable if region_of(arn) == self._addresses.region]
-        self._found = next(iter(near or usable), None)
+
+    async def _first(self, root: str) -> str | None:
+        try:
+            listed = await self._control.profiles(root)
+        except Refused as refused:  # a Builder ID has none, and is told so with a 403
+            log.info("provider %s: profiles are not to be had: %s", self._name, refused.failure.kind.value)
+            return None
+        return next((profile.arn for profile in listed if region_of(profile.arn)), None)
 
     def _missing(self) -> Failure:
+        now = self._place.now
         message = (
-            f"the account has no profile in {self._addresses.region}, and {self._addresses.generation.name} hosts "
-            "answer nobody without one. Set `profile_arn` or another `region`; a Builder ID can use "
-            'endpoint = "https://q.us-east-1.amazonaws.com" instead.'
+            f"the account has no profile, and {now.chat} answers nobody without one. Set `profile_arn`, or, "
+            'for a Builder ID, endpoint = "https://q.us-east-1.amazonaws.com".'
         )
         return self._failure(message)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import msgspec
 from msgspec import Raw, Struct
@@ -50,6 +50,10 @@ class Shelf:
             self._asked = True
         known = self._known.get(model)
         return known.schema if known else None
+
+    @property
+    def ids(self) -> Collection[str]:
+        return self._known.keys()
 
     def window(self, model: str) -> int | None:
         known = self._known.get(model)

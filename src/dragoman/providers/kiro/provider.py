@@ -1,0 +1,146 @@
+"""Kiro as a provider: one account, its hosts, and the oddities of its requests and replies as a list."""
+
+import re
+import time
+from collections.abc import Mapping
+from uuid import uuid4
+
+from dragoman.config.secret import resolve_secret
+from dragoman.config.settings import KiroProviderConfig, ProviderConfig
+from dragoman.hub.events import Event
+from dragoman.hub.failure import Failure
+from dragoman.hub.request import Function, Request
+from dragoman.hub.stage import Stage
+from dragoman.net.client import Dial, Outgoing
+from dragoman.net.headers import Header
+from dragoman.passes.drop_reasoning import drop_reasoning
+from dragoman.protocols.kiro.wire import NAME, KiroOptions
+from dragoman.providers.kiro.account import Account
+from dragoman.providers.kiro.asking import Line
+from dragoman.providers.kiro.control import Control, bearer
+from dragoman.providers.kiro.credential import Credential, Unusable
+from dragoman.providers.kiro.hosts import Place
+from dragoman.providers.kiro.identity import chat_headers, control_headers
+from dragoman.providers.kiro.keeper import Keeper
+from dragoman.providers.kiro.models import FALLBACK, resolve
+from dragoman.providers.kiro.moments import Clock
+from dragoman.providers.kiro.profile import Profile
+from dragoman.providers.kiro.refresh import Issuers
+from dragoman.providers.kiro.shelf import Shelf
+from dragoman.providers.kiro.sources import source_of
+from dragoman.providers.provider import Amend, Answer, Provider, Send, configured
+from dragoman.stages.bracket_calls import BracketCalls
+from dragoman.stages.thinking_tags import Mode, ThinkingTags
+
+FALLBACK_IDS = frozenset(model.id for model in FALLBACK)
+PROFILE_WANTED = re.compile(r"profile_?arn is required", re.IGNORECASE)
+TOOL_USE_MISREAD = re.compile(r"invalid tool use format", re.IGNORECASE)
+
+
+def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+    assert isinstance(config, KiroProviderConfig)
+    account = _account(config, line_of(config, send, environ), environ)
+    shelf = Shelf(account.models)
+    kiro = Kiro(config, account, shelf)
+    return configured(
+        config,
+        kiro.sending(send),
+        environ,
+        issuer=NAME,
+        protocols=(NAME,),
+        endpoint=account.place.first,
+        headers=chat_headers(config, account.place.now.generation, environ),
+        authorize=kiro.authorize,
+        fallback_models=FALLBACK,
+        list_models=shelf.models,
+        rename=kiro.rename,
+        stages=kiro.stages,
+        aim=kiro.aim,
+        window=kiro.window,
+        renew=account.keeper.renew,
+        amend=kiro.amend,
+        withholds_cut_calls=True,
+        mend=config.repair_truncation,
+        inspect=account.inspect,
+    )
+
+
+def line_of(config: KiroProviderConfig, send: Send, environ: Mapping[str, str]) -> Line:
+    """How this account's small questions travel."""
+    proxy = resolve_secret(config.proxy, environ).reveal() if config.proxy else None
+    dial = Dial(proxy=proxy, ca_file=str(config.ca_file) if config.ca_file else None)
+    return Line(send, dial, Clock(), control_headers(config))
+
+
+def _account(config: KiroProviderConfig, line: Line, environ: Mapping[str, str]) -> Account:
+    source = source_of(config, environ)
+    issuers = Issuers(line, config.region, config.auth_endpoint)
+    keeper = Keeper(config.name, source, issuers, line.clock, config.refresh_margin_s)
+    try:
+        credential: Credential | None = source().read()
+    except Unusable:  # told to whoever asks, not at the start
+        credential = None
+    place = Place(config, credential)
+    control = Control(line, place, keeper)
+    profile = Profile(config.name, config.profile_arn, place, control, time.monotonic)
+    return Account(config.name, place, keeper, profile, control)
+
+
+class Kiro:
+    """What the gateway asks of a provider, answered for one account."""
+
+    def __init__(self, config: KiroProviderConfig, account: Account, shelf: Shelf) -> None:
+        self._config = config
+        self._account = account
+        self._shelf = shelf
+
+    def sending(self, send: Send) -> Send:
+        """The same way to send, to where the account is served now; the clock learns from every answer."""
+        account = self._account
+
+        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+            answer = await send(account.place.redirected(out), dial, head_timeout_s=head_timeout_s)
+            account.keeper.clock.see(answer.headers.get(b"date"))
+            return answer
+
+        return sent
+
+    async def authorize(self, protocol: str) -> tuple[Header, ...]:
+        credential = await self._account.keeper.credential()
+        return (*bearer(credential), (b"amz-sdk-invocation-id", str(uuid4()).encode()))
+
+    async def aim(self, model: str) -> KiroOptions:
+        config = self._config
+        profile_arn = await self._account.profile_arn()
+        generation = self._account.place.now.generation
+        return KiroOptions(
+            profile_arn=profile_arn,
+            conversation_id=str(uuid4()),
+            origin=generation.origin,
+            agent_mode=generation.agent_mode if generation.mode_in_body else None,
+            thinking=config.thinking,
+            thinking_by=config.thinking_by,
+            fields_schema=await self._shelf.fields_schema(model),
+            tool_description_max=config.tool_description_max,
+            missing_tail_is_truncation=config.missing_tail_is_truncation,
+        )
+
+    def rename(self, name: str) -> str:
+        return resolve(name, self._shelf.ids or FALLBACK_IDS)
+
+    def window(self, model: str) -> int | None:
+        return self._shelf.window(model) or self._config.default_max_input_tokens
+
+    def stages(self, request: Request) -> list[Stage[Event, Event]]:
+        stages: list[Stage[Event, Event]] = [ThinkingTags(Mode(self._config.thinking))]
+        offered = [tool.name for tool in request.tools if isinstance(tool, Function)]
+        return [*stages, BracketCalls(offered, uuid4().hex)] if offered else stages
+
+    def amend(self, failure: Failure) -> Amend | None:
+        """What is worth a second try, though the first was called a bad request."""
+        if failure.code == "THINKING_SIGNATURE_INVALID":
+            return Amend("reasoning dropped", drop_reasoning)
+        if PROFILE_WANTED.search(failure.message):
+            self._account.profile.demand()
+            return Amend("profile resolved")
+        return Amend("replayed") if TOOL_USE_MISREAD.search(failure.message) else None
