@@ -4,6 +4,7 @@ Requests come in as an upstream gets them; what the vendor's server would answer
 it refuses too: results without calls, calls without results, other vendors' signatures.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -83,7 +84,7 @@ class Tongue(Protocol):
     def complaint(self, message: str) -> bytes: ...
 
 
-Amended = Callable[[Answer, int], Answer]  # the agent's own answer, and how many like it came before
+Amended = Callable[[Answer, Heard, int], Answer]  # the agent's own answer, to what, and how many went before it
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Agent:
     complaints: list[str] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
-    spoken: int = 0
+    spoken: Counter[str] = field(default_factory=Counter)  # by model
 
     def __call__(self, asked: Asked) -> Answer:
         if asked.path.partition("?")[0].endswith("/count_tokens"):
@@ -114,8 +115,8 @@ class Agent:
         answer = _streamed(self.tongue.stream(reply)) if heard.streams else _json(self.tongue.whole(reply))
         if self.amend is None or not self._plays(heard):
             return answer
-        self.spoken += 1
-        return self.amend(answer, self.spoken - 1)
+        self.spoken[heard.model] += 1
+        return self.amend(answer, heard, self.spoken[heard.model] - 1)
 
     def _plays(self, heard: Heard) -> bool:
         """Whether this is the conversation of the script, and no title or summary asked for beside it."""

@@ -1,11 +1,10 @@
 """anthropic-python in every way that it can hold a conversation with tools."""
 
-import sys
 from collections.abc import Callable
 
 import anthropic
 from anthropic import beta_tool
-from note import KEY, MODEL, PROMPT, SCHEMA, URL, failed, told, write_note
+from note import KEY, PROMPT, SCHEMA, URL, drive, model, write_note
 
 client = anthropic.Anthropic(base_url=URL, api_key=KEY, timeout=30)
 TOOL = {"name": "write_note", "description": "Writes a note.", "input_schema": SCHEMA}
@@ -25,7 +24,7 @@ def stream(mode: str) -> str:
 
 def _loop(mode: str, ask: Callable) -> str:
     messages: list = [{"role": "user", "content": PROMPT}]
-    asked = {"model": MODEL, "max_tokens": 2048, "system": "Be brief.", "tools": [TOOL]}
+    asked = {"model": model(mode), "max_tokens": 2048, "system": "Be brief.", "tools": [TOOL]}
     while True:
         reply = ask({**asked, "thinking": {"type": "adaptive"}, "messages": messages})
         messages.append({"role": "assistant", "content": reply.content})
@@ -65,14 +64,10 @@ def _runner(mode: str, **more: object):
         return write_note(mode, title, text)
 
     return client.beta.messages.tool_runner(
-        model=MODEL, max_tokens=2048, tools=[write], messages=[{"role": "user", "content": PROMPT}], **more
+        model=model(mode), max_tokens=2048, tools=[write], messages=[{"role": "user", "content": PROMPT}], **more
     )
 
 
 WAYS = {"messages": whole, "messages-stream": stream, "runner": runner, "runner-stream": runner_stream}
 
-for way in sys.argv[1:] or WAYS:
-    try:
-        told(way, WAYS[way](way))
-    except Exception as error:
-        failed(way, error)
+drive(WAYS, lambda way, mode: WAYS[way](mode))

@@ -2,11 +2,13 @@
 
 import json
 import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 URL = os.environ["GATEWAY_URL"]
 KEY = os.environ["GATEWAY_KEY"]
-MODEL = os.environ.get("DRIVEN_MODEL", "some-model")
 PROMPT = "Write a note."
 SCHEMA = {
     "type": "object",
@@ -21,11 +23,24 @@ def write_note(mode: str, title: str, text: str) -> str:
     return f"wrote {title} by {mode}"
 
 
-def told(mode: str, text: str, **more: object) -> None:
-    print(json.dumps({"mode": mode, "text": text, **more}), flush=True)
+def model(mode: str) -> str:
+    """What follows the @ of a mode is told to the upstream in the model's name."""
+    _, at, fault = mode.partition("@")
+    return f"some-model{at}{fault}"
 
 
-def failed(mode: str, error: BaseException, text: str = "") -> None:
-    kinds = [kind.__name__ for kind in type(error).__mro__]
-    status = getattr(error, "status_code", None)
-    print(json.dumps({"mode": mode, "text": text, "error": kinds, "status": status, "why": str(error)}), flush=True)
+def drive(ways: Iterable[str], talk: Callable[[str, str], str]) -> None:
+    """Holds the conversations asked for on the command line, or all of them, side by side."""
+    modes = sys.argv[1:] or list(ways)
+    with ThreadPoolExecutor(len(modes)) as pool:
+        for outcome in pool.map(lambda mode: _outcome(mode, talk), modes):
+            print(json.dumps(outcome), flush=True)
+
+
+def _outcome(mode: str, talk: Callable[[str, str], str]) -> dict[str, object]:
+    try:
+        return {"mode": mode, "text": talk(mode.partition("@")[0], mode)}
+    except Exception as error:
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        status = getattr(error, "status_code", None)
+        return {"mode": mode, "text": "", "error": kinds, "status": status, "why": str(error)}

@@ -1,11 +1,10 @@
 """openai-python in every way that it can hold a conversation with tools."""
 
-import sys
 from collections.abc import Callable
 
 import openai
 import pydantic
-from note import KEY, MODEL, PROMPT, SCHEMA, URL, failed, told, write_note
+from note import KEY, PROMPT, SCHEMA, URL, drive, model, write_note
 
 client = openai.OpenAI(base_url=URL + "/v1", api_key=KEY, timeout=30)
 
@@ -25,7 +24,7 @@ def chat(mode: str) -> str:
     messages: list = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
     tools: list = [{"type": "function", "function": FUNCTION}]
     while True:
-        message = client.chat.completions.create(model=MODEL, messages=messages, tools=tools).choices[0].message
+        message = client.chat.completions.create(model=model(mode), messages=messages, tools=tools).choices[0].message
         messages.append(message)
         if not message.tool_calls:
             return message.content or ""
@@ -36,7 +35,7 @@ def chat_stream(mode: str) -> str:
     messages: list = [{"role": "user", "content": PROMPT}]
     tools: list = [openai.pydantic_function_tool(WriteNote, name="write_note")]
     while True:
-        with client.chat.completions.stream(model=MODEL, messages=messages, tools=tools) as stream:
+        with client.chat.completions.stream(model=model(mode), messages=messages, tools=tools) as stream:
             message = stream.get_final_completion().choices[0].message
         messages.append(message.model_dump(exclude_none=True, exclude={"parsed": True}))
         if not message.tool_calls:
@@ -64,7 +63,7 @@ def responses_stream(mode: str) -> str:
 def _responses(mode: str, ask: Callable) -> str:
     items: list = [{"role": "user", "content": PROMPT}]
     asked = {
-        "model": MODEL,
+        "model": model(mode),
         "instructions": "Be brief.",
         "tools": [{"type": "function", "strict": True, **FUNCTION}],
         "store": False,
@@ -85,8 +84,4 @@ def _responses(mode: str, ask: Callable) -> str:
 
 WAYS = {"chat": chat, "chat-stream": chat_stream, "responses": responses, "responses-stream": responses_stream}
 
-for way in sys.argv[1:] or WAYS:
-    try:
-        told(way, WAYS[way](way))
-    except Exception as error:
-        failed(way, error)
+drive(WAYS, lambda way, mode: WAYS[way](mode))

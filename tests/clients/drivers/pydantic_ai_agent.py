@@ -1,10 +1,9 @@
 """pydantic-ai over each protocol that it speaks, whole and streaming."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterable
 
-from note import KEY, MODEL, PROMPT, URL, failed, told, write_note
+from note import KEY, PROMPT, URL, drive, model, write_note
 from pydantic_ai import Agent
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -12,15 +11,15 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 MODELS = {
-    "chat": lambda: OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=URL + "/v1", api_key=KEY)),
-    "responses": lambda: OpenAIResponsesModel(MODEL, provider=OpenAIProvider(base_url=URL + "/v1", api_key=KEY)),
-    "messages": lambda: AnthropicModel(MODEL, provider=AnthropicProvider(base_url=URL, api_key=KEY)),
+    "chat": lambda name: OpenAIChatModel(name, provider=OpenAIProvider(base_url=URL + "/v1", api_key=KEY)),
+    "responses": lambda name: OpenAIResponsesModel(name, provider=OpenAIProvider(base_url=URL + "/v1", api_key=KEY)),
+    "messages": lambda name: AnthropicModel(name, provider=AnthropicProvider(base_url=URL, api_key=KEY)),
 }
 
 
-async def talk(mode: str) -> str:
-    protocol, _, streaming = mode.partition("-")
-    agent = Agent(MODELS[protocol](), instructions="Be brief.")
+async def talk(way: str, mode: str) -> str:
+    protocol, _, streaming = way.partition("-")
+    agent = Agent(MODELS[protocol](model(mode)), instructions="Be brief.")
 
     @agent.tool_plain(name="write_note")
     def write(title: str, text: str) -> str:
@@ -38,8 +37,5 @@ async def watch(_: object, events: AsyncIterable[object]) -> None:
         pass
 
 
-for way in sys.argv[1:] or [f"{name}{suffix}" for name in MODELS for suffix in ("", "-stream")]:
-    try:
-        told(way, asyncio.run(talk(way)))
-    except Exception as error:
-        failed(way, error)
+WAYS = [f"{name}{suffix}" for name in MODELS for suffix in ("", "-stream")]
+drive(WAYS, lambda way, mode: asyncio.run(talk(way, mode)))

@@ -1,0 +1,20 @@
+"""The Vercel AI SDK uses tools through the gateway."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clients.driven import NOTE, check_notes
+from clients.node_sdks import drive
+from clients.rig import UPSTREAMS, Rig
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_the_vercel_ai_sdk_uses_a_tool(
+    upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], node: Path
+) -> None:
+    here = rig(upstream, NOTE)
+    ran = drive(here, node, client("node-sdks"), "vercel_ai.mjs")
+    providers = ("responses", "chat", "messages", "compatible")
+    check_notes(here, ran, *(f"{name}{suffix}" for name in providers for suffix in ("", "-stream")))
