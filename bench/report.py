@@ -160,13 +160,22 @@ def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
     ]
 
 
+def notes(results: Results) -> list[str]:
+    cells = [cell for cell in results.cells if cell.gateway != "direct" and cell.readings]
+    restless = sum(not any(reading.calm for reading in cell.readings) for cell in cells)
+    if not restless:
+        return results.notes
+    busy = f"other processes kept the gateways' core busy throughout {restless} of {len(cells)} measured cells."
+    return [*results.notes, busy]
+
+
 def as_text(results: Results) -> str:
     parts = []
     for title, rows in sections(results):
         widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
         lines = ["  ".join(_aligned(row, widths)) for row in rows]
         parts.append("\n".join([title, "-" * len(title), *lines]))
-    return "\n\n".join(parts + [f"Note: {note}" for note in results.notes])
+    return "\n\n".join(parts + [f"Note: {note}" for note in notes(results)])
 
 
 def _aligned(row: list[str], widths: list[int]) -> Iterable[str]:
@@ -188,7 +197,7 @@ def as_markdown(results: Results) -> str:
         bar = ["---", *["---:"] * (len(rows[0]) - 1)]
         lines = ["| " + " | ".join(row) + " |" for row in (rows[0], bar, *rows[1:])]
         parts += [f"## {title}", "\n".join(lines)]
-    return "\n\n".join([*parts, METHOD, *(f"Note: {note}" for note in results.notes)]) + "\n"
+    return "\n\n".join([*parts, METHOD, *(f"Note: {note}" for note in notes(results))]) + "\n"
 
 
 METHOD = """## Method
@@ -197,11 +206,12 @@ One run, one machine, one fake upstream whose answers are rendered beforehand. T
 and load generator share another. CPU per request is user and system time of a gateway's process tree, from `/proc`,
 over the number of answered requests: on a busy machine it stays put where latencies do not. nginx copies bytes
 (keep-alive both ways, buffering off) and is the floor; for a translated case its column is the same upstream
-stream, copied. "× nginx" is the median of the ratios within each round. JSON replies and bursts are loaded with
-wrk; paced streams, and gateways so slow that the generator's speed does not matter, with a fixed number of requests
-by `bench/load.py`, which also notes first tokens: when the first piece of text reached the client, since a gateway
-may rightly hold the head of a stream back until then. Each gateway is asked first whether it answers rightly; one
-that does not is shown as failing, not as fast."""
+stream, copied. Every figure is the median over the rounds. JSON replies and bursts are loaded with wrk; paced
+streams, and gateways so slow that the generator's speed does not matter, with a fixed number of requests by
+`bench/load.py`, which also notes first tokens: when the first piece of text reached the client, since a gateway may
+rightly hold the head of a stream back until then. A reading during which other processes took more than a tenth of
+the gateway's core is repeated up to twice, and counts only where none was calm. Each gateway is asked first whether
+it answers rightly; one that does not is shown as failing, not as fast."""
 
 
 def _number(value: float | None) -> str:

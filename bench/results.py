@@ -6,6 +6,8 @@ from msgspec import Struct, field
 
 from bench.load import Outcome
 
+CALM = 0.1
+
 
 class Reading(Struct, frozen=True):
     """One gateway, one case, one number of connections, once."""
@@ -13,6 +15,11 @@ class Reading(Struct, frozen=True):
     outcome: Outcome
     cpu_us: float  # of the gateway's processes, per request
     generator: str
+    others: float  # the share of the gateway's core that other processes took meanwhile
+
+    @property
+    def calm(self) -> bool:
+        return self.others <= CALM
 
 
 class Cell(Struct):
@@ -26,7 +33,9 @@ class Cell(Struct):
 
     @property
     def cpu_us(self) -> float | None:
-        return median(reading.cpu_us for reading in self.readings) if self.readings else None
+        """The median of the calm readings, or of all where none was calm: a crowded core costs cache misses."""
+        chosen = [reading for reading in self.readings if reading.calm] or self.readings
+        return median(reading.cpu_us for reading in chosen) if chosen else None
 
     @property
     def first_token_ms(self) -> tuple[float, float] | None:
@@ -79,11 +88,10 @@ class Results(Struct):
         return self.cell(gateway, case, connections).cpu_us
 
     def ratio(self, case: str, baseline: str, connections: int) -> float | None:
-        """dragoman's CPU over nginx's: the median of the ratios within each round, so that drift cancels."""
-        ours = self.cell("dragoman", case, connections).readings
-        theirs = self.cell("nginx", baseline, connections).readings
-        pairs = list(zip(ours, theirs, strict=False))
-        return median(a.cpu_us / b.cpu_us for a, b in pairs) if pairs else None
+        """dragoman's CPU over nginx's."""
+        ours = self.cpu_us("dragoman", case, connections)
+        theirs = self.cpu_us("nginx", baseline, connections)
+        return ours / theirs if ours and theirs else None
 
     def added_ms(self, gateway: str, case: str, baseline: str, connections: int) -> tuple[float, float] | None:
         """First token through the gateway less first token without it, p50 and p99."""

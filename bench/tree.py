@@ -69,6 +69,17 @@ class Child:
         return tree
 
 
+def busy_s(cores: set[int]) -> float:
+    """What these cores have worked for anyone, or lost to other guests of their host, since they were started."""
+    total = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *ticks = line.split()
+        if name in {f"cpu{core}" for core in cores}:
+            user, nice, system, _, _, interrupts, soft, stolen = map(int, ticks[:8])
+            total += user + nice + system + interrupts + soft + stolen
+    return total * TICK_S
+
+
 def _parents() -> Iterator[tuple[int, int]]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
