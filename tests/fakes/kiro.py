@@ -1,0 +1,294 @@
+"""A Kiro on the loopback: replies in real frames, tokens that rotate, sign-in, models, profiles and usage.
+
+By hand: `cd tests && python -m fakes.kiro --port 9400`; README.md beside this folder says the rest.
+"""
+
+import asyncio
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+import click
+import msgspec
+
+from fakes.eventstream import event
+from fakes.upstream import Answer, Asked, FakeUpstream
+
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKEPROFILE"
+SEED = "aorFAKE-refresh-token-0-" + "0" * 120
+LIFE_S = 3600
+
+NATIVE = {
+    "type": "object",
+    "properties": {
+        "thinking": {
+            "type": "object",
+            "properties": {"type": {"enum": ["adaptive", "disabled"]}, "display": {"enum": ["summarized", "omitted"]}},
+        },
+        "output_config": {"type": "object", "properties": {"effort": {"enum": ["low", "medium", "high"]}}},
+        "max_tokens": {"type": "integer", "maximum": 64000},
+    },
+}
+MODELS = [
+    {
+        "modelId": "auto",
+        "modelName": "Auto",
+        "tokenLimits": {"maxInputTokens": 200_000, "maxOutputTokens": 64_000},
+    },
+    {
+        "modelId": "claude-sonnet-4.5",
+        "modelName": "Claude Sonnet 4.5",
+        "tokenLimits": {"maxInputTokens": 200_000, "maxOutputTokens": 64_000},
+    },
+    {
+        "modelId": "claude-opus-4.6",
+        "modelName": "Claude Opus 4.6",
+        "tokenLimits": {"maxInputTokens": 1_000_000, "maxOutputTokens": 128_000},
+        "additionalModelRequestFieldsSchema": msgspec.json.encode(NATIVE).decode(),
+    },
+]
+USAGE = {
+    "nextDateReset": 1_893_456_000.0,
+    "usageBreakdownList": [
+        {"resourceType": "CREDIT", "currentUsageWithPrecision": 12.5, "usageLimitWithPrecision": 50.0},
+    ],
+    "subscriptionInfo": {"subscriptionTitle": "KIRO FAKE"},
+}
+
+
+def json_answer(value: object, status: int = 200, delay_s: float = 0.0) -> Answer:
+    body = msgspec.json.encode(value)
+    return Answer(body, status=status, content_type="application/json", chunked=False, delay_s=delay_s)
+
+
+def refusal(status: int, message: str, reason: str | None = None, kind: str = "ValidationException") -> Answer:
+    """An error in Kiro's own shape."""
+    answer = json_answer({"message": message, "reason": reason}, status)
+    return Answer(**{**answer.__dict__, "headers": (("x-amzn-errortype", f"{kind}:http://internal/"),)})
+
+
+INVALID_BEARER = refusal(403, "The bearer token included in the request is invalid.", kind="AccessDeniedException")
+
+
+def framed(*frames: bytes, **how: object) -> Answer:
+    """A reply made of these frames."""
+    return Answer(b"".join(frames), content_type=EVENT_STREAM, **how)  # type: ignore[arg-type]
+
+
+def words(text: str) -> bytes:
+    return event("assistantResponseEvent", {"content": text, "modelId": "claude-sonnet-4.5"})
+
+
+def tool(id: str, name: str | None = None, **fields: object) -> bytes:
+    named = {} if name is None else {"name": name}
+    return event("toolUseEvent", {"toolUseId": id, **named, **fields})
+
+
+def tail(stop: str = "END_TURN", percentage: float = 2.0, **usage: int) -> bytes:
+    """The three events with which a whole reply ends."""
+    metadata: dict[str, object] = {"stopReason": stop}
+    if usage:
+        metadata["tokenUsage"] = usage
+    return (
+        event("metadataEvent", metadata)
+        + event("contextUsageEvent", {"contextUsagePercentage": percentage})
+        + event("meteringEvent", {"unit": "credit", "unitPlural": "credits", "usage": 0.01})
+    )
+
+
+class FakeKiro(FakeUpstream):
+    """Plays `replies` to chat requests in order, the last for ever; without any, repeats what it is told.
+
+    `script(path, …)` prepares answers that a path gives before its usual ones; `before[path]` is called
+    when a request for it has come.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replies: list[Answer] = []
+        self.played = 0
+        self.access: set[str] = set()
+        self.refresh: set[str] = {SEED}
+        self.counts: Counter[str] = Counter()
+        self.before: dict[str, Callable[[], None]] = {}
+        self.life_s = LIFE_S
+        self.refresh_delay_s = 0.0
+        self.rotates = True
+        self.profiles = [ARN]
+        self.listed: list[dict[str, object]] = list(MODELS)
+        self.page = 2
+        self.device: deque[str] = deque()  # what a device's polling hears before its tokens
+        self._scripts: dict[str, deque[Answer]] = {}
+        self._number = itertools.count(1)
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def chats(self) -> list[Asked]:
+        return [asked for asked in self.asked if asked.path == "/generateAssistantResponse"]
+
+    def script(self, path: str, *answers: Answer) -> None:
+        self._scripts.setdefault(path, deque()).extend(answers)
+
+    def issue(self) -> dict[str, object]:
+        """A new pair of tokens; what was issued before stays good until it is used or revoked."""
+        number = next(self._number)
+        access, refresh = f"aoaFAKE-access-token-{number}", f"aorFAKE-refresh-token-{number}-" + "0" * 120
+        self.access.add(access)
+        self.refresh.add(refresh)
+        return {"accessToken": access, "refreshToken": refresh, "expiresIn": self.life_s, "tokenType": "Bearer"}
+
+    def stanza(self, credentials: str, name: str = "kiro", **settings: object) -> str:
+        """The lines of a dragoman.toml that point here."""
+        given = {"endpoint": self.root, "control_endpoint": self.root, "auth_endpoint": self.root, **settings}
+        lines = [f"[providers.{name}]", 'kind = "kiro"', f'credentials = "{credentials}"']
+        return "\n".join(
+            [*lines, *(f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items()), ""]
+        )
+
+    def _answer(self, asked: Asked) -> Answer:
+        path = urlsplit(asked.path).path
+        self.counts[path] += 1
+        if path in self.before:
+            self.before[path]()
+        if self._scripts.get(path):
+            return self._scripts[path].popleft()
+        if path in self._open_paths:
+            return self._open_paths[path](self, asked)
+        if path not in self._paths:
+            return json_answer({"message": "Not found"}, 404)
+        bearer = asked.headers.get("authorization", "").removeprefix("Bearer ")
+        return self._paths[path](self, asked) if bearer in self.access else INVALID_BEARER
+
+    def _chat(self, asked: Asked) -> Answer:
+        if not self.replies:
+            return _demonstration(asked)
+        self.played += 1
+        return self.replies[min(self.played, len(self.replies)) - 1]
+
+    def _models(self, asked: Asked) -> Answer:
+        query = parse_qs(urlsplit(asked.path).query)
+        start = int(query.get("nextToken", ["0"])[0])
+        page: dict[str, object] = {
+            "models": self.listed[start : start + self.page],
+            "defaultModel": {"modelId": "auto"},
+        }
+        if start + self.page < len(self.listed):
+            page["nextToken"] = str(start + self.page)
+        return json_answer(page)
+
+    def _profiles(self, asked: Asked) -> Answer:
+        return json_answer({"profiles": [{"arn": arn, "profileName": "fake"} for arn in self.profiles]})
+
+    def _usage(self, asked: Asked) -> Answer:
+        return json_answer(USAGE)
+
+    def _desktop(self, asked: Asked) -> Answer:
+        used = asked.json.get("refreshToken")
+        if used not in self.refresh:
+            return json_answer({"message": "Invalid refresh token provided"}, 400)
+        return self._renewed(str(used), profileArn=ARN)
+
+    def _renewed(self, used: str, **more: object) -> Answer:
+        tokens = {**self.issue(), **more}
+        if self.rotates:
+            self.refresh.discard(used)
+        else:
+            del tokens["refreshToken"]
+        return json_answer(tokens, delay_s=self.refresh_delay_s)
+
+    def _token(self, asked: Asked) -> Answer:
+        question = asked.json
+        if question.get("clientSecret") != "fake-client-secret":
+            return json_answer({"error": "invalid_client"}, 401)
+        if question.get("grantType") == "refresh_token":
+            used = str(question.get("refreshToken"))
+            if used not in self.refresh:
+                return json_answer({"error": "invalid_grant", "error_description": "Invalid refresh token"}, 400)
+            return self._renewed(used)
+        if self.device:
+            return json_answer({"error": self.device.popleft()}, 400)
+        return json_answer(self.issue())
+
+    def _register(self, asked: Asked) -> Answer:
+        return json_answer(
+            {"clientId": "fake-client", "clientSecret": "fake-client-secret", "clientSecretExpiresAt": 4_102_444_800}
+        )
+
+    def _device(self, asked: Asked) -> Answer:
+        page = f"{self.root}/device"
+        return json_answer(
+            {
+                "deviceCode": "fake-device-code",
+                "userCode": "FAKE-CODE",
+                "verificationUri": page,
+                "verificationUriComplete": f"{page}?user_code=FAKE-CODE",
+                "expiresIn": 600,
+                "interval": 0.1,
+            }
+        )
+
+    def _social(self, asked: Asked) -> Answer:
+        if asked.json.get("code") != "fake-code" or not asked.json.get("code_verifier"):
+            return json_answer({"message": "Invalid code"}, 400)
+        return json_answer({**self.issue(), "profileArn": ARN})
+
+    def _external(self, asked: Asked) -> Answer:
+        form = {name: values[0] for name, values in parse_qs(asked.body.decode()).items()}
+        if form.get("grant_type") != "refresh_token" or form.get("refresh_token") not in self.refresh:
+            return json_answer({"error": "invalid_grant"}, 400)
+        tokens = self.issue()
+        snake = {"access_token": tokens["accessToken"], "refresh_token": tokens["refreshToken"]}
+        return json_answer({**snake, "expires_in": self.life_s, "token_type": "Bearer"})
+
+    _paths: ClassVar = {
+        "/generateAssistantResponse": _chat,
+        "/ListAvailableModels": _models,
+        "/ListAvailableProfiles": _profiles,
+        "/getUsageLimits": _usage,
+        "/Get-Usage-Limits": _usage,
+    }
+    _open_paths: ClassVar = {
+        "/refreshToken": _desktop,
+        "/token": _token,
+        "/client/register": _register,
+        "/device_authorization": _device,
+        "/oauth/token": _social,
+        "/idp/token": _external,
+    }
+
+    async def serve_on(self, port: int) -> None:
+        """For use by hand: until interrupted."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._loop = asyncio.get_running_loop()
+        self.port = port
+        async with server:
+            await server.serve_forever()
+
+
+def _demonstration(asked: Asked) -> Answer:
+    """The last thing said, word by word, so that a stream is seen to be one."""
+    state = asked.json["conversationState"]
+    said = state["currentMessage"]["userInputMessage"]["content"]  # type: ignore[index,call-overload]
+    pieces = [words(f"{word} ") for word in ("You said:", *str(said).split()[-40:])]
+    body = framed(event("messageMetadataEvent", {"conversationId": "fake"}), *pieces, tail(percentage=1.0))
+    return Answer(**{**body.__dict__, "cut": 160, "pause_s": 0.02})
+
+
+@click.command()
+@click.option("--port", default=9400, show_default=True)
+def main(port: int) -> None:
+    """Serve a fake Kiro until interrupted."""
+    fake = FakeKiro()
+    fake.port = port
+    click.echo(f"A fake Kiro listens on {fake.root}. A dragoman.toml for it:\n\n{fake.stanza(SEED)}")
+    asyncio.run(fake.serve_on(port))
+
+
+if __name__ == "__main__":
+    main()
