@@ -17,7 +17,7 @@ PROTOCOL = Protocol(
         framer=KiroFramer,
         whole=whole,
         read=read,
-        tools=ToolLimits(custom=False, namespaces=False, name_max=64),
+        tools=ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True),
         inlines=must_inline,
     ),
 )
