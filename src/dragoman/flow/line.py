@@ -125,6 +125,7 @@ class Tap:
 
     def fail(self, failure: Failure) -> bytes:
         """The error frames, set apart from an event that was cut in the middle."""
+        self.watch.see(Failed(failure))
         apart = b"" if self._tail in (b"", b"\n\n", b"\r\r") else b"\n\n"
         return apart + self._client.repair(failure, self.watch.started, self._source.frames)
 

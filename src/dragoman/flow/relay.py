@@ -35,12 +35,13 @@ class Relay:
             await exchange.send(reply.held)
             last = b"" if reply.ended else await self._pump()
             exchange.finish(last + await self._mended() + reply.line.close())
-            await self._let_upstream_end()
         except asyncio.CancelledError:
             if not exchange.gone:  # the gateway is stopping, the client is still there
                 stopping = Failure(Kind.OVERLOADED, "The gateway is shutting down.")
                 exchange.finish(reply.line.fail(stopping))
             raise
+        else:
+            await self._let_upstream_end()
         finally:
             reply.answer.close()
 

@@ -1,0 +1,57 @@
+"""An upstream that falls silent in mid-stream: the client is told, and nothing waits for the silent one."""
+
+import http.client
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from fakes.upstream import Answer, End, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+STARTED = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant",'
+    b'"model":"m","content":[],"stop_reason":null,"usage":{"input_tokens":1,"output_tokens":1}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"text",'
+    b'"text":""}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta",'
+    b'"text":"Half a"}}\n\n'
+)
+ASKED = b'{"model":"up/m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"Go on."}]}'
+IMPATIENT = "[server]\nidle_timeout_s = 0.2\n[retry]\nattempts = 1\n"
+
+
+def ask(gateway: Running) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=10)
+    connection.request("POST", "/v1/messages", ASKED, {"x-api-key": KEY, "content-type": "application/json"})
+    body = connection.getresponse().read()
+    connection.close()
+    return body
+
+
+def test_a_stalled_upstream_is_told_and_let_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with FakeUpstream([Answer(STARTED, end=End.HANG)]) as fake:
+        with caplog.at_level(logging.ERROR), running(IMPATIENT + stanza("messages", fake.url), tmp_path) as gateway:
+            body = ask(gateway)
+            told = time.monotonic()
+            while not fake.closed and time.monotonic() < told + 5:
+                time.sleep(0.01)
+            assert time.monotonic() - told < 0.5
+        assert body.startswith(STARTED)
+        assert body[len(STARTED) :].startswith(b"event: error\n")
+    assert caplog.messages == []
+
+
+def test_a_gateway_that_stops_while_an_upstream_lingers_says_nothing_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = (
+        STARTED + b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
+        b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},'
+        b'"usage":{"output_tokens":2}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
+    )
+    with FakeUpstream([Answer(whole, end=End.HANG)]) as fake, caplog.at_level(logging.ERROR):
+        with running(IMPATIENT + stanza("messages", fake.url), tmp_path) as gateway:
+            assert ask(gateway) == whole
+        assert caplog.messages == []
