@@ -56,3 +56,28 @@ def test_a_failed_reply_is_not_estimated() -> None:
 def test_any_recut_of_the_deltas_gives_the_same_estimate() -> None:
     reply = [START, *THINKING, *text(1, "one two three"), END]
     assert_any_recut_agrees(lambda: EstimateUsage(words, 1), reply, split_delta, joined)
+
+
+def test_a_context_told_in_all_is_parted_into_counted_output_and_the_input_that_remains() -> None:
+    told = Used(Usage(context=20_000, credits=0.5, source=Source.DERIVED))
+    reply = [START, *THINKING, *text(1, " ".join(["w"] * 497)), told, END]
+    assert estimated(*reply) == [
+        *reply[:-2],
+        Used(Usage(19_500, 500, reasoning=3, context=20_000, credits=0.5, source=Source.DERIVED)),
+        END,
+    ]
+
+
+def test_a_context_smaller_than_the_output_leaves_no_input() -> None:
+    out = estimated(START, *text(0, "one two three"), Used(Usage(context=2, source=Source.DERIVED)), END)
+    assert out[-2] == Used(Usage(0, 3, context=2, source=Source.DERIVED))
+
+
+def test_credits_without_counts_are_kept_beside_the_estimate() -> None:
+    out = estimated(START, *text(0, "one two"), Used(Usage(credits=0.5, source=Source.ESTIMATED)), END)
+    assert out[-2] == Used(Usage(9, 2, credits=0.5, source=Source.ESTIMATED))
+
+
+def test_reported_usage_wins_over_a_context() -> None:
+    reply = [START, *text(0, "one"), Used(Usage(context=2, source=Source.DERIVED)), Used(Usage(1, 1)), END]
+    assert estimated(*reply) == [*reply[:-3], *reply[-2:]]

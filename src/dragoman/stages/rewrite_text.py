@@ -101,6 +101,8 @@ class TextRewriter:
         return (event if number == event.block else Opened(number, event.what),)
 
     def _split(self, run: _Run, event: Delta) -> Sequence[Event]:
+        if not event.text:
+            return ()
         segments = run.splitter.feed(event.text)
         run.taken += len(event.text)
         if run.what is _TEXT and run.block >= 0 and len(segments) == 1 and segments[0] == event.text:

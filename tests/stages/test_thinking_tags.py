@@ -1,0 +1,275 @@
+"""Thoughts between tags: found at the beginning of a reply only, however cut, and told as the mode says."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.hub.events import (
+    Cited,
+    Closed,
+    Delta,
+    Event,
+    Failed,
+    Opened,
+    Sealed,
+    TextBlock,
+    ThinkingBlock,
+)
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.request import Citation
+from dragoman.stages.guard import Guard
+from dragoman.stages.thinking_tags import NAMES, Mode, ThinkingTags
+from laws import assert_any_recut_agrees, assert_bounded, assert_linear, run
+from replies import END, START, call, joined, split_delta, text
+
+LOST = Failed(Failure(Kind.LOST, "gone"))
+
+
+def after(mode: Mode, *events: Event) -> list[Event]:
+    return run(ThinkingTags(mode), [START, *events, END])[1:-1]
+
+
+def parts(written: str, mode: Mode = Mode.AS_REASONING) -> list[tuple[str, str]]:
+    """What a text becomes: kinds of blocks and their texts."""
+    told = joined(after(mode, *text(0, written)))
+    kinds = {event.block: type(event.what) for event in told if isinstance(event, Opened)}
+    names = {TextBlock: "text", ThinkingBlock: "thought"}
+    return [(names[kinds[event.block]], event.text) for event in told if isinstance(event, Delta)]
+
+
+# What is found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_of_the_tag_is_known(name: str) -> None:
+    assert parts(f"<{name}>x</{name}>\n\nHi") == [("thought", "x"), ("text", "Hi")]
+
+
+def test_a_tag_split_over_deltas_is_found() -> None:
+    told = after(Mode.AS_REASONING, *text(0, "<thin", "king>x</think", "ing>\n\nHi"))
+    assert joined(told) == [
+        Opened(0, ThinkingBlock()),
+        Delta(0, "x"),
+        Closed(0),
+        Opened(1, TextBlock()),
+        Delta(1, "Hi"),
+        Closed(1),
+    ]
+
+
+def test_whitespace_before_the_tag_is_not_told() -> None:
+    assert parts("\n \n<think>x</think>Hi") == [("thought", "x"), ("text", "Hi")]
+
+
+def test_only_one_blank_line_after_the_tag_is_stripped() -> None:
+    assert parts("<think>x</think>\n\n\nHi")[1] == ("text", "\nHi")
+    assert parts("<think>x</think>\nHi")[1] == ("text", "Hi")
+    assert parts("<think>x</think>\r\n\r\nHi")[1] == ("text", "Hi")
+    assert parts("<think>x</think> Hi")[1] == ("text", " Hi")
+    assert parts("<think>x</think>\rHi")[1] == ("text", "\rHi")
+
+
+def test_a_tag_closes_only_its_own_name() -> None:
+    assert parts("<think>x</thinking>y</think>z") == [("thought", "x</thinking>y"), ("text", "z")]
+
+
+def test_thoughts_without_an_end_stay_thoughts() -> None:
+    assert parts("<thinking>x y") == [("thought", "x y")]
+    assert parts("<thinking>x </thinki") == [("thought", "x </thinki")]
+    assert parts("<thinking>x</thinking>") == [("thought", "x")]
+
+
+def test_thoughts_go_out_as_they_come_and_only_a_possible_tag_waits() -> None:
+    stage = ThinkingTags()
+    for event in [START, Opened(0, TextBlock())]:
+        stage.feed(event)
+    assert stage.feed(Delta(0, "<thinking>abc")) == [Opened(0, ThinkingBlock()), Delta(0, "abc")]
+    assert stage.feed(Delta(0, "d </thi")) == [Delta(0, "d ")]
+    assert stage.feed(Delta(0, "s")) == [Delta(0, "</this")]
+
+
+# What is no tag
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        "Hi <thinking>x</thinking>",
+        "`<thinking>` is a tag",
+        '"<thinking>" is a tag',
+        "```\n<thinking>x</thinking>\n```",
+        "<thinker>x</thinker>",
+        "<thinking x>y</thinking>",
+        "<THINKING>x</THINKING>",
+        "< thinking>",
+        "<thin",
+        "<",
+        "  ",
+        "\n",
+        " " * 300 + "<thinking>x</thinking>",
+    ],
+)
+def test_text_that_does_not_begin_with_a_tag_is_left_alone(plain: str) -> None:
+    assert parts(plain) == [("text", plain)]
+
+
+def test_a_later_tag_is_plain_text() -> None:
+    assert parts("<think>x</think>Hi `<thinking>`") == [("thought", "x"), ("text", "Hi `<thinking>`")]
+    assert parts("<think>x</think><think>y</think>") == [("thought", "x"), ("text", "<think>y</think>")]
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        "the user wrote `</think>` here",
+        "code `a </think> b` here",
+        '"</think>" ends it',
+        "'</think>' ends it",
+        "“</think>” ends it",
+        "see\n```xml\n<think>y</think>\n```\nand so on",
+        "see\n~~~\n</think>\n~~~\nand so on",
+        "```inline </think> ``` and so on",
+    ],
+)
+def test_a_quoted_or_coded_closing_tag_does_not_close(thought: str) -> None:
+    assert parts(f"<think>{thought}</think>\n\nHi") == [("thought", thought), ("text", "Hi")]
+
+
+@pytest.mark.parametrize("thought", ['he said "no"', "it`s fine", "`code`", "a\n```\nb\n```\nc", "'quoted'"])
+def test_quotes_and_code_that_have_ended_do_not_hide_the_closing_tag(thought: str) -> None:
+    assert parts(f"<think>{thought}</think>\n\nHi") == [("thought", thought), ("text", "Hi")]
+    assert parts(f"<think>{thought}</think>") == [("thought", thought)]
+
+
+def test_an_open_backtick_hides_the_closing_tag_only_on_its_own_line() -> None:
+    assert parts("<think>it`s so</think>" + "x" * 300 + "`") == [("thought", "it`s so"), ("text", "x" * 300 + "`")]
+    assert parts("<think>it`s so\n</think>\nHi `there`") == [("thought", "it`s so\n"), ("text", "Hi `there`")]
+
+
+# Modes
+
+
+def test_each_mode_tells_thoughts_its_own_way() -> None:
+    written = "<thinking>x</thinking>\n\nHi"
+    assert parts(written, Mode.AS_REASONING) == [("thought", "x"), ("text", "Hi")]
+    assert parts(written, Mode.REMOVE) == [("text", "Hi")]
+    assert parts(written, Mode.PASS) == [("text", written)]
+    assert parts(written, Mode.STRIP_TAGS) == [("text", "x\n\nHi")]
+
+
+def test_a_reply_of_thoughts_only_leaves_nothing_when_they_are_removed() -> None:
+    assert after(Mode.REMOVE, *text(0, "<think>x</think>")) == []
+    assert after(Mode.REMOVE, *text(0, "<think>x")) == []
+
+
+# The reply around it
+
+
+def test_other_blocks_keep_their_order_and_get_new_numbers() -> None:
+    told = after(Mode.AS_REASONING, *text(0, "<think>x</think>Hi"), *call(1, "f", "{}"), *text(2, "end"))
+    assert [event.block for event in told if isinstance(event, Opened)] == [0, 1, 2, 3]
+    assert joined(told)[-3:] == [Opened(3, TextBlock()), Delta(3, "end"), Closed(3)]
+    trips: list[str] = []
+    run(Guard(trips.append), [START, *told, END])
+    assert trips == []
+
+
+def test_tags_after_native_reasoning_and_blank_text_still_begin_the_reply() -> None:
+    native: list[Event] = [
+        Opened(0, ThinkingBlock()),
+        Delta(0, "n"),
+        Sealed(0, Opaque("kiro", Form.SIGNATURE, "S")),
+        Closed(0),
+    ]
+    told = joined(after(Mode.AS_REASONING, *native, *text(1, "\n"), *text(2, "<think>x</think>Hi")))
+    assert [event.text for event in told if isinstance(event, Delta)] == ["n", "\n", "x", "Hi"]
+    assert [type(event.what) for event in told if isinstance(event, Opened)] == [
+        ThinkingBlock, TextBlock, ThinkingBlock, TextBlock,
+    ]  # fmt: skip
+
+
+def test_text_after_a_call_does_not_begin_the_reply_again() -> None:
+    told = after(Mode.AS_REASONING, *text(0, "Hi"), *call(1, "f", "{}"), *text(2, "<think>x</think>"))
+    assert told[-3:] == text(2, "<think>x</think>")
+
+
+def test_an_empty_block_of_text_stays_one() -> None:
+    assert after(Mode.AS_REASONING, *text(0)) == text(0)
+
+
+def test_citations_follow_their_text_and_lose_a_place_that_moved() -> None:
+    cited = Citation(url="https://a.example", start=0, end=2)
+    plain: list[Event] = [Opened(0, TextBlock()), Delta(0, "Hi"), Cited(0, cited), Closed(0)]
+    assert after(Mode.AS_REASONING, *plain) == plain
+    moved = after(
+        Mode.AS_REASONING,
+        Opened(0, TextBlock()),
+        Delta(0, "<think>x</think>"),
+        Cited(0, cited),
+        Delta(0, "Hi"),
+        Closed(0),
+    )
+    assert moved[-4:] == [
+        Opened(1, TextBlock()),
+        Delta(1, "Hi"),
+        Cited(1, Citation(url="https://a.example")),
+        Closed(1),
+    ]
+
+
+def test_a_failure_lets_go_of_what_was_held_back() -> None:
+    told = run(ThinkingTags(), [START, Opened(0, TextBlock()), Delta(0, "<thin"), LOST])
+    assert told == [START, Opened(0, TextBlock()), Delta(0, "<thin"), LOST]
+
+
+# The laws
+
+ODD = (
+    ' \n<thinking>a `</thinking>` b "</thinking>" c\n```\n</thinking>\n``` x\n```\nd it`s</thinking>'
+    "\r\n\nHi `<thinking>` é😀"
+)
+WRITTEN = [ODD, "<think>x</think>\n\nHi", "plain `text`\n", "<thinking>open </thinkin", '<think>"</think>']
+ATOMS = ["<think>", "</think>", "`", "```", "\n", '"', "x", " ", "<", "</th", "~~~", "\r"]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("written", WRITTEN)
+def test_any_recut_of_the_deltas_agrees(mode: Mode, written: str) -> None:
+    assert_any_recut_agrees(lambda: ThinkingTags(mode), [START, *text(0, written), END], split_delta, joined)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from(ATOMS), max_size=14))
+def test_any_text_in_any_cut_is_taken_alike(pieces: list[str]) -> None:
+    whole = joined(after(Mode.AS_REASONING, *text(0, "<think>" + "".join(pieces))))
+    assert joined(after(Mode.AS_REASONING, *text(0, "<think>", *pieces))) == whole
+    assert joined(after(Mode.AS_REASONING, *text(0, *("<think>" + "".join(pieces))))) == whole
+    kept = "".join(event.text for event in after(Mode.PASS, *text(0, *pieces)) if isinstance(event, Delta))
+    assert kept == "".join(pieces)
+
+
+@pytest.mark.parametrize("piece", ["x", "`", "</thinking", "`</thinking>", '"</thinking>" ', "\n"])
+def test_thinking_costs_linear_time_and_bounded_memory(piece: str) -> None:
+    def begun() -> ThinkingTags:
+        stage = ThinkingTags()
+        for event in (START, Opened(0, TextBlock()), Delta(0, "<thinking>`")):
+            stage.feed(event)
+        return stage
+
+    assert_linear(begun, Delta(0, piece), 500)
+
+    class Deaf:
+        """Forgets what goes out, so that only what is held counts."""
+
+        def __init__(self) -> None:
+            self._stage = begun()
+
+        def feed(self, event: Event) -> list[Event]:
+            self._stage.feed(event)
+            return []
+
+        def finish(self) -> list[Event]:
+            return []
+
+    assert_bounded(Deaf, (Delta(0, piece) for _ in range(20_000)), 200_000)
