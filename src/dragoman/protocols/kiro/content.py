@@ -162,7 +162,7 @@ class Writer:
     def _image(self, part: Image, turn: Turn, images: list[ImageBlock]) -> None:
         self._uncached(part.cache)
         if part.detail not in (None, "auto"):
-            self._ledger.dropped(f"{part.at}/detail", "the level of detail cannot be chosen")
+            self._ledger.dropped(part.detail_at or part.at, "the level of detail cannot be chosen")
         place = next(index for index, other in enumerate(turn.parts) if other is part)
         if _has_words(turn.parts[:place]) and _has_words(turn.parts[place:]):
             self._ledger.approximated(part.at, "images are sent beside the text, not within it")

@@ -13,6 +13,7 @@ _NESTED = frozenset(
     {"items", "not", "if", "then", "else", "contains", "propertyNames", "additionalItems", "contentSchema"}
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
+_DATA = frozenset({"const", "default", "examples"})
 _LEFT_OUT = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$comment", "$vocabulary", "strict"})
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _AT_ROOT = frozenset({"anyOf", "oneOf", "allOf"})  # a tool's input is one plain object
@@ -73,9 +74,9 @@ class _Cleaner:
 
     def _keyword(self, key: str, value: object, depth: int, active: tuple[str, ...]) -> object:
         """What stays of a keyword; None where it goes."""
-        if value is None:
+        if value is None or (value == [] and key not in _DATA):
             if key not in ("properties", "required"):
-                self._approximate("Kiro takes no nulls in a schema")
+                self._approximate("Kiro takes no nulls and no empty lists in a schema")
             return None
         if key == "required":
             return self._required(value)

@@ -1,0 +1,118 @@
+"""Short ways to ask Kiro in tests: clients' bodies in, Kiro's body out, judged by the rules on the way."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from kiro_rules import broken_rules
+
+from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.ports import ToolLimits
+from dragoman.hub.profile import Target
+from dragoman.hub.request import Request
+from dragoman.passes.lower_tools import ToolMap, lower_tools
+from dragoman.protocols import PROTOCOLS
+from dragoman.protocols.kiro.build import build
+from dragoman.protocols.kiro.wire import KiroOptions
+
+Wire = dict[str, object]
+
+LIMITS = ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True)
+OPTIONS = KiroOptions(conversation_id="c-1")
+MODEL = "claude-sonnet-4.5"
+
+
+class Built:
+    """A body for Kiro that keeps every rule, and what it lost."""
+
+    def __init__(self, body: bytes, ledger: Ledger, tools: ToolMap) -> None:
+        self.body = body
+        self.ledger = ledger
+        self.tools = tools
+        self.payload = msgspec.json.decode(body)
+        self.state = self.payload["conversationState"]
+        self.current = self.state["currentMessage"]["userInputMessage"]
+        self.history = [next(iter(entry.values())) for entry in self.state.get("history", [])]
+        self.context = self.current.get("userInputMessageContext", {})
+        self.specs = {
+            tool["toolSpecification"]["name"]: tool["toolSpecification"] for tool in self.context.get("tools", [])
+        }
+
+    def lost(self, how: How) -> set[str]:
+        return {loss.path for loss in self.ledger if loss.how is how}
+
+    @property
+    def dropped(self) -> set[str]:
+        return self.lost(How.DROPPED)
+
+    @property
+    def approximated(self) -> set[str]:
+        return self.lost(How.APPROXIMATED)
+
+    @property
+    def invented(self) -> set[str]:
+        return self.lost(How.INVENTED)
+
+
+def parsed(protocol: str, body: Wire, ledger: Ledger) -> Request:
+    client = PROTOCOLS[protocol].client
+    assert client is not None
+    return client.parse(msgspec.json.encode(body), ledger)
+
+
+def ask(protocol: str, body: Wire, options: KiroOptions = OPTIONS, budgets: dict[str, int] | None = None) -> Built:
+    ledger = Ledger()
+    return send(parsed(protocol, body, ledger), options, ledger, budgets)
+
+
+def send(
+    request: Request,
+    options: KiroOptions = OPTIONS,
+    ledger: Ledger | None = None,
+    budgets: dict[str, int] | None = None,
+) -> Built:
+    ledger = Ledger() if ledger is None else ledger
+    request, tools = lower_tools(request, LIMITS, ledger)
+    body = build(request, Target(MODEL, "kiro", budgets=budgets or {}, options=options), ledger)
+    assert broken_rules(body) == []
+    return Built(body, ledger, tools)
+
+
+def messages(*turns: Wire, **fields: object) -> Wire:
+    return {"model": "claude-test", "max_tokens": 100, "messages": list(turns), **fields}
+
+
+def chat(*turns: Wire, **fields: object) -> Wire:
+    return {"model": "gpt-test", "messages": list(turns), **fields}
+
+
+def user(*content: object) -> Wire:
+    return {"role": "user", "content": content[0] if isinstance(content[0], str) else list(content)}
+
+
+def said(text: str) -> Wire:
+    return {"role": "assistant", "content": text}
+
+
+def called(*ids: str, name: str = "look") -> Wire:
+    """An assistant's turn in Messages that only calls."""
+    return {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": id, "name": name, "input": {"a": 1}} for id in ids],
+    }
+
+
+def answer(id: str, content: object = "seen", **fields: object) -> Wire:
+    return {"type": "tool_result", "tool_use_id": id, "content": content, **fields}
+
+
+def tool(name: str = "look", **fields: object) -> Wire:
+    """A tool in Messages."""
+    return {"name": name, "description": "Looks.", "input_schema": {"type": "object", "properties": {}}, **fields}
+
+
+def refused(call: Callable[[], object]) -> Failure:
+    with pytest.raises(Refused) as raised:
+        call()
+    return raised.value.failure

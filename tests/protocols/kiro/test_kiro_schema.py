@@ -1,0 +1,171 @@
+"""Schemas of tools for Kiro: cleaned where they are schemas, untouched where they are data."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kiro_requests import ask, messages, tool, user
+
+from dragoman.protocols.kiro.schema import clean_schema
+
+EMPTY = {"type": "object", "properties": {}}
+
+
+def cleaned(schema: object) -> tuple[dict[str, Any], list[str]]:
+    reasons: list[str] = []
+    return clean_schema(schema, reasons.append), reasons
+
+
+def shape(**properties: object) -> dict[str, object]:
+    return {"type": "object", "properties": properties}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        {},
+        {"type": "object"},
+        {"type": "object", "properties": None, "required": None},
+        {"type": "object", "required": []},
+    ],
+)
+def test_a_missing_or_empty_schema_is_an_object_without_properties(schema: object) -> None:
+    assert cleaned(schema) == (EMPTY, [])
+
+
+def test_the_root_is_an_object_whatever_it_said() -> None:
+    assert cleaned({"type": "string"}) == (EMPTY, ["the input of a tool is an object"])
+    assert cleaned({"type": ["object", "null"], "properties": {"a": {}}})[0] == shape(a={})
+
+
+def test_closed_objects_and_empty_lists_go_at_every_depth() -> None:
+    inner = {**shape(b={"type": "string"}), "required": [], "additionalProperties": False}
+    schema = {**shape(a={"type": "array", "items": inner}), "required": ["a"], "additionalProperties": False}
+    clean, reasons = cleaned(schema)
+    assert clean == {**shape(a={"type": "array", "items": shape(b={"type": "string"})}), "required": ["a"]}
+    assert reasons
+
+
+def test_open_objects_are_what_they_are_by_themselves() -> None:
+    assert cleaned({**EMPTY, "additionalProperties": True}) == (EMPTY, [])
+
+
+def test_properties_named_like_keywords_are_data() -> None:
+    names = ("additionalProperties", "required", "$ref", "$defs", "properties", "type", "definitions", "$schema")
+    schema = shape(**{name: {"type": "string"} for name in names})
+    assert cleaned(schema) == (schema, [])
+
+
+def test_a_property_named_properties_is_cleaned_as_a_schema() -> None:
+    schema = shape(properties={**shape(x={"required": []}), "additionalProperties": False})
+    assert cleaned(schema)[0] == shape(properties=shape(x={}))
+
+
+def test_values_are_data() -> None:
+    value = {"required": [], "additionalProperties": False, "$ref": "#/nowhere", "x": None}
+    schema = shape(a={"enum": [value, None], "default": value, "examples": [value]}, b={"const": value})
+    assert cleaned(schema) == (schema, [])
+
+
+def test_references_are_written_out_before_definitions_go() -> None:
+    schema = {
+        **shape(a={"$ref": "#/$defs/A", "description": "mine"}, b={"$ref": "#/definitions/x~1y"}),
+        "$defs": {
+            "A": {"type": "array", "items": {"$ref": "#/$defs/B"}, "description": "theirs"},
+            "B": {"type": "integer"},
+        },
+        "definitions": {"x/y": {"type": "boolean"}},
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+    }
+    clean, reasons = cleaned(schema)
+    array = {"type": "array", "items": {"type": "integer"}, "description": "mine"}
+    assert clean == shape(a=array, b={"type": "boolean"})
+    assert reasons
+
+
+def test_a_schema_that_refers_to_itself_ends() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}, "value": {"type": "string"}}}
+    clean, reasons = cleaned({**shape(head={"$ref": "#/$defs/N"}), "$defs": {"N": node}})
+    assert clean == shape(head=shape(next={"type": "object"}, value={"type": "string"}))
+    assert any("refers to itself" in reason for reason in reasons)
+    assert cleaned({**shape(me={"$ref": "#"})})[0] == shape(me=shape(me={"type": "object"}))
+
+
+def test_references_that_double_at_every_step_are_cut() -> None:
+    defs = {f"d{n}": shape(a={"$ref": f"#/$defs/d{n + 1}"}, b={"$ref": f"#/$defs/d{n + 1}"}) for n in range(40)}
+    clean, reasons = cleaned({**shape(a={"$ref": "#/$defs/d0"}), "$defs": {**defs, "d40": {"type": "string"}}})
+    assert clean["type"] == "object"
+    assert any("cut" in reason for reason in reasons)
+
+
+def test_a_schema_of_great_depth_is_cut() -> None:
+    schema: dict[str, object] = {"type": "string"}
+    for _ in range(500):
+        schema = shape(a=schema)
+    assert cleaned(schema)[1]
+
+
+@pytest.mark.parametrize("reference", ["https://example.com/s.json", "#/$defs/gone", "#anchor", "other"])
+def test_a_reference_that_leads_nowhere_leaves_what_stands_beside_it(reference: str) -> None:
+    clean, reasons = cleaned(shape(a={"$ref": reference, "description": "d"}))
+    assert clean == shape(a={"description": "d"})
+    assert "leads nowhere" in reasons[0]
+
+
+def test_types_of_further_properties_are_told_in_words() -> None:
+    clean, _ = cleaned(
+        shape(a={"type": "object", "description": "A map.", "additionalProperties": {"type": "integer"}})
+    )
+    assert clean["properties"]["a"]["description"] == 'A map.\n(additionalProperties: {"type":"integer"})'
+
+
+def test_alternatives_at_the_root_are_told_in_words() -> None:
+    clean, reasons = cleaned({**shape(a={}, b={}), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})
+    assert "anyOf" not in clean
+    assert '{"required":["a"]}' in clean["description"]
+    assert reasons
+
+
+def test_nulls_and_booleans_in_place_of_schemas_are_mended() -> None:
+    schema = shape(a=None, b=True, c=False, d={"items": None, "type": None, "default": None}, e={"const": None})
+    assert cleaned(schema)[0] == shape(a={}, b={}, c={"not": {}}, d={}, e={"type": "null"})
+
+
+def test_the_ledger_names_the_schema_in_the_clients_words() -> None:
+    closed = {**EMPTY, "additionalProperties": False}
+    assert (
+        "/tools/0/input_schema" in ask("messages", messages(user("1"), tools=[tool(input_schema=closed)])).approximated
+    )
+    function = {"name": "f", "description": "d", "parameters": closed}
+    body = {"model": "m", "messages": [user("1")], "tools": [{"type": "function", "function": function}]}
+    assert "/tools/0/function/parameters" in ask("chat", body).approximated
+
+
+KEYWORDS = [
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "$ref",
+    "$defs",
+    "items",
+    "anyOf",
+    "enum",
+    "default",
+]
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["object", "#", "#/$defs/a", "#/properties/a", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*KEYWORDS, "a", "b"]), inner, max_size=4)
+    ),
+    max_leaves=25,
+)
+
+
+@given(junk)
+@settings(max_examples=100, deadline=None)
+def test_any_schema_becomes_one_that_kiro_takes(schema: object) -> None:
+    function = {"name": "f", "description": "d", "parameters": schema if isinstance(schema, dict) else {}}
+    ask("chat", {"model": "m", "messages": [user("1")], "tools": [{"type": "function", "function": function}]})

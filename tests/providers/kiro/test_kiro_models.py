@@ -1,0 +1,77 @@
+"""Names of models as clients write them, and the ids that Kiro knows them by."""
+
+import pytest
+
+from dragoman.providers.kiro.models import DEFAULT_WINDOW, FALLBACK, normalise, resolve
+
+IDS = [model.id for model in FALLBACK]
+
+
+@pytest.mark.parametrize(
+    ("name", "id"),
+    [
+        ("claude-opus-4-5", "claude-opus-4.5"),
+        ("claude-opus-4-5-20251101", "claude-opus-4.5"),
+        ("claude-haiku-4-5", "claude-haiku-4.5"),
+        ("claude-haiku-4.5", "claude-haiku-4.5"),
+        ("claude-sonnet-4-5", "claude-sonnet-4.5"),
+        ("claude-sonnet-4-5-20250929", "claude-sonnet-4.5"),
+        ("claude-sonnet-4-5-latest", "claude-sonnet-4.5"),
+        ("claude-sonnet-4", "claude-sonnet-4"),
+        ("claude-sonnet-4-20250514", "claude-sonnet-4"),
+        ("claude-sonnet-5", "claude-sonnet-5"),
+        ("claude-3-7-sonnet-20250219", "CLAUDE_3_7_SONNET_20250219_V1_0"),
+        ("claude-4.5-opus-high", "claude-opus-4.5"),
+        ("claude-4-sonnet", "claude-sonnet-4"),
+        ("claude-4-5-sonnet-thinking", "claude-sonnet-4.5"),
+        ("anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4.5"),
+        ("claude-sonnet-4-5@20250929", "claude-sonnet-4.5"),
+        ("anthropic/claude-opus-4-8", "claude-opus-4.8"),
+        ("claude-opus-4-6[1m]", "claude-opus-4.6"),
+        ("CLAUDE_SONNET_4_5_20250929_V1_0", "claude-sonnet-4.5"),
+        ("CLAUDE_3_7_SONNET_20250219_V1_0", "CLAUDE_3_7_SONNET_20250219_V1_0"),
+        ("auto", "auto"),
+        ("minimax-m2-1", "minimax-m2.1"),
+        ("deepseek-3-2", "deepseek-3.2"),
+        ("gpt-5-6-sol", "gpt-5.6-sol"),
+        ("qwen3-coder-next", "qwen3-coder-next"),
+    ],
+)
+def test_a_name_in_any_spelling_is_the_id_that_kiro_knows(name: str, id: str) -> None:
+    assert normalise(name) == id
+    assert normalise(id) == id
+
+
+@pytest.mark.parametrize(
+    "name", ["My-Model-1-2", "claude-3-5-sonnet-latest", "claude-2", "llama-3-1-70b", "x-20250101"]
+)
+def test_a_name_of_nothing_known_stays_as_it_is(name: str) -> None:
+    assert normalise(name) == name
+
+
+def test_a_listed_id_wins_over_its_normal_spelling() -> None:
+    assert resolve("claude-sonnet-4-5", ["claude-sonnet-4-5"]) == "claude-sonnet-4-5"
+    assert resolve("claude-sonnet-4-5", IDS) == "claude-sonnet-4.5"
+
+
+def test_where_only_the_older_id_is_listed_it_is_meant() -> None:
+    assert resolve("claude-sonnet-4-5", ["CLAUDE_SONNET_4_5_20250929_V1_0"]) == "CLAUDE_SONNET_4_5_20250929_V1_0"
+    assert resolve("CLAUDE_SONNET_4_20250514_V1_0", IDS) == "claude-sonnet-4"
+    assert resolve("claude-3-7-sonnet", ["claude-3.7-sonnet"]) == "claude-3.7-sonnet"
+
+
+def test_a_wide_window_is_meant_where_it_is_listed() -> None:
+    assert resolve("claude-opus-4-6[1m]", ["claude-opus-4.6", "claude-opus-4.6-1m"]) == "claude-opus-4.6-1m"
+    assert resolve("claude-opus-4-6[1m]", ["claude-opus-4.6"]) == "claude-opus-4.6"
+
+
+def test_what_is_not_listed_is_asked_for_all_the_same() -> None:
+    assert resolve("claude-opus-9-1", IDS) == "claude-opus-9.1"
+    assert resolve("something", IDS) == "something"
+
+
+def test_the_fallback_lists_each_model_once_with_a_window() -> None:
+    assert len(set(IDS)) == len(IDS)
+    assert "auto" in IDS
+    assert {model.max_input for model in FALLBACK} == {DEFAULT_WINDOW}
+    assert all(normalise(id) == id for id in IDS)
