@@ -92,14 +92,11 @@ def _tell_unsaid(request: Request, ledger: Ledger) -> None:
 
 def _tags(thought: Thought, request: Request) -> list[str]:
     """The tags that ask for thoughts, unless the client wrote such tags itself."""
-    written = any(
-        MODE_TAG in part.text
-        for turn in request.turns
-        if turn.role is not Role.ASSISTANT
-        for part in turn.parts
-        if isinstance(part, Text)
-    )
-    return [thought.tags] if thought.tags and not written else []
+    if not thought.tags:
+        return []
+    asked = (part for turn in request.turns if turn.role is not Role.ASSISTANT for part in turn.parts)
+    written = any(isinstance(part, Text) and MODE_TAG in part.text for part in asked)
+    return [] if written else [thought.tags]
 
 
 def _format_sentences(format: Format | None, ledger: Ledger) -> list[str]:

@@ -118,7 +118,9 @@ def _stubs(request: Request, offered: set[str], ledger: Ledger) -> list[ToolEntr
     for call in calls:
         if call.name in offered or call.name in stubs:
             continue
-        ledger.invented(f"{call.at}/name", "a tool that the history names must be offered; it is marked as unavailable")
+        ledger.invented(
+            request.pointer("tools"), "tools that the history names must be offered; they are marked as gone"
+        )
         schema: dict[str, object] = {"type": "object", "properties": {}}
         stubs[call.name] = ToolEntry(ToolSpecification(call.name, _NOT_OFFERED, InputSchema(schema)))
     return list(stubs.values())
