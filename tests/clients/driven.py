@@ -8,7 +8,7 @@ from clients.rig import Ran, Rig
 from fakes.agent import Use
 
 DRIVERS = Path(__file__).parent / "drivers"
-NOTE = Use("write_note", {"title": "first", "text": "Grüße 👋 \"quoted\" \\ and\nlines"})
+NOTE = Use("write_note", {"title": "first", "text": 'Grüße 👋 "quoted" \\ and\nlines'})
 
 
 class Outcome(msgspec.Struct):

@@ -16,10 +16,8 @@ export function writeNote(mode, { title, text }) {
   return `wrote ${title} by ${mode}`;
 }
 
-// What follows the @ of a mode is told to the upstream in the model's name.
-export function model(mode) {
-  return mode.includes("@") ? `some-model@${mode.split("@")[1]}` : "some-model";
-}
+// The upstream is told by the model's name which conversation this is.
+export const model = (mode) => `some-model-${mode}`;
 
 // Holds the conversations asked for on the command line, or all of them, side by side.
 export async function drive(ways) {

@@ -24,9 +24,8 @@ def write_note(mode: str, title: str, text: str) -> str:
 
 
 def model(mode: str) -> str:
-    """What follows the @ of a mode is told to the upstream in the model's name."""
-    _, at, fault = mode.partition("@")
-    return f"some-model{at}{fault}"
+    """The upstream is told by the model's name which conversation this is."""
+    return f"some-model-{mode}"
 
 
 def drive(ways: Iterable[str], talk: Callable[[str, str], str]) -> None:

@@ -28,6 +28,4 @@ def test_anthropic_python_uses_a_tool(upstream: str, rig: Callable[..., Rig]) ->
 def test_pydantic_ai_uses_a_tool(upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path]) -> None:
     here = rig(upstream, NOTE)
     ran = here.run(client("pydantic-ai") / "bin" / "python", DRIVERS / "pydantic_ai_agent.py")
-    check_notes(
-        here, ran, "chat", "chat-stream", "responses", "responses-stream", "messages", "messages-stream"
-    )
+    check_notes(here, ran, "chat", "chat-stream", "responses", "responses-stream", "messages", "messages-stream")

@@ -1,0 +1,85 @@
+"""What an upstream can do wrong, in its own protocol's words; the name of a fault may ride in a model's name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from fakes.agent import Amended, Heard
+from fakes.upstream import Answer, End
+
+CUT_AFTER = b"will u"  # some way into the text of the agent's first reply, and into that of no other
+OPENAI_ERROR = b'{"error":{"message":"The engine overheated.","type":"%b","param":null,"code":null}}'
+MESSAGES_ERROR = b'{"type":"error","error":{"type":"%b","message":"The engine overheated."},"request_id":"req_fake"}'
+FAILED = (
+    b'event: response.failed\ndata: {"type":"response.failed","sequence_number":99,"response":{"id":"resp_fake1",'
+    b'"object":"response","created_at":1794700001,"status":"failed","error":{"code":"server_error",'
+    b'"message":"The engine overheated."},"incomplete_details":null,"instructions":null,"metadata":{},'
+    b'"model":"some-model","output":[],"parallel_tool_calls":true,"temperature":1.0,"tool_choice":"auto","tools":[],'
+    b'"top_p":1.0,"usage":null}}\n\n'
+)
+ERROR_EVENTS = {
+    "chat": b"data: " + OPENAI_ERROR % b"server_error" + b"\n\n",
+    "responses": FAILED,
+    "messages": b"event: error\ndata: " + MESSAGES_ERROR % b"api_error" + b"\n\n",
+}
+HTML = b"<html><head><title>502 Bad Gateway</title></head><body><center>nginx</center></body></html>"
+
+
+def _refusal(status: int, kinds: tuple[bytes, bytes], *headers: tuple[str, str]) -> Callable[[str, Answer], Answer]:
+    def refuse(upstream: str, _: Answer) -> Answer:
+        body = MESSAGES_ERROR % kinds[1] if upstream == "messages" else OPENAI_ERROR % kinds[0]
+        return Answer(body, status, "application/json", headers, chunked=False)
+
+    return refuse
+
+
+def _cut(end: End, after: bool = False) -> Callable[[str, Answer], Answer]:
+    def cut(upstream: str, answer: Answer) -> Answer:
+        at = answer.body.index(b"\n\n", answer.body.index(CUT_AFTER)) + 2
+        error = ERROR_EVENTS[upstream] if after else b""
+        return replace(answer, body=answer.body[:at] + error, end=end)
+
+    return cut
+
+
+# Before the first byte: nothing is lost, and who asks again gets an answer.
+REFUSALS: dict[str, Callable[[str, Answer], Answer]] = {
+    "429": _refusal(429, (b"rate_limit_error", b"rate_limit_error"), ("retry-after", "1")),
+    "529": _refusal(529, (b"server_error", b"overloaded_error")),
+    "html-502": lambda _, answer: Answer(HTML, 502, "text/html"),
+}
+# In the middle of the text: a reply that ends here is not whole.
+CUTS: dict[str, Callable[[str, Answer], Answer]] = {
+    "error-event": _cut(End.CLEAN, after=True),
+    "tcp-drop": _cut(End.CUT),
+    "reset": _cut(End.RESET),
+    "clean-end": _cut(End.CLEAN),
+    "stall": _cut(End.HANG),
+}
+FAULTS = {**REFUSALS, **CUTS}
+
+# The client's own recovery is under test, so the gateway does not try again, and a stall is noticed soon.
+SETTINGS = "[retry]\nattempts = 1\n[server]\nidle_timeout_s = 1\n"
+
+
+def once(upstream: str, fault: str) -> Amended:
+    """The first reply goes wrong, every later one is well."""
+    return lambda answer, heard, before: answer if before else FAULTS[fault](upstream, answer)
+
+
+def always(upstream: str, fault: str) -> Amended:
+    """Every reply to the first request of a conversation goes wrong."""
+
+    def amend(answer: Answer, heard: Heard, _: int) -> Answer:
+        return FAULTS[fault](upstream, answer) if CUT_AFTER in answer.body or fault in REFUSALS else answer
+
+    return amend
+
+
+def by_model(upstream: str) -> Amended:
+    """The first reply of each model goes wrong in the way that follows the @ of its name."""
+
+    def amend(answer: Answer, heard: Heard, before: int) -> Answer:
+        fault = heard.model.partition("@")[2]
+        return FAULTS[fault](upstream, answer) if fault and not before else answer
+
+    return amend
