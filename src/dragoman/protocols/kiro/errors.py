@@ -81,7 +81,7 @@ _BY_STATUS = {
 }
 
 _SECRET = re.compile(
-    r"\barn:aws\S*|\b(?:ksk_|aor|aoa|eyJ)[\w.:+/=-]{6,}|(?<=\bBearer )[^\s\"',;]+|(?<=\bUser ID )\([^)]*\)",
+    r"\barn:aws\S*|\b(?:ksk_|aor|aoa|eyJ)[\w.:+/=-]{6,}|(?<=\bBearer )[^\s\"',;]{8,}|(?<=\bUser ID )\([^)]*\)",
     re.IGNORECASE,
 )
 _TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]*>", re.IGNORECASE | re.DOTALL)

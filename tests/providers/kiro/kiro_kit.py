@@ -1,0 +1,99 @@
+"""Credential files as Kiro's tools write them, and keepers that renew them at a fake Kiro."""
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import msgspec
+
+from dragoman.config.secret import SecretSource
+from dragoman.config.settings import KiroProviderConfig
+from dragoman.net.client import Dial, HttpClient
+from dragoman.providers.kiro.asking import Line
+from dragoman.providers.kiro.keeper import Keeper
+from dragoman.providers.kiro.moments import Clock, format_moment
+from dragoman.providers.kiro.refresh import Issuers
+from dragoman.providers.kiro.sources import source_of
+from fakes.kiro import FakeKiro
+
+T = TypeVar("T")
+
+
+def token(name: str) -> str:
+    """As long as a real one, and plainly none."""
+    return f"aorFAKE-{name}-" + "0" * 120
+
+
+def ide_file(path: Path, *, access: str = "", refresh: str = "", life_s: float = -60.0, **more: object) -> Path:
+    """The IDE's file, whole, with an access token that lives so long."""
+    table = {
+        "accessToken": access or "aoaFAKE-old-access-token",
+        "refreshToken": refresh or token("old"),
+        "expiresAt": format_moment(time.time() + life_s),
+        "authMethod": "social",
+        "provider": "Google",
+        "region": "us-east-1",
+        **more,
+    }
+    path.write_bytes(msgspec.json.encode(table))
+    return path
+
+
+def read(path: Path) -> dict[str, object]:
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, object])
+
+
+def database(path: Path, rows: dict[str, object], state: dict[str, object] | None = None) -> Path:
+    """kiro-cli's database with these rows in auth_kv, values as JSON."""
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "WAL")
+    connection.execute("CREATE TABLE auth_kv (key TEXT PRIMARY KEY, value TEXT)")
+    if state is not None:
+        connection.execute("CREATE TABLE state (key TEXT PRIMARY KEY, value BLOB)")
+        for key, value in state.items():
+            connection.execute("INSERT INTO state VALUES (?, ?)", (key, msgspec.json.encode(value)))
+    for key, value in rows.items():
+        connection.execute("INSERT INTO auth_kv VALUES (?, ?)", (key, msgspec.json.encode(value).decode()))
+    connection.close()
+    return path
+
+
+def row(path: Path, key: str) -> dict[str, object]:
+    connection = apsw.Connection(str(path))
+    try:
+        value = connection.execute("SELECT value FROM auth_kv WHERE key = ?", (key,)).fetchall()[0][0]
+    finally:
+        connection.close()
+    return msgspec.json.decode(value, type=dict[str, object])
+
+
+def stanza(credentials: str | Path | None, **settings: object) -> KiroProviderConfig:
+    secret = None if credentials is None else SecretSource(str(credentials), "providers.kiro.credentials")
+    return KiroProviderConfig(name="kiro", kind="kiro", credentials=secret, **settings)  # type: ignore[arg-type]
+
+
+class Rig:
+    """A keeper, the client it asks with, and the clock it goes by."""
+
+    def __init__(self, fake: FakeKiro, config: KiroProviderConfig, environ: dict[str, str] | None = None) -> None:
+        self.http = HttpClient()
+        self.ahead_s = 0.0
+        self.clock = Clock(lambda: time.time() + self.ahead_s)
+        line = Line(self.http.send, Dial(), self.clock, ())
+        issuers = Issuers(line, config.region, fake.root)
+        self.keeper = Keeper("kiro", source_of(config, environ or {}), issuers, self.clock, config.refresh_margin_s)
+
+
+async def rigged(
+    fake: FakeKiro,
+    config: KiroProviderConfig,
+    work: Callable[[Rig], Awaitable[T]],
+    environ: dict[str, str] | None = None,
+) -> T:
+    rig = Rig(fake, config, environ)
+    try:
+        return await work(rig)
+    finally:
+        await rig.http.close()

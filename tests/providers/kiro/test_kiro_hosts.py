@@ -1,0 +1,203 @@
+"""Hosts, regions and profiles that belong together."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from kiro_kit import ide_file, stanza
+
+from dragoman.config.settings import KiroProviderConfig
+from dragoman.hub.failure import Kind, Refused
+from dragoman.net.client import HttpClient
+from dragoman.protocols.kiro.wire import KiroOptions
+from dragoman.providers.kiro.credential import Credential, Method
+from dragoman.providers.kiro.hosts import addresses, api_region, region_of
+from dragoman.providers.kiro.identity import fingerprint, user_agent
+from dragoman.providers.kiro.provider import make
+from dragoman.providers.provider import Provider
+from fakes.kiro import ARN, FakeKiro, refusal
+
+EUROPEAN = "arn:aws:codewhisperer:eu-central-1:123456789012:profile/FAKEPROFILE"
+SOCIAL = Credential(Method.DESKTOP, access_token="a", refresh_token="r")
+BUILDER = Credential(Method.OIDC, access_token="a", refresh_token="r", builder_id=True)
+
+
+@pytest.mark.parametrize(
+    ("region", "api"),
+    [
+        ("us-east-1", "us-east-1"),
+        ("eu-west-1", "eu-central-1"),
+        ("eu-central-1", "eu-central-1"),
+        ("ap-south-1", "us-east-1"),
+    ],
+)
+def test_the_api_lives_in_two_regions(region: str, api: str) -> None:
+    assert api_region(region) == api
+
+
+def test_the_newest_hosts_are_the_default() -> None:
+    found = addresses(stanza("x.json"), SOCIAL, None)
+    assert (found.chat, found.control) == (
+        "https://runtime.us-east-1.kiro.dev",
+        "https://management.us-east-1.kiro.dev",
+    )
+    assert found.generation.needs_profile
+
+
+def test_an_endpoint_chooses_its_generation() -> None:
+    found = addresses(stanza("x.json", endpoint="https://q.eu-central-1.amazonaws.com"), SOCIAL, None)
+    assert found.generation.name == "q"
+    assert not found.generation.needs_profile
+    assert (
+        addresses(stanza("x.json", endpoint="https://runtime.eu-central-1.kiro.dev"), SOCIAL, None).generation.name
+        == "runtime"
+    )
+
+
+def test_a_profile_decides_the_region() -> None:
+    found = addresses(stanza("x.json"), SOCIAL, EUROPEAN)
+    assert (found.chat, found.region) == ("https://runtime.eu-central-1.kiro.dev", "eu-central-1")
+
+
+def test_a_builder_id_without_a_profile_goes_where_none_is_needed() -> None:
+    assert addresses(stanza("x.json"), BUILDER, None).chat == "https://q.us-east-1.amazonaws.com"
+    assert addresses(stanza("x.json"), BUILDER, ARN).chat == "https://runtime.us-east-1.kiro.dev"
+
+
+@pytest.mark.parametrize("arn", ["", "arn:aws:s3:::x", "arn:aws:codewhisperer:us-east-1::profile/X", ARN + "/x", None])
+def test_what_is_no_profile_has_no_region(arn: str | None) -> None:
+    assert region_of(arn) is None
+
+
+def test_the_user_agent_names_us_and_a_stable_machine() -> None:
+    assert user_agent(stanza("x.json")).startswith("dragoman/")
+    assert fingerprint() in user_agent(stanza("x.json"))
+    assert len(fingerprint()) == 64
+    assert fingerprint() == fingerprint()
+    assert user_agent(stanza("x.json", user_agent="mine/1")) == "mine/1"
+
+
+async def provided(config: KiroProviderConfig, work: Callable[[Provider], Awaitable[object]]) -> object:
+    http = HttpClient()
+    try:
+        return await work(make(config, http.send, {}))
+    finally:
+        await http.close()
+
+
+def aimed(config: KiroProviderConfig) -> KiroOptions:
+    options = asyncio.run(provided(config, lambda provider: provider.aim("auto")))
+    assert isinstance(options, KiroOptions)
+    return options
+
+
+def there(fake: FakeKiro, path: Path, **settings: object) -> KiroProviderConfig:
+    where = {"endpoint": fake.root, "auth_endpoint": fake.root}
+    return stanza(path, **{**where, **settings})
+
+
+def test_the_configured_profile_comes_before_all_others(tmp_path: Path) -> None:
+    mine = "arn:aws:codewhisperer:us-east-1:1:profile/MINE"
+    with FakeKiro() as fake:
+        fake.access = {"aoaFAKE-a"}
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+        assert aimed(there(fake, path, profile_arn=mine)).profile_arn == mine
+        assert aimed(there(fake, path)).profile_arn == ARN
+    assert fake.counts["/ListAvailableProfiles"] == 0
+
+
+def test_an_unknown_profile_is_asked_for_once(tmp_path: Path) -> None:
+    with FakeKiro() as fake:
+        fake.access = {"aoaFAKE-a"}
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+
+        async def twenty(provider: Provider) -> set[str | None]:
+            found = await asyncio.gather(*(provider.aim("auto") for _ in range(20)))
+            return {options.profile_arn for options in found if isinstance(options, KiroOptions)}
+
+        assert asyncio.run(provided(there(fake, path), twenty)) == {ARN}
+    assert fake.counts["/ListAvailableProfiles"] == 1
+
+
+def test_an_account_without_a_profile_is_served_without_one_where_that_may_do(tmp_path: Path) -> None:
+    with FakeKiro() as fake:
+        fake.access = {"aoaFAKE-a"}
+        fake.script("/ListAvailableProfiles", refusal(403, "unsupported", kind="AccessDeniedException"))
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+        assert aimed(there(fake, path)).profile_arn is None
+
+
+def test_a_host_that_wants_a_profile_is_not_asked_without_one(tmp_path: Path) -> None:
+    with FakeKiro() as fake:
+        fake.access, fake.profiles = {"aoaFAKE-a"}, []
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+        config = there(fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root)
+        with pytest.raises(Refused, match="no profile") as refused:
+            aimed(config)
+    assert refused.value.failure.kind is Kind.FORBIDDEN
+    assert "profile_arn" in refused.value.failure.message
+
+
+@pytest.mark.parametrize(("arn", "words"), [("arn:nonsense", "is none"), (EUROPEAN, "lives in eu-central-1")])
+def test_a_profile_that_cannot_be_right_is_refused_without_being_told(tmp_path: Path, arn: str, words: str) -> None:
+    with FakeKiro() as fake:
+        fake.access = {"aoaFAKE-a"}
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
+        config = there(
+            fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root, profile_arn=arn
+        )
+        with pytest.raises(Refused, match=words) as refused:
+            aimed(config)
+    assert arn not in refused.value.failure.message
+
+
+def test_models_are_listed_page_by_page_with_their_windows_and_fields(tmp_path: Path) -> None:
+    with FakeKiro() as fake:
+        fake.access, fake.page = {"aoaFAKE-a"}, 1
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+
+        async def look(provider: Provider) -> tuple[object, ...]:
+            assert provider.list_models is not None
+            assert provider.rename("claude-4.6-opus-high") == "claude-opus-4.6"
+            listed = await provider.list_models()
+            options = await provider.aim("claude-opus-4.6")
+            assert isinstance(options, KiroOptions)
+            return [model.id for model in listed], provider.window("claude-opus-4.6"), options.fields_schema
+
+        ids, window, schema = asyncio.run(provided(there(fake, path), look))  # type: ignore[misc]
+    assert ids == ["auto", "claude-sonnet-4.5", "claude-opus-4.6"]
+    assert window == 1_000_000
+    assert schema["properties"]["max_tokens"]["maximum"] == 64000
+    assert fake.counts["/ListAvailableModels"] == 3
+    assert "profileArn=arn%3Aaws" in next(asked.path for asked in fake.asked if "Models" in asked.path)
+
+
+def test_a_control_plane_that_is_silent_does_not_hold_up_requests(tmp_path: Path) -> None:
+    with FakeKiro() as fake:
+        fake.access = {"aoaFAKE-a"}
+        slow = refusal(500, "late")
+        fake.script("/ListAvailableModels", type(slow)(**{**slow.__dict__, "delay_s": 8.0}))
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+        began = time.monotonic()
+        assert aimed(there(fake, path)).fields_schema is None
+        assert time.monotonic() - began < 4
+
+
+def test_the_account_is_inspected(tmp_path: Path) -> None:
+    with FakeKiro() as fake:
+        fake.access = {"aoaFAKE-a"}
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+
+        async def inspected(provider: Provider) -> object:
+            assert provider.inspect is not None
+            return await provider.inspect()
+
+        account, usage = asyncio.run(provided(there(fake, path), inspected))  # type: ignore[misc]
+        assert (account.state, usage.state) == ("ok", "ok")
+        assert "lists 3 models" in account.found
+        assert usage.found == "KIRO FAKE: 12.5 of 50 credit used, reset on 2030-01-01"
+        fake.access = set()
+        (broken,) = asyncio.run(provided(there(fake, path), inspected))  # type: ignore[misc]
+    assert (broken.state, broken.to_do) == ("broken", "`dragoman login kiro`")

@@ -1,0 +1,355 @@
+"""One credential, many requests, other programs beside us: renewed once, adopted where newer, never overwritten."""
+
+import asyncio
+import errno
+import logging
+import os
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+from kiro_kit import Rig, database, ide_file, read, rigged, row, stanza, token
+
+from dragoman.hub.failure import Kind, Refused
+from dragoman.providers.kiro.credential import Credential
+from dragoman.providers.kiro.moments import parse_moment
+from fakes.kiro import FakeKiro, json_answer
+
+REFRESH = "/refreshToken"
+
+
+async def once(rig: Rig) -> Credential:
+    return await rig.keeper.credential()
+
+
+async def settled(rig: Rig) -> Credential:
+    """A token, and whatever goes on in the background ended."""
+    given = await rig.keeper.credential()
+    for _ in range(200):
+        if rig.keeper._flight is None:
+            return given
+        await asyncio.sleep(0.01)
+    raise AssertionError("the renewal does not end")
+
+
+def test_twenty_requests_with_an_expired_token_make_one_refresh(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+        fake.refresh_delay_s = 0.05
+
+        async def twenty(rig: Rig) -> set[str]:
+            return {found.access_token for found in await asyncio.gather(*(once(rig) for _ in range(20)))}
+
+        assert asyncio.run(rigged(fake, stanza(path), twenty)) == {"aoaFAKE-access-token-1"}
+    assert fake.counts[REFRESH] == 1
+    assert read(path)["accessToken"] == "aoaFAKE-access-token-1"
+
+
+def test_processes_that_share_a_file_make_one_refresh(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+        fake.refresh_delay_s = 0.1
+
+        async def both(first: Rig) -> set[str]:
+            second = Rig(fake, stanza(path))  # its own keeper: only the lock beside the file is shared
+            found = await asyncio.gather(once(first), once(second))
+            await second.http.close()
+            return {credential.access_token for credential in found}
+
+        assert asyncio.run(rigged(fake, stanza(path), both)) == {"aoaFAKE-access-token-1"}
+    assert fake.counts[REFRESH] == 1
+
+
+def test_a_newer_token_in_the_file_is_adopted_without_a_refresh(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-1", life_s=3600)
+    with FakeKiro() as fake:
+
+        async def over_time(rig: Rig) -> list[str]:
+            first = await once(rig)
+            ide_file(path, access="aoaFAKE-2", life_s=9000)  # the IDE renewed it meanwhile
+            rig.ahead_s = 3500
+            await settled(rig)
+            return [first.access_token, (await once(rig)).access_token]
+
+        assert asyncio.run(rigged(fake, stanza(path), over_time)) == ["aoaFAKE-1", "aoaFAKE-2"]
+    assert fake.counts[REFRESH] == 0
+
+
+def test_a_token_is_renewed_ten_minutes_early_while_the_old_one_is_served(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-old", refresh=token("r1"), life_s=590)
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+        fake.refresh_delay_s = 0.05
+
+        async def twice(rig: Rig) -> list[str]:
+            rig.keeper._current = rig.keeper._source().read()
+            served = await settled(rig)
+            return [served.access_token, (await once(rig)).access_token]
+
+        assert asyncio.run(rigged(fake, stanza(path), twice)) == ["aoaFAKE-old", "aoaFAKE-access-token-1"]
+    assert fake.counts[REFRESH] == 1
+
+
+def test_a_token_with_more_life_than_the_margin_is_not_renewed(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-old", life_s=610)
+    with FakeKiro() as fake:
+        assert asyncio.run(rigged(fake, stanza(path), settled)).access_token == "aoaFAKE-old"
+    assert fake.counts[REFRESH] == 0
+
+
+def test_tokens_that_live_shorter_than_the_margin_are_not_renewed_at_every_request(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
+    with FakeKiro() as fake:
+        fake.refresh, fake.life_s = {token("r1")}, 300
+
+        async def many(rig: Rig) -> None:
+            for _ in range(5):
+                await settled(rig)
+
+        asyncio.run(rigged(fake, stanza(path), many))
+    assert fake.counts[REFRESH] == 1
+
+
+def test_a_token_renewed_by_another_is_adopted_when_ours_is_refused(tmp_path: Path) -> None:
+    """Behaviour 25: R1 is invalid because the IDE used it; the file holds R2 and a living token."""
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
+    with FakeKiro() as fake:
+        fake.refresh = set()
+        after: list[bytes] = []
+
+        def the_ide_renews() -> None:
+            ide_file(path, access="aoaFAKE-by-the-ide", refresh=token("r2"), life_s=3600)
+            after.append(path.read_bytes())
+
+        fake.before[REFRESH] = the_ide_renews
+        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-by-the-ide"
+    assert fake.counts[REFRESH] == 1
+    assert path.read_bytes() == after[0]
+
+
+def test_a_token_renewed_by_another_but_expired_is_refreshed_once_more(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
+    with FakeKiro() as fake:
+        fake.refresh = {token("r2")}
+        fake.before[REFRESH] = lambda: fake.counts[REFRESH] == 1 and ide_file(path, refresh=token("r2"))
+        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+    assert fake.counts[REFRESH] == 2
+    assert read(path)["accessToken"] == "aoaFAKE-access-token-1"
+
+
+def test_a_file_rotated_by_the_ide_in_mid_refresh_is_never_overwritten(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+        fake.before[REFRESH] = lambda: ide_file(path, refresh=token("r2"), access="aoaFAKE-by-the-ide", life_s=3600)
+        found = asyncio.run(rigged(fake, stanza(path), once))
+    assert found.access_token == "aoaFAKE-access-token-1"  # ours is as good, and in memory
+    assert read(path)["refreshToken"] == token("r2")
+    assert read(path)["accessToken"] == "aoaFAKE-by-the-ide"
+
+
+def test_a_living_token_is_served_on_when_its_refresh_token_is_refused(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", life_s=120)
+    before = path.read_bytes()
+    with FakeKiro() as fake:
+        fake.refresh = set()
+
+        async def thrice(rig: Rig) -> set[str]:
+            return {(await settled(rig)).access_token for _ in range(3)}
+
+        assert asyncio.run(rigged(fake, stanza(path), thrice)) == {"aoaFAKE-alive"}
+    assert fake.counts[REFRESH] == 1
+    assert path.read_bytes() == before
+
+
+def test_an_expired_token_whose_refresh_is_refused_is_a_credential_failure(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("secret"))
+    with FakeKiro() as fake:
+        fake.refresh = set()
+
+        async def twice(rig: Rig) -> list[Refused]:
+            refusals = []
+            for _ in range(2):
+                with pytest.raises(Refused) as refused:
+                    await once(rig)
+                refusals.append(refused.value)
+            return refusals
+
+        first, second = asyncio.run(rigged(fake, stanza(path), twice))
+    assert first.failure.kind is second.failure.kind is Kind.CREDENTIAL
+    assert "dragoman login kiro" in first.failure.message
+    assert "secret" not in first.failure.message
+    assert fake.counts[REFRESH] == 1  # a refused refresh token is not tried again at once
+
+
+def test_a_short_refresh_token_that_is_refused_is_called_truncated(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh="aorFAKE-cut")
+    with FakeKiro() as fake, pytest.raises(Refused, match="truncated") as refused:
+        asyncio.run(rigged(fake, stanza(path), once))
+    assert "aorFAKE" not in str(refused.value)
+
+
+def test_a_token_service_that_fails_is_no_refused_credential(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json")
+    with FakeKiro() as fake:
+        fake.script(REFRESH, json_answer({"message": "overloaded"}, 503))
+        with pytest.raises(Refused) as refused:
+            asyncio.run(rigged(fake, stanza(path), once))
+    assert refused.value.failure.kind is Kind.UPSTREAM
+
+
+def test_a_refresh_token_that_is_not_rotated_is_kept(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
+    with FakeKiro() as fake:
+        fake.refresh, fake.rotates = {token("r1")}, False
+        found = asyncio.run(rigged(fake, stanza(path), once))
+    assert (found.access_token, found.refresh_token) == ("aoaFAKE-access-token-1", token("r1"))
+    assert read(path)["refreshToken"] == token("r1")
+
+
+def test_a_file_that_cannot_be_written_costs_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
+
+    def full(source: str, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+    assert "kept in memory only: No space left" in caplog.text
+    assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.dragoman-lock"]
+
+
+def test_an_idc_token_is_renewed_with_its_registration(tmp_path: Path) -> None:
+    (tmp_path / "abc.json").write_text('{"clientId": "fake-client", "clientSecret": "fake-client-secret"}')
+    path = ide_file(tmp_path / "token.json", refresh=token("r1"), authMethod="IdC", clientIdHash="abc")
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+    asked = next(asked for asked in fake.asked if asked.path == "/token")
+    assert asked.json == {
+        "clientId": "fake-client",
+        "clientSecret": "fake-client-secret",
+        "grantType": "refresh_token",
+        "refreshToken": token("r1"),
+    }
+
+
+def test_an_expired_registration_says_that_it_is_one(tmp_path: Path) -> None:
+    (tmp_path / "abc.json").write_text('{"clientId": "c", "clientSecret": "s", "expiresAt": "2020-01-01T00:00:00Z"}')
+    path = ide_file(tmp_path / "token.json", authMethod="IdC", clientIdHash="abc")
+    with FakeKiro() as fake, pytest.raises(Refused, match="registration has expired"):
+        asyncio.run(rigged(fake, stanza(path), once))
+    assert fake.counts["/token"] == 0
+
+
+def test_an_external_provider_is_asked_with_a_form(tmp_path: Path) -> None:
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+        path = ide_file(
+            tmp_path / "token.json",
+            refresh=token("r1"),
+            authMethod="external_idp",
+            tokenEndpoint=f"{fake.root}/idp/token",
+            issuerUrl=fake.root,
+            clientId="fake-client",
+            scopes=["openid", "offline_access"],
+        )
+        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+    asked = next(asked for asked in fake.asked if asked.path == "/idp/token")
+    assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert b"scope=openid+offline_access" in asked.body
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "issuer"),
+    [
+        ("https://idp.example/token", "https://other.example"),
+        ("http://idp.example/token", "http://idp.example"),
+        ("", ""),
+    ],
+)
+def test_a_refresh_token_goes_only_to_its_issuer_and_only_over_tls(tmp_path: Path, endpoint: str, issuer: str) -> None:
+    path = ide_file(
+        tmp_path / "token.json", authMethod="external_idp", tokenEndpoint=endpoint, issuerUrl=issuer, clientId="c"
+    )
+    with FakeKiro() as fake, pytest.raises(Refused, match="token endpoint"):
+        asyncio.run(rigged(fake, stanza(path), once))
+    assert not fake.asked
+
+
+def test_a_database_row_is_renewed_in_place(tmp_path: Path) -> None:
+    entry = {
+        "access_token": "aoaFAKE-old",
+        "refresh_token": token("r1"),
+        "expires_at": "2020-01-01T00:00:00.123456789Z",
+    }
+    path = database(tmp_path / "data.sqlite3", {"kirocli:social:token": entry})
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+    assert row(path, "kirocli:social:token")["access_token"] == "aoaFAKE-access-token-1"
+
+
+def test_an_api_key_is_used_as_it_is_and_never_renewed() -> None:
+    with FakeKiro() as fake:
+
+        async def refused(rig: Rig) -> tuple[str, bool]:
+            return (await once(rig)).access_token, await rig.keeper.renew()
+
+        environ = {"KIRO_API_KEY": "ksk_fake"}
+        assert asyncio.run(rigged(fake, stanza("env:KIRO_API_KEY"), refused, environ)) == ("ksk_fake", False)
+    assert not fake.asked
+
+
+def test_twenty_refusals_of_one_token_make_one_refresh(tmp_path: Path) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-revoked", refresh=token("r1"), life_s=3600)
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+
+        async def request(rig: Rig, late_s: float) -> bool:
+            await once(rig)
+            await asyncio.sleep(late_s)  # some hear of the refusal long after the first has renewed
+            return await rig.keeper.renew()
+
+        async def twenty(rig: Rig) -> list[bool]:
+            return await asyncio.gather(*(request(rig, number * 0.01) for number in range(20)))
+
+        assert asyncio.run(rigged(fake, stanza(path), twenty)) == [True] * 20
+    assert fake.counts[REFRESH] == 1
+
+
+def test_a_clock_that_is_behind_learns_from_the_token_service(tmp_path: Path) -> None:
+    """Two hours behind, every token would seem to live on long after its end."""
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"), life_s=-10_000)
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+
+        async def behind(rig: Rig) -> float:
+            rig.ahead_s = -7200
+            answer = json_answer(fake.issue())
+            fake.script(REFRESH, type(answer)(**{**answer.__dict__, "headers": (("date", formatdate(usegmt=True)),)}))
+            found = await once(rig)
+            return found.expires_at - rig.clock.now()
+
+        assert asyncio.run(rigged(fake, stanza(path), behind)) == pytest.approx(3600, abs=5)
+    written = parse_moment(str(read(path)["expiresAt"]))
+    assert written == pytest.approx(time.time() + 3600, abs=5)
+
+
+def test_nothing_secret_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", refresh=token("r1"), life_s=120)
+    with FakeKiro() as fake:
+        fake.refresh = set()
+        asyncio.run(rigged(fake, stanza(path), settled))
+        fake.refresh = {token("r1")}
+        asyncio.run(rigged(fake, stanza(path), settled))
+    assert "still lives" in caplog.text
+    assert "FAKE" not in caplog.text
