@@ -1,0 +1,188 @@
+"""Signing in: by code and link, or through the browser; and every way in which it may not come to pass."""
+
+import asyncio
+import re
+import stat
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from kiro_kit import read
+
+from dragoman.net.client import Dial, HttpClient
+from dragoman.providers.kiro.asking import Line
+from dragoman.providers.kiro.credential import Method
+from dragoman.providers.kiro.device import DeviceLogin
+from dragoman.providers.kiro.json_file import JsonFile, Table
+from dragoman.providers.kiro.moments import Clock
+from dragoman.providers.kiro.signing_in import LoginFailed, store
+from dragoman.providers.kiro.social import SocialLogin
+from fakes.kiro import ARN, FakeKiro, json_answer
+
+
+class Nap:
+    """Sleeps that take no time and are remembered."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.taken.append(round(seconds, 3))
+
+
+def by_code(fake: FakeKiro, nap: Nap, ticks: list[float] | None = None, **how: str) -> Table:
+    async def sign_in() -> Table:
+        http = HttpClient()
+        try:
+            login = DeviceLogin(Line(http.send, Dial(), Clock(), ()), fake.root, sleep=nap, **how)
+            client, prompt = await login.begin()
+            assert (prompt.user_code, prompt.link) == ("FAKE-CODE", f"{fake.root}/device?user_code=FAKE-CODE")
+            return await login.wait(client, prompt, (ticks if ticks is not None else []).append)
+        finally:
+            await http.close()
+
+    return asyncio.run(sign_in())
+
+
+def test_a_builder_id_signs_in_by_code(tmp_path: Path) -> None:
+    ticks: list[float] = []
+    with FakeKiro() as fake:
+        fake.device.extend(["authorization_pending", "authorization_pending"])
+        table = by_code(fake, Nap(), ticks)
+    store(tmp_path / "own" / "kiro.json", table)
+    found = JsonFile(tmp_path / "own" / "kiro.json").read()
+    assert (found.method, found.access_token) == (Method.OIDC, "aoaFAKE-access-token-1")
+    assert (found.client_id, found.client_secret, found.builder_id) == ("fake-client", "fake-client-secret", True)
+    assert stat.S_IMODE((tmp_path / "own" / "kiro.json").stat().st_mode) == 0o600
+    assert fake.counts["/token"] == 3
+    assert ticks[0] == 600
+    assert ticks == sorted(ticks, reverse=True)
+
+
+def test_an_organisation_signs_in_at_its_own_start_page() -> None:
+    with FakeKiro() as fake:
+        table = by_code(fake, Nap(), start_url="https://fake.awsapps.com/start")
+    asked = next(asked for asked in fake.asked if asked.path == "/device_authorization")
+    assert asked.json["startUrl"] == "https://fake.awsapps.com/start"
+    assert (table["provider"], table["startUrl"]) == ("Enterprise", "https://fake.awsapps.com/start")
+
+
+def test_a_service_that_says_slow_down_is_asked_five_seconds_later_each_time() -> None:
+    nap = Nap()
+    with FakeKiro() as fake:
+        fake.device.extend(["slow_down", "authorization_pending", "slow_down"])
+        by_code(fake, nap)
+    assert nap.taken == [0.1, 5.1, 5.1, 10.1]
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [("access_denied", "denied"), ("expired_token", "expired"), ("invalid_client", "refused [(]invalid_client")],
+)
+def test_an_end_without_a_token_is_told(word: str, told: str) -> None:
+    with FakeKiro() as fake:
+        fake.device.extend(["authorization_pending", word])
+        with pytest.raises(LoginFailed, match=told):
+            by_code(fake, Nap())
+    assert fake.counts["/token"] == 2
+
+
+def test_a_code_that_nobody_confirms_expires() -> None:
+    with FakeKiro() as fake:
+        fake.device.extend(["authorization_pending", *["slow_down"] * 50])
+        with pytest.raises(LoginFailed, match="expired"):
+            by_code(fake, Nap())
+
+
+def test_a_hiccup_of_the_service_does_not_end_the_waiting() -> None:
+    with FakeKiro() as fake:
+        fake.script("/token", json_answer({"message": "slow"}, 429))
+        assert by_code(fake, Nap())["accessToken"] == "aoaFAKE-access-token-1"
+
+
+def test_a_service_that_registers_nobody_is_told() -> None:
+    with FakeKiro() as fake:
+        fake.script("/client/register", json_answer({"error": "invalid_request"}, 400))
+        with pytest.raises(LoginFailed, match=r"invalid_request.*--region"):
+            by_code(fake, Nap())
+
+
+def test_a_device_without_a_connection_says_so() -> None:
+    with FakeKiro() as fake:
+        pass
+    with pytest.raises(LoginFailed, match="cannot connect"):
+        by_code(fake, Nap())
+
+
+def through_browser(fake: FakeKiro, person: Callable[[str], None], patience_s: float = 10.0) -> Table:
+    """`person` is given the link in a thread of its own, as a browser would be."""
+
+    async def sign_in() -> Table:
+        http = HttpClient()
+        try:
+            line = Line(http.send, Dial(), Clock(), ())
+            login = SocialLogin(line, fake.root, "google", patience_s)
+            return await login.run(lambda link: threading.Thread(target=person, args=(link,), daemon=True).start())
+        finally:
+            await http.close()
+
+    return asyncio.run(sign_in())
+
+
+def visit(link: str, **fields: str) -> int:
+    """Comes back from the provider's page to where the link says."""
+    back = parse_qs(urlsplit(link).query)["redirect_uri"][0].replace("localhost", "127.0.0.1")
+    query = "&".join(f"{name}={value}" for name, value in fields.items())
+    try:
+        with urllib.request.urlopen(f"{back}?{query}") as page:
+            return int(page.status)
+    except HTTPError as error:
+        return error.code
+
+
+def state_of(link: str) -> str:
+    return parse_qs(urlsplit(link).query)["state"][0]
+
+
+def test_google_brings_the_person_back_with_a_code() -> None:
+    links: list[str] = []
+
+    def person(link: str) -> None:
+        links.append(link)
+        assert visit(link, code="fake-code", state="not-the-state") == 404  # somebody else's
+        assert visit(link, code="fake-code", state=state_of(link)) == 200
+
+    with FakeKiro() as fake:
+        table = through_browser(fake, person)
+    asked = parse_qs(urlsplit(links[0]).query)
+    assert (asked["idp"], asked["code_challenge_method"]) == (["Google"], ["S256"])
+    assert (table["accessToken"], table["profileArn"], table["authMethod"]) == ("aoaFAKE-access-token-1", ARN, "social")
+    exchanged = next(asked for asked in fake.asked if asked.path == "/oauth/token").json
+    assert re.fullmatch(r"http://localhost:\d+/oauth/callback", str(exchanged["redirect_uri"]))
+
+
+def test_a_person_who_declines_in_the_browser_is_not_signed_in() -> None:
+    with FakeKiro() as fake, pytest.raises(LoginFailed, match="denied"):
+        through_browser(fake, lambda link: print(visit(link, error="access_denied", state=state_of(link))))
+    assert fake.counts["/oauth/token"] == 0
+
+
+def test_a_code_that_is_refused_is_told() -> None:
+    with FakeKiro() as fake, pytest.raises(LoginFailed, match="refused"):
+        through_browser(fake, lambda link: print(visit(link, code="wrong", state=state_of(link))))
+
+
+def test_a_person_who_never_comes_back_is_not_waited_for_forever() -> None:
+    with FakeKiro() as fake, pytest.raises(LoginFailed, match="in time"):
+        through_browser(fake, lambda link: None, patience_s=0.05)
+
+
+def test_a_new_login_replaces_an_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "kiro.json"
+    store(path, {"accessToken": "one"})
+    store(path, {"accessToken": "two"})
+    assert read(path) == {"accessToken": "two"}
