@@ -1,5 +1,7 @@
 """The rest of a cut tool call, in the forms in which models send it."""
 
+import socket
+
 import pytest
 
 from dragoman.flow.splice import splice
@@ -42,3 +44,13 @@ def test_what_the_schema_does_not_accept_is_not_used(rest: str) -> None:
 def test_a_tool_without_a_schema_takes_any_object() -> None:
     assert splice('{"a":', "1}", None) == '{"a":1}'
     assert splice("[1,", "2]", None) is None
+
+
+def test_a_schema_that_points_elsewhere_is_not_followed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.3)
+        port = listener.getsockname()[1]
+        schema = {"type": "object", "properties": {"a": {"$ref": f"http://127.0.0.1:{port}/schema"}}}
+        assert splice('{"a":', "1}", schema) == '{"a":1}'
+        with pytest.raises(TimeoutError):
+            listener.accept()
