@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain, repeat
 
 import msgspec
 
@@ -25,6 +26,8 @@ class Answer:
     content_type: str = "text/event-stream"
     headers: tuple[tuple[str, str], ...] = ()
     cut: int = 0  # bytes per write; 0 = all at once
+    floods: bool = False  # after `opening`, the body is sent over and over, until nobody takes it any more
+    opening: bytes = b""
     end: End = End.CLEAN
     pause_s: float = 0.0  # between writes
     delay_s: float = 0.0  # before the head
@@ -39,6 +42,7 @@ class Asked:
     path: str
     headers: dict[str, str]
     body: bytes
+    fields: tuple[tuple[str, str], ...] = ()  # the headers as they came, repeated ones too
 
     @property
     def json(self) -> dict[str, object]:
@@ -57,7 +61,7 @@ class FakeUpstream:
     answers: list[Answer] = field(default_factory=list)
     choose: Callable[[Asked], Answer] | None = None
     asked: list[Asked] = field(default_factory=list)
-    closed: list[float] = field(default_factory=list)  # loop times at which a client gave up on a hanging answer
+    closed: list[float] = field(default_factory=list)  # monotonic times at which a client gave up on an answer
     sent: int = 0
     models: tuple[str, ...] = ()  # what it lists; without any, it has no list
     keep_alive: bool = True  # whether a connection serves more than one request
@@ -106,7 +110,9 @@ class FakeUpstream:
                 self.asked.append(asked)
                 if not await self._play(self._answer(asked), reader, writer) or not self.keep_alive:
                     return
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.closed.append(self._loop.time())
+        except asyncio.CancelledError:
             return
         finally:
             writer.close()
@@ -128,7 +134,7 @@ class FakeUpstream:
         fields = "".join(f"{name}: {value}\r\n" for name, value in (*answer.headers, *last))
         head = f"HTTP/1.1 {answer.status} Status\r\ncontent-type: {answer.content_type}\r\n{fields}{framing}\r\n\r\n"
         writer.write(head.encode())
-        for piece in cuts(answer):
+        for piece in chain((answer.opening or answer.body,), repeat(answer.body)) if answer.floods else cuts(answer):
             writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.chunked else piece)
             await writer.drain()
             self.sent += len(piece)
@@ -170,6 +176,8 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
         return None
     first, *lines = head.decode("latin-1").split("\r\n")[:-2]
     method, path, _ = first.split(" ")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    split = (line.partition(":") for line in lines)
+    fields = tuple((name.lower(), value.strip()) for name, _, value in split)
+    headers = dict(fields)
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Asked(method, path, headers, body)
+    return Asked(method, path, headers, body, fields)

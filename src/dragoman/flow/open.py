@@ -120,6 +120,8 @@ class Opener:
             if line.watch.substance:
                 deadline = clock() + self._server.idle_timeout_s
                 break
+            if clock() >= commit_at:  # bytes without end, and none of them a token
+                break
         return Streaming(prepared, answer, line, held, ended, deadline)
 
     async def _stream_of_whole(self, call: Call, prepared: Prepared, answer: Answer) -> Streaming:

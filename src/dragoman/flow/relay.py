@@ -68,11 +68,13 @@ class Relay:
                 return line.drain()
             out = line.feed(chunk)
             if watch.ended:
-                if isinstance(line, Translation):
+                if isinstance(line, Translation) or clock() >= deadline:
                     return out
-                deadline = clock() + LINGER_S  # what still follows the terminal event passes too
+                deadline = min(deadline, clock() + LINGER_S)  # what still follows the terminal event passes too
             elif watch.substance:
                 deadline = clock() + server.idle_timeout_s
+            elif clock() >= deadline:  # bytes without end, and none of them a token
+                return out + line.fail(_silent(self._reply, watch.substance))
             if out:
                 await exchange.send(out)
 

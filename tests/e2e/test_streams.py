@@ -1,0 +1,249 @@
+"""Streams behave: nothing waits for the whole, silence is bridged and bounded, and nobody is flooded."""
+
+import socket
+import time
+from collections.abc import Iterator
+
+import anthropic
+import msgspec
+import openai
+import pytest
+from cases import CASES, asked
+from faults import assert_told_properly
+from hearing import STREAMS, Broke, meant_for
+from meaning import Ending, Meant, Say
+from raw_http import dial, request_bytes
+from rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+
+from fakes.upstream import Answer, End, FakeUpstream
+
+SETTINGS = """
+[retry]
+attempts = 1
+[server]
+keep_alive_s = 0.08
+first_token_timeout_s = 0.3
+idle_timeout_s = 0.6
+"""
+WORDS = "It was a dark"
+BEGUN = Meant((Say(WORDS),), ending=Ending.NONE)
+KEEP_ALIVE = {"chat": b":", "responses": b":", "messages": b"event: ping\n"}
+COMMENT = b": " + b"." * 50_000 + b"\n\n"  # long, for the SDKs are slow at short ones
+MAX_IN_FLIGHT = 32 << 20  # what the kernel's buffers of two connections may swallow, and then some
+LINE_OF = {
+    "chat": b'data: {"id":"chatcmpl-fake1","choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n',
+    "responses": b'data: {"type":"response.output_text.delta","output_index":0,"content_index":0,"delta":"%b"}\n\n',
+    "messages": b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'"delta":{"type":"text_delta","text":"%b"}}\n\n',
+}
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("gateway"), SETTINGS) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("patient")) as shared:
+        yield shared
+
+
+def begun(upstream: str, end: End = End.HANG) -> Answer:
+    """A reply whose beginning was sent, and no more."""
+    return Answer(SPEAKERS[upstream].stream(BEGUN), end=end)
+
+
+def request_of(client: str, model: str, stream: bool = True) -> bytes:
+    body = msgspec.json.encode({**asked(client, model), "stream": stream})
+    return request_bytes(PATHS[client], body)
+
+
+def read_until(sock: socket.socket, mark: bytes) -> bytes:
+    seen = b""
+    while mark not in seen:
+        piece = sock.recv(65536)
+        assert piece, f"the connection ended before {mark!r}: {seen!r}"
+        seen += piece
+    return seen
+
+
+def waited_for_close(fake: FakeUpstream, since: float) -> float:
+    """Seconds from then until the gateway gave the upstream up."""
+    while not fake.closed and time.monotonic() < since + 5:
+        time.sleep(0.005)
+    assert fake.closed, "the upstream was never given up"
+    return fake.closed[0] - since
+
+
+@clients
+@upstreams
+def test_the_first_words_arrive_while_the_upstream_still_speaks(patient: Rig, client: str, upstream: str) -> None:
+    patient.plays(upstream, begun(upstream))
+    with dial(patient.gateway.port, 2.0) as sock:
+        sock.sendall(request_of(client, patient.model(upstream)))
+        seen = read_until(sock, WORDS[-3:].encode())
+    assert seen.startswith(b"HTTP/1.1 200")
+    assert b"content-type: text/event-stream" in seen
+
+
+@clients
+@upstreams
+def test_silence_is_bridged_in_the_protocols_own_form(rig: Rig, client: str, upstream: str) -> None:
+    if client == upstream:
+        assert_silence_passes_unaltered(rig, client)
+        return
+    rig.plays(upstream, begun(upstream))
+    with dial(rig.gateway.port, 2.0) as sock:
+        sock.sendall(request_of(client, rig.model(upstream)))
+        read_until(sock, WORDS[-3:].encode())
+        started = time.monotonic()
+        assert KEEP_ALIVE[client] in read_until(sock, KEEP_ALIVE[client])
+        assert time.monotonic() - started < 0.5
+
+
+def assert_silence_passes_unaltered(rig: Rig, protocol: str) -> None:
+    answer = begun(protocol)
+    rig.plays(protocol, answer)
+    with dial(rig.gateway.port, 2.0) as sock:
+        sock.sendall(request_of(protocol, rig.model(protocol)))
+        seen = read_until(sock, b"error")
+    chunks = seen.split(b"\r\n\r\n", 1)[1].split(b"\r\n")
+    assert b"".join(chunks[1::2]).startswith(answer.body)
+
+
+@clients
+@upstreams
+def test_keep_alives_do_not_disturb_the_sdk(rig: Rig, client: str, upstream: str) -> None:
+    meant = CASES["parallel interleaved tool calls"].meant
+    body = SPEAKERS[upstream].stream(meant)
+    rig.plays(upstream, Answer(body, cut=len(body) // 3, pause_s=0.2))
+    heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream), CASES["one tool call"]))
+    assert heard == meant_for(client, upstream, meant)
+
+
+@clients
+@upstreams
+def test_an_upstream_that_falls_silent_is_told_as_an_error(rig: Rig, client: str, upstream: str) -> None:
+    fake = rig.plays(upstream, begun(upstream))
+    fake.closed.clear()
+    started = time.monotonic()
+    heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
+    assert 0.4 < time.monotonic() - started < 2.0
+    assert isinstance(heard, Broke)
+    assert isinstance(heard.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
+    assert heard.text == WORDS
+    assert "idle_timeout_s" in str(heard.error)
+    waited_for_close(fake, started)
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize("headless", [True, False], ids=["before the head", "after the head"])
+def test_a_stall_before_the_first_token_is_a_gateway_timeout(
+    rig: Rig, client: str, upstream: str, headless: bool
+) -> None:
+    rig.plays(upstream, Answer(headless=headless, end=End.HANG))
+    heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
+    assert isinstance(heard, Broke)
+    if headless:
+        assert_told_properly(client, heard.error, 504)
+    assert "first_token_timeout_s" in str(heard.error)
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_client_that_leaves_takes_the_upstream_with_it(
+    patient: Rig, client: str, upstream: str, stream: bool
+) -> None:
+    fake = patient.plays(upstream, begun(upstream) if stream else Answer(headless=True, end=End.HANG))
+    fake.closed.clear()
+    with dial(patient.gateway.port) as sock:
+        sock.sendall(request_of(client, patient.model(upstream), stream))
+        if stream:
+            read_until(sock, WORDS[-3:].encode())
+        else:
+            while not fake.calls:
+                time.sleep(0.005)
+    assert waited_for_close(fake, time.monotonic()) < 1.0
+
+
+@clients
+@upstreams
+def test_a_client_that_leaves_a_torrent_stops_it(patient: Rig, client: str, upstream: str) -> None:
+    fake = patient.plays(upstream, torrent(upstream))
+    fake.closed.clear()
+    with dial(patient.gateway.port) as sock:
+        sock.sendall(request_of(client, patient.model(upstream)))
+        read_until(sock, b"aaaa")
+    assert waited_for_close(fake, time.monotonic()) < 1.0
+
+
+@clients
+@upstreams
+def test_a_slow_reader_holds_the_upstream_back(patient: Rig, client: str, upstream: str) -> None:
+    fake = patient.plays(upstream, torrent(upstream))
+    fake.closed.clear()
+    fake.sent = 0
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(5)
+        sock.connect(("127.0.0.1", patient.gateway.port))
+        sock.sendall(request_of(client, patient.model(upstream)))
+        sent = settled(fake)
+        assert 0 < sent < MAX_IN_FLIGHT
+        read_until(sock, b"aaaa")
+    waited_for_close(fake, time.monotonic())
+
+
+@clients
+@upstreams
+def test_a_torrent_of_comments_is_no_token(rig: Rig, client: str, upstream: str) -> None:
+    fake = rig.plays(upstream, Answer(COMMENT, floods=True))
+    fake.closed.clear()
+    started = time.monotonic()
+    heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
+    assert isinstance(heard, Broke)
+    assert "first_token_timeout_s" in str(heard.error)
+    assert time.monotonic() - started < 2.0
+    waited_for_close(fake, started)
+
+
+@clients
+@upstreams
+def test_a_torrent_after_the_end_is_not_waited_for(rig: Rig, client: str, upstream: str) -> None:
+    meant = CASES["text"].meant
+    fake = rig.plays(upstream, Answer(COMMENT, opening=SPEAKERS[upstream].stream(meant), floods=True))
+    fake.closed.clear()
+    started = time.monotonic()
+    heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
+    assert heard == meant_for(client, upstream, meant)
+    assert waited_for_close(fake, started) < 3.0
+
+
+def torrent(upstream: str) -> Answer:
+    """The beginning of a reply once, then words without end."""
+    line = LINE_OF[upstream] % (b"a" * 60_000)
+    opening = SPEAKERS[upstream].stream(BEGUN)
+    if upstream == "messages":
+        opening = opening[: opening.index(b"event: content_block_stop")]
+    elif upstream == "responses":
+        opening = opening[: opening.index(b"event: response.output_text.done")]
+    return Answer(line, opening=opening, floods=True)
+
+
+def settled(fake: FakeUpstream) -> int:
+    """How much was sent once no more is taken."""
+    before = -1
+    for _ in range(100):
+        if fake.sent == before and before > 0:
+            return before
+        before = fake.sent
+        assert before < MAX_IN_FLIGHT
+        time.sleep(0.1)
+    raise AssertionError("the upstream is never held back")
