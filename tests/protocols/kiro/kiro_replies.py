@@ -7,14 +7,12 @@ import httpx2
 import msgspec
 import openai
 
-from dragoman.flow.line import Source, Translation
 from dragoman.hub.events import CallBlock, CutCall, Delta, Ended, Event, Opened
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Asked, Issuer
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Request
 from dragoman.hub.stage import Stage
-from dragoman.observers.watch import Watch
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.decode import Decoder
 from dragoman.protocols.kiro.framer import KiroFramer
@@ -66,13 +64,15 @@ class Reader:
     """Framer and decoder as one machine: bytes in, events out."""
 
     def __init__(self, issuer: Issuer = ISSUER, ledger: Ledger | None = None) -> None:
-        self._source = Source(KiroFramer(), Decoder(issuer, Ledger() if ledger is None else ledger))
+        self._framer = KiroFramer()
+        self._decoder = Decoder(issuer, Ledger() if ledger is None else ledger)
 
     def feed(self, chunk: bytes) -> list[Event]:
-        return self._source.feed(chunk)
+        return [event for message in self._framer.feed(chunk) for event in self._decoder.feed(message)]
 
     def finish(self) -> list[Event]:
-        return self._source.finish()
+        rest = [event for message in self._framer.finish() for event in self._decoder.feed(message)]
+        return [*rest, *self._decoder.finish()]
 
 
 def read(stream: bytes, issuer: Issuer = ISSUER, ledger: Ledger | None = None) -> list[Event]:
@@ -125,16 +125,36 @@ def asked(client: str) -> Asked:
     return Asked(request, "asked-for", 1_794_700_000, lambda prefix: f"{prefix}{next(numbers):04}")
 
 
-def translation(client: str, tools: tuple[str, ...] = (), issuer: Issuer = ISSUER) -> Translation:
-    facing = PROTOCOLS[client].client
-    assert facing is not None
-    ledger = Ledger()
-    source = Source(KiroFramer(), Decoder(issuer, ledger))
-    return Translation(source, stages(client, tools), facing.encoder(asked(client), ledger), Watch(lambda: 0.0))
+class Translation:
+    """Kiro's bytes in, a client's bytes out, through every stage that a Kiro reply goes through."""
+
+    def __init__(self, client: str, tools: tuple[str, ...] = (), issuer: Issuer = ISSUER) -> None:
+        facing = PROTOCOLS[client].client
+        assert facing is not None
+        ledger = Ledger()
+        self._reader = Reader(issuer, ledger)
+        self._stages = stages(client, tools)
+        self._encoder = facing.encoder(asked(client), ledger)
+        self.told: list[Event] = []
+
+    def feed(self, chunk: bytes) -> bytes:
+        return self._push(self._reader.feed(chunk))
+
+    def finish(self) -> bytes:
+        out = self._push(self._reader.finish())
+        for index, stage in enumerate(self._stages):
+            out += self._push(list(stage.finish()), index + 1)
+        return out + b"".join(self._encoder.finish())
+
+    def _push(self, events: list[Event], first: int = 0) -> bytes:
+        for stage in self._stages[first:]:
+            events = [out for event in events for out in stage.feed(event)]
+        self.told += events
+        return b"".join(piece for event in events for piece in self._encoder.feed(event))
 
 
 def translated(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> bytes:
-    line = translation(client, tools)
+    line = Translation(client, tools)
     return line.feed(stream) + line.finish()
 
 

@@ -1,0 +1,224 @@
+"""The required behaviours of replies, from Kiro's bytes to what the official SDKs read in each client protocol."""
+
+import anthropic
+import msgspec
+import openai
+import pytest
+from kiro_replies import (
+    CLIENTS,
+    TAIL,
+    Translation,
+    context,
+    hear,
+    metadata,
+    metering,
+    says,
+    thinks,
+    translated,
+    uses,
+)
+
+from dragoman.framing.sse import Frame, SseFramer
+from dragoman.hub.events import Failed
+from dragoman.hub.failure import Kind
+from dragoman.hub.opaque import Form, Opaque, unseal
+from fakes.eventstream import event, exception
+from laws import pieces_of, run
+
+STOPPED = {"chat": "stop", "messages": "end_turn", "responses": "completed"}
+CALLED = {"chat": "tool_calls", "messages": "tool_use", "responses": "completed"}
+CUT = {"chat": "length", "messages": "max_tokens", "responses": "max_output_tokens"}
+
+each_client = pytest.mark.parametrize("client", CLIENTS)
+
+
+def frames(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> list[dict[str, object]]:
+    read = run(SseFramer(), [translated(client, stream, tools)])
+    told = [frame.data for frame in read if isinstance(frame, Frame) and frame.data != b"[DONE]"]
+    return [msgspec.json.decode(data) for data in told]
+
+
+@each_client
+def test_01_a_frame_fed_byte_by_byte_is_one_event_with_its_text_intact(client: str) -> None:
+    stream = says("é日😀") + TAIL
+    line = Translation(client)
+    bytewise = b"".join(line.feed(byte) for byte in pieces_of(stream, 1)) + line.finish()
+    assert bytewise == translated(client, stream)
+    assert hear(client, stream).text == "é日😀"
+
+
+@each_client
+def test_02_coalesced_frames_are_all_told_in_order(client: str) -> None:
+    stream = says("one ", "two ", "three") + TAIL
+    half = len(says("one ", "two ")) + 40
+    line = Translation(client)
+    first = line.feed(stream[:half])
+    assert b"one " in first
+    assert b"two " in first
+    assert b"three" not in first
+    assert b"three" in line.feed(stream[half:]) + line.finish()
+
+
+@each_client
+def test_03_corruption_is_told_at_once_and_never_passed_on(client: str) -> None:
+    good, bad = says("Hel"), bytearray(says("lo"))
+    bad[0] ^= 0x40  # the length becomes huge
+    line = Translation(client)
+    line.feed(good)
+    assert b"error" in line.feed(bytes(bad[:12]))
+    flipped = bytearray(says("lo"))
+    flipped[-6] ^= 1
+    out = translated(client, good + bytes(flipped) + TAIL)
+    assert b"Hel" in out
+    assert b"error" in out
+    with pytest.raises((anthropic.APIError, openai.APIError)):
+        hear(client, good + bytes(flipped) + TAIL)
+
+
+@each_client
+def test_04_an_exception_first_fails_before_anything_is_told(client: str) -> None:
+    line = Translation(client)
+    line.feed(exception("ThrottlingException", {"message": "slow"}))
+    (failed,) = line.told
+    assert isinstance(failed, Failed)
+    assert failed.failure.kind is Kind.RATE_LIMITED
+
+
+@each_client
+def test_05_an_exception_after_text_is_an_error_event_and_no_normal_end(client: str) -> None:
+    stream = says("Hel") + exception("InternalServerException", {"message": "it broke"}) + TAIL
+    out = translated(client, stream)
+    assert b"Hel" in out
+    assert b"it broke" in out
+    assert b'"stop"' not in out
+    assert b"message_stop" not in out
+    assert b"response.completed" not in out
+    with pytest.raises((anthropic.APIError, openai.APIError), match="it broke"):
+        hear(client, stream)
+
+
+@each_client
+def test_06_unknown_events_and_fields_change_nothing(client: str) -> None:
+    odd = event("initial-response", {}) + event("fooEvent", {"content": "no"})
+    words = event("assistantResponseEvent", {"content": "Hi", "brandNew": {"x": 1}})
+    assert translated(client, odd + words + TAIL) == translated(client, says("Hi") + TAIL)
+
+
+@each_client
+def test_07_json_looking_text_is_literal_and_follow_ups_are_absent(client: str) -> None:
+    looks = '{"usage":5} {"content":"x"}'
+    follow = event("followupPromptEvent", {"followupPrompt": {"content": "And then?"}})
+    heard = hear(client, says(looks) + follow + TAIL)
+    assert (heard.text, heard.usage) == (looks, (13, 5, 2))
+
+
+@each_client
+def test_08_fragments_are_one_call_and_the_reply_ends_for_it(client: str) -> None:
+    stream = uses("tooluse_a", "f") + uses(input='{"a":') + uses(input="1}") + uses(stop=True)
+    heard = hear(client, stream + metadata("END_TURN", 1, 0, 0, 1))
+    assert heard.calls == [("tooluse_a", "f", {"a": 1})]
+    assert heard.stop == CALLED[client]
+
+
+@each_client
+def test_09_no_input_is_an_empty_object_and_object_input_is_not_encoded_twice(client: str) -> None:
+    stream = uses("A", "f") + uses("A", stop=True) + uses("B", "g", input={"a": 1}, stop=True)
+    assert hear(client, stream + TAIL).calls == [("A", "f", {}), ("B", "g", {"a": 1})]
+
+
+@each_client
+def test_10_interleaved_calls_come_out_apart_in_order_and_without_overlap(client: str) -> None:
+    stream = b"".join(
+        (
+            uses("A", "f", input='{"a"'),
+            uses("B", "g", input='{"b"'),
+            uses("A", input=":1}"),
+            uses("A", stop=True),
+            uses("B", input=":2}", stop=True),
+        )
+    )
+    assert hear(client, stream + TAIL).calls == [("A", "f", {"a": 1}), ("B", "g", {"b": 2})]
+    if client == "messages":
+        bounds = [frame["type"] for frame in frames(client, stream + TAIL) if "block_st" in str(frame["type"])]
+        assert bounds == ["content_block_start", "content_block_stop"] * 2
+
+
+@each_client
+@pytest.mark.parametrize("before", ["", "Writing."])
+def test_11_half_a_call_is_no_call_and_the_reply_ends_by_its_length(client: str, before: str) -> None:
+    heard = hear(client, says(before) + uses("A", "write", input='{"path":"x'))
+    assert (heard.text, heard.calls, heard.stop) == (before, [], CUT[client])
+
+
+@each_client
+def test_12_repeated_text_is_kept(client: str) -> None:
+    assert hear(client, says("ha", "ha") + TAIL).text == "haha"
+
+
+@each_client
+def test_13_native_reasoning_is_told_before_the_text_and_signed_once(client: str) -> None:
+    stream = thinks(text="a") + thinks(text="b") + thinks(signature="S") + says("Hi") + TAIL
+    heard = hear(client, stream)
+    assert (heard.thinking, heard.text) == ("ab", "Hi")
+    out = translated(client, stream)
+    token = out[out.index(b"dgm1.") :].split(b'"')[0].decode()
+    opaque = unseal(token)
+    assert opaque is not None
+    assert msgspec.structs.replace(opaque, text="") == Opaque("kiro", Form.SIGNATURE, "S", "claude-sonnet-4.5")
+    if client == "messages":
+        told = frames(client, stream)
+        deltas = [frame["delta"]["type"] for frame in told if frame["type"] == "content_block_delta"]  # type: ignore[index]
+        assert deltas == ["thinking_delta", "thinking_delta", "signature_delta", "text_delta"]
+
+
+@each_client
+def test_14_thinking_tags_split_anywhere_are_reasoning_and_later_ones_text(client: str) -> None:
+    heard = hear(client, says("<thin", "king>x</think", "ing>\n\nHi") + TAIL)
+    assert (heard.thinking, heard.text) == ("x", "Hi")
+    heard = hear(client, says("<think>x</think>", "Hi `<thinking>` there") + TAIL)
+    assert heard.text == "Hi `<thinking>` there"
+
+
+@each_client
+def test_15_a_bracket_call_of_an_offered_tool_outside_of_code_is_a_call(client: str) -> None:
+    written = 'ok [Called f with args: {"s":"}]"}]'
+    heard = hear(client, says(*written) + TAIL, ("f",))
+    assert heard.text == "ok "
+    assert [(name, arguments) for _, name, arguments in heard.calls] == [("f", {"s": "}]"})]
+    assert heard.stop == CALLED[client]
+    fenced = f"```\n{written}\n```"
+    for plain, tools in ((fenced, ("f",)), (written, ("g",)), (written, ())):
+        heard = hear(client, says(*plain) + TAIL, tools)
+        assert (heard.text, heard.calls, heard.stop) == (plain, [], STOPPED[client])
+
+
+@each_client
+def test_23_usage_is_reported_or_derived_or_estimated(client: str) -> None:
+    assert hear(client, says("Hi") + metadata("END_TURN", 10, 2, 1, 5)).usage == (13, 5, 2)
+    words = says(*(["w "] * 500))
+    assert hear(client, words + context(10)).usage == (19_500, 500, 0)
+    assert hear(client, says("one two") + metering(0.5)).usage == (9, 2, 0)
+
+
+@each_client
+def test_everything_at_once_is_one_legal_reply(client: str) -> None:
+    stream = b"".join(
+        (
+            event("initial-response", {}),
+            event("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
+            thinks(text="hm"),
+            thinks(signature="S"),
+            thinks(redactedContent="cmVk"),
+            says("<think>tags</think>\n\n", 'Hi [Called f with args: {"x":1}] there'),
+            uses("A", "g", input='{"y":', stop=None),
+            says(" more"),
+            uses("A", input="2}", stop=True),
+            uses("B", "f", input='{"x": 1}', stop=True),
+            metadata("END_TURN", 10, 2, 1, 5),
+            metering(0.1),
+        )
+    )
+    heard = hear(client, stream, ("f", "g"))
+    assert heard.text == "Hi  there more"
+    assert [(name, arguments) for _, name, arguments in heard.calls] == [("f", {"x": 1}), ("g", {"y": 2})]
+    assert heard.stop == CALLED[client]

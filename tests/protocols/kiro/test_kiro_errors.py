@@ -1,0 +1,127 @@
+"""Kiro's error answers as bytes: keyed on reason, message, class and status in this order; no secret in them."""
+
+import msgspec
+import pytest
+
+from dragoman.hub.failure import Failure, Kind
+from dragoman.protocols.kiro.errors import read
+
+ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE"
+
+
+def answered(status: int, message: object = None, reason: str | None = None, **headers: bytes) -> Failure:
+    body = msgspec.json.encode({"message": message, "reason": reason})
+    return read(status, {name.replace("_", "-").encode(): value for name, value in headers.items()}, body)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message", "kind"),
+    [
+        (400, "CONTENT_LENGTH_EXCEEDS_THRESHOLD", "Input is too long.", Kind.CONTEXT_TOO_LONG),
+        (400, None, "Input is too long.", Kind.CONTEXT_TOO_LONG),
+        (400, "INVALID_MODEL_ID", "Invalid model.", Kind.NOT_FOUND),
+        (400, "INVALID_CONVERSATION_ID", "x", Kind.BAD_REQUEST),
+        (400, "INVALID_KMS_GRANT", "x", Kind.BAD_REQUEST),
+        (400, None, "Improperly formed request.", Kind.BAD_REQUEST),
+        (400, "REQUEST_BODY_INVALID", "Improperly formed request.", Kind.BAD_REQUEST),
+        (400, None, "profileArn is required for this request.", Kind.BAD_REQUEST),
+        (400, "THINKING_SIGNATURE_INVALID", "x", Kind.BAD_REQUEST),
+        (400, None, "Invalid tool use format.", Kind.BAD_REQUEST),
+        (401, None, "The bearer token included in the request is invalid.", Kind.CREDENTIAL),
+        (403, None, "The bearer token included in the request is invalid.", Kind.CREDENTIAL),
+        (403, None, "The security token included in the request is expired", Kind.CREDENTIAL),
+        (401, None, "no", Kind.CREDENTIAL),
+        (403, "TEMPORARILY_SUSPENDED", "x", Kind.FORBIDDEN),
+        (403, None, "Your User ID (d-1) temporarily is suspended.", Kind.FORBIDDEN),
+        (403, "FEATURE_NOT_SUPPORTED", "x", Kind.FORBIDDEN),
+        (403, "UNAUTHORIZED_CUSTOMIZATION_RESOURCE_ACCESS", "x", Kind.FORBIDDEN),
+        (403, None, "User is not authorized to make this call.", Kind.FORBIDDEN),
+        (402, "MONTHLY_REQUEST_COUNT", "You have reached the limit.", Kind.QUOTA),
+        (400, "MONTHLY_REQUEST_COUNT", "You have reached the limit.", Kind.QUOTA),
+        (429, "MONTHLY_REQUEST_COUNT", "Too many requests", Kind.QUOTA),
+        (429, "DAILY_REQUEST_COUNT", "x", Kind.QUOTA),
+        (402, "OVERAGE_REQUEST_LIMIT_EXCEEDED", "x", Kind.QUOTA),
+        (402, "CONVERSATION_LIMIT_EXCEEDED", "x", Kind.QUOTA),
+        (400, None, "You have reached the limit.", Kind.QUOTA),
+        (402, None, "", Kind.QUOTA),
+        (404, None, "x", Kind.NOT_FOUND),
+        (409, "CUSTOMER_KMS_KEY_DISABLED", "x", Kind.CONFLICT),
+        (409, "MISMATCHED_KMS_KEY", "x", Kind.CONFLICT),
+        (413, None, "length limit exceeded", Kind.TOO_LARGE),
+        (429, "INSUFFICIENT_MODEL_CAPACITY", "I am experiencing high traffic", Kind.OVERLOADED),
+        (429, None, "I am experiencing high traffic, please try again shortly.", Kind.OVERLOADED),
+        (429, "INSUFFICIENT_THROUGHPUT", "x", Kind.OVERLOADED),
+        (429, "SERVICE_REQUEST_RATE_EXCEEDED", "x", Kind.OVERLOADED),
+        (429, "USER_REQUEST_RATE_EXCEEDED", "x", Kind.RATE_LIMITED),
+        (429, "CREDIT_CONSUMPTION_RATE_EXCEEDED", "x", Kind.RATE_LIMITED),
+        (429, None, "Due to suspicious activity, we have limited you.", Kind.RATE_LIMITED),
+        (429, "SOMETHING_NEW", "x", Kind.RATE_LIMITED),
+        (500, "MODEL_TEMPORARILY_UNAVAILABLE", "x", Kind.OVERLOADED),
+        (500, None, "Encountered unexpectedly high load when processing the request.", Kind.OVERLOADED),
+        (500, None, "x", Kind.UPSTREAM),
+        (502, None, "", Kind.UPSTREAM),
+        (503, None, "x", Kind.OVERLOADED),
+        (418, None, "x", Kind.BAD_REQUEST),
+    ],
+)
+def test_what_an_answer_means(status: int, reason: str | None, message: str, kind: Kind) -> None:
+    failure = answered(status, message, reason)
+    assert (failure.kind, failure.status, failure.code) == (kind, status, reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ThrottlingException", Kind.RATE_LIMITED),
+        ("ServiceQuotaExceededException", Kind.QUOTA),
+        ("AccessDeniedException", Kind.FORBIDDEN),
+        ("ExpiredTokenException", Kind.CREDENTIAL),
+        ("ResourceNotFoundException", Kind.NOT_FOUND),
+        ("InternalServerException", Kind.UPSTREAM),
+        ("ServiceUnavailableException", Kind.OVERLOADED),
+        ("ValidationException", Kind.BAD_REQUEST),
+    ],
+)
+def test_the_class_decides_over_the_status_wherever_it_is_told(name: str, kind: Kind) -> None:
+    spelled = f"com.amazon.aws.codewhisperer#{name}:http://internal.amazon.com/coral/"
+    in_header = answered(400, "x", x_amzn_errortype=spelled.encode())
+    in_body = read(400, {}, msgspec.json.encode({"__type": spelled, "Message": "x"}))
+    in_code = read(400, {}, msgspec.json.encode({"code": name, "errorMessage": "x"}))
+    for failure in (in_header, in_body, in_code):
+        assert (failure.kind, failure.message, failure.code) == (kind, "x", name)
+
+
+def test_the_error_may_be_wrapped() -> None:
+    body = msgspec.json.encode({"error": {"message": "x", "reason": "DAILY_REQUEST_COUNT"}})
+    assert read(400, {}, body).kind is Kind.QUOTA
+    assert read(400, {}, b'{"error":"bad thing"}').message == "bad thing"
+
+
+def test_a_wait_is_passed_on_and_never_too_short_for_a_limited_account() -> None:
+    assert answered(429, "x", "INSUFFICIENT_MODEL_CAPACITY", retry_after=b"3").retry_after == 3
+    assert answered(429, "x", "INSUFFICIENT_MODEL_CAPACITY").retry_after is None
+    assert answered(429, "x", "USER_REQUEST_RATE_EXCEEDED", retry_after=b"3").retry_after == 8
+    assert answered(429, "x", "USER_REQUEST_RATE_EXCEEDED", retry_after=b"60").retry_after == 60
+    assert answered(429, "Due to suspicious activity").retry_after == 300
+    assert answered(429, "x", retry_after=b"soon").retry_after is None
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html><style>x{}</style><h1>Bad gateway</h1></html>", b"[1]", b"\xff\xfe", b"{" * 9999]
+)
+def test_a_body_that_is_no_error_still_says_the_status(body: bytes) -> None:
+    failure = read(502, {}, body)
+    assert failure.kind is Kind.UPSTREAM
+    assert "502" in failure.message
+    assert len(failure.message) < 400
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [ARN, "ksk_fakefakefake", "aorAAAAfakefakefake:fake", "aoaAAAAfakefakefake", "eyJfakefake.fake", "d-906-fake"],
+)
+def test_no_secret_is_echoed(secret: str) -> None:
+    told = f"User ID ({secret}) is odd" if secret.startswith("d-") else f"It was {secret}, Bearer {secret}"
+    for failure in (answered(403, told), read(500, {}, told.encode())):
+        assert secret not in failure.message
+        assert "[hidden]" in failure.message
