@@ -104,7 +104,11 @@ def test_a_hosted_tool_without_a_like_is_dropped_beside_others_and_refused_alone
         (ToolChoice(Pick.REQUIRED, "/c"), "required"),
         (ToolChoice(Pick.NAMED, "/c", "f"), {"type": "function", "name": "f"}),
         (ToolChoice(Pick.NAMED, "/c", "p", custom=True), {"type": "custom", "name": "p"}),
-        (ToolChoice(Pick.NAMED, "/c", hosted="web_search"), {"type": "web_search"}),
+        (ToolChoice(Pick.NAMED, "/c", hosted="code_execution"), {"type": "code_interpreter"}),
+        (
+            ToolChoice(Pick.NAMED, "/c", hosted="web_search"),
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]},
+        ),
         (
             ToolChoice(Pick.REQUIRED, "/c", allowed=("f", "p")),
             {

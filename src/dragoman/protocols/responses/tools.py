@@ -26,6 +26,7 @@ Wire = dict[str, Json]
 _NO_PARAMETERS: Wire = {"type": "object", "properties": {}}
 _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED}
 _TOOL_TYPES = {"code_execution": "code_interpreter"}  # the hub's word -> ours, where they differ
+_UNNAMEABLE = frozenset(("web_search", "tool_search"))  # `tool_choice` has no word for them
 _HOSTED_DEFAULTS: Wire = {"container": {"type": "auto"}, "require_approval": "never", "search_context_size": "medium"}
 _CARRIED = frozenset(HOSTED_TOOLS.values()) | {"mcp"}  # hosted tools that other protocols know too
 
@@ -187,7 +188,9 @@ class ToolWriter:
         if self._own and choice.hosted is not None:
             return self._request.raw.get("tool_choice")
         if choice.hosted is not None:
-            return {"type": _TOOL_TYPES.get(choice.hosted, choice.hosted)}
+            hosted: Wire = {"type": _TOOL_TYPES.get(choice.hosted, choice.hosted)}
+            only = {"type": "allowed_tools", "mode": "required", "tools": [hosted]}
+            return only if choice.hosted in _UNNAMEABLE else hosted
         named: Wire = {"type": "custom" if choice.custom else "function", "name": choice.name}
         return named if choice.namespace is None else {**named, "namespace": choice.namespace}
 
