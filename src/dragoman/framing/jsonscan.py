@@ -5,7 +5,7 @@ Bytes are scanned, so characters cut in two by a read stay whole: no byte of one
 """
 
 import re
-from typing import AnyStr, Generic
+from typing import AnyStr, Generic, NamedTuple
 
 import msgspec
 
@@ -43,53 +43,54 @@ def compact(json: str) -> str:
     return msgspec.json.format(json, indent=-1)
 
 
+class Marks(NamedTuple, Generic[AnyStr]):
+    """What an object is followed by, in bytes or in text."""
+
+    structure: re.Pattern[AnyStr]  # outside of strings
+    string: re.Pattern[AnyStr]  # inside
+    quote: AnyStr
+    backslash: AnyStr
+    opening: AnyStr
+
+
+IN_BYTES = Marks(re.compile(rb'["{}]'), re.compile(rb'["\\]'), b'"', b"\\", b"{")
+IN_TEXT = Marks(re.compile(r'["{}]'), re.compile(r'["\\]'), '"', "\\", "{")
+
+
 class Braces(Generic[AnyStr]):
     """Follows one object from its opening brace to the brace that closes it."""
 
-    __slots__ = ("_backslash", "_escaped", "_in_string", "_opening", "_quote", "_string", "_structure", "depth")
+    __slots__ = ("_escaped", "_in_string", "_marks", "depth")
 
-    def __init__(self, quote: AnyStr, backslash: AnyStr, opening: AnyStr, closing: AnyStr) -> None:
-        self._quote: AnyStr = quote
-        self._backslash: AnyStr = backslash
-        self._opening: AnyStr = opening
-        self._structure: re.Pattern[AnyStr] = _either(quote, opening, closing)
-        self._string: re.Pattern[AnyStr] = _either(quote, backslash)
+    def __init__(self, marks: Marks[AnyStr]) -> None:
+        self._marks: Marks[AnyStr] = marks
         self._in_string = False
         self._escaped = False
         self.depth = 0
 
     def advance(self, chunk: AnyStr, at: int) -> int:
         """Reads on to the end of the object or of the chunk; gives the place after what was read."""
+        structure, string, quote, backslash, opening = self._marks
         while at < len(chunk):
             if self._escaped:
                 self._escaped = False
                 at += 1
                 continue
-            mark = (self._string if self._in_string else self._structure).search(chunk, at)
+            mark = (string if self._in_string else structure).search(chunk, at)
             if mark is None:
                 return len(chunk)
             at = mark.end()
-            if mark[0] == self._quote:
+            if mark[0] == quote:
                 self._in_string = not self._in_string
-            elif mark[0] == self._backslash:
+            elif mark[0] == backslash:
                 self._escaped = True
-            elif mark[0] == self._opening:
+            elif mark[0] == opening:
                 self.depth += 1
             else:
                 self.depth -= 1
                 if not self.depth:
                     return at
         return at
-
-
-def _either(*marks: AnyStr) -> re.Pattern[AnyStr]:
-    empty = marks[0][:0]
-    bar = b"|" if isinstance(empty, bytes) else "|"
-    return re.compile(bar.join(re.escape(mark) for mark in marks))
-
-
-def braces_in_text() -> Braces[str]:
-    return Braces('"', "\\", "{", "}")
 
 
 class JsonScan:
@@ -101,7 +102,7 @@ class JsonScan:
         self._max_object_bytes = max_object_bytes
         self._held: list[bytes] = []  # pieces of the object under way
         self._held_bytes = 0
-        self._braces = Braces(b'"', b"\\", b"{", b"}")
+        self._braces = Braces(IN_BYTES)
         self._begun = False  # whether more than its opening brace has been seen
         self._broken = False
 

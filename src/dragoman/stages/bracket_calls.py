@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from msgspec.structs import replace
 
-from dragoman.framing.jsonscan import braces_in_text, compact, whole_object
+from dragoman.framing.jsonscan import IN_TEXT, Braces, compact, whole_object
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop
 from dragoman.stages.code_marks import CodeMarks
 from dragoman.stages.rewrite_text import FoundCall, Segment, TextRewriter
@@ -137,7 +137,7 @@ class CallSplitter:
         self._name = ""
         self._pieces: list[str] = []  # of the arguments
         self._size = 0
-        self._braces = braces_in_text()
+        self._braces = Braces(IN_TEXT)
 
     def feed(self, text: str) -> Sequence[Segment]:
         if self._phase is _Phase.TEXT and not self._held and "[" not in text:
@@ -221,7 +221,7 @@ class CallSplitter:
     def _reset(self) -> None:
         self._phase, self._head, self._name, self._size = _Phase.TEXT, "", "", 0
         self._pieces.clear()
-        self._braces = braces_in_text()
+        self._braces = Braces(IN_TEXT)
 
     @staticmethod
     def _add(segments: list[Segment], text: str) -> None:
