@@ -150,9 +150,9 @@ def _translated(request: Request, protocol: str) -> tuple[Header, ...]:
 
 
 def _forwarded(headers: Headers) -> tuple[Header, ...]:
-    return tuple(
-        field for field in headers if field[0] not in KEPT_BACK and not field[0].startswith(KEPT_BACK_PREFIXES)
-    )
+    """What a client says to the upstream; the same said twice is said once, for vendors join repeated fields."""
+    kept = (field for field in headers if field[0] not in KEPT_BACK and not field[0].startswith(KEPT_BACK_PREFIXES))
+    return tuple(dict.fromkeys(kept))
 
 
 def _query(query: str) -> str:

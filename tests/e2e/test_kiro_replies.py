@@ -1,0 +1,232 @@
+"""Kiro's replies, as frames over real sockets, heard by the official SDKs of all three protocols."""
+
+from collections.abc import Iterator
+
+import anthropic
+import openai
+import pytest
+from cases import Case, asked
+from hearing import ENVELOPE, STOPS, STREAMS, WHOLE, Broke, Halted, Heard
+from kiro_rig import CLIENTS, MODEL, KiroRig, everyone, kiro_rigged
+from meaning import Meant, Stop, Tokens
+
+from fakes.eventstream import event, exception
+from fakes.kiro import framed, tail, tool, words
+from fakes.upstream import Answer
+
+CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of eleven": 11}
+TOOLED = Case(Meant(()), tools=True)
+REASONING = Case(Meant(()), reasons=True)
+
+clients = pytest.mark.parametrize("client", CLIENTS)
+cuts = pytest.mark.parametrize("cut", CUTS)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
+    with kiro_rigged(tmp_path_factory.mktemp("kiro")) as shared:
+        yield shared
+
+
+def told(text: str, stop: str, heard: Heard | Broke | Halted) -> bool:
+    """Whether a client heard this text and this end; the Chat helper raises at a cap, with both."""
+    return isinstance(heard, Heard | Halted) and (heard.text, heard.stop) == (text, stop)
+
+
+@clients
+@cuts
+def test_text_survives_any_cut_of_its_frames(rig: KiroRig, client: str, cut: str) -> None:
+    rig.plays(framed(words("é日"), words("😀 ha"), words("ha"), words("ha"), tail(), cut=CUTS[cut]))
+    for heard in everyone(rig, client, asked(client, MODEL)):
+        assert told("é日😀 hahaha", STOPS[client][Stop.NATURAL], heard)
+
+
+@clients
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_exception_before_the_first_word_is_a_real_status_and_is_retried(
+    rig: KiroRig, client: str, stream: bool
+) -> None:
+    """Behaviour 4."""
+    rig.plays(framed(exception("ThrottlingException", {"message": "slow"})))
+    listen = STREAMS[client][0] if stream else WHOLE[client]
+    error = openai.RateLimitError if client != "messages" else anthropic.RateLimitError
+    heard = None
+    try:
+        heard = listen(rig.sdk, asked(client, MODEL))
+    except error as raised:
+        heard = Broke("", raised)
+    assert isinstance(heard, Broke)
+    assert isinstance(heard.error, error)
+    assert heard.error.status_code == 429
+    assert len(rig.fake.chats) == 3
+
+
+@clients
+def test_a_retry_after_an_exception_is_not_noticed(rig: KiroRig, client: str) -> None:
+    late = framed(exception("ThrottlingException", {"message": "slow"}))
+    for listen in (WHOLE[client], *STREAMS[client]):
+        rig.plays(late, framed(words("Hello"), tail()))
+        assert told("Hello", STOPS[client][Stop.NATURAL], listen(rig.sdk, asked(client, MODEL)))
+        assert len(rig.fake.chats) == 2
+
+
+@clients
+def test_an_exception_after_words_is_an_error_event_and_never_a_clean_end(rig: KiroRig, client: str) -> None:
+    """Behaviour 5."""
+    rig.plays(
+        framed(words("Hel"), exception("InternalServerException", {"message": "It broke."}), pause_s=0.05, cut=200)
+    )
+    for listen in STREAMS[client]:
+        heard = listen(rig.sdk, asked(client, MODEL))
+        assert isinstance(heard, Broke), heard
+        assert heard.text == "Hel"
+        assert "It broke." in str(heard.error)
+    assert len(rig.fake.chats) == len(STREAMS[client])
+
+
+@clients
+@cuts
+def test_fragments_of_a_call_become_one_call(rig: KiroRig, client: str, cut: str) -> None:
+    """Behaviour 8: whatever stop reason comes with it."""
+    rig.plays(
+        framed(
+            tool("tooluse_1", "weather"),
+            tool("tooluse_1", input='{"ci'),
+            tool("tooluse_1", input='ty":"Zürich"}'),
+            tool("tooluse_1", "weather", stop=True),
+            tail("END_TURN"),
+            cut=CUTS[cut],
+        )
+    )
+    for heard in everyone(rig, client, asked(client, MODEL, TOOLED)):
+        assert isinstance(heard, Heard), heard
+        assert heard.calls == (("tooluse_1", "weather", {"city": "Zürich"}),)
+        assert heard.stop == STOPS[client][Stop.TOOL]
+
+
+@clients
+def test_interleaved_calls_come_out_in_order_and_apart(rig: KiroRig, client: str) -> None:
+    """Behaviour 10: the Messages SDK refuses blocks that overlap."""
+    rig.plays(
+        framed(
+            tool("a", "weather", input='{"city":'),
+            tool("b", "clock", input='{"city":"B'),
+            tool("a", input='"A"}'),
+            tool("a", stop=True),
+            tool("b", input='"}', stop=True),
+            tail("TOOL_USE"),
+        )
+    )
+    for heard in everyone(rig, client, asked(client, MODEL, TOOLED)):
+        assert isinstance(heard, Heard), heard
+        assert heard.calls == (("a", "weather", {"city": "A"}), ("b", "clock", {"city": "B"}))
+
+
+@clients
+@pytest.mark.parametrize("provider", ["kiro", "plain"])
+def test_a_cut_call_is_never_executable(rig: KiroRig, client: str, provider: str) -> None:
+    """Behaviour 11, with and without asking for the rest: the rest is cut as well here."""
+    rig.plays(framed(words("Writing."), tool("t", "weather", input='{"city":"x')))
+    model = MODEL.replace("kiro/", f"{provider}/", 1)
+    for heard in everyone(rig, client, asked(client, model, TOOLED)):
+        assert told("Writing.", STOPS[client][Stop.CAP], heard)
+        assert isinstance(heard, Halted) or heard.calls == ()  # type: ignore[union-attr]
+
+
+@clients
+def test_the_rest_of_a_cut_call_is_asked_for_and_spliced(rig: KiroRig, client: str) -> None:
+    cut, rest = framed(tool("t", "weather", input='{"city":"Zü')), framed(words('rich"}'), tail())
+    for listen in (WHOLE[client], *STREAMS[client]):
+        rig.plays(cut, rest)
+        heard = listen(rig.sdk, asked(client, MODEL, TOOLED))
+        assert isinstance(heard, Heard), heard
+        assert heard.calls == (("t", "weather", {"city": "Zürich"}),)
+        assert heard.stop == STOPS[client][Stop.TOOL]
+
+
+@clients
+@cuts
+def test_native_reasoning_is_told_apart_and_its_signature_sealed(rig: KiroRig, client: str, cut: str) -> None:
+    """Behaviour 13."""
+    rig.plays(
+        framed(
+            event("reasoningContentEvent", {"text": "a"}),
+            event("reasoningContentEvent", {"text": "b"}),
+            event("reasoningContentEvent", {"signature": "S"}),
+            words("Then."),
+            tail(),
+            cut=CUTS[cut],
+        )
+    )
+    for heard in everyone(rig, client, asked(client, MODEL, REASONING)):
+        assert isinstance(heard, Heard), heard
+        assert (heard.text, heard.thinking, heard.seals) == ("Then.", "ab", (ENVELOPE,))
+        assert heard.order == (() if client == "chat" else ("thinking", "text"))
+
+
+@clients
+def test_thinking_in_tags_is_thinking_only_at_the_start(rig: KiroRig, client: str) -> None:
+    """Behaviour 14."""
+    rig.plays(
+        framed(words("<thin"), words("king>x</think"), words("ing>\n\nHi"), words(" `<thinking>` is a tag."), tail())
+    )
+    for heard in everyone(rig, client, asked(client, MODEL, REASONING)):
+        assert isinstance(heard, Heard), heard
+        assert (heard.thinking, heard.text) == ("x", "Hi `<thinking>` is a tag.")
+
+
+@clients
+def test_a_call_written_in_brackets_is_a_call(rig: KiroRig, client: str) -> None:
+    """Behaviour 15."""
+    rig.plays(framed(words("ok [Called clo"), words('ck with args: {"city":"}]"}'), words("]"), tail()))
+    heard = WHOLE[client](rig.sdk, asked(client, MODEL, TOOLED))
+    assert heard.text == "ok "
+    assert [(name, arguments) for _, name, arguments in heard.calls] == [("clock", {"city": "}]"})]
+    assert heard.stop == STOPS[client][Stop.TOOL]
+
+
+@clients
+@pytest.mark.parametrize(
+    "text", ['```\n[Called clock with args: {"city":"x"}]\n```', '[Called unknown with args: {"city":"x"}]']
+)
+def test_brackets_in_code_or_for_unknown_tools_are_words(rig: KiroRig, client: str, text: str) -> None:
+    rig.plays(framed(words(text), tail()))
+    heard = WHOLE[client](rig.sdk, asked(client, MODEL, TOOLED))
+    assert (heard.text, heard.calls) == (text, ())
+
+
+@clients
+def test_usage_that_is_reported_is_told_as_reported(rig: KiroRig, client: str) -> None:
+    """Behaviour 23."""
+    counted = {"uncachedInputTokens": 10, "cacheReadInputTokens": 2, "cacheWriteInputTokens": 1, "outputTokens": 5}
+    rig.plays(framed(words("Hi"), tail(**counted)))
+    for heard in everyone(rig, client, asked(client, MODEL)):
+        assert isinstance(heard, Heard), heard
+        assert heard.tokens == Tokens(13, 5, cached=2, written=1)
+
+
+@clients
+def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, client: str) -> None:
+    rig.plays(framed(words("Hi"), tail(percentage=10.0)))
+    for heard in everyone(rig, client, asked(client, MODEL)):
+        assert isinstance(heard, Heard), heard
+        assert heard.tokens is not None
+        assert heard.tokens.input + heard.tokens.output == 20_000
+        assert 0 < heard.tokens.output < 10
+
+
+@clients
+def test_text_without_its_tail_counts_as_cut(rig: KiroRig, client: str) -> None:
+    rig.plays(framed(words("It was a")))
+    for heard in everyone(rig, client, asked(client, MODEL)):
+        assert told("It was a", STOPS[client][Stop.CAP], heard)
+
+
+@clients
+def test_an_end_within_a_frame_is_an_error(rig: KiroRig, client: str) -> None:
+    whole = framed(words("It was a"), words("dark and stormy night"), tail())
+    rig.plays(Answer(whole.body[:200], content_type=whole.content_type, pause_s=0.05, cut=150))
+    for listen in STREAMS[client]:
+        heard = listen(rig.sdk, asked(client, MODEL))
+        assert isinstance(heard, Broke), heard
+        assert heard.text == "It was a"
