@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cases import CASES, CROWD_CASES
+from bench.cases import CASES, CROWD_CASES, Case
 from bench.chart import draw
 from bench.gateways import GATEWAYS
 from bench.measure import Plan, measure
@@ -31,7 +31,7 @@ def main() -> int:
         say("Only one core here: gateway and load share it, so read the ratios with care.")
     os.sched_setaffinity(0, LOAD_CORES)
     found = [name for name in ("nginx", "wrk") if get_program(name)]
-    names = [name for name in ("nginx", "dragoman") if name == "dragoman" or name in found]
+    names = [*(["nginx"] if "nginx" in found else []), "dragoman"]
     if not options.without_litellm and get_litellm():
         names.append("litellm")
     results = Results(describe([*names, *(["wrk"] if "wrk" in found else [])]), options.rounds)
@@ -67,7 +67,7 @@ def read_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen_loads(options: argparse.Namespace) -> tuple:
+def chosen_loads(options: argparse.Namespace) -> tuple[tuple[Case, int], ...]:
     connections = [int(number) for number in options.connections.split(",")]
     loads = [(case, number) for case in CASES for number in connections]
     if options.crowd:

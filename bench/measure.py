@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import uvloop
 
@@ -17,7 +16,7 @@ from bench.tree import GATEWAY_CORES, LOAD_CORES, busy_s
 PROBES = 3
 HEAVY_BUDGET_S = 8.0  # of CPU for one reading of a heavy gateway
 LIMIT_S = 60.0  # for one reading
-PATIENCE = 3  # readings, until one is calm
+PATIENCE = 2  # readings, until one is calm
 MANY = 10_000
 PACED_STREAMS = {1: 8}  # for other numbers of connections, this many waves:
 PACED_WAVES = 4
@@ -35,114 +34,118 @@ class Plan:
     with_wrk: bool
 
 
+class WrongAnswer(Exception):
+    """A gateway does not do what is to be measured."""
+
+
 def measure(rig: Rig, plan: Plan, results: Results) -> None:
     for name in plan.gateways:
-        if name != DIRECT:
-            results.memory[name] = _serve_many(rig.running[name])
+        results.memory[name] = _serve_many(rig.running[name])
     for turn in range(plan.rounds):
         for case, connections in plan.loads:
             for name in (DIRECT, *plan.gateways):
-                _visit(rig, plan, results, Visit(turn, name, case, connections))
+                _visit(rig, plan, results.cell(name, _asked(name, case).name, connections), (turn, case))
     for name, memory in results.memory.items():
         end = rig.running[name].child.rss_mb()
         results.memory[name] = Memory(memory.started, memory.after_many, memory.many, end)
+    results.cells = [cell for cell in results.cells if cell.readings or cell.problem]
 
 
-@dataclass(frozen=True)
-class Visit:
-    """One gateway's turn in one round."""
-
-    turn: int
-    gateway: str
-    case: Case
-    connections: int
+def _asked(gateway: str, case: Case) -> Case:
+    """What copies bytes is asked for the same upstream bytes."""
+    return case.baseline if gateway in (DIRECT, "nginx") else case
 
 
-def _visit(rig: Rig, plan: Plan, results: Results, visit: Visit) -> None:
-    case, connections = visit.case, visit.connections
-    copies = visit.gateway in (DIRECT, "nginx")
-    if copies:
-        case = case.baseline  # the same upstream bytes
-    elif not GATEWAYS[visit.gateway].takes(case):
+def _visit(rig: Rig, plan: Plan, cell: Cell, now: tuple[int, Case]) -> None:
+    """One gateway's turn in one round; several cases may share a baseline, which is read once per round."""
+    turn, case = now
+    case = _asked(cell.gateway, case)
+    gateway = GATEWAYS.get(cell.gateway)
+    if cell.problem or len(cell.readings) > turn:
         return
-    cell = results.cell(visit.gateway, case.name, connections)
-    if cell.problem or len(cell.readings) > visit.turn:
+    if gateway is not None and (not gateway.takes(case) or (gateway.heavy and turn > 0)):
         return
-    running = rig.running[visit.gateway]
+    trial = Trial(rig, plan, rig.running[cell.gateway], case, cell.connections)
     try:
-        reading = _calm_reading(running, case, connections, plan, rig.directory, visit.turn)
+        reading = trial.calm_reading()
     except Exception as problem:
         cell.problem = str(problem)[:300]
-        say(f"  {visit.gateway:9} {case.name:24} c={connections:<4} FAILS: {cell.problem}")
-        return
-    if reading is not None:
+        say(f"  {cell.gateway:9} {case.name:24} c={cell.connections:<4} FAILS: {cell.problem}")
+    else:
         cell.readings.append(reading)
-        _tell(cell, reading, visit.turn, plan.rounds)
+        _tell(cell, reading, f"[{turn + 1}/{plan.rounds}]")
 
 
-def _tell(cell: Cell, reading: Reading, turn: int, rounds: int) -> None:
+def _tell(cell: Cell, reading: Reading, turn: str) -> None:
     outcome = reading.outcome
     cost = f"{reading.cpu_us:>10,.1f} µs/request" if cell.gateway != DIRECT else " " * 21
     wrong = f"  {outcome.errors} ERRORS" if outcome.errors else ""
     if not reading.calm and cell.gateway != DIRECT:
         wrong += f"  disturbed: others took {reading.others:.0%} of its core"
     say(
-        f"  [{turn + 1}/{rounds}] {cell.case:24} c={cell.connections:<4} {cell.gateway:9}{cost}"
+        f"  {turn} {cell.case:24} c={cell.connections:<4} {cell.gateway:9}{cost}"
         f"{outcome.requests:>9,} requests {outcome.rate:>9,.0f}/s{wrong}"
     )
 
 
-class WrongAnswer(Exception):
-    """A gateway does not do what is to be measured."""
+@dataclass(frozen=True)
+class Trial:
+    """One gateway before one load."""
 
+    rig: Rig
+    plan: Plan
+    running: Running
+    case: Case
+    connections: int
 
-def _calm_reading(running: Running, case: Case, connections: int, plan: Plan, files: Path, turn: int) -> Reading | None:
-    """Reads again, a few times at most, where other processes took much of the gateway's core; the calmest counts."""
-    found: list[Reading] = []
-    for _ in range(PATIENCE):
-        reading = _read(running, case, connections, plan, files, turn)
-        if reading is None:
-            return None
-        found.append(reading)
-        if running.name == DIRECT or reading.calm:
-            break
-    return min(found, key=lambda reading: reading.others)
+    @property
+    def heavy(self) -> bool:
+        return self.running.name != DIRECT and GATEWAYS[self.running.name].heavy
 
+    def calm_reading(self) -> Reading:
+        """Reads again where other processes took much of the gateway's core; the calmest reading counts."""
+        cost_s = self._probe()
+        found: list[Reading] = []
+        for _ in range(1 if self.heavy or self.running.name == DIRECT else PATIENCE):
+            found.append(self._read(cost_s))
+            if found[-1].calm:
+                break
+        return min(found, key=lambda reading: reading.others)
 
-def _read(running: Running, case: Case, connections: int, plan: Plan, files: Path, turn: int) -> Reading | None:
-    """Probes first, for rightness, warmth and a guess at the cost; a heavy gateway is read in the first round only."""
-    heavy = running.name != DIRECT and GATEWAYS[running.name].heavy
-    if heavy and turn > 0:
-        return None
-    shot = running.shot(case)
-    before = running.child.cpu_s()
-    for _ in range(PROBES):
-        status, body = ask_once(shot)
-        if status != 200 or case.proof not in body:
-            raise WrongAnswer(f"status {status}: {body[-200:].decode(errors='replace')}")
-    guess = (running.child.cpu_s() - before) / PROBES
-    before, busy, began = running.child.cpu_s(), busy_s(GATEWAY_CORES), time.perf_counter()
-    if plan.with_wrk and not case.paced and not heavy:
-        generator = "wrk"
-        outcome = run_wrk(shot, connections, plan.seconds, LOAD_CORES, files)
-    else:
-        generator = "counted"
-        count = _count(case, connections, plan, guess if heavy else 0.0)
-        outcome = uvloop.run(run_counted(shot, connections, count, LIMIT_S))
-    spent = running.child.cpu_s() - before
-    if not outcome.requests:
-        raise WrongAnswer(f"no answer in {outcome.seconds:.0f} s")
-    others = (busy_s(GATEWAY_CORES) - busy - spent) / (time.perf_counter() - began)
-    return Reading(outcome, spent / outcome.requests * 1e6, generator, max(0.0, others))
+    def _probe(self) -> float:
+        """Sees that the answer is right, warms up, and says what one request costs at first."""
+        shot = self.running.shot(self.case)
+        before = self.running.child.cpu_s()
+        for _ in range(PROBES):
+            status, body = ask_once(shot)
+            if status != 200 or self.case.proof not in body:
+                raise WrongAnswer(f"status {status}: {body[-200:].decode(errors='replace')}")
+        return (self.running.child.cpu_s() - before) / PROBES
 
+    def _read(self, cost_s: float) -> Reading:
+        child = self.running.child
+        before, busy, began = child.cpu_s(), busy_s(GATEWAY_CORES), time.perf_counter()
+        generator, outcome = self._load(cost_s)
+        spent = child.cpu_s() - before
+        if not outcome.requests:
+            raise WrongAnswer(f"no answer in {outcome.seconds:.0f} s")
+        others = (busy_s(GATEWAY_CORES) - busy - spent) / (time.perf_counter() - began)
+        return Reading(outcome, spent / outcome.requests * 1e6, generator, max(0.0, others))
 
-def _count(case: Case, connections: int, plan: Plan, cost_s: float) -> int:
-    if case.paced:
-        waves = CROWD_WAVES if case.mode == "slow" else PACED_WAVES
-        wanted = PACED_STREAMS.get(connections, connections * waves)
-    else:
-        wanted = 2000 * plan.seconds
-    return min(wanted, max(4, int(HEAVY_BUDGET_S / cost_s))) if cost_s else wanted
+    def _load(self, cost_s: float) -> tuple[str, Outcome]:
+        shot = self.running.shot(self.case)
+        if self.plan.with_wrk and not self.case.paced and not self.heavy:
+            return "wrk", run_wrk(shot, self.connections, self.plan.seconds, LOAD_CORES, self.rig.directory)
+        count = self._count()
+        if self.heavy:
+            count = min(count, max(4, int(HEAVY_BUDGET_S / max(cost_s, 1e-6))))
+        return "counted", uvloop.run(run_counted(shot, self.connections, count, LIMIT_S))
+
+    def _count(self) -> int:
+        if not self.case.paced:
+            return 2000 * self.plan.seconds
+        waves = CROWD_WAVES if self.case.mode == "slow" else PACED_WAVES
+        return PACED_STREAMS.get(self.connections, self.connections * waves)
 
 
 def _serve_many(running: Running) -> Memory:
@@ -150,7 +153,7 @@ def _serve_many(running: Running) -> Memory:
     started = running.child.rss_mb()
     shot = running.shot(Case("chat", "chat", "whole"))
     many = MANY // 50 if GATEWAYS[running.name].heavy else MANY
-    outcome: Outcome = uvloop.run(run_counted(shot, 32, many, LIMIT_S))
+    outcome = uvloop.run(run_counted(shot, 32, many, LIMIT_S))
     after = running.child.rss_mb()
     say(f"  {running.name}: {started:.1f} MB at start, {after:.1f} MB after {outcome.requests:,} requests")
     return Memory(started, after, outcome.requests, after)

@@ -5,8 +5,9 @@ from statistics import median
 
 from msgspec import Struct
 
-from bench.cases import CASES, CROWD_CASES, EVENTS, Case
+from bench.cases import CASES, CROWD_CASES, Case
 from bench.results import Results
+from bench.wire import EVENTS
 
 NONE = "–"
 
@@ -81,7 +82,7 @@ def cpu_table(results: Results, connections: int) -> list[list[str]]:
     for case in (*CASES, *CROWD_CASES):
         ours = results.cpu_us("dragoman", case.name, connections)
         copy = results.cpu_us("nginx", case.baseline.name, connections)
-        theirs = results.cell("litellm", case.name, connections)
+        theirs = results.found("litellm", case.name, connections)
         if ours is None and theirs.cpu_us is None and (copy is None or case.translated):
             continue
         ratio = results.ratio(case.name, case.baseline.name, connections)
@@ -210,7 +211,7 @@ stream, copied. Every figure is the median over the rounds. JSON replies and bur
 streams, and gateways so slow that the generator's speed does not matter, with a fixed number of requests by
 `bench/load.py`, which also notes first tokens: when the first piece of text reached the client, since a gateway may
 rightly hold the head of a stream back until then. A reading during which other processes took more than a tenth of
-the gateway's core is repeated up to twice, and counts only where none was calm. Each gateway is asked first whether
+the gateway's core is repeated once, and counts only where none was calm. Each gateway is asked first whether
 it answers rightly; one that does not is shown as failing, not as fast."""
 
 

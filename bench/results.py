@@ -78,14 +78,20 @@ class Results(Struct):
 
     def cell(self, gateway: str, case: str, connections: int) -> Cell:
         """The cell, made when it is first asked for."""
+        cell = self.found(gateway, case, connections)
+        if cell not in self.cells:
+            self.cells.append(cell)
+        return cell
+
+    def found(self, gateway: str, case: str, connections: int) -> Cell:
+        """The cell as it was measured, or an empty one."""
         for cell in self.cells:
             if (cell.gateway, cell.case, cell.connections) == (gateway, case, connections):
                 return cell
-        self.cells.append(made := Cell(gateway, case, connections))
-        return made
+        return Cell(gateway, case, connections)
 
     def cpu_us(self, gateway: str, case: str, connections: int) -> float | None:
-        return self.cell(gateway, case, connections).cpu_us
+        return self.found(gateway, case, connections).cpu_us
 
     def ratio(self, case: str, baseline: str, connections: int) -> float | None:
         """dragoman's CPU over nginx's."""
@@ -95,8 +101,8 @@ class Results(Struct):
 
     def added_ms(self, gateway: str, case: str, baseline: str, connections: int) -> tuple[float, float] | None:
         """First token through the gateway less first token without it, p50 and p99."""
-        through = self.cell(gateway, case, connections).first_token_ms
-        direct = self.cell("direct", baseline, connections).first_token_ms
+        through = self.found(gateway, case, connections).first_token_ms
+        direct = self.found("direct", baseline, connections).first_token_ms
         if through is None or direct is None:
             return None
         return through[0] - direct[0], through[1] - direct[1]

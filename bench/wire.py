@@ -49,7 +49,12 @@ def whole_reply(protocol: str) -> bytes:
     """About 1 KB of JSON."""
     match protocol:
         case "chat":
-            message = {"role": "assistant", "content": REPLY_TEXT, "refusal": None, "annotations": []}
+            message: dict[str, object] = {
+                "role": "assistant",
+                "content": REPLY_TEXT,
+                "refusal": None,
+                "annotations": [],
+            }
             choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
             fields = {"id": "chatcmpl-bench", "object": "chat.completion", "created": 1763190000, "model": MODEL}
             return encode(fields | {"choices": [choice], "usage": USAGE, "system_fingerprint": "fp_bench"})
@@ -89,7 +94,13 @@ def _messages_events() -> list[bytes]:
     def event(fields: dict[str, object]) -> bytes:
         return b"event: %s\ndata: %s\n\n" % (str(fields["type"]).encode(), encode(fields))
 
-    message = {"id": "msg_bench", "type": "message", "role": "assistant", "model": MODEL, "content": []}
+    message: dict[str, object] = {
+        "id": "msg_bench",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": [],
+    }
     message |= {"stop_reason": None, "stop_sequence": None, "usage": MESSAGES_USAGE | {"output_tokens": 1}}
     delta = {"stop_reason": "end_turn", "stop_sequence": None}
     return [
