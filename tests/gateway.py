@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +59,10 @@ class Running:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def stop_soon(self, accept_s: float = 0.0) -> "Future[None]":
+        """Tells the gateway to stop, as a signal would."""
+        return asyncio.run_coroutine_threadsafe(self.app.stop(accept_s), self._loop)
 
     async def _stop(self) -> None:
         await self.app.server.close()

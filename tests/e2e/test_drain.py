@@ -1,0 +1,86 @@
+"""A gateway that is told to stop: streams in flight end well, and those that cannot are told so in their protocol."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+from cases import CASES, asked
+from hearing import STREAMS, Broke, Halted, Heard, meant_for
+from meaning import Ending, Meant, Say
+from raw_http import get
+from rig import ONCE, PROTOCOLS, SPEAKERS, Rig, rigged
+
+from fakes.upstream import Answer, End
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+BEGUN = Meant((Say("It was a dark"),), ending=Ending.NONE)
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[Rig]:
+    with rigged(tmp_path, ONCE + "[server]\ndrain_s = 0.3\n") as shared:
+        yield shared
+
+
+class Listener(threading.Thread):
+    """An SDK that listens to a stream while the gateway is stopped."""
+
+    def __init__(self, rig: Rig, client: str, upstream: str) -> None:
+        super().__init__(daemon=True)
+        self._rig, self._client, self._upstream = rig, client, upstream
+        self.heard: Heard | Broke | Halted | None = None
+
+    def run(self) -> None:
+        self.heard = STREAMS[self._client][0](self._rig.sdk, asked(self._client, self._rig.model(self._upstream)))
+
+    def begin(self) -> None:
+        """Returns once the upstream has begun to speak."""
+        fake = self._rig.fakes[self._upstream]
+        fake.sent = 0
+        self.start()
+        until = time.monotonic() + 5
+        while not fake.sent:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+
+    def end(self) -> Heard | Broke | Halted | None:
+        self.join(5)
+        assert not self.is_alive()
+        return self.heard
+
+
+@clients
+@upstreams
+def test_a_stream_in_flight_ends_well(tmp_path: Path, client: str, upstream: str) -> None:
+    meant = CASES["text"].meant
+    body = SPEAKERS[upstream].stream(meant)
+    with rigged(tmp_path) as rig:
+        rig.plays(upstream, Answer(body, cut=len(body) // 4, pause_s=0.1))
+        listener = Listener(rig, client, upstream)
+        listener.begin()
+        stopping = rig.gateway.stop_soon(accept_s=0.1)
+        assert get(rig.gateway.port, "/ready").status == 503
+        stopping.result(timeout=5)
+        assert listener.end() == meant_for(client, upstream, meant)
+        with pytest.raises(ConnectionRefusedError):
+            get(rig.gateway.port, "/health")
+
+
+@clients
+@upstreams
+def test_a_stream_that_does_not_end_is_told_why_it_must(impatient: Rig, client: str, upstream: str) -> None:
+    fake = impatient.plays(upstream, Answer(SPEAKERS[upstream].stream(BEGUN), end=End.HANG))
+    listener = Listener(impatient, client, upstream)
+    listener.begin()
+    impatient.gateway.stop_soon().result(timeout=5)
+    heard = listener.end()
+    assert isinstance(heard, Broke), heard
+    assert isinstance(heard.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
+    assert "shutting down" in str(heard.error)
+    assert heard.text == "It was a dark"
+    assert len(fake.closed) == 1
