@@ -8,8 +8,13 @@ from bench.wire import EVENTS, LAST_WORDS, request_body
 Mode = Literal["whole", "burst", "paced", "slow"]
 
 PACE_S = {"paced": 0.005, "slow": 0.1}
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
-LETTER = {"chat": "Chat", "messages": "Messages", "responses": "Responses"}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+    "kiro": "/generateAssistantResponse",
+}
+NAMES = {"chat": "Chat", "messages": "Messages", "responses": "Responses", "kiro": "Kiro"}
 TERMINAL = {"chat": b"data: [DONE]", "messages": b"message_stop", "responses": b"response.completed"}
 MODE_TITLES = {
     "whole": "JSON reply, about 1 KB",
@@ -33,7 +38,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        way = f"{LETTER[self.client]} → {LETTER[self.upstream]}" if self.translated else f"{LETTER[self.client]} as is"
+        way = f"{NAMES[self.client]} → {NAMES[self.upstream]}" if self.translated else f"{NAMES[self.client]} as is"
         return f"{way}, {self.mode}"
 
     @property
@@ -65,10 +70,17 @@ class Case:
     @property
     def proof(self) -> bytes:
         """What the end of a right answer contains."""
-        return LAST_WORDS.encode() if self.mode == "whole" else TERMINAL[self.client]
+        return LAST_WORDS.encode() if self.mode == "whole" or self.client == "kiro" else TERMINAL[self.client]
 
 
-WAYS = (("chat", "chat"), ("messages", "chat"), ("chat", "messages"), ("responses", "chat"))
+WAYS = (
+    ("chat", "chat"),
+    ("messages", "chat"),
+    ("chat", "messages"),
+    ("responses", "chat"),
+    ("chat", "kiro"),
+    ("messages", "kiro"),
+)
 MODES: tuple[Mode, ...] = ("whole", "burst", "paced")
 CASES = tuple(Case(client, upstream, mode) for client, upstream in WAYS for mode in MODES)
 CROWD_CASES = tuple(Case(client, upstream, "slow") for client, upstream in WAYS[:2])

@@ -41,6 +41,7 @@ class Gateway:
             "HOME": str(site.directory),
             "XDG_DATA_HOME": str(site.directory),
             "DRAGOMAN_API_KEY": KEY,
+            "KIRO_API_KEY": "ksk_fake-upstream",
             "LITELLM_MASTER_KEY": KEY,
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the list it ships, not a download
             "LITELLM_LOG": "ERROR",
@@ -86,16 +87,23 @@ def _prepare_nginx(site: Site) -> list[str]:
     return [nginx, "-e", str(site.directory / "start.log"), "-p", str(site.directory), "-c", str(config)]
 
 
+def _stanza(protocol: str, root: str) -> str:
+    """The provider of the fake upstream's that speaks this protocol."""
+    if protocol == "kiro":
+        hosts = [f'{name} = "{root}"' for name in ("endpoint", "control_endpoint", "auth_endpoint")]
+        own = ['kind = "kiro"', 'credentials = "env:KIRO_API_KEY"', *hosts]
+    elif protocol == "messages":
+        own = ['kind = "anthropic"', f'api_key = "{UPSTREAM_KEY}"', f'endpoint = "{root}/v1"']
+    else:
+        own = ['kind = "openai-compatible"', f'protocol = "{protocol}"', f'api_key = "{UPSTREAM_KEY}"']
+        own.append(f'endpoint = "{root}/v1"')
+    return "\n".join([f"[providers.{protocol}]", *own])
+
+
 def _prepare_dragoman(site: Site) -> list[str]:
     config = site.directory / "dragoman.toml"
-    kinds = {"chat": "openai-compatible", "responses": "openai-compatible", "messages": "anthropic"}
-    stanzas = []
-    for protocol in UPSTREAMS:
-        lines = [f"[providers.{protocol}]", f'kind = "{kinds[protocol]}"', f'api_key = "{UPSTREAM_KEY}"']
-        lines.append(f'endpoint = "http://127.0.0.1:{site.upstream}/v1"')
-        if kinds[protocol] == "openai-compatible":
-            lines.append(f'protocol = "{protocol}"')
-        stanzas.append("\n".join(lines))
+    root = f"http://127.0.0.1:{site.upstream}"
+    stanzas = [_stanza(protocol, root) for protocol in UPSTREAMS]
     stanzas.append(f'[store]\nurl = "sqlite:///{site.directory}/dragoman.db"')
     config.write_text("\n\n".join(stanzas) + "\n")
     return [sys.executable, "-m", "dragoman", "serve", "--config", str(config), "--port", str(site.port)]
@@ -105,8 +113,8 @@ LITELLM_MAKERS = {"chat": "openai", "messages": "anthropic"}
 
 
 def _litellm_takes(case: Case) -> bool:
-    """A Responses client reaches only Responses upstreams of this maker, and there is none here."""
-    return case.client != "responses"
+    """A Responses client reaches only Responses upstreams of its makers, and there is none here."""
+    return case.client != "responses" and case.upstream in LITELLM_MAKERS
 
 
 def _prepare_litellm(site: Site) -> list[str]:
@@ -115,6 +123,8 @@ def _prepare_litellm(site: Site) -> list[str]:
     lines = ["model_list:"]
     for case in dict.fromkeys(case.baseline for case in (*CASES, *CROWD_CASES)):
         upstream = case.upstream
+        if upstream not in LITELLM_MAKERS:
+            continue
         lines += [
             f"  - model_name: {case.model}",
             "    litellm_params:",

@@ -12,7 +12,8 @@ from bench.wire import stream_events, whole_reply
 
 MAX_REQUEST_BYTES = 1 << 20
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n"
+CONTENT_TYPES = {"kiro": b"application/vnd.amazon.eventstream"}
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -28,16 +29,17 @@ class Script:
     """Every answer, as the writes that make it up."""
 
     def __init__(self) -> None:
-        self.whole = {}
-        self.burst = {}
-        self.steps = {}
+        self.whole: dict[bytes, bytes] = {}
+        self.burst: dict[bytes, bytes] = {}
+        self.steps: dict[bytes, list[bytes]] = {}
         for protocol in UPSTREAMS:
             path = PATHS[protocol].encode()
-            events = stream_events(protocol)
-            self.whole[path] = json_answer(whole_reply(protocol))
-            self.burst[path] = STREAM_HEAD + b"".join(map(chunk, events)) + LAST_CHUNK
-            steps = [chunk(event) for event in events]
-            self.steps[path] = [STREAM_HEAD + steps[0], *steps[1:-1], steps[-1] + LAST_CHUNK]
+            head = STREAM_HEAD % CONTENT_TYPES.get(protocol, b"text/event-stream")
+            steps = [chunk(event) for event in stream_events(protocol)]
+            self.burst[path] = head + b"".join(steps) + LAST_CHUNK
+            self.steps[path] = [head + steps[0], *steps[1:-1], steps[-1] + LAST_CHUNK]
+            # Kiro knows no whole replies: a gateway makes them of a stream.
+            self.whole[path] = self.burst[path] if protocol == "kiro" else json_answer(whole_reply(protocol))
         names = [f"bench-{mode}" for mode in ("whole", "burst", *PACE_S)]
         models = [{"id": name, "object": "model", "type": "model", "display_name": name} for name in names]
         self.models = json_answer(msgspec.json.encode({"object": "list", "has_more": False, "data": models}))

@@ -1,5 +1,8 @@
 """Protocol names come in; the request bodies, replies and stream events of the benchmark go out, rendered once."""
 
+from struct import pack
+from zlib import crc32
+
 import msgspec
 
 EVENTS = 64
@@ -12,6 +15,7 @@ SYSTEM = "You are a patient guide. Answer in plain prose, without lists, and say
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 USAGE = {"prompt_tokens": 91, "completion_tokens": 62, "total_tokens": 153}
 MESSAGES_USAGE = {"input_tokens": 91, "output_tokens": 62}
+KIRO_USAGE = {"uncachedInputTokens": 91, "outputTokens": 62, "totalTokens": 153}
 MODEL = "bench"
 
 encode = msgspec.json.encode
@@ -40,6 +44,9 @@ def request_body(protocol: str, model: str, stream: bool) -> bytes:
             }
             fields |= {"instructions": SYSTEM, "input": PROMPT, "max_output_tokens": 512, "tools": [tool]}
             fields["store"] = False
+        case "kiro":  # nobody speaks Kiro to a gateway: this is for what copies bytes
+            turn = {"userInputMessage": {"content": PROMPT, "modelId": model, "origin": "AI_EDITOR"}}
+            fields = {"conversationState": {"chatTriggerType": "MANUAL", "currentMessage": turn}}
         case _:
             raise ValueError(f"no request is written for {protocol}")
     return encode(fields)
@@ -67,12 +74,14 @@ def whole_reply(protocol: str) -> bytes:
 
 
 def stream_events(protocol: str) -> list[bytes]:
-    """A reply as 64 SSE events."""
+    """A reply as 64 events, of SSE or, for Kiro, of an AWS event stream."""
     match protocol:
         case "chat":
             return _chat_events()
         case "messages":
             return _messages_events()
+        case "kiro":
+            return _kiro_events()
         case _:
             raise ValueError(f"no upstream of the benchmark speaks {protocol}")
 
@@ -114,6 +123,28 @@ def _messages_events() -> list[bytes]:
         event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 62}}),
         event({"type": "message_stop"}),
     ]
+
+
+def _kiro_events() -> list[bytes]:
+    return [
+        *(_message("assistantResponseEvent", {"content": text, "modelId": MODEL}) for text in _pieces(EVENTS - 3)),
+        _message("metadataEvent", {"stopReason": "END_TURN", "tokenUsage": KIRO_USAGE}),
+        _message("contextUsageEvent", {"contextUsagePercentage": 2.0}),
+        _message("meteringEvent", {"unit": "credit", "unitPlural": "credits", "usage": 0.01}),
+    ]
+
+
+def _message(name: str, fields: dict[str, object]) -> bytes:
+    """One message of an event stream: lengths, their checksum, headers, payload, checksum of it all."""
+    headers = {":event-type": name, ":content-type": "application/json", ":message-type": "event"}
+    block = b"".join(
+        pack(">B", len(key)) + key.encode() + pack(">BH", 7, len(value)) + value.encode()
+        for key, value in headers.items()
+    )
+    payload = encode(fields)
+    prelude = pack(">II", 16 + len(block) + len(payload), len(block))
+    message = prelude + pack(">I", crc32(prelude)) + block + payload
+    return message + pack(">I", crc32(message))
 
 
 def _pieces(count: int) -> list[str]:
