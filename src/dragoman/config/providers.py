@@ -54,6 +54,7 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
     if kind is None:
         return None
     _listify(table, "protocol")
+    _listify(table, "quirks")
     model = KiroProviderConfig if kind == "kiro" else ProviderConfig
     _refuse_kiro_keys(tree, key, table, model)
     before = len(tree.problems)
@@ -64,6 +65,8 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
     _read_addresses(tree, key, kind, fields)
     _expand_paths(tree, key, fields, home)
     _check_headers(tree, key, fields.get("headers"))
+    if fields.get("quirks") and kind != "openai-compatible":
+        tree.problem((*key, "quirks"), 'only a provider of kind "openai-compatible" has this key')
     return model(name=name, **fields) if len(tree.problems) == before else None  # type: ignore[arg-type]
 
 

@@ -16,6 +16,8 @@ Name = Annotated[str, Meta(min_length=1)]
 
 Kind = Literal["anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo"]
 ProtocolName = Literal["chat", "responses", "messages", "gemini"]
+Quirk = Literal["max_tokens", "no_developer", "plain", "replay_reasoning", "json_object_schema", "no_required"]
+ServerName = Literal["llama-cpp-python", "deepseek"]  # servers whose quirks are known: providers/compatible/quirks.py
 
 
 class Server(Struct, frozen=True):
@@ -95,6 +97,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     model_cache_ttl_s: Wait = 3600.0
     proxy: SecretSource | None = None
     ca_file: Path | None = None
+    quirks: tuple[Literal[Quirk, ServerName], ...] = ()
 
 
 class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):

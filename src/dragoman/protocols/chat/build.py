@@ -25,12 +25,12 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     own = request.protocol == NAME
     drop_foreign(request, NAME, ledger)
     body: _Wire = {"model": target.model, "messages": write_messages(request, target, ledger)}
-    body |= write_tools(request, own, ledger)
+    body |= write_tools(request, target, ledger)
     body |= _settings(request, target, ledger)
     body |= _vendor_settings(request, target, ledger)
     body |= _effort(request, target, ledger)
     if request.format is not None:
-        body["response_format"] = _format(request.format, ledger)
+        body["response_format"] = _format(request.format, target, ledger)
     if request.stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if own:
@@ -105,9 +105,12 @@ def _stop(request: Request, target: Target, ledger: Ledger) -> list[str] | None:
     return stops or None
 
 
-def _format(wanted: Format, ledger: Ledger) -> _Wire:
+def _format(wanted: Format, target: Target, ledger: Ledger) -> _Wire:
     if wanted.shape is not Shape.SCHEMA:
         return {"type": "json_object" if wanted.shape is Shape.JSON else "text"}
+    if "json_object_schema" in target.quirks:
+        ledger.approximated(wanted.at, "this server takes a schema only beside json_object, without name or strictness")
+        return _given({"type": "json_object", "schema": wanted.schema})
     if wanted.name is None:
         ledger.invented(wanted.at, f"Chat's schemas need a name: {_SCHEMA_NAME!r}")
     schema = {"name": wanted.name or _SCHEMA_NAME, "description": wanted.description}

@@ -6,8 +6,10 @@ from dragoman.framing.fields import Fields
 from dragoman.hub.ext import restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import Target
 from dragoman.hub.request import Custom, Ext, Function, Grammar, Hosted, Pick, Request, Tool, ToolChoice
 from dragoman.protocols.chat.parts import unread, unread_with
+from dragoman.protocols.chat.wire import NAME
 
 WEB_SEARCH = "web_search"
 _SEARCH_OPTIONS = "web_search_options"
@@ -107,8 +109,9 @@ def _read_allowed(choice: Fields) -> ToolChoice:
     return ToolChoice(_PICKS[mode], choice.at, allowed=tuple(names))
 
 
-def write_tools(request: Request, own: bool, ledger: Ledger) -> dict[str, object]:
+def write_tools(request: Request, target: Target, ledger: Ledger) -> dict[str, object]:
     """The fields of the body that say which tools there are and which may be called."""
+    own = request.protocol == NAME
     body: dict[str, object] = {}
     tools: list[dict[str, object]] = []
     for tool in request.tools:
@@ -124,7 +127,10 @@ def write_tools(request: Request, own: bool, ledger: Ledger) -> dict[str, object
     if tools:
         body["tools"] = tools
     if request.tool_choice is not None:
-        body |= _write_choice(request.tool_choice, request.tools, bool(tools))
+        choice = request.tool_choice
+        if choice.pick is Pick.REQUIRED and "no_required" in target.quirks:
+            choice = _by_name(choice, request.tools, ledger)
+        body |= _write_choice(choice, request.tools, bool(tools))
     if request.parallel is not None and tools:
         body["parallel_tool_calls"] = request.parallel
     return body
@@ -179,6 +185,17 @@ def _drop_hosted(request: Request, others: bool, ledger: Ledger) -> None:
         if tool.kind == forced or not others:
             raise refuse(tool.at, f"a Chat upstream cannot run the tool {tool.kind!r}")
         ledger.dropped(tool.at, f"a Chat upstream cannot run {tool.kind!r}")
+
+
+def _by_name(choice: ToolChoice, tools: Sequence[Tool], ledger: Ledger) -> ToolChoice:
+    """For a server that hears only a named choice: a tool that is the only one can be named."""
+    allowed = [t for t in tools if not isinstance(t, Hosted) and (choice.allowed is None or t.name in choice.allowed)]
+    if len(allowed) == 1:
+        only = allowed[0]
+        return ToolChoice(Pick.NAMED, choice.at, name=only.name, custom=isinstance(only, Custom))
+    if allowed:
+        ledger.approximated(choice.at, "this server leaves it to the model whether to call one of several tools")
+    return choice
 
 
 def _write_choice(choice: ToolChoice, tools: Sequence[Tool], offered: bool) -> dict[str, object]:

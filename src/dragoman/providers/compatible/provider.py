@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dragoman.config.settings import ProviderConfig
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Header
+from dragoman.providers.compatible.quirks import quirks_of
 from dragoman.providers.provider import Amend, Provider, Send, api_key, configured
 
 # What a server names when it refuses a field that OpenAI knows, and how requests are built for it from then on.
@@ -27,7 +28,13 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         return (bearer, (b"x-api-key", key)) if protocol == "messages" else (bearer,)
 
     return configured(
-        config, send, environ, authorize=authorize, counts_tokens="messages" in config.protocols, amend=amend
+        config,
+        send,
+        environ,
+        authorize=authorize,
+        counts_tokens="messages" in config.protocols,
+        quirks=quirks_of(config.quirks),
+        amend=amend,
     )
 
 

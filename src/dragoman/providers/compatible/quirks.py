@@ -1,0 +1,19 @@
+"""Quirks, and names of servers that are known for some, come in from a stanza; all the quirks they mean go out."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from dragoman.config.settings import Quirk
+
+# By ServerName. Only what has been seen of a server, or what its vendor says; docs/quirks.md tells what each one does.
+SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
+    {
+        "llama-cpp-python": frozenset({"max_tokens", "json_object_schema", "no_required"}),
+        "deepseek": frozenset({"replay_reasoning"}),
+    }
+)
+
+
+def quirks_of(names: Iterable[str]) -> frozenset[str]:
+    """Every quirk that is named, and every quirk of a server that is named."""
+    return frozenset().union(*(SERVERS.get(name, {name}) for name in names))

@@ -1,0 +1,87 @@
+"""A server's quirks by its name, as its stanza in dragoman.toml gives them, and as docs/quirks.md tells them."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import anthropic
+import pytest
+
+from dragoman.config import ConfigError, load
+from dragoman.config.settings import Quirk, ServerName
+from dragoman.providers.compatible.quirks import SERVERS, quirks_of
+from fakes.upstream import Answer, FakeUpstream
+from gateway import KEY, running, stanza
+
+TABLE = Path(__file__).parents[2] / "docs" / "quirks.md"
+CHOICES = ", ".join(f'"{name}"' for name in (*get_args(Quirk), *get_args(ServerName)))
+COMPATIBLE = '[providers.p]\nkind = "openai-compatible"\nendpoint = "http://127.0.0.1:1"\n'
+REPLY = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":"{}"},"finish_reason":"stop"}]}'
+)
+
+
+def configured(tmp_path: Path, text: str) -> frozenset[str]:
+    (tmp_path / "dragoman.toml").write_text(text)
+    return quirks_of(load(None, {}, tmp_path, tmp_path).providers["p"].quirks)
+
+
+def problem_of(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as failed:
+        configured(tmp_path, text)
+    (problem,) = failed.value.problems
+    return f"{problem.line}: {problem.key}: {problem.message}"
+
+
+def test_a_server_and_further_quirks_are_named_together(tmp_path: Path) -> None:
+    assert configured(tmp_path, COMPATIBLE) == frozenset()
+    assert configured(tmp_path, COMPATIBLE + 'quirks = "deepseek"') == {"replay_reasoning"}
+    assert configured(tmp_path, COMPATIBLE + 'quirks = ["deepseek", "plain"]') == {"replay_reasoning", "plain"}
+
+
+def test_an_unknown_quirk_is_told_its_line_and_nearest_spelling(tmp_path: Path) -> None:
+    expected = f'4: providers.p.quirks: expected one of {CHOICES}, got "{{}}"; did you mean "{{}}"?'
+    assert problem_of(tmp_path, COMPATIBLE + 'quirks = "llama_cpp"') == expected.format("llama_cpp", "llama-cpp-python")
+    misspelt = problem_of(tmp_path, COMPATIBLE + 'quirks = ["plain", "max-tokens"]')
+    assert misspelt == expected.format("max-tokens", "max_tokens")
+
+
+def test_a_vendors_own_service_has_no_quirks_to_set(tmp_path: Path) -> None:
+    said = problem_of(tmp_path, '[providers.p]\nkind = "openai"\nquirks = "plain"')
+    assert said == '3: providers.p.quirks: only a provider of kind "openai-compatible" has this key'
+
+
+def test_the_servers_that_may_be_named_are_those_that_are_known() -> None:
+    assert set(SERVERS) == set(get_args(ServerName))
+    assert frozenset().union(*SERVERS.values()) <= set(get_args(Quirk))
+
+
+def test_every_quirk_and_server_is_documented() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \|(.*)\|$", TABLE.read_text(), re.MULTILINE)
+    assert [name for name, _ in rows] == [*get_args(Quirk), *get_args(ServerName)]
+    told = {name: frozenset(re.findall(r"`([^`]+)`", row.split("|")[0])) for name, row in rows if name in SERVERS}
+    assert told == SERVERS
+
+
+def test_requests_are_built_for_the_quirks_from_the_first(tmp_path: Path) -> None:
+    answer = Answer(REPLY, content_type="application/json")
+    local = stanza("chat", "{}") + 'quirks = "llama-cpp-python"\n'
+    with FakeUpstream(choose=lambda _: answer) as fake, running(local.format(fake.url), tmp_path) as gateway:
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
+        tool = {"name": "look", "input_schema": {"type": "object"}}
+        reply = client.messages.with_raw_response.create(
+            model="up/m",
+            max_tokens=9,
+            messages=[{"role": "user", "content": "Hi"}],
+            tools=[tool],  # type: ignore[list-item]
+            tool_choice={"type": "any"},
+            extra_body={"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+            extra_headers={"x-dragoman-explain": "1"},
+        )
+        (call,) = fake.calls
+        assert call.json["max_tokens"] == 9
+        assert "max_completion_tokens" not in call.json
+        assert call.json["response_format"] == {"type": "json_object", "schema": {"type": "object"}}
+        assert call.json["tool_choice"] == {"type": "function", "function": {"name": "look"}}
+        assert '"/output_config/format","how":"approximated"' in reply.headers["x-dragoman-loss-detail"]
