@@ -91,6 +91,12 @@ def test_the_class_decides_over_the_status_wherever_it_is_told(name: str, kind: 
         assert (failure.kind, failure.message, failure.code) == (kind, "x", name)
 
 
+def test_a_403_without_a_word_may_be_a_token_that_ran_out() -> None:
+    for body in (b"", b"{}", b'{"message":null,"reason":null}'):
+        assert read(403, {}, body).kind is Kind.CREDENTIAL
+    assert read(403, {}, b'{"reason":"TEMPORARILY_SUSPENDED"}').kind is Kind.FORBIDDEN
+
+
 def test_the_error_may_be_wrapped() -> None:
     body = msgspec.json.encode({"error": {"message": "x", "reason": "DAILY_REQUEST_COUNT"}})
     assert read(400, {}, body).kind is Kind.QUOTA

@@ -94,7 +94,10 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     fault = read_fault(body)
     told = _clean(fault.told) or _describe(status, body)
     named = headers.get(b"x-amzn-errortype", b"").decode("latin-1") or fault.type or str(fault.code or "")
-    return failure_of(told, fault.reason, named, status, _retry_after(headers))
+    failure = failure_of(told, fault.reason, named, status, _retry_after(headers))
+    if status == 403 and not fault.reason and not fault.told:  # a token that has run out may be refused without a word
+        return msgspec.structs.replace(failure, kind=Kind.CREDENTIAL)
+    return failure
 
 
 def read_fault(body: bytes) -> Fault:

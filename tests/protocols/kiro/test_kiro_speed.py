@@ -1,0 +1,32 @@
+"""What a Kiro reply costs: at most a fiftieth of the 70 ms of CPU that a FastAPI and httpx gateway needs for it."""
+
+import time
+
+import pytest
+from kiro_replies import TAIL, Translation, says
+
+from fakes.eventstream import event
+
+ALLOWED_S = 0.070 / 50
+FRAMES = [
+    event("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}),
+    *(says(f"word {number} of the reply ") for number in range(62)),
+    TAIL,
+]
+
+
+def seconds(client: str, pieces: list[bytes]) -> float:
+    start = time.process_time()
+    for _ in range(20):
+        line = Translation(client, ("f",))
+        for piece in pieces:
+            line.feed(piece)
+        line.finish()
+    return (time.process_time() - start) / 20
+
+
+@pytest.mark.parametrize("client", ["chat", "messages", "responses"])
+def test_a_reply_of_64_events_is_translated_within_its_share(client: str) -> None:
+    assert len(FRAMES) == 64
+    assert min(seconds(client, [b"".join(FRAMES)]) for _ in range(5)) <= ALLOWED_S
+    assert min(seconds(client, FRAMES) for _ in range(5)) <= ALLOWED_S
