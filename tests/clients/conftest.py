@@ -1,4 +1,4 @@
-"""What the client tests share: installed clients, and the rule that only the smoke set runs unless the rest is named."""
+"""What the client tests share: installed clients, and the rule that the smoke set runs unless more is named."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -104,8 +104,8 @@ def _run(command: list[str], directory: Path) -> None:
 def _advice(command: list[str], told: str) -> str:
     return (
         f"a client could not be installed:\n  {' '.join(command)}\n{told}\n"
-        "The client tests need the npm and PyPI registries, or mirrors of them, set up for npm and pip in the usual way\n"
-        "(npm config, pip config). Make the registry reachable and run the tests again: what is installed already stays."
+        "The client tests need the npm and PyPI registries, or mirrors of them, set up in the usual way (npm config,\n"
+        "pip config). Make the registry reachable and run the tests again: what is installed already stays."
     )
 
 

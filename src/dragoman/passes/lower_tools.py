@@ -30,7 +30,6 @@ WRAPPED_PARAMETERS = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
     "required": [INPUT],
-    "additionalProperties": False,
 }
 
 # Where the grammar of a custom tool stands below the tool.

@@ -146,7 +146,8 @@ def _read_reasoning(reasoning: Fields) -> Reasoning | None:
     show = reasoning.text(key)
     if effort is None and show is None:
         return None
-    return Reasoning(reasoning.pointer("effort"), effort, show=show, show_at=reasoning.pointer(key))
+    at = reasoning.at if effort is None else reasoning.pointer("effort")
+    return Reasoning(at, effort, show=show, show_at=reasoning.pointer(key))
 
 
 def _read_format(text: Fields) -> Format | None:

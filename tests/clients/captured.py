@@ -1,0 +1,38 @@
+"""Folders of captured requests come in; what each client said, ready to be said again, goes out.
+
+A capture is a JSON file with `client`, `path` and `body`; ours are in tests/fixtures/captured.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (ROOT / "tests" / "fixtures" / "captured", ROOT.parent / "shared" / "corpus")
+ENDPOINTS = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
+
+
+class Captured(msgspec.Struct):
+    client: str
+    path: str
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    name: str = ""
+
+    @property
+    def protocol(self) -> str | None:
+        return next((name for end, name in ENDPOINTS.items() if self.path.endswith(end)), None)
+
+    @property
+    def json(self) -> dict[str, object]:
+        return msgspec.json.decode(self.body, type=dict)
+
+
+def captured() -> Iterator[Captured]:
+    """Every request for an answer in one of the protocols that clients speak to us."""
+    for folder in FOLDERS:
+        for file in sorted(folder.glob("*/*.json")):
+            found = msgspec.json.decode(file.read_bytes(), type=Captured)
+            if found.protocol is not None and bytes(found.body).startswith(b"{"):
+                found.name = f"{file.parent.name}/{file.stem}"
+                yield found

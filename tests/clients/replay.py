@@ -1,0 +1,74 @@
+"""A request that some client really sent comes in; it is built for every upstream, and judged by that vendor's SDK."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from clients.accepting import complaints
+from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.loss import How, Ledger, Loss
+from dragoman.hub.profile import Target
+from dragoman.passes.lower_tools import lower_tools
+from dragoman.protocols import PROTOCOLS
+from dragoman.providers.profiles import profile_of
+
+UPSTREAMS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.upstream is not None and name != "native")
+ISSUERS = {"responses": "openai", "messages": "anthropic"}  # who seals what a client of the protocol sends back
+STATE = ("/thread", "/previous_response_id")  # of a server that is not ours
+
+
+@dataclass(frozen=True)
+class Built:
+    body: dict[str, object]
+    losses: tuple[Loss, ...]
+
+
+def build(body: bytes, protocol: str, upstream: str) -> Built:
+    """As the gateway does it, with no account at the other end; raises Refused."""
+    ledger = Ledger()
+    client, server = PROTOCOLS[protocol].client, PROTOCOLS[upstream].upstream
+    assert client is not None
+    assert server is not None
+    request = client.parse(body, ledger)
+    lowered, _ = lower_tools(request, server.tools, ledger)
+    target = Target(request.model, ISSUERS.get(upstream, upstream), profile_of(request.model))
+    built = server.build(lowered, target, ledger)
+    return Built(msgspec.json.decode(built, type=dict), tuple(ledger))
+
+
+def check(body: bytes, protocol: str, upstream: str) -> None:
+    """No exception, what is lost is in the ledger and was there, and the vendor's SDK accepts what is built."""
+    asked = msgspec.json.decode(body, type=dict)
+    try:
+        built = build(body, protocol, upstream)
+    except Refused as refused:
+        assert _may_be_refused(asked, refused), refused.failure
+        return
+    for loss in built.losses:
+        assert loss.why, loss
+        assert loss.how is How.INVENTED or _resolves(asked, loss.path), loss
+    if protocol == upstream:
+        assert built.losses == ()
+    else:
+        assert complaints(upstream, built.body) == []
+
+
+def _may_be_refused(asked: dict[str, object], refused: Refused) -> bool:
+    """State that another server keeps, and a request whose only tool the upstream cannot run: nothing else."""
+    failure = refused.failure
+    if failure.kind is not Kind.BAD_REQUEST or failure.at is None:
+        return False
+    tools = asked.get("tools")
+    return failure.at in STATE or (failure.at == "/tools/0" and isinstance(tools, list) and len(tools) == 1)
+
+
+def _resolves(value: object, pointer: str) -> bool:
+    for step in pointer.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list) and name.isdigit() and int(name) < len(value):
+            value = value[int(name)]
+        elif isinstance(value, dict) and name in value:
+            value = value[name]
+        else:
+            return False
+    return True
