@@ -47,6 +47,7 @@ def main() -> int:
             measure(rig, plan, results)
         except KeyboardInterrupt:
             results.notes.append("the run was interrupted.")
+            options.publish = False
     print("\n" + as_text(results))
     keep(results, options.publish)
     return 0

@@ -44,7 +44,7 @@ def _groups(results: Results, connections: int) -> list[tuple[str, list[tuple[st
             ("litellm", results.cpu_us("litellm", case.name, connections)),
         ]
         bars = [(name, value) for name, value in found if value is not None]
-        if bars:
+        if any(name == "dragoman" for name, _ in bars):
             groups.append((case.title, bars))
     return groups
 
