@@ -1,7 +1,7 @@
 """A gateway in front of a fake Kiro with a signed-in account, and the SDKs that talk to it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,15 +50,22 @@ def sign(file: Path, access: str, refresh: str, life_s: float) -> None:
 
 
 @contextmanager
-def kiro_rigged(directory: Path, life_s: float = 7200, **settings: object) -> Iterator[KiroRig]:
-    """Two providers at one fake: `kiro`, and `plain`, which asks for no rest of a cut call."""
+def kiro_rigged(
+    directory: Path, life_s: float = 7200, prepare: Callable[[FakeKiro], None] | None = None
+) -> Iterator[KiroRig]:
+    """Two providers at one fake: `kiro`, and `plain`, which asks for no rest of a cut call.
+
+    `prepare` has its way with the fake before the gateway starts.
+    """
     file = directory / "kiro-auth-token.json"
     with ExitStack() as stack:
         fake = stack.enter_context(FakeKiro())
         tokens = fake.issue()
         sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), life_s)
+        if prepare is not None:
+            prepare(fake)
         plain = fake.stanza(str(file), "plain", repair_truncation=False)
-        toml = "\n".join([QUICK, fake.stanza(str(file), **settings), plain])
+        toml = "\n".join([QUICK, fake.stanza(str(file)), plain])
         gateway = stack.enter_context(running(toml, directory))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)

@@ -1,0 +1,239 @@
+"""What becomes of a refused, suspended, exhausted or rotated Kiro account, seen from the client."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from cases import asked
+from hearing import STREAMS, WHOLE, Broke, Heard
+from kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, sign
+
+from fakes.kiro import INVALID_BEARER, FakeKiro, framed, json_answer, refusal, tail, words
+from fakes.upstream import Answer
+
+CHAT = "/generateAssistantResponse"
+HELLO = framed(words("Hello"), tail())
+CAPACITY = refusal(
+    429,
+    "I am experiencing high traffic, try again shortly.",
+    "INSUFFICIENT_MODEL_CAPACITY",
+    "ThrottlingException",
+)
+
+clients = pytest.mark.parametrize("client", CLIENTS)
+modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[KiroRig]:
+    with kiro_rigged(tmp_path) as own:
+        yield own
+
+
+def ask(rig: KiroRig, client: str, stream: bool = False) -> Heard | Broke:
+    """The reply, or the SDK's exception."""
+    listen = STREAMS[client][-1] if stream else WHOLE[client]
+    try:
+        heard = listen(rig.sdk, asked(client, MODEL))
+    except (openai.APIError, anthropic.APIError) as error:
+        return Broke("", error)
+    assert isinstance(heard, Heard | Broke)
+    return heard
+
+
+def refused(heard: Heard | Broke, status: int) -> Any:
+    """The exception, which must be of the SDK's class for this status."""
+    assert isinstance(heard, Broke), heard
+    assert isinstance(heard.error, openai.APIStatusError | anthropic.APIStatusError), heard.error
+    assert heard.error.status_code == status, heard.error
+    assert "FAKE" not in str(heard.error)
+    assert "arn:aws" not in str(heard.error)
+    return heard.error
+
+
+@clients
+@modes
+def test_a_refused_token_is_renewed_and_the_request_replayed_once(rig: KiroRig, client: str, stream: bool) -> None:
+    rig.plays(HELLO)
+    rig.fake.access.clear()  # revoked, though the file says that it lives
+    heard = ask(rig, client, stream)
+    assert isinstance(heard, Heard)
+    assert heard.text == "Hello"
+    assert rig.fake.counts["/refreshToken"] == 1
+    assert rig.fake.counts[CHAT] == 2
+
+
+@clients
+@modes
+def test_a_renewed_token_that_is_refused_as_well_is_the_gateways_fault(rig: KiroRig, client: str, stream: bool) -> None:
+    """Behaviour 24: one refresh, one replay, then 502 with the command that mends it."""
+    rig.plays(HELLO)
+    rig.fake.script(CHAT, *[INVALID_BEARER] * 9)
+    error = refused(ask(rig, client, stream), 502)
+    assert "dragoman login kiro" in str(error)
+    assert "'kiro'" in str(error)
+    assert rig.fake.counts["/refreshToken"] == 1
+    assert rig.fake.counts[CHAT] == 2
+
+
+@clients
+def test_a_suspended_account_is_not_renewed(rig: KiroRig, client: str) -> None:
+    message = "Your User ID (d-fake.123) temporarily is suspended. We've locked it as a security precaution."
+    rig.fake.script(CHAT, *[refusal(403, message, kind="AccessDeniedException")] * 9)
+    rig.plays(HELLO)
+    error = refused(ask(rig, client), 403)
+    assert isinstance(error, openai.PermissionDeniedError | anthropic.PermissionDeniedError)
+    assert "suspended" in str(error)
+    assert rig.fake.counts["/refreshToken"] == 0
+    assert rig.fake.counts[CHAT] == 1
+
+
+@clients
+@modes
+def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bool) -> None:
+    rig.plays(HELLO)
+    rig.fake.script(CHAT, CAPACITY, CAPACITY)
+    heard = ask(rig, client, stream)
+    assert isinstance(heard, Heard), heard
+    assert rig.fake.counts[CHAT] == 3
+
+
+@clients
+def test_capacity_that_stays_away_is_told(rig: KiroRig, client: str) -> None:
+    rig.fake.script(CHAT, *[CAPACITY] * 9)
+    rig.plays(HELLO)
+    refused(ask(rig, client), 529 if client == "messages" else 503)
+    assert rig.fake.counts[CHAT] == 3
+
+
+@clients
+@pytest.mark.parametrize("status", [402, 429, 400])
+def test_a_used_up_month_is_not_tried_again(rig: KiroRig, client: str, status: int) -> None:
+    """The reason decides: it has come under three statuses."""
+    full = refusal(status, "You have reached the limit.", "MONTHLY_REQUEST_COUNT", "ServiceQuotaExceededException")
+    rig.fake.script(CHAT, *[full] * 9)
+    rig.plays(HELLO)
+    error = refused(ask(rig, client), 402 if client == "messages" else 429)
+    if client == "messages":
+        assert error.type == "billing_error"
+    else:
+        assert error.code == "insufficient_quota"
+    assert rig.fake.counts[CHAT] == 1
+    assert rig.fake.counts["/refreshToken"] == 0
+
+
+@clients
+def test_a_conversation_that_is_too_long_is_told_as_such(rig: KiroRig, client: str) -> None:
+    rig.fake.script(CHAT, *[refusal(400, "Input is too long.", "CONTENT_LENGTH_EXCEEDS_THRESHOLD")] * 9)
+    rig.plays(HELLO)
+    error = refused(ask(rig, client), 400)
+    if client == "messages":
+        assert "prompt is too long" in str(error)
+    else:
+        assert error.code == "context_length_exceeded"
+    assert rig.fake.counts[CHAT] == 1
+
+
+@clients
+def test_a_request_for_want_of_a_profile_is_made_again_with_one(rig: KiroRig, client: str) -> None:
+    rig.fake.script(CHAT, refusal(400, "profileArn is required for this request."))
+    rig.plays(HELLO)
+    heard = ask(rig, client)
+    assert isinstance(heard, Heard), heard
+    assert rig.fake.counts[CHAT] == 2
+
+
+@clients
+def test_a_misread_tool_use_is_replayed_once(rig: KiroRig, client: str) -> None:
+    rig.fake.script(CHAT, *[refusal(400, "Invalid tool use format.")] * 9)
+    rig.plays(HELLO)
+    refused(ask(rig, client), 400)
+    assert rig.fake.counts[CHAT] == 2
+
+
+def test_twenty_requests_that_are_refused_at_once_make_one_refresh(rig: KiroRig) -> None:
+    rig.plays(HELLO)
+    rig.fake.access.clear()
+    with ThreadPoolExecutor(20) as pool:
+        heard = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3], number % 2 == 0), range(20)))
+    assert all(isinstance(one, Heard) and one.text == "Hello" for one in heard), heard
+    assert rig.fake.counts["/refreshToken"] == 1
+
+
+def test_twenty_requests_with_an_expired_token_make_one_refresh(tmp_path: Path) -> None:
+    def slow(fake: FakeKiro) -> None:
+        fake.refresh_delay_s, fake.replies = 0.3, [HELLO]
+
+    with kiro_rigged(tmp_path, life_s=-60, prepare=slow) as rig:
+        with ThreadPoolExecutor(20) as pool:
+            heard = list(pool.map(lambda number: ask(rig, CLIENTS[number % 3]), range(20)))
+        assert all(isinstance(one, Heard) and one.text == "Hello" for one in heard), heard
+        # Two providers share the file here: the second finds what the first has renewed.
+        assert rig.fake.counts["/refreshToken"] == 1
+
+
+@clients
+def test_an_account_renewed_by_the_ide_goes_on_without_a_hitch(rig: KiroRig, client: str) -> None:
+    """Behaviour 25, from outside."""
+    rig.plays(HELLO)
+    rig.fake.access.clear()
+    rig.fake.refresh.clear()
+    by_the_ide = rig.fake.issue()
+    written: list[bytes] = []
+
+    def renew() -> None:
+        sign(rig.file, str(by_the_ide["accessToken"]), str(by_the_ide["refreshToken"]), 3600)
+        written.append(rig.file.read_bytes())
+
+    rig.fake.before["/refreshToken"] = renew
+    heard = ask(rig, client)
+    assert isinstance(heard, Heard), heard
+    assert rig.fake.counts["/refreshToken"] == 1
+    assert rig.file.read_bytes() == written[0]
+
+
+@clients
+@modes
+def test_an_account_that_cannot_be_renewed_is_the_gateways_fault(tmp_path: Path, client: str, stream: bool) -> None:
+    bad = json_answer({"message": "Bad credentials"}, 401)
+    with kiro_rigged(tmp_path, life_s=-60, prepare=lambda fake: fake.script("/refreshToken", *[bad] * 9)) as rig:
+        error = refused(ask(rig, client, stream), 502)
+        assert "dragoman login kiro" in str(error)
+        assert rig.fake.counts[CHAT] == 0
+
+
+@clients
+def test_a_token_that_lives_is_served_on_though_it_cannot_be_renewed(tmp_path: Path, client: str) -> None:
+    with kiro_rigged(tmp_path, life_s=300, prepare=lambda fake: fake.refresh.clear()) as rig:
+        before = rig.file.read_bytes()
+        rig.fake.replies = [HELLO]
+        for _ in range(3):
+            heard = ask(rig, client)
+            assert isinstance(heard, Heard), heard
+        assert rig.file.read_bytes() == before
+
+
+@clients
+def test_what_was_asked_reaches_kiro_with_our_name_and_the_accounts_profile(rig: KiroRig, client: str) -> None:
+    rig.plays(HELLO)
+    ask(rig, client)
+    (sent,) = rig.fake.chats
+    assert sent.headers["user-agent"].startswith("dragoman/")
+    assert sent.headers["x-amzn-codewhisperer-optout"] == "true"
+    assert "x-amz-target" not in sent.headers
+    assert "tokentype" not in sent.headers
+    body: Any = sent.json
+    assert body["profileArn"] == "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKEPROFILE"
+    assert body["conversationState"]["currentMessage"]["userInputMessage"]["modelId"] == "claude-sonnet-4.5"
+    assert rig.sdk.headers["x-dragoman-route"] == "kiro/claude-sonnet-4.5"
+
+
+def test_an_empty_reply_is_asked_for_again(rig: KiroRig) -> None:
+    rig.plays(Answer(b"", content_type="application/vnd.amazon.eventstream"), HELLO)
+    heard = ask(rig, "chat", stream=True)
+    assert isinstance(heard, Heard), heard
+    assert rig.fake.counts[CHAT] == 2
