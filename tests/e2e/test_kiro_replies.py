@@ -1,6 +1,7 @@
 """Kiro's replies, as frames over real sockets, heard by the official SDKs of all three protocols."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import anthropic
 import openai
@@ -11,7 +12,7 @@ from kiro_rig import CLIENTS, MODEL, KiroRig, everyone, kiro_rigged
 from meaning import Meant, Stop, Tokens
 
 from fakes.eventstream import event, exception
-from fakes.kiro import framed, tail, tool, words
+from fakes.kiro import framed, refusal, tail, tool, words
 from fakes.upstream import Answer
 
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of eleven": 11}
@@ -230,3 +231,24 @@ def test_an_end_within_a_frame_is_an_error(rig: KiroRig, client: str) -> None:
         heard = listen(rig.sdk, asked(client, MODEL))
         assert isinstance(heard, Broke), heard
         assert heard.text == "It was a"
+
+
+def test_reasoning_that_kiro_will_not_take_back_is_left_out_once(rig: KiroRig) -> None:
+    """A signature is bound to its account, model and prefix: refused, the request goes on without it."""
+    signed = framed(
+        event("reasoningContentEvent", {"text": "Hm."}),
+        event("reasoningContentEvent", {"signature": "S"}),
+        words("First."),
+        tail(),
+    )
+    rig.plays(signed, framed(words("Second."), tail()))
+    ask: Any = asked("messages", MODEL, REASONING)
+    first = rig.sdk.anthropic.messages.create(**ask)
+    ask["messages"] += [{"role": "assistant", "content": first.content}, {"role": "user", "content": "Go on."}]
+    rig.fake.script("/generateAssistantResponse", refusal(400, "Invalid.", "THINKING_SIGNATURE_INVALID"))
+    second = rig.sdk.anthropic.messages.create(**ask)
+    assert second.content[0].text == "Second."  # type: ignore[union-attr]
+    tried, again = (chat.body for chat in rig.fake.chats[1:])
+    assert b'"signature":"S"' in tried
+    assert b"reasoningContent" not in again
+    assert b"First." in again

@@ -10,13 +10,13 @@ from kiro_kit import ide_file, stanza
 
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.hub.failure import Kind, Refused
-from dragoman.net.client import HttpClient
+from dragoman.net.client import Dial, HttpClient, Lost, Outgoing
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.hosts import addresses, api_region, region_of
 from dragoman.providers.kiro.identity import fingerprint, user_agent
 from dragoman.providers.kiro.provider import make
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Answer, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
 
 EUROPEAN = "arn:aws:codewhisperer:eu-central-1:123456789012:profile/FAKEPROFILE"
@@ -201,3 +201,49 @@ def test_the_account_is_inspected(tmp_path: Path) -> None:
         fake.access = set()
         (broken,) = asyncio.run(provided(there(fake, path), inspected))  # type: ignore[misc]
     assert (broken.state, broken.to_do) == ("broken", "`dragoman login kiro`")
+
+
+@pytest.mark.parametrize(
+    ("credentials", "kind"), [({"authMethod": "social"}, None), ({"authMethod": "external_idp"}, b"EXTERNAL_IDP")]
+)
+def test_a_request_says_what_kind_of_token_it_carries(
+    tmp_path: Path, credentials: dict[str, object], kind: bytes | None
+) -> None:
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, **credentials)
+    headers = asyncio.run(provided(stanza(path), lambda provider: provider.authorize("kiro")))
+    fields = dict(headers)  # type: ignore[call-overload]
+    assert fields[b"authorization"] == b"Bearer aoaFAKE-a"
+    assert fields.get(b"tokentype") == kind
+    assert len(fields[b"amz-sdk-invocation-id"]) == 36
+
+
+def test_an_api_key_says_that_it_is_one() -> None:
+    headers = asyncio.run(provided(stanza("ksk_fake"), lambda provider: provider.authorize("kiro")))
+    assert dict(headers)[b"tokentype"] == b"API_KEY"  # type: ignore[call-overload]
+
+
+def test_another_account_that_signs_in_is_followed_to_its_hosts(tmp_path: Path) -> None:
+    """The gateway was started before anyone had signed in, and then a Builder ID did."""
+    sent: list[str] = []
+
+    async def send(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+        sent.append(out.url)
+        raise Lost("nobody is there", sent=False, received=False)
+
+    provider = make(stanza(None), send, {"HOME": str(tmp_path)})
+    assert provider.endpoint == "https://runtime.us-east-1.kiro.dev"
+    cache = tmp_path / ".aws" / "sso" / "cache"
+    cache.mkdir(parents=True)
+    registered = {"authMethod": "IdC", "provider": "BuilderId", "clientId": "c", "clientSecret": "s"}
+    ide_file(cache / "kiro-auth-token.json", access="aoaFAKE-a", life_s=3600, **registered)
+
+    async def ask() -> None:
+        options = await provider.aim("auto")
+        assert isinstance(options, KiroOptions)
+        assert options.profile_arn is None
+        out = Outgoing("POST", f"{provider.endpoint}/generateAssistantResponse", ())
+        with pytest.raises(Lost):
+            await provider.send(out, provider.dial, head_timeout_s=1.0)
+
+    asyncio.run(ask())
+    assert sent[-1] == "https://q.us-east-1.amazonaws.com/generateAssistantResponse"

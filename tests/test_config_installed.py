@@ -1,0 +1,61 @@
+"""Credentials that other tools have left make a Kiro provider appear by itself."""
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.config import KiroProviderConfig, load
+from dragoman.config.installed import installed_kiro
+
+IDE = ".aws/sso/cache/kiro-auth-token.json"
+CLI = ".local/share/kiro-cli/data.sqlite3"
+OWN = ".local/share/dragoman/kiro.json"
+
+
+def leave(home: Path, name: str) -> Path:
+    path = home / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
+    return path
+
+
+@pytest.mark.parametrize("name", [OWN, IDE, CLI, ".local/share/amazon-q/data.sqlite3"])
+def test_each_place_makes_a_provider_that_says_where_it_comes_from(tmp_path: Path, name: str) -> None:
+    path = leave(tmp_path, name)
+    config = load(None, {}, tmp_path, tmp_path)
+    assert list(config.providers) == ["kiro"]
+    assert isinstance(config.providers["kiro"], KiroProviderConfig)
+    assert config.origins["providers.kiro.kind"] == str(path)
+
+
+def test_the_places_have_an_order(tmp_path: Path) -> None:
+    for name in (CLI, IDE, OWN):
+        path = leave(tmp_path, name)
+        assert installed_kiro({}, tmp_path) == path
+
+
+def test_the_data_directory_may_be_elsewhere(tmp_path: Path) -> None:
+    path = leave(tmp_path, "data/kiro-cli/data.sqlite3")
+    assert installed_kiro({"XDG_DATA_HOME": str(tmp_path / "data")}, tmp_path) == path
+
+
+def test_a_configured_provider_is_not_doubled(tmp_path: Path) -> None:
+    leave(tmp_path, IDE)
+    (tmp_path / "dragoman.toml").write_text('[providers.work]\nkind = "kiro"\ncredentials = "env:REFRESH_TOKEN"\n')
+    assert list(load(None, {}, tmp_path, tmp_path).providers) == ["work"]
+
+
+def test_a_provider_of_that_name_but_another_kind_stays(tmp_path: Path) -> None:
+    leave(tmp_path, IDE)
+    (tmp_path / "dragoman.toml").write_text('[providers.kiro]\nkind = "echo"\n')
+    assert load(None, {}, tmp_path, tmp_path).providers["kiro"].kind == "echo"
+
+
+def test_an_api_key_in_the_environment_configures_kiro(tmp_path: Path) -> None:
+    kiro = load(None, {"KIRO_API_KEY": "ksk_fake"}, tmp_path, tmp_path).providers["kiro"]
+    assert isinstance(kiro, KiroProviderConfig)
+    assert str(kiro.credentials) == "env:KIRO_API_KEY"
+
+
+def test_nothing_left_means_no_provider(tmp_path: Path) -> None:
+    assert list(load(None, {}, tmp_path, tmp_path).providers) == ["echo"]
