@@ -11,12 +11,13 @@ from pathlib import Path
 from types import ModuleType
 
 from fakes.agent import Agent, Amended, Use
-from fakes.agents import chat, messages, responses
+from fakes.agents import chat, kiro, messages, responses
 from fakes.doorway import Doorway
+from fakes.kiro import SEED, FakeKiro
 from fakes.upstream import FakeUpstream
 from gateway import KEY, Running, running, stanza
 
-TONGUES: dict[str, ModuleType] = {"chat": chat, "responses": responses, "messages": messages}
+TONGUES: dict[str, ModuleType] = {"chat": chat, "responses": responses, "messages": messages, "kiro": kiro}
 UPSTREAMS = tuple(TONGUES)
 EVERY_MODEL = '\n[[models]]\nname = "*"\nto = ["up/*"]\n'
 PATIENCE_S = 60.0
@@ -85,8 +86,16 @@ def rigged(
         path.mkdir()
     agent = Agent(TONGUES[upstream], script, amend)
     with (
-        FakeUpstream(choose=agent) as fake,
-        running(settings + stanza(upstream, fake.url) + EVERY_MODEL, state) as gateway,
+        _fake(upstream, agent) as fake,
+        running(settings + _stanza(upstream, fake) + EVERY_MODEL, state) as gateway,
         Doorway(gateway.port) as door,
     ):
         yield Rig(gateway, fake, agent, home, work, door)
+
+
+def _fake(upstream: str, agent: Agent) -> FakeUpstream:
+    return kiro.KiroAgent(agent) if upstream == "kiro" else FakeUpstream(choose=agent)
+
+
+def _stanza(upstream: str, fake: FakeUpstream) -> str:
+    return fake.stanza(SEED, "up") if isinstance(fake, FakeKiro) else stanza(upstream, fake.url)
