@@ -120,6 +120,8 @@ class Opener:
             if line.watch.substance:
                 deadline = clock() + self._server.idle_timeout_s
                 break
+            if is_speaking(prepared, line.watch):
+                deadline = clock() + self._server.idle_timeout_s
             if clock() >= commit_at:  # bytes without end, and none of them a token
                 break
         return Streaming(prepared, answer, line, held, ended, deadline)
@@ -227,6 +229,11 @@ def _is_error_body(body: bytes) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True
+
+
+def is_speaking(prepared: Prepared, watch: Watch) -> bool:
+    """Whether the model answers, perhaps with a tool call that is withheld until it is whole."""
+    return watch.substance or (prepared.provider.withholds_cut_calls and watch.started is not None)
 
 
 def _is_event_stream(answer: Answer) -> bool:

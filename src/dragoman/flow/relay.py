@@ -6,7 +6,7 @@ from dragoman.config.settings import Server
 from dragoman.flow.call import Call
 from dragoman.flow.line import Translation
 from dragoman.flow.mend import Mender
-from dragoman.flow.open import Streaming
+from dragoman.flow.open import Streaming, is_speaking
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.client import Lost, TimedOut
 from dragoman.net.exchange import Exchange
@@ -71,7 +71,7 @@ class Relay:
                 if isinstance(line, Translation) or clock() >= deadline:
                     return out
                 deadline = min(deadline, clock() + LINGER_S)  # what still follows the terminal event passes too
-            elif watch.substance:
+            elif is_speaking(self._reply.prepared, watch):
                 deadline = clock() + server.idle_timeout_s
             elif clock() >= deadline:  # bytes without end, and none of them a token
                 return out + line.fail(_silent(self._reply, watch.substance))

@@ -1,0 +1,142 @@
+"""Tool calls that Kiro cuts: the rest is asked for in the same turn, or the next turn is told what was lost."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anthropic
+import msgspec
+import pytest
+from kiro_rig import QUICK, KiroRig, kiro_rigged, sign
+
+from fakes.kiro import FakeKiro, framed, tail, tool, words
+from fakes.upstream import Answer
+from gateway import KEY, running
+
+MODEL = "kiro/claude-sonnet-4.5"
+WRITE = {
+    "name": "write",
+    "description": "Writes a file.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}},
+        "required": ["path", "lines"],
+    },
+}
+CUT = framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'))
+QUESTION = {"role": "user", "content": "Write my notes."}
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
+    with kiro_rigged(tmp_path_factory.mktemp("mending")) as shared:
+        yield shared
+
+
+def ask(rig: KiroRig, *messages: object, model: str = MODEL) -> anthropic.types.Message:
+    client = anthropic.Anthropic(base_url=rig.gateway.url, api_key=KEY, max_retries=0)
+    with client.messages.stream(
+        model=model,
+        max_tokens=1000,
+        tools=[WRITE],  # type: ignore[list-item]
+        messages=list(messages or (QUESTION,)),  # type: ignore[arg-type]
+    ) as stream:
+        return stream.get_final_message()
+
+
+def current(rig: KiroRig, index: int) -> str:
+    """What the last user message of a request to Kiro said."""
+    state = msgspec.json.decode(rig.fake.chats[index].body)["conversationState"]
+    return str(state["currentMessage"]["userInputMessage"]["content"])
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        framed(words('day.md", '), words('"lines": 3}'), tail()),
+        framed(words('```json\nday.md", "lines": 3}\n```'), tail()),
+        framed(tool("t9", "write", input='{"path": "notes/today.md", "lines": 3}', stop=True), tail()),
+    ],
+    ids=["as text", "as fenced text", "as a fresh call"],
+)
+def test_the_rest_is_asked_for_once_and_the_call_is_released_whole(rig: KiroRig, rest: Answer) -> None:
+    rig.plays(CUT, rest)
+    message = ask(rig)
+    text, call = message.content
+    assert isinstance(text, anthropic.types.TextBlock)
+    assert isinstance(call, anthropic.types.ToolUseBlock)
+    assert (text.text, call.name, call.input) == ("I will write it.", "write", {"path": "notes/today.md", "lines": 3})
+    assert message.stop_reason == "tool_use"
+    assert len(rig.fake.chats) == 2
+    assert "only the remaining characters" in current(rig, 1)
+    asked = rig.fake.chats[1].body.decode()
+    assert "I will write it." in asked
+    assert "notes/to" in asked
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        framed(words('day.md", "lines": "three"}'), tail()),
+        framed(words("I would rather not."), tail()),
+        framed(words('day.md", "lin'), tail()),
+        Answer(b"{}", status=500, content_type="application/json"),
+    ],
+    ids=["against the schema", "prose", "cut again", "an error"],
+)
+def test_a_rest_that_does_not_fit_is_not_used(rig: KiroRig, rest: Answer) -> None:
+    rig.plays(CUT, rest)
+    message = ask(rig)
+    assert [block.type for block in message.content] == ["text"]
+    assert message.stop_reason == "max_tokens"
+    assert len(rig.fake.chats) == 2
+
+
+def test_the_next_request_of_the_conversation_tells_the_model_what_was_lost(rig: KiroRig) -> None:
+    question = {"role": "user", "content": "Write my diary."}
+    rig.plays(CUT, framed(words("No."), tail()), framed(words("Sorry."), tail()))
+    first = ask(rig, question)
+    assert first.stop_reason == "max_tokens"
+    said = {"role": "assistant", "content": "I will write it."}
+    ask(rig, question, said, {"role": "user", "content": "Well?"})
+    told = current(rig, 2)
+    assert "Well?" in told
+    assert "'write'" in told
+    assert '{"path": "notes/to' in told
+    ask(rig, {"role": "user", "content": "Another matter."})
+    assert "notes/to" not in rig.fake.chats[3].body.decode()
+
+
+def test_without_repair_nothing_more_is_asked(rig: KiroRig) -> None:
+    rig.plays(CUT)
+    assert ask(rig, model="plain/claude-sonnet-4.5").stop_reason == "max_tokens"
+    assert len(rig.fake.chats) == 1
+
+
+def test_the_client_is_kept_alive_while_a_call_is_withheld_and_while_its_rest_is_asked_for(tmp_path: Path) -> None:
+    slow_call = framed(
+        tool("t1", "write"),
+        *(tool("t1", input=piece) for piece in ('{"path"', ': "no', "tes/to")),
+        cut=160,
+        pause_s=0.3,
+    )
+    slow_rest = framed(words('day.md", "lines": 3}'), tail(), delay_s=0.8)
+    file = tmp_path / "kiro-auth-token.json"
+    with FakeKiro() as fake:
+        tokens = fake.issue()
+        sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
+        fake.replies = [slow_call, slow_rest]
+        server = "[server]\nkeep_alive_s = 0.25\nfirst_token_timeout_s = 0.6\n"
+        with running("\n".join([server, QUICK, fake.stanza(str(file))]), tmp_path) as gateway:
+            client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
+            with client.messages.with_streaming_response.create(
+                model=MODEL,
+                max_tokens=1000,
+                stream=True,
+                tools=[WRITE],  # type: ignore[list-item]
+                messages=[QUESTION],  # type: ignore[list-item]
+            ) as response:
+                sent = b"".join(response.iter_bytes())
+        assert fake.counts["/generateAssistantResponse"] == 2
+    assert sent.count(b"event: ping") >= 3
+    assert b'"stop_reason":"tool_use"' in sent
+    assert b"notes/today.md" in sent
