@@ -1,6 +1,6 @@
 """Hub tools and the choice among them come in; `tools`, `mcp_servers` and `tool_choice` go out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
@@ -64,9 +64,10 @@ def _fitted(
     tools: Sequence[Tool], choice: ToolChoice, profile: Profile, thinking: bool, writer: Writer
 ) -> tuple[Sequence[Tool], ToolChoice]:
     """Tools and choice as the model allows them: a choice it cannot be forced to becomes a shorter list."""
-    if choice.allowed is not None:
+    allowed = choice.allowed
+    if allowed is not None:
         writer.ledger.approximated(choice.at, "only the allowed tools are offered")
-        tools = [tool for tool in tools if _name(tool) in choice.allowed]
+        tools = _kept(tools, lambda tool: _name(tool) in allowed, writer)
     if choice.pick not in (Pick.REQUIRED, Pick.NAMED):
         return tools, choice
     if not writer.own:  # whose own clients may name a tool that is not listed, one of an MCP server's
@@ -74,9 +75,16 @@ def _fitted(
     if profile.forced_choice and (profile.forced_choice_while_thinking or not thinking):
         return tools, choice
     if choice.pick is Pick.NAMED:
-        tools = [tool for tool in tools if is_named(tool, choice)]
+        tools = _kept(tools, lambda tool: is_named(tool, choice), writer)
     writer.ledger.approximated(choice.at, "this model cannot be forced to call a tool; it is only offered")
     return tools, ToolChoice(Pick.AUTO, choice.at)
+
+
+def _kept(tools: Sequence[Tool], is_chosen: Callable[[Tool], bool], writer: Writer) -> Sequence[Tool]:
+    for tool in tools:
+        if not is_chosen(tool):
+            writer.ledger.dropped(tool.at, "the choice of tools leaves it out")
+    return [tool for tool in tools if is_chosen(tool)]
 
 
 def _refuse_unoffered(tools: Sequence[Tool], choice: ToolChoice) -> None:
