@@ -1,5 +1,6 @@
 """What models a provider has: asked of it, kept for an hour, served stale while it is asked again."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -39,20 +40,25 @@ class Catalogue:
         self._models = provider.models + provider.fallback_models
         self._asked_at: float | None = None
         self._wait_s = 0.0
-        self._asking: object | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._answered = False  # or failed to: whether the first question is over
         self.complete = bool(provider.models) or not provider.lists_models  # whether an absent id is known to be absent
 
     def known(self) -> tuple[ModelInfo, ...]:
         """What is known now; a stale list is served while it is asked for again."""
         if self._stale() and self._asking is None:
-            self._asking = spawn(self.refresh(), name=f"models of {self._provider.name}")
+            self._begin()
         return self._models
 
     async def settled(self) -> tuple[ModelInfo, ...]:
-        """What is known once the first question has been answered."""
-        if self._asked_at is None and self._provider.lists_models:
-            await self.refresh()
+        """What is known once the first question is over, whoever asked it."""
+        if not self._answered and self._provider.lists_models:
+            await asyncio.shield(self._asking or self._begin())
         return self.known()
+
+    def _begin(self) -> asyncio.Task[None]:
+        self._asking = spawn(self.refresh(), name=f"models of {self._provider.name}")
+        return self._asking
 
     async def refresh(self) -> None:
         self._asked_at, self._wait_s = self._clock(), self._provider.model_ttl_s
@@ -68,6 +74,7 @@ class Catalogue:
             self.complete = True
         finally:
             self._asking = None
+            self._answered = True
 
     def _stale(self) -> bool:
         if not self._provider.lists_models:

@@ -1,0 +1,133 @@
+"""A provider's models: assumed, asked for once, kept for a while, and asked for again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.net.client import Dial, Lost, Outgoing
+from dragoman.net.headers import Header
+from dragoman.providers.catalogue import Catalogue
+from dragoman.providers.provider import Answer, ModelInfo, Provider
+
+ASSUMED = (ModelInfo("assumed"),)
+LISTED = (ModelInfo("listed"), ModelInfo("configured", "told by the provider"))
+CONFIGURED = (ModelInfo("configured"),)
+
+
+async def nobody(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+    raise Lost("nobody is there", sent=False, received=False)
+
+
+async def unproven(protocol: str) -> tuple[Header, ...]:
+    return ()
+
+
+class Lister:
+    """Lists after a moment, or refuses; counts how often it was asked."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.asked = 0
+        self.refuses = refuses
+
+    async def __call__(self) -> tuple[ModelInfo, ...]:
+        self.asked += 1
+        await asyncio.sleep(0.01)
+        if self.refuses:
+            raise Refused(Failure(Kind.OVERLOADED, "later"))
+        return LISTED
+
+
+class Hour:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def catalogue(lister: Lister, clock: Callable[[], float], models: tuple[ModelInfo, ...] = ()) -> Catalogue:
+    provider = Provider(
+        "fake",
+        "kiro",
+        "fake",
+        ("kiro",),
+        "http://127.0.0.1:9",
+        nobody,
+        unproven,
+        models=models,
+        fallback_models=ASSUMED,
+        list_models=lister,
+    )
+    return Catalogue(provider, clock)
+
+
+def ids(models: tuple[ModelInfo, ...]) -> list[str]:
+    return [model.id for model in models]
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(5):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def test_what_is_assumed_gives_way_to_what_is_listed() -> None:
+    async def work() -> None:
+        models = catalogue(Lister(), Hour())
+        assert ids(models.known()) == ["assumed"]
+        assert not models.complete
+        assert ids(await models.settled()) == ["listed", "configured"]
+        assert models.complete
+
+    run(work)
+
+
+def test_whoever_asks_while_the_first_question_is_open_waits_for_its_answer() -> None:
+    lister = Lister()
+
+    async def work() -> None:
+        models = catalogue(lister, Hour())
+        models.known()  # as the gateway does when it starts
+        found = await asyncio.gather(*(models.settled() for _ in range(10)))
+        assert [ids(one) for one in found] == [["listed", "configured"]] * 10
+
+    run(work)
+    assert lister.asked == 1
+
+
+def test_a_list_is_asked_for_again_after_its_time_and_served_meanwhile() -> None:
+    lister, hour = Lister(), Hour()
+
+    async def work() -> None:
+        models = catalogue(lister, hour)
+        await models.settled()
+        hour.now = 3599
+        models.known()
+        assert lister.asked == 1
+        hour.now = 3601
+        assert ids(models.known()) == ["listed", "configured"]
+        await asyncio.sleep(0.05)
+
+    run(work)
+    assert lister.asked == 2
+
+
+def test_a_provider_that_does_not_list_is_assumed_to_have_its_usual_models() -> None:
+    lister, hour = Lister(refuses=True), Hour()
+
+    async def work() -> None:
+        models = catalogue(lister, hour, CONFIGURED)
+        assert ids(await models.settled()) == ["configured", "assumed"]
+        hour.now = 29
+        models.known()
+        assert lister.asked == 1
+        hour.now, lister.refuses = 31, False
+        models.known()
+        await asyncio.sleep(0.05)
+        assert ids(models.known()) == ["listed", "configured"]
+        assert models.known()[1].name == "told by the provider"
+
+    run(work)
+    assert lister.asked == 2
