@@ -41,7 +41,7 @@ def kiro(start_url: str | None, region: str | None, social: str | None, config_f
         raise Trouble(f"not signed in: {failed}.") from failed
     click.echo(f"Signed in. The credential is in {path}, readable by you alone.")
     if stanza.credentials is not None:
-        remark(f"providers.{stanza.name} reads {stanza.credentials} instead: take `credentials` out to use this one.")
+        remark(f"providers.{stanza.name} names other `credentials`: take that line out to use these.")
     else:
         remark("A running gateway uses it from the next request on; `dragoman doctor` looks whether it works.")
 
