@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from fakes import kiro
 from fakes.agent import Amended, Heard
+from fakes.eventstream import exception
 from fakes.upstream import Answer, End
 
 CUT_AFTER = b"will u"  # some way into the text of the agent's first reply, and into that of no other
@@ -20,12 +22,15 @@ ERROR_EVENTS = {
     "chat": b"data: " + OPENAI_ERROR % b"server_error" + b"\n\n",
     "responses": FAILED,
     "messages": b"event: error\ndata: " + MESSAGES_ERROR % b"api_error" + b"\n\n",
+    "kiro": exception("InternalServerException", {"message": "The engine overheated."}),
 }
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body><center>nginx</center></body></html>"
 
 
 def _refusal(status: int, kinds: tuple[bytes, bytes], *headers: tuple[str, str]) -> Callable[[str, Answer], Answer]:
     def refuse(upstream: str, _: Answer) -> Answer:
+        if upstream == "kiro":
+            return replace(kiro.refusal(status, "The engine overheated.", kind="ThrottlingException"), headers=headers)
         body = MESSAGES_ERROR % kinds[1] if upstream == "messages" else OPENAI_ERROR % kinds[0]
         return Answer(body, status, "application/json", headers, chunked=False)
 
@@ -34,11 +39,21 @@ def _refusal(status: int, kinds: tuple[bytes, bytes], *headers: tuple[str, str])
 
 def _cut(end: End, after: bool = False) -> Callable[[str, Answer], Answer]:
     def cut(upstream: str, answer: Answer) -> Answer:
-        at = answer.body.index(b"\n\n", answer.body.index(CUT_AFTER)) + 2
+        at = _end_of_event(upstream, answer.body, answer.body.index(CUT_AFTER))
         error = ERROR_EVENTS[upstream] if after else b""
         return replace(answer, body=answer.body[:at] + error, end=end)
 
     return cut
+
+
+def _end_of_event(upstream: str, body: bytes, inside: int) -> int:
+    """Where the event ends that this byte is in."""
+    if upstream != "kiro":
+        return body.index(b"\n\n", inside) + 2
+    at = 0
+    while at <= inside:
+        at += int.from_bytes(body[at : at + 4], "big")
+    return at
 
 
 # Before the first byte: nothing is lost, and who asks again gets an answer.
@@ -56,6 +71,12 @@ CUTS: dict[str, Callable[[str, Answer], Answer]] = {
     "stall": _cut(End.HANG),
 }
 FAULTS = {**REFUSALS, **CUTS}
+
+
+def cuts(upstream: str) -> list[str]:
+    """The cuts that a client hears of as errors; a Kiro that ends between two frames has reached its length."""
+    return [fault for fault in CUTS if (upstream, fault) != ("kiro", "clean-end")]
+
 
 # The client's own recovery is under test, so the gateway does not try again, and a stall is noticed soon.
 SETTINGS = "[retry]\nattempts = 1\n[server]\nidle_timeout_s = 1\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clients import claude_code, codex
-from clients.faults import CUTS, FAULTS, SETTINGS, always, once
+from clients.faults import CUTS, REFUSALS, SETTINGS, always, cuts, once
 from clients.rig import UPSTREAMS, Rig, rigged
 from fakes.agent import Amended, Use
 
@@ -49,7 +49,7 @@ def test_claude_code_recovers(upstream: str, client: Callable[[str], Path], tmp_
         assert ended["result"] == "Finished. The last tool said: hello-from-tool", ran
         check_done(rig)
 
-    try_each(list(FAULTS), tmp_path, upstream, BASH, once, recovers)
+    try_each([*REFUSALS, *cuts(upstream)], tmp_path, upstream, BASH, once, recovers)
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
@@ -63,7 +63,7 @@ def test_codex_recovers(upstream: str, client: Callable[[str], Path], tmp_path: 
         assert "hello-from-tool" in codex.said(ran)[-1], ran
         check_done(rig)
 
-    try_each(list(FAULTS), tmp_path, upstream, EXEC, once, recovers)
+    try_each([*REFUSALS, *cuts(upstream)], tmp_path, upstream, EXEC, once, recovers)
 
 
 def check_done(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import msgspec
 
@@ -27,7 +28,7 @@ class KiroAgent(FakeKiro):
         streams = answer.content_type == "text/event-stream"
         return replace(answer, content_type=EVENT_STREAM) if streams else answer
 
-    _paths = {**FakeKiro._paths, "/generateAssistantResponse": _chat}
+    _paths: ClassVar = {**FakeKiro._paths, "/generateAssistantResponse": _chat}
 
 
 def hear(body: Json) -> Heard:
