@@ -17,7 +17,7 @@ Name = Annotated[str, Meta(min_length=1)]
 Kind = Literal["anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo"]
 ProtocolName = Literal["chat", "responses", "messages", "gemini"]
 Quirk = Literal["max_tokens", "no_developer", "plain", "replay_reasoning", "json_object_schema", "no_required"]
-ServerName = Literal["llama-cpp-python", "deepseek"]  # servers whose quirks are known: providers/compatible/quirks.py
+ServerName = Literal["llama-cpp-python", "ollama", "deepseek"]  # known to providers/compatible/quirks.py
 
 
 class Server(Struct, frozen=True):

@@ -5,10 +5,11 @@ from types import MappingProxyType
 
 from dragoman.config.settings import Quirk
 
-# By ServerName. Only what has been seen of a server, or what its vendor says; docs/quirks.md tells what each one does.
+# By ServerName: what was seen or reported of a server, or its vendor says. docs/quirks.md tells what each quirk does.
 SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
     {
         "llama-cpp-python": frozenset({"max_tokens", "json_object_schema", "no_required"}),
+        "ollama": frozenset({"max_tokens"}),
         "deepseek": frozenset({"replay_reasoning"}),
     }
 )
