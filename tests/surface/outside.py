@@ -1,0 +1,116 @@
+"""The gateway from outside: three fake upstreams play bytes, a request goes in, the answer comes out as it is."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+
+import grammar_chat
+import grammar_messages
+import grammar_responses
+from fakes.upstream import Answer, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+PROTOCOLS = ("chat", "responses", "messages")
+GRAMMARS = {"chat": grammar_chat, "responses": grammar_responses, "messages": grammar_messages}
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+ONCE = "[retry]\nattempts = 1\n"
+JSON = "application/json"
+TOOL = {"type": "object", "properties": {"a": {"type": "integer"}}}
+TOOLS: dict[str, list[dict]] = {
+    "chat": [{"type": "function", "function": {"name": "weather", "parameters": TOOL}}],
+    "responses": [{"type": "function", "name": "weather", "parameters": TOOL, "strict": False}],
+    "messages": [{"name": "weather", "input_schema": TOOL}],
+}
+
+
+@dataclass
+class Answered:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.body)
+
+    @property
+    def losses(self) -> list[tuple[str, str]]:
+        return [(loss["path"], loss["how"]) for loss in json.loads(self.headers["x-dragoman-loss-detail"])]
+
+
+@dataclass
+class Outside:
+    gateway: Running
+    fakes: dict[str, FakeUpstream] = field(default_factory=dict)
+
+    def plays(self, upstream: str, *answers: Answer) -> FakeUpstream:
+        fake = self.fakes[upstream]
+        fake.asked.clear()
+        fake.answers = list(answers)
+        return fake
+
+    def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answered:
+        """Header names are written with underscores."""
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        fields.setdefault("authorization", f"Bearer {KEY}")
+        connection = HTTPConnection("127.0.0.1", self.gateway.port, timeout=10)
+        try:
+            connection.request(method, path, body, fields)
+            answer = connection.getresponse()
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            return Answered(answer.status, told, answer.read())
+        finally:
+            connection.close()
+
+    def ask(self, client: str, model: str, stream: bool = False, **fields: object) -> Answered:
+        body = asked(client, model, stream, **fields)
+        return self.send("POST", PATHS[client], body, content_type=JSON, x_dragoman_explain="1")
+
+    def hears(self, client: str, upstream: str, answer: Answer, stream: bool = True, **fields: object) -> dict:
+        """The reply as the client's own grammar folds it."""
+        self.plays(upstream, answer)
+        told = self.ask(client, f"{upstream}/m", stream, **fields)
+        assert told.status == 200, told.body
+        return folded(client, told.body) if stream else GRAMMARS[client].whole(told.body)
+
+
+def folded(client: str, body: bytes) -> dict:
+    """What a stream tells; Illegal if it departs from the grammar."""
+    return grammar_chat.fold(body, usage_asked=True) if client == "chat" else GRAMMARS[client].fold(body)
+
+
+def asked(client: str, model: str, stream: bool = False, **fields: object) -> bytes:
+    body: dict[str, object] = {"model": model, "stream": stream, "tools": TOOLS[client]}
+    match client:
+        case "responses":
+            body |= {"input": "Go on.", "include": ["reasoning.encrypted_content"]}
+        case "messages":
+            body |= {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 500}
+        case "chat":
+            body |= {"messages": [{"role": "user", "content": "Go on."}]}
+            if stream:
+                body["stream_options"] = {"include_usage": True}
+    return json.dumps(body | fields).encode()
+
+
+def sse(*events: dict | str) -> bytes:
+    """Events as their vendor writes them; those that have a type are named by it."""
+    return b"".join(_block(event) for event in events)
+
+
+def _block(event: dict | str) -> bytes:
+    if isinstance(event, str):
+        return f"data: {event}\n\n".encode()
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {json.dumps(event)}\n\n".encode()
+
+
+@contextmanager
+def outside(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) -> Iterator[Outside]:
+    with ExitStack() as stack:
+        fakes = {name: stack.enter_context(FakeUpstream(models=models)) for name in PROTOCOLS}
+        stanzas = [stanza(name, fake.url, name) for name, fake in fakes.items()]
+        yield Outside(stack.enter_context(running("\n".join([settings, *stanzas]), directory)), fakes)

@@ -1,0 +1,43 @@
+"""Replies are judged by grammars that were written from the protocols alone; and the grammars refuse what is wrong."""
+
+import json
+
+import pytest
+from outside import JSON, PROTOCOLS, Outside, folded
+from said import STREAM, WHOLE
+
+from fakes.upstream import Answer
+from grammar_sse import Illegal
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+
+
+@clients
+@upstreams
+def test_streamed_and_whole_replies_obey_their_grammar_and_agree(gate: Outside, client: str, upstream: str) -> None:
+    if client == upstream:
+        gate.plays(upstream, Answer(STREAM[upstream]))
+        assert gate.ask(client, f"{upstream}/m", True).body == STREAM[upstream]
+        return
+    streamed = gate.hears(client, upstream, Answer(STREAM[upstream]))
+    whole = gate.hears(client, upstream, Answer(WHOLE[upstream], content_type=JSON), stream=False)
+    if upstream == "responses":
+        assert streamed == whole
+    assert "Hello" in json.dumps(streamed)
+    assert {**streamed, "usage": None} == {**whole, "usage": None}
+
+
+@clients
+def test_the_grammars_refuse_a_stream_from_which_any_event_is_missing(gate: Outside, client: str) -> None:
+    upstream = "messages" if client != "messages" else "chat"
+    gate.plays(upstream, Answer(STREAM[upstream]))
+    body = gate.ask(client, f"{upstream}/m", True).body
+    blocks = body.split(b"\n\n")[:-1]
+    words = b'"delta":{"content":"', b"_delta\n"  # one piece of text less is a legal stream of another text
+    for place, block in enumerate(blocks):
+        if any(word in block for word in words) and b"output_text" not in block and b"message_delta" not in block:
+            continue
+        rest = b"".join(other + b"\n\n" for other in (*blocks[:place], *blocks[place + 1 :]))
+        with pytest.raises((Illegal, KeyError, IndexError, AttributeError)):
+            folded(client, rest)
