@@ -75,7 +75,7 @@ def test_it_talks_through_the_running_gateway_when_a_key_is_known(shell: Shell) 
 
 
 def test_words_appear_before_the_answer_is_whole(shell: Shell) -> None:
-    process = shell.start("chat", "-m", "slow", "one two three four")
+    process = shell.start("chat", "-m", "echo/slow", "one two three four")
     assert process.stdout is not None
     began = os.read(process.stdout.fileno(), 100)
     assert process.poll() is None
@@ -154,7 +154,7 @@ def test_an_unknown_model_is_told_with_near_names(shell: Shell) -> None:
 
 
 def test_a_broken_reply_keeps_what_came_and_fails(shell: Shell) -> None:
-    for model in ("error-mid", "error-cut"):
+    for model in ("echo/error-mid", "echo/error-cut"):
         done = shell.run("chat", "-m", model, "one two three four")
         assert done.code == 1
         assert done.out.startswith("one")
@@ -170,7 +170,7 @@ def test_a_cut_off_reply_says_so(shell: Shell) -> None:
 
 
 def test_ctrl_c_ends_it_quickly_and_quietly(shell: Shell) -> None:
-    process = shell.start("chat", "-m", "error-stall", "one two three four")
+    process = shell.start("chat", "-m", "echo/error-stall", "one two three four")
     assert process.stdout is not None
     assert os.read(process.stdout.fileno(), 100).startswith(b"one")
     began = time.monotonic()

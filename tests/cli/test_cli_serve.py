@@ -122,7 +122,7 @@ def test_told_to_stop_it_ends_well(shell: Shell, sign: signal.Signals) -> None:
 
 
 def test_a_stream_in_flight_is_finished_before_the_end(shell: Shell) -> None:
-    body = {"model": "slow", "max_tokens": 99, "stream": True}
+    body = {"model": "echo/slow", "max_tokens": 99, "stream": True}
     with shell.serve() as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
         content = {"messages": [{"role": "user", "content": "one two three"}]}

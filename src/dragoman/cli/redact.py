@@ -9,6 +9,7 @@ SECRET = re.compile(
             (?:sk|pk|rk)-[A-Za-z0-9_-]{8,}
           | (?:dgm|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_[A-Za-z0-9_-]{8,}
           | AIza[A-Za-z0-9_-]{20,}
+          | ao[ar][A-Za-z0-9_-]{20,}
           | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?
         )""",
     re.VERBOSE,
@@ -42,7 +43,7 @@ MARKS = (
         "gsk_",
         "xai_",
     ),
-    *("aiza", "eyj", "bearer", "basic", "key", "authorization", "token", "secret", "password", "://"),
+    *("aiza", "aoa", "aor", "eyj", "bearer", "basic", "key", "authorization", "token", "secret", "password", "://"),
 )
 
 
