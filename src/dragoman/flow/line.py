@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from dragoman.flow.discretion import Secrets, discreet, hide
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Failure
 from dragoman.hub.ports import Client
@@ -53,7 +54,7 @@ class Source:
 class Translation:
     """Another protocol's bytes: decoded, put through the stages, and encoded anew."""
 
-    __slots__ = ("_encoder", "_source", "_stages", "hold", "watch")
+    __slots__ = ("_encoder", "_secrets", "_source", "_stages", "hold", "watch")
 
     def __init__(
         self,
@@ -62,7 +63,9 @@ class Translation:
         stages: Sequence[Stage[Event, Event]],
         encoder: Stage[Event, bytes],
         watch: Watch,
+        secrets: Secrets = (),
     ) -> None:
+        self._secrets = secrets
         self._source = source
         self.hold = hold
         self._stages = (hold, *stages)
@@ -76,6 +79,8 @@ class Translation:
         see = self.watch.see
         for event in events:
             see(event)
+        if self.watch.failure is not None:
+            events = discreet(events, self._secrets)
         for stage in self._stages:
             events = [out for event in events for out in stage.feed(event)]
         encode = self._encoder.feed
@@ -100,9 +105,10 @@ class Translation:
 class Tap:
     """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
 
-    __slots__ = ("_client", "_source", "_tail", "_unwatched", "watch")
+    __slots__ = ("_client", "_secrets", "_source", "_tail", "_unwatched", "watch")
 
-    def __init__(self, source: Source, client: Client, watch: Watch) -> None:
+    def __init__(self, source: Source, client: Client, watch: Watch, secrets: Secrets = ()) -> None:
+        self._secrets = secrets
         self._source = source
         self._client = client
         self._tail = b""
@@ -112,7 +118,7 @@ class Tap:
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)
         self._tail = chunk[-2:] if len(chunk) > 1 else self._tail[-1:] + chunk
-        return chunk
+        return hide(chunk, self._secrets)
 
     def drain(self) -> bytes:
         told = self.watch.failure is not None  # the upstream's own error event has already passed

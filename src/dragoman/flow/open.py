@@ -9,6 +9,7 @@ from msgspec import Struct
 from dragoman.config.settings import Server
 from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.call import Call
+from dragoman.flow.discretion import hide, hushed
 from dragoman.flow.line import Line, Source, Tap, Translation
 from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
@@ -151,7 +152,7 @@ class Opener:
         if answer.status < 400:
             return answer
         try:
-            body = await _read(prepared, answer, MAX_ERROR_BYTES, head_timeout_s)
+            body = hide(await _read(prepared, answer, MAX_ERROR_BYTES, head_timeout_s), prepared.secrets)
         finally:
             answer.close()
         failure = _named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
@@ -185,7 +186,7 @@ class LineBuilder:
             return self.translation(call, prepared)
         upstream = prepared.upstream
         source = Source(upstream.framer(), upstream.decoder(prepared.issuer, Ledger()))
-        return Tap(source, call.client, self.watch())
+        return Tap(source, call.client, self.watch(), prepared.secrets)
 
     def translation(self, call: Call, prepared: Prepared) -> Translation:
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
@@ -195,7 +196,8 @@ class LineBuilder:
         if call.client.serial:
             stages.append(SerialiseBlocks())
         stages.append(Guard(self._on_trip))
-        return Translation(source, HoldCut(), stages, call.client.encoder(self.asked(call), ledger), self.watch())
+        encoder = call.client.encoder(self.asked(call), ledger)
+        return Translation(source, HoldCut(), stages, encoder, self.watch(), prepared.secrets)
 
     def staged(self, events: Iterable[Event], prepared: Prepared) -> list[Event]:
         """The events of a whole reply, after every stage that changes their meaning."""
@@ -272,6 +274,7 @@ MENDING = {"kiro": "dragoman login kiro", "codex": "dragoman login codex", "copi
 def _named(prepared: Prepared, failure: Failure) -> Failure:
     """A refused credential or entitlement says whose it is, and what mends it: it is not the client's own."""
     name, kind = prepared.provider.name, prepared.provider.kind
+    failure = hushed(failure, prepared.secrets)
     if failure.kind is Kind.CREDENTIAL:
         mend = MENDING.get(kind, f"set providers.{name}.api_key, then run `dragoman doctor`")
         return Failure(

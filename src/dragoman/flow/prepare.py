@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.flow.call import Call
+from dragoman.flow.discretion import Secrets, secrets_in
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.framing.jsonspan import replace_value
@@ -49,6 +50,7 @@ class Prepared(Struct, frozen=True):
     request: Request | None
     tools: ToolMap | None
     options: object
+    secrets: Secrets  # which must not come back in what the upstream says
 
     @property
     def passthrough(self) -> bool:
@@ -107,7 +109,7 @@ async def prepare(
     names = {name for name, _ in own}
     fields = (*own, *(field for field in headers if field[0] not in names))
     out = Outgoing("POST", provider.endpoint + protocol.upstream.path + query, fields, body)
-    return Prepared(route, provider, protocol, out, ledger, request, tools, options)
+    return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets_in(credentials))
 
 
 async def _fitted(
