@@ -53,7 +53,7 @@ class _Writer:
         self._ledger = ledger
         files = self._own or (target.issuer == OPENAI and request.protocol in OPENAI_PROTOCOLS)
         caches = self._own or "plain" not in target.quirks
-        self._parts = PartWriter(own=self._own, caches=caches, files=files, ledger=ledger)
+        self._parts = PartWriter(client=request.protocol, caches=caches, files=files, ledger=ledger)
         self._runs = [list(run) for _, run in groupby(request.turns, key=lambda turn: turn.role)]
         self._waiting = _results_by_call(self._runs)
         self._gone: set[int] = set()  # results that have gone out, by identity

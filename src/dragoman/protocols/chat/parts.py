@@ -22,6 +22,7 @@ from dragoman.hub.request import (
     Refusal,
     Text,
 )
+from dragoman.protocols.chat.wire import NAME
 
 _AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 _AUDIO_FORMATS = {media_type: name for name, media_type in _AUDIO_TYPES.items()} | {"audio/mp3": "mp3"}
@@ -160,10 +161,11 @@ def _read_file_data(data: str, name: str | None, at: str) -> Inline:
 class PartWriter:
     """Writes parts for one target."""
 
-    __slots__ = ("_caches", "_files", "_ledger", "_own")
+    __slots__ = ("_caches", "_citations", "_files", "_ledger", "_own")
 
-    def __init__(self, *, own: bool, caches: bool, files: bool, ledger: Ledger) -> None:
-        self._own = own  # the client speaks Chat as well
+    def __init__(self, *, client: str, caches: bool, files: bool, ledger: Ledger) -> None:
+        self._own = client == NAME
+        self._citations = "annotations" if client == "responses" else "citations"  # as the client spells them
         self._caches = caches  # the server takes cache breakpoints
         self._files = files  # the client's file ids are this vendor's
         self._ledger = ledger
@@ -192,7 +194,7 @@ class PartWriter:
         if self._own:
             restore(wire, part.ext)
         if isinstance(part, Text) and part.citations and not self._own:
-            self._ledger.dropped(f"{part.at}/citations", "Chat does not take citations back")
+            self._ledger.dropped(f"{part.at}/{self._citations}", "Chat does not take citations back")
         return wire
 
     def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:

@@ -179,6 +179,8 @@ class PartWriter:
     def part(self, part: Part) -> Wire | None:
         match part:
             case Text():
+                if part.citations:
+                    self._ledger.dropped(f"{part.at}/citations", "responses does not read the citations of a user")
                 wire: Wire = {"type": "input_text", "text": part.text}
                 return self._finish(wire, part.cache, part.ext)
             case Image():

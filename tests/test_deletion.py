@@ -1,0 +1,193 @@
+"""Law 7: remove any leaf of a request, and the upstream's body changes or the ledger names it."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from clients.captured import captured
+from deletion import Built, Turned, Vanished, outcome, vanishing
+
+FIXTURES = Path(__file__).parent / "fixtures"
+PROTOCOLS = ("chat", "responses", "messages")
+OWN = {f"{name}/request": (name, FIXTURES / name / "request.json") for name in PROTOCOLS} | {
+    file.stem: (file.stem.partition("-")[0], file) for file in sorted((FIXTURES / "deletion").glob("*.json"))
+}
+CAPTURED = {found.name: found for found in captured()}
+MOST_OF_A_SHAPE = 2  # in captured conversations
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """A leaf that may go without a word. `where` is a pointer with * for any place; no values means any."""
+
+    clients: str
+    where: str
+    values: tuple[object, ...]
+    why: str
+
+    def covers(self, client: str, gone: Vanished) -> bool:
+        pattern = re.escape(self.where).replace(r"\*\*", ".*").replace(r"\*", "[^/]+")
+        known = client in self.clients.split() and re.fullmatch(pattern, gone.pointer) is not None
+        return known and (not self.values or any(_same(value, gone.value) for value in self.values))
+
+
+def _same(one: object, other: object) -> bool:
+    return type(one) is type(other) and one == other
+
+
+# What each protocol documents as its default: writing it out says nothing.
+DEFAULTS: dict[str, tuple[tuple[str, object], ...]] = {
+    "chat": (
+        ("/stream", False),
+        ("/n", 1),
+        ("/logprobs", False),
+        ("/store", False),
+        ("/parallel_tool_calls", True),
+        ("/response_format/type", "text"),
+        ("/service_tier", "auto"),
+        ("/modalities/*", "text"),
+        ("/frequency_penalty", 0),
+        ("/presence_penalty", 0),
+        ("/tools/*/function/strict", False),
+        ("/messages/*/content/*/image_url/detail", "auto"),
+    ),
+    "responses": (
+        ("/stream", False),
+        ("/parallel_tool_calls", True),
+        ("/tool_choice", "auto"),
+        ("/background", False),
+        ("/truncation", "disabled"),
+        ("/service_tier", "auto"),
+        ("/top_logprobs", 0),
+        ("/text/format/name", "response"),
+        ("/**/strict", False),
+        ("/tools/*/defer_loading", False),
+        ("/input/*/content/*/detail", "auto"),
+    ),
+    "messages": (
+        ("/stream", False),
+        ("/service_tier", "auto"),
+        ("/tool_choice/disable_parallel_tool_use", False),
+        ("/tools/*/strict", False),
+        ("/tools/*/defer_loading", False),
+        ("/messages/*/content/*/is_error", False),
+    ),
+}
+
+QUIET = (
+    *(
+        Quiet(client, where, (value,), "the default")
+        for client, defaults in DEFAULTS.items()
+        for where, value in defaults
+    ),
+    Quiet("chat responses", "/**/parameters/type", ("object",), "the only type that parameters can have"),
+    # The kind that a thing is of when it does not say, or the only kind there is.
+    Quiet("chat", "/tools/*/type", ("function",), "functions are what tools are"),
+    Quiet("chat", "/messages/*/tool_calls/*/type", ("function",), "functions are what is called"),
+    Quiet("chat", "/tool_choice/type", ("function",), "the function that is named beside it says so"),
+    Quiet("chat", "/tool_choice/allowed_tools/tools/*/type", ("function",), "the function beside it says so"),
+    Quiet("messages", "/tools/*/type", ("custom",), "the default"),
+    Quiet("responses", "/tool_choice/tools/*/type", ("function", "custom"), "the name says which tool is meant"),
+    Quiet("responses", "/**/tools/*/tools/*/type", ("function",), "functions are what a namespace holds"),
+    Quiet("responses", "/tools/*/tools/*/type", ("function",), "functions are what a namespace holds"),
+    Quiet("responses", "/input/*/type", ("message",), "the default of an item with a role"),
+    Quiet("responses", "/input/*/summary/*/type", ("summary_text",), "the only kind of summary"),
+    Quiet("responses", "/input/*/role", ("developer",), "the only role of an item that adds tools"),
+    Quiet("responses", "/input/*/caller/type", ("direct",), "the default: the model itself"),
+    Quiet("messages", "/messages/*/content/*/caller/type", ("direct",), "the default: the model itself"),
+    Quiet("chat", "/tools/*/custom/format/type", ("text",), "the default: any text"),
+    Quiet("responses", "/tools/*/format/type", ("text",), "the default: any text"),
+    Quiet("chat", "/**/prompt_cache_breakpoint/mode", ("explicit",), "the only mode of a breakpoint"),
+    Quiet("responses", "/**/prompt_cache_breakpoint/mode", ("explicit",), "the only mode of a breakpoint"),
+    # Nothing, written out.
+    Quiet("chat", "/messages/*/content", ("",), "empty, beside a refusal or calls"),
+    Quiet("chat", "/messages/*/tool_calls/*/function/arguments", ("",), "no arguments"),
+    Quiet("responses", "/input/*/arguments", ("{}",), "no arguments"),
+    Quiet("responses", "/input/*/output", ("",), "no output"),
+    Quiet("responses", "/input/*/tools/*/description", ("",), "no description"),
+    Quiet("messages", "/messages/*/content/*/content", ("",), "no output"),
+    Quiet("chat responses messages", "/**", ([], {}), "empty"),
+    # What concerns the reply and is honoured there, whoever the upstream is.
+    Quiet("chat", "/stream_options/include_usage", (True,), "the client's own stream ends with usage"),
+    Quiet("chat responses", "/stream_options/include_obfuscation", (False,), "the client's own stream is not padded"),
+    Quiet("responses", "/include/*", ("reasoning.encrypted_content",), "the reply carries opaque reasoning"),
+    Quiet("responses", "/include/*", ("message.output_text.logprobs",), "top_logprobs beside it asks for the same"),
+    Quiet("responses", "/store", (False,), "nothing is kept, here or there"),
+    # Said twice.
+    Quiet("chat", "/messages/*/reasoning_content", (), "reasoning_details beside it tell the same thought"),
+    # Addresses and states of items that the vendor keeps; here every item is sent whole.
+    Quiet("responses", "/input/*/id", (), "where the vendor keeps the item"),
+    Quiet("responses", "/input/*/status", ("completed",), "items of a history are complete"),
+)
+
+
+def unexplained(client: str, target: str, body: dict[str, object], at_most: int | None = None) -> list[Vanished]:
+    return [
+        gone
+        for gone in vanishing(client, target, body, at_most)
+        if not any(quiet.covers(client, gone) for quiet in QUIET)
+    ]
+
+
+@pytest.mark.parametrize("target", PROTOCOLS)
+@pytest.mark.parametrize("name", OWN)
+def test_no_leaf_of_a_request_vanishes_quietly(name: str, target: str) -> None:
+    client, file = OWN[name]
+    assert unexplained(client, target, msgspec.json.decode(file.read_bytes())) == []
+
+
+@pytest.mark.parametrize("target", PROTOCOLS)
+@pytest.mark.parametrize("client", PROTOCOLS)
+def test_a_default_written_out_is_no_loss(client: str, target: str) -> None:
+    body = msgspec.json.decode((FIXTURES / "deletion" / f"{client}-defaults.json").read_bytes())
+    found = outcome(client, target, body)
+    assert isinstance(found, Built), found
+    assert found.losses == frozenset()
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_no_leaf_of_what_real_clients_send_vanishes_quietly(name: str) -> None:
+    found = CAPTURED[name]
+    assert found.protocol is not None
+    for target in PROTOCOLS:
+        assert unexplained(found.protocol, target, found.json, MOST_OF_A_SHAPE) == []
+
+
+def test_every_exception_is_needed() -> None:
+    requests = [(client, msgspec.json.decode(file.read_bytes())) for client, file in OWN.values()]
+    gone = [
+        (client, leaf)
+        for client, body in requests
+        for target in PROTOCOLS
+        for leaf in vanishing(client, target, body, MOST_OF_A_SHAPE)
+    ]
+    idle = [quiet for quiet in QUIET if not any(quiet.covers(*leaf) for leaf in gone)]
+    assert idle == []
+
+
+REFUSED = {
+    "chat": {"chat": {"/audio", "/modalities"}, "responses": {"/n", "/audio"}, "messages": {"/n", "/audio"}},
+    "responses": {
+        "chat": {"/previous_response_id", "/background", "/conversation"},
+        "responses": {"/previous_response_id", "/background", "/conversation"},
+        "messages": {"/previous_response_id", "/background", "/conversation"},
+    },
+    "messages": {"chat": {"/thread"}, "responses": {"/thread"}, "messages": {"/thread"}},
+}
+
+
+@pytest.mark.parametrize("target", PROTOCOLS)
+@pytest.mark.parametrize("client", PROTOCOLS)
+def test_what_would_change_the_answer_is_refused_by_name(client: str, target: str) -> None:
+    body = msgspec.json.decode((FIXTURES / "deletion" / f"{client}-refused.json").read_bytes())
+    for field in REFUSED[client][target]:
+        plain: dict[str, object] = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+        if client == "responses":
+            plain = {"model": "m", "input": "x"}
+        assert isinstance(outcome(client, target, plain), Built)
+        found = outcome(client, target, {**plain, field[1:]: body[field[1:]]})
+        assert isinstance(found, Turned)
+        assert found.at == field
