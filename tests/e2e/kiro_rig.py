@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from hearing import STREAMS, WHOLE, Broke, Halted, Heard, Kwargs, Sdk
 
-from dragoman.providers.kiro.moments import format_moment
+from dragoman.accounts.moments import format_moment
 from fakes.kiro import ARN, FakeKiro
 from fakes.upstream import Answer
 from gateway import KEY, Running, running

@@ -14,8 +14,8 @@ from dragoman.cli.settings import config_option, read_settings
 from dragoman.config import Config, KiroProviderConfig
 
 if TYPE_CHECKING:
-    from dragoman.providers.kiro.asking import Line
-    from dragoman.providers.kiro.json_file import Table
+    from dragoman.accounts.asking import Line
+    from dragoman.accounts.json_table import Table
 
 
 @click.group("login")
@@ -32,7 +32,7 @@ def kiro(start_url: str | None, region: str | None, social: str | None, config_f
     """Sign in with Kiro: a Builder ID, an organisation, Google or GitHub."""
     if social and start_url:
         raise click.UsageError("--social and --start-url exclude each other.")
-    from dragoman.providers.kiro.signing_in import LoginFailed
+    from dragoman.accounts.signing_in import LoginFailed
 
     stanza = _stanza(read_settings(config_file))
     try:
@@ -53,10 +53,10 @@ def _stanza(config: Config) -> KiroProviderConfig:
 
 
 async def _sign_in(stanza: KiroProviderConfig, start_url: str | None, region: str | None, social: str | None) -> Path:
+    from dragoman.accounts.signing_in import store
     from dragoman.config.installed import data_directory
     from dragoman.net.client import HttpClient
     from dragoman.providers.kiro.provider import line_of
-    from dragoman.providers.kiro.signing_in import store
 
     http = HttpClient()
     try:

@@ -1,7 +1,6 @@
 """What a provider is: one upstream with its address, its languages and its way of proving who we are."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -13,27 +12,13 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request
 from dragoman.hub.stage import Stage
-from dragoman.net.client import Dial, Outgoing
-from dragoman.net.headers import Header, Headers
+from dragoman.net.client import Dial
+from dragoman.net.headers import Header
+from dragoman.net.sending import Answer as Answer
+from dragoman.net.sending import Send as Send
 from dragoman.providers.finding import Finding
 
 USER_AGENT = f"dragoman/{__version__}"
-
-
-class Answer(Protocol):
-    """An upstream's answer from its head on; what it was carried over does not matter."""
-
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> Headers: ...
-    async def chunk(self, timeout_s: float) -> bytes: ...
-    async def read(self, limit: int, timeout_s: float) -> bytes: ...
-    def close(self) -> None: ...
-
-
-class Send(Protocol):
-    async def __call__(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer: ...
 
 
 Authorize = Callable[[str], Awaitable[tuple[Header, ...]]]  # protocol -> the headers that prove who we are
@@ -101,15 +86,18 @@ def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], *
         "protocols": config.protocols,
         "endpoint": config.endpoint or "",
         "send": send,
-        "dial": Dial(
-            proxy=resolve_secret(config.proxy, environ).reveal() if config.proxy else None,
-            ca_file=str(config.ca_file) if config.ca_file else None,
-        ),
+        "dial": dial_of(config, environ),
         "headers": _headers(config, environ),
         "models": tuple(ModelInfo(name) for name in config.models),
         "model_ttl_s": config.model_cache_ttl_s,
     }
     return Provider(**{**fields, **own})  # type: ignore[arg-type]
+
+
+def dial_of(config: ProviderConfig, environ: Mapping[str, str]) -> Dial:
+    """The route to it: its proxy, and whose certificates are believed."""
+    proxy = resolve_secret(config.proxy, environ).reveal() if config.proxy else None
+    return Dial(proxy=proxy, ca_file=str(config.ca_file) if config.ca_file else None)
 
 
 def api_key(config: ProviderConfig, environ: Mapping[str, str]) -> Callable[[], bytes | None]:

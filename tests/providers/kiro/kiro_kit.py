@@ -8,12 +8,12 @@ from typing import TypeVar
 import apsw
 import msgspec
 
+from dragoman.accounts.asking import Line
+from dragoman.accounts.keeper import Keeper
+from dragoman.accounts.moments import Clock, format_moment
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.net.client import Dial, HttpClient
-from dragoman.providers.kiro.asking import Line
-from dragoman.providers.kiro.keeper import Keeper
-from dragoman.providers.kiro.moments import Clock, format_moment
 from dragoman.providers.kiro.refresh import Issuers
 from dragoman.providers.kiro.sources import source_of
 from fakes.kiro import FakeKiro

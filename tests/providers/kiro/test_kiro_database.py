@@ -7,7 +7,8 @@ import pytest
 from kiro_kit import database, row, stanza, token
 from msgspec.structs import replace
 
-from dragoman.providers.kiro.credential import Method, Unusable
+from dragoman.accounts.credential import Unusable
+from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.database import Database
 from dragoman.providers.kiro.sources import source_of
 

@@ -8,7 +8,8 @@ import pytest
 from kiro_kit import ide_file, read, stanza, token
 from msgspec.structs import replace
 
-from dragoman.providers.kiro.credential import Credential, Method, Unusable
+from dragoman.accounts.credential import Unusable
+from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.given import ApiKey, RefreshToken
 from dragoman.providers.kiro.json_file import JsonFile
 from dragoman.providers.kiro.sources import source_of

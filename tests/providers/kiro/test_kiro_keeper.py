@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from kiro_kit import Rig, database, ide_file, read, rigged, row, stanza, token
 
+from dragoman.accounts.moments import parse_moment
 from dragoman.hub.failure import Kind, Refused
 from dragoman.providers.kiro.credential import Credential
-from dragoman.providers.kiro.moments import parse_moment
 from fakes.kiro import FakeKiro, json_answer
 
 REFRESH = "/refreshToken"

@@ -13,13 +13,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kiro_kit import read
 
+from dragoman.accounts.asking import Line
+from dragoman.accounts.json_table import Table
+from dragoman.accounts.moments import Clock
+from dragoman.accounts.signing_in import LoginFailed, store
 from dragoman.net.client import Dial, HttpClient
-from dragoman.providers.kiro.asking import Line
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.device import DeviceLogin
-from dragoman.providers.kiro.json_file import JsonFile, Table
-from dragoman.providers.kiro.moments import Clock
-from dragoman.providers.kiro.signing_in import LoginFailed, store
+from dragoman.providers.kiro.json_file import JsonFile
 from dragoman.providers.kiro.social import SocialLogin
 from fakes.kiro import ARN, FakeKiro, json_answer
 

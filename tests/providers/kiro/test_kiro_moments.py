@@ -4,7 +4,7 @@ from email.utils import formatdate
 
 import pytest
 
-from dragoman.providers.kiro.moments import Clock, format_moment, parse_moment
+from dragoman.accounts.moments import Clock, format_moment, parse_moment
 
 
 @pytest.mark.parametrize(

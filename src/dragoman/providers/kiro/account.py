@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime
 
+from dragoman.accounts.keeper import Keeper
 from dragoman.hub.failure import Kind, Refused
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.kiro.control import Breakdown, Control, ListedModel, UsageLimits
+from dragoman.providers.kiro.credential import Credential
 from dragoman.providers.kiro.hosts import Place
-from dragoman.providers.kiro.keeper import Keeper
 from dragoman.providers.kiro.profile import Profile
 
 NEARLY_ALL = 0.9
@@ -21,7 +22,7 @@ REMEDIES = {
 class Account:
     """One account, looked at from all sides."""
 
-    def __init__(self, name: str, place: Place, keeper: Keeper, profile: Profile, control: Control) -> None:
+    def __init__(self, name: str, place: Place, keeper: Keeper[Credential], profile: Profile, control: Control) -> None:
         self._what = f"provider {name}"
         self.place = place
         self.keeper = keeper

@@ -6,13 +6,14 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Raw, Struct
 
+from dragoman.accounts.asking import JSON, Line, Told
+from dragoman.accounts.credential import Unusable
+from dragoman.accounts.keeper import Keeper
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.net.headers import Header
 from dragoman.protocols.kiro.errors import read as read_failure
-from dragoman.providers.kiro.asking import JSON, Line, Told
-from dragoman.providers.kiro.credential import Credential, Method, Unusable
+from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.hosts import Place
-from dragoman.providers.kiro.keeper import Keeper
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ class _ProfilePage(Struct, rename="camel"):
 class Control:
     """Each question is asked once more after a refused credential, if it could be renewed."""
 
-    def __init__(self, line: Line, place: Place, keeper: Keeper) -> None:
+    def __init__(self, line: Line, place: Place, keeper: Keeper[Credential]) -> None:
         self._line = line
         self._place = place
         self._keeper = keeper

@@ -5,12 +5,11 @@ from enum import Enum
 
 from msgspec import Struct
 
-from dragoman.hub.failure import Kind
+from dragoman.accounts.credential import Unusable, is_sendable
 
 WHOLE_TOKEN = 100  # real refresh tokens are several hundred characters; the IDE has been seen to write fewer
 BUILDER_ID_START = "https://view.awsapps.com/start"
 
-_PRINTABLE = re.compile(r"[!-~]*")
 _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d{1,2}")
 
 
@@ -21,14 +20,6 @@ class Method(Enum):
     OIDC = "IdC"
     EXTERNAL = "external_idp"
     API_KEY = "api_key"  # never
-
-
-class Unusable(Exception):
-    """No credential can be had. The message names files and remedies, never a secret."""
-
-    def __init__(self, message: str, kind: Kind = Kind.CREDENTIAL) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class Credential(Struct, frozen=True):
@@ -46,6 +37,10 @@ class Credential(Struct, frozen=True):
     scopes: tuple[str, ...] = ()
     builder_id: bool = False
 
+    @property
+    def account(self) -> str:
+        return ""  # whoever signs in next is served next
+
     def __repr__(self) -> str:
         return f"Credential({self.method.value})"
 
@@ -53,7 +48,7 @@ class Credential(Struct, frozen=True):
 def checked(credential: Credential, where: str) -> Credential:
     """The credential, if it could be sent at all; Unusable says what is wrong with it."""
     for token in (credential.access_token, credential.refresh_token, credential.client_id, credential.client_secret):
-        if not _PRINTABLE.fullmatch(token):
+        if not is_sendable(token):
             raise Unusable(f"{where} holds a token with characters that no token has")
     if credential.region is not None and not _REGION.fullmatch(credential.region):
         raise Unusable(f"{where} names a region that is none")

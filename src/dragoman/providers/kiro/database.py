@@ -8,9 +8,10 @@ import apsw
 import msgspec
 from msgspec import Struct
 
-from dragoman.providers.kiro.credential import Credential, Method, Unusable, checked
+from dragoman.accounts.credential import Unusable
+from dragoman.accounts.moments import format_moment, parse_moment
+from dragoman.providers.kiro.credential import Credential, Method, checked
 from dragoman.providers.kiro.json_file import is_builder_id
-from dragoman.providers.kiro.moments import format_moment, parse_moment
 
 T = TypeVar("T")
 

@@ -1,34 +1,24 @@
 """A start address comes in; a code and a link for the person go out, and once they have agreed, a credential."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.hub.failure import Kind
-from dragoman.providers.kiro.asking import Line, Told
-from dragoman.providers.kiro.credential import BUILDER_ID_START, Method, Unusable
-from dragoman.providers.kiro.json_file import Table
-from dragoman.providers.kiro.moments import format_moment
-from dragoman.providers.kiro.refresh import LIFE_S, Declined, granted, objection
-from dragoman.providers.kiro.signing_in import LoginFailed
+from dragoman.accounts.asking import Line, Told
+from dragoman.accounts.credential import Unusable
+from dragoman.accounts.json_table import Table
+from dragoman.accounts.moments import format_moment
+from dragoman.accounts.polling import DEVICE_CODE, SLOW_DOWN_S, Pace, Sleep, Tick, poll
+from dragoman.accounts.signing_in import LoginFailed
+from dragoman.providers.kiro.credential import BUILDER_ID_START, Method
+from dragoman.providers.kiro.refresh import LIFE_S, granted, objection
 
 T = TypeVar("T")
 
 CLIENT_NAME = "dragoman"
 SCOPES = ("completions", "analysis", "conversations", "transformations", "taskassist")
-DEVICE_CODE = "urn:ietf:params:oauth:grant-type:device_code"
-SLOW_DOWN_S = 5.0
-LEAST_INTERVAL_S = 0.1
-MAX_LIFE_S = 3600.0
-
-ENDINGS = {
-    "expired_token": "the code has expired before anyone confirmed it: start again",
-    "access_denied": "the request was denied in the browser",
-    "invalid_grant": "the code is not valid any more: start again",
-}
 
 
 class Registered(Struct, rename="camel"):
@@ -60,7 +50,7 @@ class DeviceLogin:
         line: Line,
         root: str,
         start_url: str = BUILDER_ID_START,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._line = line
         self._root = root
@@ -79,7 +69,7 @@ class DeviceLogin:
         asked = {"clientId": client.client_id, "clientSecret": client.client_secret, "startUrl": self._start_url}
         return client, _read(await self._post("/device_authorization", asked), Prompt)
 
-    async def wait(self, client: Registered, prompt: Prompt, tick: Callable[[float], None]) -> Table:
+    async def wait(self, client: Registered, prompt: Prompt, tick: Tick) -> Table:
         """Polls until the person has decided; `tick` is told how many seconds are left."""
         question = {
             "clientId": client.client_id,
@@ -87,20 +77,11 @@ class DeviceLogin:
             "grantType": DEVICE_CODE,
             "deviceCode": prompt.device_code,
         }
-        interval = max(prompt.interval, LEAST_INTERVAL_S)
-        left = min(prompt.expires_in, MAX_LIFE_S)
-        while left > 0:
-            tick(left)
-            await self._sleep(interval)
-            left -= interval
-            try:
-                return self._credential(client, await self._line.post(f"{self._root}/token", question))
-            except Declined as declined:
-                interval += _extra_wait(declined)
-            except Unusable as unheard:
-                if unheard.kind is Kind.UPSTREAM:
-                    raise LoginFailed(str(unheard)) from unheard
-        raise LoginFailed(ENDINGS["expired_token"])
+
+        async def ask() -> Table:
+            return self._credential(client, await self._line.post(f"{self._root}/token", question))
+
+        return await poll(ask, Pace(prompt.interval, prompt.expires_in, self._sleep), tick)
 
     async def _post(self, path: str, question: object) -> Told:
         try:
@@ -121,17 +102,6 @@ class DeviceLogin:
             "clientSecret": client.client_secret,
             "clientSecretExpiresAt": client.client_secret_expires_at or None,
         }
-
-
-def _extra_wait(declined: Declined) -> float:
-    """How much longer to wait between questions from now on; LoginFailed where more of them are no use."""
-    match declined.code:
-        case "authorization_pending" | "AuthorizationPendingException":
-            return 0.0
-        case "slow_down" | "SlowDownException":
-            return SLOW_DOWN_S
-        case code:
-            raise LoginFailed(ENDINGS.get(code, f"the sign-in was refused ({code})"))
 
 
 def _read(told: Told, kind: type[T]) -> T:

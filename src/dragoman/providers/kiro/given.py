@@ -4,11 +4,11 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from dragoman.providers.kiro import atomic
+from dragoman.accounts import atomic
+from dragoman.accounts.credential import NEVER
+from dragoman.accounts.json_table import encoded
 from dragoman.providers.kiro.credential import Credential, Method, checked
-from dragoman.providers.kiro.json_file import JsonFile, encoded, renewed
-
-NEVER = float("inf")
+from dragoman.providers.kiro.json_file import JsonFile, renewed
 
 
 class ApiKey:

@@ -1,23 +1,18 @@
 """A credential in a JSON file, as the Kiro IDE and `dragoman login` write it: read, and written back if still ours."""
 
 import re
-import time
 from pathlib import Path
 
-import msgspec
+from dragoman.accounts import atomic
+from dragoman.accounts.credential import Unusable
+from dragoman.accounts.json_table import Table, encoded, load
+from dragoman.accounts.json_table import text as _text
+from dragoman.accounts.moments import format_moment, parse_moment
+from dragoman.providers.kiro.credential import BUILDER_ID_START, Credential, Method, checked, method_of
 
-from dragoman.providers.kiro import atomic
-from dragoman.providers.kiro.credential import BUILDER_ID_START, Credential, Method, Unusable, checked, method_of
-from dragoman.providers.kiro.moments import format_moment, parse_moment
-
-MAX_BYTES = 1024 * 1024
-TRIES = 4  # a writer that does not rename leaves half a file for a moment
-PAUSE_S = 0.05
-
-Table = dict[str, object]
+REMEDY = "sign in with Kiro, or `dragoman login kiro`"
 
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no separators: the name must stay in its directory
-_table = msgspec.json.Decoder(dict[str, object])
 
 
 class JsonFile:
@@ -35,12 +30,12 @@ class JsonFile:
         return self.path
 
     def read(self) -> Credential:
-        _, table = _load(self.path)
+        _, table = load(self.path, REMEDY)
         return checked(self._credential(table), self.where)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         """False where the file no longer holds what was consumed: somebody else has renewed it, and is newer."""
-        content, table = _load(self.path)
+        content, table = load(self.path, REMEDY)
         if _text(table, "refreshToken") != consumed.refresh_token:
             return False
         return atomic.replace(self.path, encoded({**table, **renewed(fresh)}), content)
@@ -76,7 +71,7 @@ class JsonFile:
         if not _HASH.fullmatch(name):
             raise Unusable(f"{self.where}: its clientIdHash cannot be the name of a file")
         beside = self.path.with_name(f"{name}.json")
-        return _load(beside)[1] if beside.is_file() else {}
+        return load(beside, REMEDY)[1] if beside.is_file() else {}
 
 
 def renewed(fresh: Credential) -> Table:
@@ -89,42 +84,9 @@ def renewed(fresh: Credential) -> Table:
     return {**table, "profileArn": fresh.profile_arn} if fresh.profile_arn else table
 
 
-def encoded(table: Table) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"
-
-
 def is_builder_id(provider: str, start_url: str) -> bool:
     named = re.sub(r"[-_]", "", provider.lower()) == "builderid"
     return named or start_url.rstrip("/") == BUILDER_ID_START
-
-
-def _load(path: Path) -> tuple[bytes, Table]:
-    for left in range(TRIES - 1, -1, -1):
-        content = _content(path)
-        try:
-            return content, _table.decode(content)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            if left:
-                time.sleep(PAUSE_S)
-    raise Unusable(f"{path} is no JSON object: sign in again, or `dragoman login kiro`")
-
-
-def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise Unusable(f"{path} does not exist: sign in with Kiro, or `dragoman login kiro`") from None
-    except OSError as error:
-        raise Unusable(f"{path} cannot be read: {error.strerror}") from error
-    if len(content) > MAX_BYTES:
-        raise Unusable(f"{path} is too large for a credential")
-    return content
-
-
-def _text(table: Table, key: str) -> str:
-    value = table.get(key)
-    return value.strip() if isinstance(value, str) else ""
 
 
 def _moment(table: Table, key: str) -> float | None:

@@ -5,7 +5,10 @@ import time
 from collections.abc import Mapping
 from uuid import uuid4
 
-from dragoman.config.secret import resolve_secret
+from dragoman.accounts.asking import Line
+from dragoman.accounts.credential import Unusable
+from dragoman.accounts.keeper import Keeper
+from dragoman.accounts.moments import Clock
 from dragoman.config.settings import KiroProviderConfig, ProviderConfig
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
@@ -16,19 +19,16 @@ from dragoman.net.headers import Header
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.providers.kiro.account import Account
-from dragoman.providers.kiro.asking import Line
 from dragoman.providers.kiro.control import Control, bearer
-from dragoman.providers.kiro.credential import Credential, Unusable
+from dragoman.providers.kiro.credential import Credential
 from dragoman.providers.kiro.hosts import Place
 from dragoman.providers.kiro.identity import chat_headers, control_headers
-from dragoman.providers.kiro.keeper import Keeper
 from dragoman.providers.kiro.models import FALLBACK, resolve
-from dragoman.providers.kiro.moments import Clock
 from dragoman.providers.kiro.profile import Profile
 from dragoman.providers.kiro.refresh import Issuers
 from dragoman.providers.kiro.shelf import Shelf
 from dragoman.providers.kiro.sources import source_of
-from dragoman.providers.provider import Amend, Answer, Provider, Send, configured
+from dragoman.providers.provider import Amend, Answer, Provider, Send, configured, dial_of
 from dragoman.stages.bracket_calls import BracketCalls
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
 
@@ -67,9 +67,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
 
 def line_of(config: KiroProviderConfig, send: Send, environ: Mapping[str, str]) -> Line:
     """How this account's small questions travel."""
-    proxy = resolve_secret(config.proxy, environ).reveal() if config.proxy else None
-    dial = Dial(proxy=proxy, ca_file=str(config.ca_file) if config.ca_file else None)
-    return Line(send, dial, Clock(), control_headers(config))
+    return Line(send, dial_of(config, environ), Clock(), control_headers(config))
 
 
 def _account(config: KiroProviderConfig, line: Line, environ: Mapping[str, str]) -> Account:

@@ -1,27 +1,20 @@
 """A credential comes in; one with a new access token goes out, asked of whoever issued it."""
 
 from ipaddress import ip_address
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from msgspec import Struct
 
+from dragoman.accounts.asking import Line, Told
+from dragoman.accounts.credential import Declined, Unusable
 from dragoman.hub.failure import Kind
-from dragoman.providers.kiro.asking import FORM, Line, Told
-from dragoman.providers.kiro.credential import Credential, Method, Unusable
+from dragoman.providers.kiro.credential import Credential, Method, truncated
 from dragoman.providers.kiro.hosts import desktop_host, oidc_host
 
 LIFE_S = 3600.0  # of a token whose issuer does not say
 MAX_LIFE_S = 90 * 86_400.0
 EXPIRED_CLIENT = frozenset({"invalid_client", "ExpiredClientException", "InvalidClientException"})
-
-
-class Declined(Exception):
-    """The issuer does not take this refresh token; `code` is its own word for why."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 class Granted(Struct):
@@ -45,6 +38,8 @@ class Objection(Struct):
 class Issuers:
     """The three that issue tokens."""
 
+    remedy = "`dragoman login kiro` makes a new one"
+
     def __init__(self, line: Line, region: str, auth: str | None) -> None:
         self._line = line
         self._region = region
@@ -63,6 +58,11 @@ class Issuers:
             case Method.API_KEY:
                 raise Declined("api_key")
         return self._merged(old, granted(told))
+
+    def told(self, credential: Credential, declined: Declined) -> str:
+        if declined.code in EXPIRED_CLIENT:
+            return "its client registration has expired"
+        return truncated(credential) or f"its refresh token was refused ({declined.code})"
 
     async def _oidc(self, old: Credential) -> Told:
         if not old.client_id or not old.client_secret:
@@ -83,7 +83,7 @@ class Issuers:
         form = {"grant_type": "refresh_token", "client_id": old.client_id, "refresh_token": old.refresh_token}
         if old.scopes:
             form["scope"] = " ".join(old.scopes)
-        return await self._line.ask("POST", old.token_endpoint, (FORM,), urlencode(form).encode())
+        return await self._line.post_form(old.token_endpoint, form)
 
     def _merged(self, old: Credential, new: Granted) -> Credential:
         life = new.expiresIn or new.expires_in or LIFE_S

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
+from dragoman.accounts import credential as accounts
+from dragoman.accounts.atomic import content_of
+from dragoman.accounts.credential import Unusable
 from dragoman.config.installed import data_directory, kiro_places
 from dragoman.config.problems import ConfigError
 from dragoman.config.secret import SecretSource, resolve_secret
 from dragoman.config.settings import KiroProviderConfig
-from dragoman.providers.kiro.atomic import content_of
-from dragoman.providers.kiro.credential import Credential, Unusable
+from dragoman.providers.kiro.credential import Credential
 from dragoman.providers.kiro.database import Database, is_database
 from dragoman.providers.kiro.given import ApiKey, RefreshToken
 from dragoman.providers.kiro.json_file import JsonFile
@@ -19,16 +20,7 @@ API_KEY_PREFIX = "ksk_"
 PATH_STARTS = ("/", "~", "./", "../", "\\\\")
 PATH_ENDS = (".json", ".sqlite3", ".sqlite", ".db")
 
-
-class Source(Protocol):
-    """Files are read anew each time: other programs write them. All of it may wait for a disk."""
-
-    @property
-    def where(self) -> str: ...
-    @property
-    def lock(self) -> Path | None: ...
-    def read(self) -> Credential: ...
-    def write(self, consumed: Credential, fresh: Credential) -> bool: ...
+Source = accounts.Source[Credential]
 
 
 class Nowhere:

@@ -1,4 +1,4 @@
-"""Timestamps of Kiro's tools come in, seconds since the epoch go out; and a clock that learns from servers."""
+"""Timestamps of credential files come in, seconds since the epoch go out; and a clock that learns from servers."""
 
 import re
 import time
@@ -26,7 +26,7 @@ def parse_moment(text: str) -> float | None:
 
 
 def format_moment(seconds: float) -> str:
-    """As the IDE writes it: UTC, milliseconds, Z."""
+    """UTC, milliseconds, Z: as the tools write it whose files we share."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

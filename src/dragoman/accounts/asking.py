@@ -1,14 +1,16 @@
-"""A small question to one of Kiro's services comes in; its status and body go out, within bounds."""
+"""A small question to a vendor's service comes in; its status and body go out, within bounds."""
+
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
 
+from dragoman.accounts.credential import Unusable
+from dragoman.accounts.moments import Clock
 from dragoman.hub.failure import Kind
 from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.headers import Header
-from dragoman.providers.kiro.credential import Unusable
-from dragoman.providers.kiro.moments import Clock
-from dragoman.providers.provider import Send
+from dragoman.net.sending import Send
 
 PATIENCE_S = 15.0
 MAX_BYTES = 8 * 1024 * 1024
@@ -51,3 +53,6 @@ class Line(Struct, frozen=True):
 
     async def post(self, url: str, value: object, headers: tuple[Header, ...] = ()) -> Told:
         return await self.ask("POST", url, (JSON, *headers), msgspec.json.encode(value))
+
+    async def post_form(self, url: str, fields: dict[str, str], headers: tuple[Header, ...] = ()) -> Told:
+        return await self.ask("POST", url, (FORM, *headers), urlencode(fields).encode())

@@ -1,9 +1,9 @@
-"""A way to sign in comes in; a credential file of our own goes out."""
+"""What a login obtained comes in; a credential file of our own goes out."""
 
 from pathlib import Path
 
-from dragoman.providers.kiro import atomic
-from dragoman.providers.kiro.json_file import Table, encoded
+from dragoman.accounts import atomic
+from dragoman.accounts.json_table import Table, encoded
 
 
 class LoginFailed(Exception):

@@ -1,6 +1,6 @@
 """Requests come in by the dozen; all get a living token, and whatever must be done for it is done once.
 
-The same credential is renewed by the IDE, by kiro-cli and by other processes of ours, and refresh tokens rotate:
+The same credential is renewed by the vendor's own tools and by other processes of ours, and refresh tokens rotate:
 so the source is read again before it is used, after a refusal, and before it is written.
 """
 
@@ -8,54 +8,61 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Generic, Protocol
 
 from msgspec import Struct
 
+from dragoman.accounts.credential import NEVER, C, Declined, Source, Unusable
+from dragoman.accounts.lock import held
+from dragoman.accounts.moments import Clock
 from dragoman.hub.failure import Failure, Refused
 from dragoman.net.tasks import spawn
-from dragoman.providers.kiro.credential import Credential, Method, Unusable, truncated
-from dragoman.providers.kiro.lock import held
-from dragoman.providers.kiro.moments import Clock
-from dragoman.providers.kiro.refresh import EXPIRED_CLIENT, Declined, Issuers
-from dragoman.providers.kiro.sources import Source
 
 log = logging.getLogger(__name__)
 
 REST_S = 30.0  # between attempts to renew ahead of time, and before a refused refresh token is tried again
-REMEDY = "`dragoman login kiro` makes a new one"
 
 # What this request was last given. A request authorises itself and asks for renewal within one task.
-_given: ContextVar[str] = ContextVar("kiro_token_given", default="")
+_given: ContextVar[str] = ContextVar("token_given", default="")
 
 
-class _Obtained(Struct, frozen=True):
-    credential: Credential
+class Issuer(Protocol[C]):
+    """Who renews; and how a refusal, and what helps against it, is told to a person."""
+
+    @property
+    def remedy(self) -> str: ...
+    async def renew(self, old: C) -> C: ...  # Declined where the refresh token is no good, Unusable where nobody knows
+    def told(self, credential: C, declined: Declined) -> str: ...
+
+
+class _Obtained(Struct, Generic[C], frozen=True):
+    credential: C
 
 
 class _Missed(Struct, frozen=True):
     reason: Unusable
 
 
-class Keeper:
+class Keeper(Generic[C]):
     """One account's credential."""
 
     def __init__(
-        self, name: str, source: Callable[[], Source], issuers: Issuers, clock: Clock, margin_s: float
+        self, name: str, source: Callable[[], Source[C]], issuer: Issuer[C], clock: Clock, margin_s: float
     ) -> None:
         self._name = name
         self._source = source
-        self._issuers = issuers
+        self._issuer = issuer
         self.clock = clock
         self._margin_s = margin_s
-        self._current: Credential | None = None
+        self._current: C | None = None
         self._due_at = 0.0
         self._rest_until = 0.0
         self._declined = ""  # the refresh token that its issuer would not take
         self._declined_until = 0.0
-        self._flight: asyncio.Task[_Obtained | _Missed] | None = None
+        self._flight: asyncio.Task[_Obtained[C] | _Missed] | None = None
         self._flight_for = ""  # the refused token that it was begun for
 
-    async def credential(self) -> Credential:
+    async def credential(self) -> C:
         """One that lives; Refused where there is none. Renewal ahead of time goes on in the background."""
         _given.set("")
         current, now = self._current, self.clock.now()
@@ -81,27 +88,27 @@ class Keeper:
             landed = await self._join(refused)
         return _is_another(landed, refused)
 
-    async def _join(self, refused: str) -> _Obtained | _Missed:
+    async def _join(self, refused: str) -> _Obtained[C] | _Missed:
         """The flight that is under way, or a new one; all who wait share its end."""
         flight = self._flight or self._begin(refused)
         return await asyncio.shield(flight)
 
-    def _begin(self, refused: str) -> asyncio.Task[_Obtained | _Missed]:
+    def _begin(self, refused: str) -> asyncio.Task[_Obtained[C] | _Missed]:
         flight = spawn(self._fly(refused), name=f"credential of {self._name}")
         self._flight, self._flight_for = flight, refused
         flight.add_done_callback(self._end)
         return flight
 
-    def _end(self, flight: asyncio.Task[_Obtained | _Missed]) -> None:
+    def _end(self, flight: asyncio.Task[_Obtained[C] | _Missed]) -> None:
         if self._flight is flight:
             self._flight = None
 
-    def _landed(self, landed: _Obtained | _Missed) -> Credential:
+    def _landed(self, landed: _Obtained[C] | _Missed) -> C:
         if isinstance(landed, _Obtained):
             return landed.credential
         raise Refused(Failure(landed.reason.kind, f"Provider {self._name!r}: {landed.reason}"))
 
-    async def _fly(self, refused: str) -> _Obtained | _Missed:
+    async def _fly(self, refused: str) -> _Obtained[C] | _Missed:
         try:
             source = await asyncio.to_thread(self._source)
             async with held(source.lock):
@@ -113,22 +120,30 @@ class Keeper:
                 return _Obtained(living)
             return _Missed(reason)
 
-    async def _obtained(self, source: Source, refused: str) -> Credential:
-        stored = await asyncio.to_thread(source.read)
+    async def _obtained(self, source: Source[C], refused: str) -> C:
+        stored = await self._read(source)
         if self._is_fresh(stored, refused):
             return self._adopt(stored, self._margin_s)
         if self._lives(stored, refused):
             self._adopt(stored, self._margin_s)  # served if it cannot be renewed
-        if stored.method is Method.API_KEY or not stored.refresh_token:
-            raise Unusable(f"{source.where}: its token has expired or was refused, and cannot be renewed; {REMEDY}")
+        if not stored.refresh_token:
+            why = "its token has expired or was refused, and cannot be renewed"
+            raise Unusable(f"{source.where}: {why}; {self._issuer.remedy}")
         try:
             return await self._renewed(source, stored)
         except Declined as declined:
             return await self._second_look(source, stored, refused, declined)
 
-    async def _second_look(self, source: Source, tried: Credential, refused: str, declined: Declined) -> Credential:
-        """The refresh token was no good: perhaps because somebody else has just used it."""
+    async def _read(self, source: Source[C]) -> C:
+        """What is stored, if it is still the account that we began with: its conversations are bound to it."""
         stored = await asyncio.to_thread(source.read)
+        if self._current is not None and self._current.account and stored.account != self._current.account:
+            raise Unusable(f"{source.where} belongs to another account now: restart the gateway to use that one")
+        return stored
+
+    async def _second_look(self, source: Source[C], tried: C, refused: str, declined: Declined) -> C:
+        """The refresh token was no good: perhaps because somebody else has just used it."""
+        stored = await self._read(source)
         if stored.refresh_token != tried.refresh_token:
             if self._is_fresh(stored, refused):
                 return self._adopt(stored, self._margin_s)
@@ -136,18 +151,19 @@ class Keeper:
                 return await self._renewed(source, stored)
             except Declined as again:
                 declined = again
-        self._declined, self._declined_until = stored.refresh_token, self.clock.now() + REST_S
-        raise Unusable(f"{source.where}: {_told(stored, declined)}; {REMEDY}")
+        rest_s = NEVER if declined.for_good else REST_S
+        self._declined, self._declined_until = stored.refresh_token, self.clock.now() + rest_s
+        raise Unusable(f"{source.where}: {self._issuer.told(stored, declined)}; {self._issuer.remedy}")
 
-    async def _renewed(self, source: Source, old: Credential) -> Credential:
+    async def _renewed(self, source: Source[C], old: C) -> C:
         if old.refresh_token == self._declined and self.clock.now() < self._declined_until:
-            raise Declined("it was refused a moment ago")
-        fresh = await self._issuers.renew(old)
+            raise Declined("it was refused before", for_good=self._declined_until == NEVER)
+        fresh = await self._issuer.renew(old)
         self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self.clock.now()) / 2))
         await self._write_back(source, old, fresh)
         return fresh
 
-    async def _write_back(self, source: Source, old: Credential, fresh: Credential) -> None:
+    async def _write_back(self, source: Source[C], old: C, fresh: C) -> None:
         """A failure costs the next start a login perhaps, but no request now."""
         try:
             written = await asyncio.to_thread(source.write, old, fresh)
@@ -158,25 +174,19 @@ class Keeper:
         if not written:
             log.info("provider %s: %s was renewed by another program, and is left alone", self._name, source.where)
 
-    def _adopt(self, credential: Credential, margin_s: float) -> Credential:
+    def _adopt(self, credential: C, margin_s: float) -> C:
         self._current = credential
         self._due_at = credential.expires_at - margin_s
         return credential
 
-    def _is_fresh(self, credential: Credential, refused: str) -> bool:
+    def _is_fresh(self, credential: C, refused: str) -> bool:
         """Worth taking over instead of renewing."""
         return self._lives(credential, refused) and self.clock.now() < credential.expires_at - self._margin_s
 
-    def _lives(self, credential: Credential, refused: str) -> bool:
+    def _lives(self, credential: C, refused: str) -> bool:
         known = bool(credential.access_token) and credential.access_token != refused
         return known and self.clock.now() < credential.expires_at
 
 
-def _is_another(landed: _Obtained | _Missed, refused: str) -> bool:
+def _is_another(landed: _Obtained[C] | _Missed, refused: str) -> bool:
     return isinstance(landed, _Obtained) and landed.credential.access_token != refused
-
-
-def _told(credential: Credential, declined: Declined) -> str:
-    if declined.code in EXPIRED_CLIENT:
-        return "its client registration has expired"
-    return truncated(credential) or f"its refresh token was refused ({declined.code})"

@@ -1,0 +1,66 @@
+"""What a credential is to whoever keeps it: tokens, their life, whose they are; and why there may be none."""
+
+import re
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from dragoman.hub.failure import Kind
+
+NEVER = float("inf")
+
+_PRINTABLE = re.compile(r"[!-~]*")
+
+
+class Credential(Protocol):
+    """A value that never prints its tokens."""
+
+    @property
+    def access_token(self) -> str: ...
+    @property
+    def refresh_token(self) -> str: ...  # empty: it cannot be renewed
+    @property
+    def expires_at(self) -> float: ...  # seconds since the epoch: the true moment, no margin taken off
+    @property
+    def account(self) -> str: ...  # empty: whoever has signed in last
+
+
+C = TypeVar("C", bound=Credential)
+
+
+class Source(Protocol[C]):
+    """Where a credential lies. Files are read anew each time: other programs write them. All of it may wait for a disk.
+
+    `write` is false where the place no longer holds what was consumed: somebody else has renewed it, and is newer.
+    """
+
+    @property
+    def where(self) -> str: ...
+    @property
+    def lock(self) -> Path | None: ...
+    def read(self) -> C: ...
+    def write(self, consumed: C, fresh: C) -> bool: ...
+
+
+class Unusable(Exception):
+    """No credential can be had. The message names files and remedies, never a secret."""
+
+    def __init__(self, message: str, kind: Kind = Kind.CREDENTIAL) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Declined(Exception):
+    """The issuer does not take this refresh token; `code` is its own word for why.
+
+    `for_good`: it never will, so it is not asked again until another token is stored.
+    """
+
+    def __init__(self, code: str, *, for_good: bool = False) -> None:
+        super().__init__(code)
+        self.code = code
+        self.for_good = for_good
+
+
+def is_sendable(token: str) -> bool:
+    """Whether a token could stand in a header at all."""
+    return _PRINTABLE.fullmatch(token) is not None
