@@ -94,6 +94,7 @@ class Agent:
     tongue: Tongue
     script: tuple[Use, ...] = ()
     amend: Amended | None = None
+    words: str = "A short answer."  # to who offers none of the script's tools
     complaints: list[str] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     heard: list[Heard] = field(default_factory=list)
@@ -126,7 +127,7 @@ class Agent:
         number, done = len(self.replies) + 1, len(heard.results)
         thought = "The script says what to do next." if heard.thinks else ""
         if not self._plays(heard):
-            return Reply(number, heard.model, "A short answer.")
+            return Reply(number, heard.model, self.words)
         if done >= len(self.script):
             last = heard.results[-1] if heard.results else "nothing"
             return Reply(number, heard.model, f"Finished. The last tool said: {last}", thought)
