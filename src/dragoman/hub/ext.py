@@ -1,9 +1,9 @@
 """What only one protocol knows: restored by that protocol, told to the ledger by any other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Ext, Foreign, Hosted, Part, Request, ToolResult
+from dragoman.hub.request import Ext, Foreign, Hosted, Part, Request, Tool, ToolChoice, ToolResult
 
 
 def restore(wire: dict[str, object], ext: Ext) -> None:
@@ -17,17 +17,36 @@ def restore(wire: dict[str, object], ext: Ext) -> None:
             holder.setdefault(last, value)
 
 
-def drop_foreign(request: Request, protocol: str, ledger: Ledger) -> None:
-    """Tells the ledger every field that only the client's own protocol knows, when another one is built."""
+def drop_foreign(request: Request, protocol: str, ledger: Ledger, kept: Ext | None = None) -> None:
+    """Tells the ledger every field that only the client's own protocol knows, when another one is built.
+
+    `kept`: fields of the request itself that the other one knows too.
+    """
     if request.protocol == protocol:
         return
     why = f"{protocol} has no such field"
     for at, ext in _holders(request):
         for pointer in ext:
-            ledger.dropped(f"{at}/{pointer}", why)
+            if at or kept is None or pointer not in kept:
+                ledger.dropped(f"{at}/{pointer}", why)
     for part in _parts(request):
         if isinstance(part, Foreign):
             ledger.dropped(part.at, f"{protocol} has nothing like {part.what!r}")
+
+
+def drop_unread(tool: Hosted, protocol: str, ledger: Ledger) -> None:
+    """Tells the ledger what a hosted tool says that its equal in another protocol cannot."""
+    for pointer in tool.ext:
+        ledger.dropped(f"{tool.at}/{pointer}", f"{protocol} has no such field")
+
+
+def is_indispensable(tool: Hosted, choice: ToolChoice | None, others: Iterable[Tool]) -> bool:
+    """Whether a request makes no sense without this tool: it is forced, or there is no other.
+
+    A type that nobody documents is never worth a refusal by itself.
+    """
+    forced = choice is not None and choice.hosted == tool.kind
+    return forced or (tool.known and not any(True for _ in others))
 
 
 def _holders(request: Request) -> Iterator[tuple[str, Ext]]:

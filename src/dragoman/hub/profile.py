@@ -9,6 +9,7 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     """The defaults are those of a model of which nothing is known: it takes everything its protocol has."""
 
     sampling: bool = True  # temperature, top_p, top_k
+    sampling_while_thinking: bool = True
     thinking: tuple[str, ...] = ("adaptive", "enabled", "disabled")  # Messages thinking types accepted
     thinking_off: str | None = "disabled"  # the type that switches thinking off; None: it cannot be switched off
     thinking_default: bool = False  # thinks unless told otherwise

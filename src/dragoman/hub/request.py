@@ -82,6 +82,7 @@ class Document(Struct, frozen=True, tag="document"):
     title: str | None = None  # a file's name
     cache: Cache | None = None
     ext: Ext = field(default_factory=dict)
+    raw: Json = None  # what only looks like a document to others, as its own protocol wrote it
 
 
 class Audio(Struct, frozen=True, tag="audio"):
@@ -179,9 +180,13 @@ class Hosted(Struct, frozen=True, tag="hosted"):
     blocked_domains: tuple[str, ...] = ()
     max_uses: int | None = None
     location: Json = None  # {"type": "approximate", city, country, region, timezone}: the same in both vendors
+    context_size: str | None = None  # how much of what is found is read: low, high
     server_url: str | None = None  # mcp
     server_name: str | None = None
     authorization: str | None = None
+    allowed_tools: tuple[str, ...] | None = None  # the server's tools that may be called; None: all of them
+    ext: Ext = field(default_factory=dict)  # what has no name here
+    known: bool = True  # whether its vendor documents such a type
 
 
 Tool = Function | Custom | Hosted

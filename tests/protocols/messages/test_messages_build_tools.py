@@ -41,7 +41,7 @@ def test_alternatives_at_the_root_of_a_tools_schema_are_told_in_words() -> None:
     tool = Function("f", "/tools/0", parameters={"anyOf": [{"type": "object"}]})
     body, told = built(chat(tools=(tool,)))
     assert body["tools"][0]["input_schema"] == {"type": "object", "description": '(anyOf: [{"type":"object"}])'}  # type: ignore[index]
-    assert told == {"/tools/0/parameters": How.APPROXIMATED}
+    assert told == {"/tools/0/function/parameters": How.APPROXIMATED}
 
 
 def test_a_breakpoint_on_a_tool_is_kept() -> None:
@@ -150,8 +150,16 @@ def test_code_is_run_by_anthropic_unless_a_container_is_named() -> None:
 
 
 def test_an_mcp_server_is_listed_with_its_tools() -> None:
-    raw = {"require_approval": "never", "allowed_tools": ["a"], "headers": {"x": "y"}}
-    server = Hosted("mcp", raw, "/tools/0", server_url="https://mcp.example.com", server_name="s", authorization="fake")
+    server = Hosted(
+        "mcp",
+        {"require_approval": "never"},
+        "/tools/0",
+        server_url="https://mcp.example.com",
+        server_name="s",
+        authorization="fake",
+        allowed_tools=("a",),
+        ext={"headers": {"x": "y"}},
+    )
     body, told = built(chat(tools=(server,)))
     assert body["mcp_servers"] == [
         {"type": "url", "url": "https://mcp.example.com", "name": "s", "authorization_token": "fake"}

@@ -124,8 +124,9 @@ def test_an_assistant_turn_becomes_items_in_its_own_order():
             ToolCall("c2", "patch", "*** x", "/c", custom=True),
             Text("And more.", "/d"),
         ),
+        user(ToolResult("toolu_1", (), "/e"), ToolResult("c2", (), "/f")),
     )
-    assert items(request)[1:] == [
+    assert items(request)[1:-2] == [
         {
             "type": "message",
             "role": "assistant",
@@ -146,16 +147,20 @@ def test_only_messages_have_a_role():
         assert ("role" in item) == (item["type"] == "message")
 
 
+CALLS = [ToolCall(id, "look", "{}", f"/{id}") for id in ("a", "b", "c")]
+
+
 def test_tool_results_become_outputs_of_their_kind():
     request = request_of(
+        assistant(*CALLS),
         user(
             ToolResult("a", (Text("fine", "/x"),), "/r0"),
             ToolResult("b", (), "/r1", custom=True),
             ToolResult("c", (Text("see", "/y"), Image(PNG, "/z")), "/r2"),
             Text("and?", "/t"),
-        )
+        ),
     )
-    assert items(request) == [
+    assert items(request)[3:] == [
         {"type": "function_call_output", "call_id": "a", "output": "fine"},
         {"type": "custom_tool_call_output", "call_id": "b", "output": ""},
         {
@@ -177,17 +182,53 @@ def test_an_output_is_of_the_kind_of_its_call():
 
 
 def test_a_failed_tool_says_so_in_its_text_and_is_never_incomplete():
-    request = request_of(user(ToolResult("a", (Text("no such file", "/x"),), "/r", is_error=True)))
-    assert items(request) == [{"type": "function_call_output", "call_id": "a", "output": "[tool error] no such file"}]
+    result = ToolResult("a", (Text("no such file", "/x"),), "/r", is_error=True)
+    request = request_of(assistant(CALLS[0]), user(result))
+    output = {"type": "function_call_output", "call_id": "a", "output": "[tool error] no such file"}
+    assert items(request)[1:] == [output]
     assert told(request) == [("/r/is_error", How.APPROXIMATED)]
 
 
 def test_a_breakpoint_on_a_tool_result_stands_on_its_last_part():
     cache = Cache("/r/cache_control")
-    request = request_of(user(ToolResult("a", (Text("fine", "/x"),), "/r", cache=cache)))
-    assert items(request)[0]["output"] == [
+    request = request_of(assistant(CALLS[0]), user(ToolResult("a", (Text("fine", "/x"),), "/r", cache=cache)))
+    assert items(request)[1]["output"] == [
         {"type": "input_text", "text": "fine", "prompt_cache_breakpoint": {"mode": "explicit"}}
     ]
+
+
+def test_a_call_without_a_result_gets_one_where_it_stands():
+    request = request_of(HI, assistant(*CALLS[:2]), user(ToolResult("b", (Text("ok", "/x"),), "/r"), Text("Go", "/g")))
+    assert [(item["type"], item.get("call_id")) for item in items(request)[1:]] == [
+        ("function_call", "a"),
+        ("function_call", "b"),
+        ("function_call_output", "a"),
+        ("function_call_output", "b"),
+        ("message", None),
+    ]
+    assert told(request) == [("/a", How.INVENTED)]
+
+
+def test_a_result_without_a_call_is_told_as_text():
+    request = request_of(HI, user(ToolResult("z", (Text("sunny", "/x"),), "/r")))
+    (message,) = items(request)[1:]
+    assert message["role"] == "user"
+    assert [part["text"] for part in message["content"]] == ["[result of tool call z]", "sunny"]
+    assert told(request) == [("/r", How.APPROXIMATED)]
+
+
+def test_the_last_result_of_a_call_counts():
+    results = [ToolResult("a", (Text(text, "/x"),), at) for text, at in (("old", "/r0"), ("new", "/r1"))]
+    request = request_of(HI, assistant(CALLS[0]), user(*results))
+    assert [item["output"] for item in items(request)[2:]] == ["new"]
+    assert told(request) == [("/r0", How.DROPPED)]
+
+
+def test_ids_that_every_step_uses_again_become_unique():
+    step = (assistant(CALLS[0]), user(ToolResult("a", (Text("ok", "/x"),), "/r")))
+    request = request_of(HI, *step, assistant(ToolCall("a", "look", "{}", "/a2")), user(ToolResult("a", (), "/r2")))
+    assert [item["call_id"] for item in items(request)[1:]] == ["a", "a", "a-2", "a-2"]
+    assert told(request) == []
 
 
 def test_breakpoints_where_there_is_no_place_for_them_are_told():

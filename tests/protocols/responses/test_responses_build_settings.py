@@ -72,8 +72,11 @@ def test_thinking_switched_off_is_no_effort_where_the_model_allows_it():
     reasoning = Reasoning("/thinking", switch=Switch.DISABLED, switch_at="/thinking/type")
     assert built(request_of(reasoning=reasoning))["reasoning"] == {"effort": "none"}
     stubborn = Target("gpt-6-astra", "openai", Profile(efforts=("low", "medium", "high")))
-    assert "reasoning" not in built(request_of(reasoning=reasoning), stubborn)
-    assert told(request_of(reasoning=reasoning), stubborn) == [("/thinking/type", How.DROPPED)]
+    assert built(request_of(reasoning=reasoning), stubborn)["reasoning"] == {"effort": "low"}
+    assert told(request_of(reasoning=reasoning), stubborn) == [("/thinking/type", How.APPROXIMATED)]
+    thoughtless = Target("gpt-4o", "openai", Profile(efforts=()))
+    assert "reasoning" not in built(request_of(reasoning=reasoning), thoughtless)
+    assert told(request_of(reasoning=reasoning), thoughtless) == []
 
 
 @pytest.mark.parametrize(

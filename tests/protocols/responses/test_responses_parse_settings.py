@@ -138,7 +138,6 @@ def test_what_only_this_protocol_knows_is_kept_by_pointer():
     assert set(parsed(FULL).ext) == {
         "include/2",
         "tools/3/description",
-        "tools/4/search_context_size",
         "input/3/phase",
         "reasoning/context",
         "prompt_cache_options/mode",

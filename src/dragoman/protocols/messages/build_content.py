@@ -40,11 +40,12 @@ _KEPT_TTLS = ("5m", "1h")
 class Writer:
     """Writes parts for one request and counts its cache breakpoints."""
 
-    __slots__ = ("_breakpoints", "issuer", "ledger", "own")
+    __slots__ = ("_breakpoints", "issuer", "ledger", "own", "turns_at")
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
         self.own = request.protocol == NAME  # then everything goes back as it came
         self.issuer = target.issuer
+        self.turns_at = request.pointer("turns")
         self.ledger = ledger
         self._breakpoints: list[tuple[Wire, str]] = []
 
@@ -130,22 +131,16 @@ class Writer:
         return self._finished(wire, part.cache, part.ext)
 
     def _document(self, part: Document) -> Wire:
-        if self.own and part.ext.get("type") == "search_result":
-            wire: Wire = {"type": "search_result", "title": part.title}
-            if "content" not in part.ext:
-                wire["content"] = [_text_block(str(part.source))]
-            return self._finished(wire, part.cache, part.ext)
+        if self.own and isinstance(part.raw, dict):
+            return self.mark(dict(part.raw), part.cache)
         source = part.source
         if isinstance(source, Inline) and source.media_type != _PDF:
             source = self._text_of(source, part.at)
-        if self.own and part.ext.get("source/type") == "content":
-            written: Wire = {"type": "content", "content": part.source}
-            written |= {"content": part.ext["source/content"]} if "source/content" in part.ext else {}
-        elif isinstance(source, str):
-            written = {"type": "text", "media_type": "text/plain", "data": source}
+        if isinstance(source, str):
+            written: Wire = {"type": "text", "media_type": "text/plain", "data": source}
         else:
             written = self._source(source, part.at)
-        wire = {"type": "document", "source": written}
+        wire: Wire = {"type": "document", "source": written}
         if part.title is not None:
             wire["title"] = part.title
         return self._finished(wire, part.cache, part.ext)

@@ -1,9 +1,11 @@
 """Vendor-run tools of any protocol come in; Anthropic's own, with what both vendors mean by them, go out."""
 
+from dragoman.hub.ext import drop_unread
 from dragoman.hub.failure import refuse
 from dragoman.hub.request import Hosted, Request, Tool, ToolChoice
 from dragoman.protocols.messages.build_content import Wire, Writer
 from dragoman.protocols.messages.parse_tools import name_of
+from dragoman.protocols.messages.wire import NAME
 
 _CARRIED = frozenset({"web_search", "code_execution", "mcp"})
 
@@ -33,9 +35,12 @@ def write_hosted(tool: Hosted, request: Request, writer: Writer) -> Wire:
     if writer.own:
         return dict(tool.raw) if isinstance(tool.raw, dict) else {"type": tool.kind}
     writer.ledger.approximated(tool.at, f"{tool.kind!r} is run by this upstream in its own way")
+    drop_unread(tool, NAME, writer.ledger)
     wire = dict(_NATIVE[tool.kind])
     match tool.kind:
         case "web_search":
+            if tool.context_size is not None:
+                writer.ledger.dropped(f"{tool.at}/search_context_size", "how much is read cannot be chosen")
             _search(wire, tool, request)
         case "code_execution":
             _refuse_container(tool)
@@ -52,8 +57,7 @@ def write_server(tool: Hosted, writer: Writer) -> Wire:
     if raw.get("require_approval", "always") != "never":
         raise refuse(f"{tool.at}/require_approval", 'this upstream asks for no approvals; set it to "never"')
     writer.ledger.approximated(tool.at, "the MCP server is called by this upstream in its own way")
-    if raw.get("headers"):
-        writer.ledger.dropped(f"{tool.at}/headers", "only an authorization token can be sent to an MCP server")
+    drop_unread(tool, NAME, writer.ledger)
     wire: Wire = {"type": "url", "url": tool.server_url, "name": tool.server_name or "server"}
     if tool.authorization is not None:
         wire["authorization_token"] = tool.authorization

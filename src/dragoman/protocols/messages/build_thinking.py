@@ -75,12 +75,13 @@ class _Planner:
         """A budget of its own; models without budgets are told an effort like it."""
         wish = self._wish
         if "enabled" in self._accepted:
-            budget = wish.budget or self._budgets[wish.effort or _USUAL_EFFORT]
-            return self._budgeted(budget, wish.budget_at or wish.at)
+            budget = wish.budget or self._budget()
+            return self._budgeted(budget, wish.budget_at if wish.budget else wish.switch_at)
         if "adaptive" not in self._accepted:
             self._ledger.dropped(wish.switch_at, "this model does not think")
             return Thought(effort=self._effort())
-        self._ledger.approximated(wish.budget_at or wish.switch_at, "this model takes an effort, not a budget")
+        at = wish.budget_at if wish.budget else wish.switch_at
+        self._ledger.approximated(at, "this model takes an effort, not a budget")
         effort = self._effort() if wish.effort else self._clamped(_effort_like(wish.budget))
         return Thought(self._shown({"type": "adaptive"}), effort, on=True)
 
@@ -98,7 +99,7 @@ class _Planner:
             self._ledger.dropped(at, "this model does not think unless told to")
             return Thought()
         self._ledger.approximated(at, "this model thinks with a budget")
-        return self._budgeted(self._budgets[wish.effort or _USUAL_EFFORT], at)
+        return self._budgeted(self._budget(), at)
 
     def _by_effort(self) -> Thought:
         """An effort alone says how hard to work and switches nothing on, where the model has efforts."""
@@ -110,7 +111,11 @@ class _Planner:
         if "enabled" not in self._accepted:
             self._ledger.dropped(wish.at, "this model has neither efforts nor thinking")
             return Thought(on=self._profile.thinking_default)
-        return self._budgeted(self._budgets[wish.effort], wish.at)
+        return self._budgeted(self._budget(), wish.at)
+
+    def _budget(self) -> int:
+        """The thoughts that an effort is worth; one that nobody knows is worth the usual."""
+        return self._budgets.get(self._wish.effort or _USUAL_EFFORT, self._budgets[_USUAL_EFFORT])
 
     def _budgeted(self, budget: int, at: str) -> Thought:
         fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))

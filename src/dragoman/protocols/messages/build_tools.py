@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from dragoman.hub.ext import restore
+from dragoman.hub.ext import is_indispensable, restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
@@ -12,6 +12,7 @@ from dragoman.protocols.messages.build_content import Wire, Writer
 from dragoman.protocols.messages.build_hosted import is_carried, is_named, write_hosted, write_server
 from dragoman.protocols.messages.build_schema import object_root
 
+_SCHEMA_AT = {"chat": "/function/parameters", "responses": "/parameters"}  # below the tool
 _CHOICES = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "any", Pick.NAMED: "tool"}
 
 
@@ -33,7 +34,7 @@ def write_tools(request: Request, profile: Profile, thinking: bool, writer: Writ
     for tool in tools:
         match tool:
             case Function():
-                offer.tools.append(_function(tool, searchable or writer.own, writer))
+                offer.tools.append(_function(tool, searchable or writer.own, request, writer))
             case Hosted(kind="mcp"):
                 offer.servers.append(write_server(tool, writer))
                 offer.tools += _toolsets(tool, tools, writer)
@@ -53,8 +54,7 @@ def _carried(tools: Sequence[Tool], choice: ToolChoice | None, writer: Writer) -
     for tool in tools:
         if not isinstance(tool, Hosted) or tool in kept:
             continue
-        forced = choice is not None and choice.hosted == tool.kind
-        if forced or not kept:
+        if is_indispensable(tool, choice, kept):
             raise refuse(tool.at, f"this upstream has no tool like {tool.kind!r}")
         writer.ledger.dropped(tool.at, f"this upstream has no tool like {tool.kind!r}")
     return kept
@@ -98,16 +98,15 @@ def _name(tool: Tool) -> str:
     return tool.kind if isinstance(tool, Hosted) else tool.name
 
 
-def _function(tool: Function, may_defer: bool, writer: Writer) -> Wire:
+def _function(tool: Function, may_defer: bool, request: Request, writer: Writer) -> Wire:
     wire: Wire = {"name": tool.name}
     if tool.description is not None:
         wire["description"] = tool.description
     if writer.own and tool.parameters is not None:
         wire["input_schema"] = tool.parameters
     else:
-        wire["input_schema"] = object_root(
-            tool.parameters, lambda why: writer.ledger.approximated(f"{tool.at}/parameters", why)
-        )
+        at = f"{tool.at}{_SCHEMA_AT.get(request.protocol, '')}"
+        wire["input_schema"] = object_root(tool.parameters, lambda why: writer.ledger.approximated(at, why))
     if tool.strict:
         wire["strict"] = True
     if tool.deferred and may_defer:
@@ -123,6 +122,7 @@ def _function(tool: Function, may_defer: bool, writer: Writer) -> Wire:
 def _toolsets(server: Hosted, tools: Sequence[Tool], writer: Writer) -> list[Wire]:
     """The toolset that switches a server on, unless the client wrote it itself."""
     raw = server.raw if isinstance(server.raw, dict) else {}
+    allowed = server.allowed_tools
     written = any(
         isinstance(tool, Hosted) and tool.kind == "mcp_toolset" and tool.server_name == server.server_name
         for tool in tools
@@ -130,10 +130,9 @@ def _toolsets(server: Hosted, tools: Sequence[Tool], writer: Writer) -> list[Wir
     if writer.own and (written or "tool_configuration" in raw):
         return []
     toolset: Wire = {"type": "mcp_toolset", "mcp_server_name": _server_name(server)}
-    allowed = raw.get("allowed_tools")
-    if isinstance(allowed, list) and not writer.own:
+    if allowed is not None:
         toolset["default_config"] = {"enabled": False}
-        toolset["configs"] = {str(name): {"enabled": True} for name in allowed}
+        toolset["configs"] = {name: {"enabled": True} for name in allowed}
     return [toolset]
 
 

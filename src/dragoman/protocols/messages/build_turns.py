@@ -86,8 +86,8 @@ def _in_shape(turns: Sequence[Turn], profile: Profile, writer: Writer) -> list[W
     if due:
         _say(messages, "user", _results(due, writer))
     if not messages or messages[0]["role"] != "user":
-        at = turns[0].at if turns else ""
-        writer.ledger.invented(at or "/messages", "a conversation must open with a user's turn")
+        at = turns[0].at if turns else writer.turns_at
+        writer.ledger.invented(at, "a conversation must open with a user's turn")
         messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
     if messages[-1]["role"] == "assistant":
         _end_prefill(messages[-1], turns[-1].at, profile, writer)

@@ -20,6 +20,7 @@ _object = msgspec.json.Decoder(dict[str, Json])
 
 # What a client of ours writes and the hub's name for it, where nothing but the name differs.
 _NAMES = {
+    "messages": "turns",
     "tools": "tools",
     "tool_choice": "tool_choice",
     "max_tokens": "max_tokens",

@@ -15,6 +15,7 @@ from dragoman.hub.request import (
     Foreign,
     Image,
     Inline,
+    Json,
     Link,
     Media,
     Part,
@@ -126,32 +127,36 @@ def _media(source: Fields) -> Media | None:
 
 def _composed(block: Fields, source: Fields) -> Document:
     """A document made of blocks: its text for everyone, its blocks for its own protocol."""
-    content = source.text_or_objects("content")
+    raw = _raw(block)
+    words, others = _read_words(source)
     cache, control = parse_cache(block)
-    kept: Ext = {"source/type": "content"}
-    if not isinstance(content, str):
-        kept["source/content"] = source.raw("content")
-    return Document(_words(content), block.at, block.text("title"), cache, {**kept, **unread(block, source, control)})
+    return Document(words, block.at, block.text("title"), cache, unread(block, source, control, *others), raw)
 
 
 def _search_result(block: Fields) -> Document:
-    """A search result: its words as a document for everyone; where they came from only for its own protocol."""
-    content = block.text_or_objects("content")
+    """A search result: for everyone else a document of its words, which begins with where they came from."""
+    raw = _raw(block)
+    words, others = _read_words(block)
     cache, control = parse_cache(block)
-    kept: Ext = {"type": "search_result"}
-    if not _is_one_text(content):
-        kept["content"] = block.raw("content")
-    return Document(_words(content), block.at, block.text("title"), cache, {**kept, **unread(block, control)})
+    source = block.text("source")
+    told = f"{source}\n\n{words}" if source else words
+    return Document(told, block.at, block.text("title"), cache, unread(block, control, *others), raw)
 
 
-def _is_one_text(content: str | list[Fields] | None) -> bool:
-    return isinstance(content, list) and len(content) == 1 and set(content[0].rest()) == {"type", "text"}
-
-
-def _words(content: str | list[Fields] | None) -> str:
+def _read_words(holder: Fields) -> tuple[str, list[Fields]]:
+    """The text of `content`, and its blocks with what else they hold."""
+    content = holder.text_or_objects("content")
     if content is None or isinstance(content, str):
-        return content or ""
-    return "\n\n".join(item.text("text", "") for item in content)
+        return content or "", []
+    texts = [item for item in content if item.text("type") == "text"]
+    return "\n\n".join(item.text("text", "") for item in texts), content
+
+
+def _raw(block: Fields) -> Json:
+    """A block whose `type` and perhaps `source` have been read, as it came but for its cache breakpoint."""
+    read = {"type": block.need_text("type"), "source": block.raw("source")}
+    whole = {**{key: value for key, value in read.items() if value is not None}, **block.rest()}
+    return {key: value for key, value in whole.items() if key != "cache_control"}
 
 
 def _whole(block: Fields) -> Foreign:
@@ -164,13 +169,15 @@ def _tool_use(block: Fields) -> ToolCall:
     if not isinstance(given, dict):
         raise block.bad("input", "must be an object")
     cache, control = parse_cache(block)
+    caller = block.raw("caller")
+    kept: Ext = {} if caller in (None, {"type": "direct"}) else {"caller": caller}
     return ToolCall(
         id=block.need_text("id"),
         name=block.need_text("name"),
         arguments=msgspec.json.encode(given).decode(),
         at=block.at,
         cache=cache,
-        ext=unread(block, control),
+        ext=kept | unread(block, control),
     )
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from dragoman.framing.fields import Fields
 from dragoman.hub.request import Function, Hosted, Pick, Tool, ToolChoice
 from dragoman.protocols.messages.parse_content import parse_cache, unread
@@ -11,13 +13,16 @@ _TOOLSET = "mcp_toolset"
 
 # Dated types of one tool, by what they all begin with.
 _FAMILIES = {"web_search_": "web_search", "code_execution_": "code_execution", "tool_search_tool_": "tool_search"}
+_OTHERS = ("web_fetch_", "bash_", "text_editor_", "memory_", "computer_", "browser_", "advisor_", _TOOLSET)
 
 
 def parse_tools(top: Fields) -> tuple[Tool, ...]:
-    servers = tuple(_server(server) for server in top.objects("mcp_servers") or ())
+    servers = [_server(server) for server in top.objects("mcp_servers") or ()]
     known = {server.server_name for server in servers}
-    tools = tuple(_tool(tool) for tool in top.objects("tools") or () if not _is_plain_toolset(tool, known))
-    return tools + servers
+    tools = [_tool(tool) for tool in top.objects("tools") or () if not _is_plain_toolset(tool, known)]
+    chosen = {tool.server_name: tool.allowed_tools for tool in tools if isinstance(tool, Hosted)}
+    named = (replace(server, allowed_tools=chosen.get(server.server_name)) for server in servers)
+    return (*tools, *named)
 
 
 def parse_choice(top: Fields, tools: Iterable[Tool]) -> tuple[ToolChoice | None, bool | None]:
@@ -66,8 +71,11 @@ def _function(tool: Fields) -> Function:
 def _hosted(tool: Fields, kind: str) -> Hosted:
     family = next((name for start, name in _FAMILIES.items() if kind.startswith(start)), kind)
     raw = {"type": kind, **tool.rest()}
+    if kind == _TOOLSET:
+        return Hosted(family, raw, tool.at, server_name=tool.text("mcp_server_name"), allowed_tools=_chosen(raw))
+    tool.text("name")
     if family != "web_search":
-        return Hosted(family, raw, tool.at, server_name=tool.text("mcp_server_name") if kind == _TOOLSET else None)
+        return Hosted(family, raw, tool.at, known=family != kind or kind.startswith(_OTHERS), ext=unread(tool))
     return Hosted(
         kind=family,
         raw=raw,
@@ -76,7 +84,17 @@ def _hosted(tool: Fields, kind: str) -> Hosted:
         blocked_domains=_domains(tool, "blocked_domains"),
         max_uses=tool.integer("max_uses"),
         location=tool.raw("user_location"),
+        ext=unread(tool),
     )
+
+
+def _chosen(toolset: dict[str, object]) -> tuple[str, ...] | None:
+    """The tools that a toolset switches on one by one; None where it says anything else."""
+    configs = toolset.get("configs")
+    plain = toolset.keys() == {"type", "mcp_server_name", "default_config", "configs"}
+    if not plain or toolset["default_config"] != {"enabled": False} or not isinstance(configs, dict):
+        return None
+    return tuple(configs) if all(config == {"enabled": True} for config in configs.values()) else None
 
 
 def _domains(tool: Fields, key: str) -> tuple[str, ...]:
@@ -95,10 +113,13 @@ def _server(server: Fields) -> Hosted:
         server_url=server.need_text("url"),
         server_name=server.need_text("name"),
         authorization=server.text("authorization_token"),
+        ext={key: value for key, value in unread(server).items() if key != "type"},
     )
 
 
 def _is_plain_toolset(tool: Fields, servers: set[str | None]) -> bool:
     """Whether it only says again that a listed server may be used."""
     raw = tool.rest()
-    return set(raw) == {"type", "mcp_server_name"} and raw["type"] == _TOOLSET and raw["mcp_server_name"] in servers
+    if set(raw) != {"type", "mcp_server_name"} or raw["type"] != _TOOLSET:
+        return False
+    return tool.need_text("mcp_server_name") in servers

@@ -8,7 +8,7 @@ from dragoman.hub.ext import drop_foreign, restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target
-from dragoman.hub.request import Format, Json, Reasoning, Request, Shape, Switch
+from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
 from dragoman.protocols.responses.build_turns import InputWriter
 from dragoman.protocols.responses.content import Wire
 from dragoman.protocols.responses.tools import ToolWriter
@@ -18,12 +18,20 @@ _MIN_OUTPUT = 16
 _MAX_IDENTIFIER = 64
 _ABSENT_HERE = ("top_k", "frequency_penalty", "presence_penalty", "seed", "stop")
 _BUDGETS = ((1024, "low"), (8192, "medium"), (24576, "high"))  # up to so many tokens of thought
+_SHARED = frozenset(("moderation", "prompt_cache_options", "prompt_cache_retention"))
 _SHOWN = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messages' word -> ours
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
-    drop_foreign(request, NAME, ledger)
+    drop_foreign(request, NAME, ledger, _shared(request))
     return msgspec.json.encode(_Body(request, target, ledger).wire())
+
+
+def _shared(request: Request) -> Ext:
+    """What Chat, of the same vendor, says with the same words."""
+    if request.protocol != "chat":
+        return {}
+    return {pointer: value for pointer, value in request.ext.items() if pointer.partition("/")[0] in _SHARED}
 
 
 class _Body:
@@ -44,22 +52,22 @@ class _Body:
         _put(wire, "tool_choice", tools.choice())
         _put(wire, "parallel_tool_calls", request.parallel)
         _put(wire, "max_tool_calls", request.max_tool_calls)
-        self._sampling(wire)
+        reasoning = self._reasoning()
+        self._sampling(wire, reasoning or {})
         self._cap(wire)
-        _put(wire, "reasoning", self._reasoning())
+        _put(wire, "reasoning", reasoning)
         _put(wire, "text", self._text())
         self._identity(wire)
         wire["store"] = request.raw.get("store", True) if self._own else False
         _put(wire, "include", self._include() or None)
         wire["stream"] = request.stream
-        if self._own:
-            restore(wire, request.ext)
+        restore(wire, request.ext if self._own else _shared(request))
         return wire
 
     def _refuse_and_drop(self) -> None:
         request = self._request
         if request.n is not None and request.n > 1:
-            raise refuse(request.pointer("n"), "a Responses upstream gives one answer, not several")
+            raise refuse(request.pointer("n"), f"n must be 1: a Responses upstream gives one answer, not {request.n}")
         for name in _ABSENT_HERE:
             if getattr(request, name) not in (None, ()):
                 self._ledger.dropped(request.pointer(name), f"responses has no {name}")
@@ -70,15 +78,20 @@ class _Body:
         _put(wire, "instructions", instructions)
         wire["input"] = writer.items(turns)
 
-    def _sampling(self, wire: Wire) -> None:
+    def _sampling(self, wire: Wire, reasoning: Wire) -> None:
+        profile = self._target.profile
+        effort = reasoning.get("effort")
+        thinks = profile.thinking_default if effort is None else effort != "none"
+        taken = profile.sampling and (profile.sampling_while_thinking or not thinks)
         for name in ("temperature", "top_p"):
             value = getattr(self._request, name)
             if value is None:
                 continue
-            if self._target.profile.sampling:
+            if taken:
                 wire[name] = value
-            else:
-                self._ledger.dropped(self._request.pointer(name), f"{self._target.model} takes no {name}")
+            elif value != 1:
+                why = f"{self._target.model} takes no {name}{' while it thinks' if profile.sampling else ''}"
+                self._ledger.dropped(self._request.pointer(name), why)
         _put(wire, "top_logprobs", self._request.top_logprobs)
 
     def _cap(self, wire: Wire) -> None:
@@ -108,9 +121,11 @@ class _Body:
     def _effort(self, asked: Reasoning) -> str | None:
         if asked.switch is Switch.DISABLED:
             return self._switched_off(asked)
-        if asked.switch is not None:
+        if asked.switch is not None and asked.budget is None:
             self._ledger.approximated(asked.switch_at, "responses has no switch for thinking, only its effort")
         if asked.effort is not None:
+            if asked.budget is not None:
+                self._ledger.dropped(asked.budget_at, "responses has no thinking budget: the effort says it")
             if self._from_messages:
                 self._ledger.approximated(asked.at, "what an effort means differs between vendors")
             return self._fitted(asked.effort, asked.at)
@@ -123,10 +138,9 @@ class _Body:
     def _switched_off(self, asked: Reasoning) -> str | None:
         if asked.effort is not None:
             self._ledger.dropped(asked.at, "with thinking off the effort is none")
-        if "none" in self._target.profile.efforts:
-            return "none"
-        self._ledger.dropped(asked.switch_at or asked.at, f"{self._target.model} cannot be kept from thinking")
-        return None
+        if self._target.profile.efforts:
+            self._ledger.approximated(asked.switch_at, "responses has no switch for thinking, only its effort")
+        return self._fitted("none", asked.switch_at)
 
     def _fitted(self, effort: str, at: str) -> str | None:
         """The effort, or the nearest that the model takes: the next lower one, else the lowest."""
@@ -134,7 +148,8 @@ class _Body:
         if effort in efforts or effort not in EFFORTS:
             return effort
         if not efforts:
-            self._ledger.dropped(at, f"{self._target.model} has no effort to set")
+            if effort != "none":
+                self._ledger.dropped(at, f"{self._target.model} has no effort to set")
             return None
         ranked = sorted(efforts, key=EFFORTS.index)
         lower = [known for known in ranked if EFFORTS.index(known) < EFFORTS.index(effort)]

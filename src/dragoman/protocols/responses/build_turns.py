@@ -25,6 +25,7 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.protocols.responses.content import PartWriter, Wire
+from dragoman.protocols.responses.pairing import paired
 from dragoman.protocols.responses.wire import NAME
 
 _ERROR_MARK = "[tool error] "
@@ -45,13 +46,13 @@ class InputWriter:
 
     def instructions(self) -> tuple[str | None, Sequence[Turn]]:
         """The leading system text, where it is nothing but text, and the turns that remain."""
-        turns = self._request.turns
+        turns = self._request.turns if self._own else paired(self._request.turns, self._ledger)
         leading = list(takewhile(self._leads, turns))
         parts = [part for turn in leading for part in turn.parts]
         texts = [part.text for part in parts if isinstance(part, Text) and part.cache is None]
         if not parts or len(texts) < len(parts):  # a cache breakpoint needs a part of an item to stand on
             return None, turns
-        return "\n\n".join(texts), turns[len(leading) :]
+        return "\n\n".join(texts) or None, turns[len(leading) :]
 
     def items(self, turns: Sequence[Turn]) -> list[Json]:
         items: list[Json] = []
@@ -60,10 +61,9 @@ class InputWriter:
                 items += self._assistant(turn.parts)
             else:
                 items += self._user(turn)
-        if turns and turns[-1].role is Role.ASSISTANT and self._request.protocol == "messages":
-            self._ledger.approximated(
-                turns[-1].at, "responses reads a last assistant turn as history, not as a prefill"
-            )
+        last = turns[-1] if turns else None
+        if last is not None and last.role is Role.ASSISTANT and self._request.protocol == "messages":
+            self._ledger.approximated(last.at, "responses reads a last assistant turn as history, not as a prefill")
         return items
 
     def _leads(self, turn: Turn) -> bool:

@@ -124,7 +124,8 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     retry = _retry_after(headers)
     if retry is None:
         retry = _delay(error, message)
-    return Failure(kind, message, status=status, code=_word(error), retry_after=retry)
+    resets_at = error.resets_at if error else None
+    return Failure(kind, message, status=status, code=_word(error), retry_after=retry, resets_at=resets_at)
 
 
 def error_in(body: bytes) -> wire.Error | None:
@@ -152,6 +153,7 @@ def from_stream(error: wire.Error) -> Failure:
         status=status,
         code=_word(error),
         retry_after=_delay(error, message),
+        resets_at=error.resets_at,
     )
 
 

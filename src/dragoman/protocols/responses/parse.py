@@ -34,12 +34,11 @@ _WHERE = {name: f"/{name}" for name in _SAME_NAMES} | {
     "max_tokens": "/max_output_tokens",
     "parallel": "/parallel_tool_calls",
     "cache_key": "/prompt_cache_key",
+    "turns": "/input",
     "verbosity": "/text/verbosity",
     "format": "/text/format",
-    "logprobs": "/include",
     "encrypted_reasoning": "/include",
 }
-_WHERE_PREWARMING = _WHERE | {"max_tokens": "/prompt_cache_options/prewarm"}
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
@@ -75,12 +74,15 @@ def _read(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
     text = fields.obj("text")
     cache = fields.obj("prompt_cache_options")
     included = _included(fields, ext)
+    where = _WHERE | {"logprobs": f"/include/{included.get(LOGPROBS, '')}"}
     tier, verbosity = fields.text("service_tier"), text.text("verbosity") if text else None
     stream = fields.obj("stream_options")
     if stream is not None:
         stream.raw("include_obfuscation")
     fields.raw("store")  # either value is accepted: nothing is kept, and nothing is asked of what was kept
     prewarm = cache is not None and cache.flag("prewarm", False)
+    if prewarm:
+        where["max_tokens"] = "/prompt_cache_options/prewarm"
     request = Request(
         protocol=NAME,
         model=fields.need_text("model"),
@@ -104,7 +106,7 @@ def _read(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
         service_tier=None if tier == "auto" else tier,
         max_tool_calls=fields.integer("max_tool_calls"),
         stream=fields.flag("stream", False),
-        where=_WHERE_PREWARMING if prewarm else _WHERE,
+        where=where,
         ext=ext,
         raw=raw,
     )
@@ -120,14 +122,16 @@ def _refuse_server_state(fields: Fields) -> None:
         raise refuse(fields.pointer("background"), "background responses need server state, which is not kept here")
 
 
-def _included(fields: Fields, ext: Ext) -> frozenset[str]:
-    included = fields.items("include") or []
-    for index, name in enumerate(included):
+def _included(fields: Fields, ext: Ext) -> dict[str, int]:
+    """What the client wants included, and where it says so."""
+    included: dict[str, int] = {}
+    for index, name in enumerate(fields.items("include") or []):
         if not isinstance(name, str):
             raise BadField(f"{fields.pointer('include')}/{index}", "must be a string")
         if name not in (ENCRYPTED, LOGPROBS):
             ext[f"include/{index}"] = name
-    return frozenset(name for name in included if isinstance(name, str))
+        included.setdefault(name, index)
+    return included
 
 
 def _max_tokens(fields: Fields, prewarm: bool) -> int | None:

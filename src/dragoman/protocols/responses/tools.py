@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from dragoman.framing.fields import Fields
-from dragoman.hub.ext import restore
+from dragoman.hub.ext import drop_unread, is_indispensable, restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
@@ -19,7 +19,7 @@ from dragoman.hub.request import (
     ToolChoice,
 )
 from dragoman.protocols.responses.content import ext_of
-from dragoman.protocols.responses.wire import HOSTED_TOOLS, NAME
+from dragoman.protocols.responses.wire import HOSTED_TOOLS, NAME, OTHER_TOOLS
 
 Wire = dict[str, Json]
 
@@ -27,8 +27,9 @@ _NO_PARAMETERS: Wire = {"type": "object", "properties": {}}
 _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED}
 _TOOL_TYPES = {"code_execution": "code_interpreter"}  # the hub's word -> ours, where they differ
 _UNNAMEABLE = frozenset(("web_search", "tool_search"))  # `tool_choice` has no word for them
-_HOSTED_DEFAULTS: Wire = {"container": {"type": "auto"}, "require_approval": "never", "search_context_size": "medium"}
+_HOSTED_DEFAULTS: Wire = {"container": {"type": "auto"}, "require_approval": "never"}
 _CARRIED = frozenset(HOSTED_TOOLS.values()) | {"mcp"}  # hosted tools that other protocols know too
+_WRITTEN = _CARRIED | {"tool_search"}  # other protocols' hosted tools that we have the like of
 
 # Reading
 
@@ -44,7 +45,7 @@ def read_tools(tools: Iterable[Fields], ext: Ext) -> Iterator[Tool]:
             case "namespace":
                 yield from _read_namespace(tool, ext)
             case type_:
-                yield _read_hosted(type_, tool, ext)
+                yield _read_hosted(type_, tool)
 
 
 def _read_namespace(tool: Fields, ext: Ext) -> Iterator[Tool]:
@@ -89,28 +90,41 @@ def _read_custom(tool: Fields, namespace: str | None) -> Custom:
     )
 
 
-def _read_hosted(type_: str, tool: Fields, ext: Ext) -> Hosted:
+def _read_hosted(type_: str, tool: Fields) -> Hosted:
     raw = {"type": type_, **tool.rest()}
     kind = HOSTED_TOOLS.get(type_, type_)
     if kind not in _CARRIED:  # other protocols refuse or drop it whole
-        return Hosted(kind, raw, tool.at)
+        return Hosted(kind, raw, tool.at, known=type_ in OTHER_TOOLS)
     filters = tool.obj("filters")
-    domains = filters.items("allowed_domains") if filters else None
-    hosted = Hosted(
+    size = tool.text("search_context_size")
+    return Hosted(
         kind,
         raw,
         tool.at,
-        allowed_domains=tuple(domain for domain in domains or () if isinstance(domain, str)),
+        allowed_domains=_strings(filters, "allowed_domains") if filters else (),
         location=tool.raw("user_location"),
+        context_size=None if size == "medium" else size,
         server_url=tool.text("server_url"),
         server_name=tool.text("server_label"),
         authorization=tool.text("authorization"),
+        allowed_tools=_allowed_tools(tool),
+        ext={key: value for key, value in ext_of(tool, filters=filters).items() if _HOSTED_DEFAULTS.get(key) != value},
     )
-    unread = ext_of(tool, filters=filters)
-    for key, value in unread.items():
-        if _HOSTED_DEFAULTS.get(key) != value:
-            ext[f"{tool.at[1:]}/{key}"] = value
-    return hosted
+
+
+def _strings(fields: Fields, key: str) -> tuple[str, ...]:
+    values = fields.items(key) or []
+    if not all(isinstance(value, str) for value in values):
+        raise fields.bad(key, "must be an array of strings")
+    return tuple(str(value) for value in values)
+
+
+def _allowed_tools(tool: Fields) -> tuple[str, ...] | None:
+    """The tools of an MCP server that may be called: names, or a filter that holds nothing but names."""
+    if isinstance(tool.raw("allowed_tools"), list):
+        return _strings(tool, "allowed_tools")
+    chosen = tool.obj("allowed_tools")
+    return _strings(chosen, "tool_names") if chosen is not None and chosen.has("tool_names") else None
 
 
 def read_choice(fields: Fields) -> ToolChoice | None:
@@ -255,20 +269,25 @@ class ToolWriter:
             case "web_search":
                 return self._web_search(tool)
             case "code_execution":
-                self._ledger.approximated(tool.at, "code_interpreter runs in a container of the vendor's own")
+                self._carried(tool, "code_interpreter runs in a container of the vendor's own")
                 return {"type": "code_interpreter", "container": {"type": "auto"}}
             case "mcp" if tool.server_url is not None:
                 return self._mcp(tool, tool.server_url)
+            case "mcp_toolset" if tool.allowed_tools is not None:
+                return None  # its server says it
             case "tool_search":
-                self._ledger.approximated(tool.at, "the vendor searches tools in its own way")
+                self._carried(tool, "the vendor searches tools in its own way")
                 return {"type": "tool_search"}
         self._dropped(tool)
         return None
 
+    def _carried(self, tool: Hosted, why: str) -> None:
+        self._ledger.approximated(tool.at, why)
+        drop_unread(tool, NAME, self._ledger)
+
     def _dropped(self, tool: Hosted) -> None:
-        choice = self._request.tool_choice
-        forced = choice is not None and choice.hosted == tool.kind
-        if forced or len(self._request.tools) == 1:
+        others = (other for other in self._request.tools if not isinstance(other, Hosted) or other.kind in _WRITTEN)
+        if is_indispensable(tool, self._request.tool_choice, others):
             raise refuse(tool.at, f"a Responses upstream has no tool like {tool.kind!r}")
         self._ledger.dropped(tool.at, f"responses has no tool like {tool.kind!r}")
 
@@ -282,7 +301,9 @@ class ToolWriter:
             self._ledger.dropped(f"{tool.at}/blocked_domains", "responses cannot exclude domains")
         if tool.max_uses is not None:
             self._ledger.dropped(f"{tool.at}/max_uses", "responses cannot limit the uses of one tool")
-        self._ledger.approximated(tool.at, "the vendor's own web search")
+        if tool.context_size is not None:
+            wire["search_context_size"] = tool.context_size
+        self._carried(tool, "the vendor's own web search")
         return wire
 
     def _mcp(self, tool: Hosted, url: str) -> Wire:
@@ -290,5 +311,7 @@ class ToolWriter:
         if tool.authorization is not None:
             wire["authorization"] = tool.authorization
         wire["require_approval"] = "never"
-        self._ledger.approximated(tool.at, "the vendor connects to the server in its own way")
+        if tool.allowed_tools is not None:
+            wire["allowed_tools"] = list(tool.allowed_tools)
+        self._carried(tool, "the vendor connects to the server in its own way")
         return wire

@@ -130,6 +130,7 @@ class Error(Struct, frozen=True):
     code: str | int | None = None
     status: int | None = None
     status_code: int | None = None
+    resets_at: float | None = None
     resets_in_seconds: float | None = None
 
 
@@ -160,6 +161,12 @@ HOSTED_TOOLS = {
     "web_search_preview_2025_03_11": "web_search",
     "code_interpreter": "code_execution",
 }
+OTHER_TOOLS = frozenset(
+    {
+        *("mcp", "tool_search", "file_search", "image_generation", "computer", "computer_use_preview"),
+        *("shell", "local_shell", "apply_patch", "programmatic_tool_calling"),
+    }
+)
 
 ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
