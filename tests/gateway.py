@@ -72,6 +72,17 @@ class Running:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def adopt(self, toml: str) -> None:
+        """The configuration has been edited to this."""
+        file = self._directory / "dragoman.toml"
+        file.write_text(toml)
+        config = load(str(file), {}, self._directory, self._directory, {"server.port": 0})
+
+        async def take_over() -> None:
+            self.app.adopt(config)
+
+        asyncio.run_coroutine_threadsafe(take_over(), self._loop).result(timeout=10)
+
     @property
     def port(self) -> int:
         return self.app.server.port

@@ -17,6 +17,7 @@ from dragoman.accounts.keys import Keyring
 from dragoman.accounts.memory import Memory
 from dragoman.config import Config, ConfigError, Problem
 from dragoman.flow.fetch import Fetcher
+from dragoman.flow.headers import id_headers
 from dragoman.flow.serve import Gateway, World
 from dragoman.http.safety import Doorkeeper, is_loopback
 from dragoman.http.site import Site
@@ -63,8 +64,8 @@ class App:
         self._client = HttpClient()
         self.gateway = Gateway(self._world(config, None), Memory(store))
         server = config.server
-        doorkeeper = Doorkeeper(server.host, server.allowed_hosts)
-        self.site = Site(self.gateway, keyring, doorkeeper, server.max_body_bytes)
+        self._host = server.host
+        self.site = Site(self.gateway, keyring, Doorkeeper(server.host, server.allowed_hosts))
         self.server = Server(self.site, Limits(max_body_bytes=server.max_body_bytes), _transport_error)
 
     async def start(self, sock: socket.socket | None = None) -> None:
@@ -88,7 +89,12 @@ class App:
 
     def adopt(self, config: Config) -> None:
         """An edited configuration takes effect for the next request; requests under way keep the old one."""
+        old, new = self.gateway.world.config.server, config.server
         self.gateway.adopt(self._world(config, self.gateway.world))
+        self.site.doorkeeper = Doorkeeper(self._host, new.allowed_hosts)
+        self.server.limit(Limits(max_body_bytes=new.max_body_bytes))
+        if (old.host, old.port) != (new.host, new.port):
+            log.warning("server.host and server.port are taken over by a restart only")
 
     def _world(self, config: Config, old: World | None) -> World:
         providers, catalogues = {}, {}
@@ -165,5 +171,7 @@ def _transport_error(path: str, status: int, message: str) -> tuple[list[Header]
     assert protocol.client is not None
     failure = Failure(TRANSPORT_KINDS.get(status, Kind.BAD_REQUEST), message)
     request_id = "req_" + secrets.token_hex(12)
-    head = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
+    head = [(b"content-type", b"application/json"), *id_headers(protocol.client, request_id, [])]
+    if status == 503:
+        head.append((b"retry-after", b"1"))
     return head, protocol.client.render(failure, request_id).body

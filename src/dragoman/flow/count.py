@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 
 from dragoman.flow.call import Call
+from dragoman.flow.headers import id_headers
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.flow.prepare import prepare
 from dragoman.flow.serve import Gateway, World, fitting, targets
@@ -29,7 +30,7 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
     provider = world.providers.get(route.provider)
     head: list[Header] = [
         (b"content-type", b"application/json"),
-        (b"x-request-id", call.id.encode()),
+        *id_headers(call.client, call.id, []),
         (b"x-dragoman-route", str(route).encode("ascii", "replace")),
     ]
     relayed = await _relayed(world, call, route, provider) if provider is not None else None

@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Client
 from dragoman.net.headers import Header, Headers
 
 MAX_DETAIL_BYTES = 8 * 1024  # some clients refuse a reply whose headers exceed 16 KiB in all
@@ -22,6 +23,13 @@ HOP_BY_HOP = frozenset(
 def passed_on(headers: Headers) -> list[Header]:
     """The upstream's headers that concern the client."""
     return [field for field in headers if field[0] not in HOP_BY_HOP and not field[0].startswith(b"access-control-")]
+
+
+def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Header]:
+    """The request's id under our name for it, and under the vendor's own unless the upstream has given it one."""
+    names = {b"x-request-id": None, client.id_header: None}
+    taken = {name for name, _ in given}
+    return [(name, request_id.encode()) for name in names if name not in taken]
 
 
 def loss_headers(ledger: Ledger, explain: bool) -> list[Header]:

@@ -3,7 +3,7 @@
 import math
 
 from dragoman.flow.attempt import TurnedAway
-from dragoman.flow.headers import passed_on
+from dragoman.flow.headers import id_headers, passed_on
 from dragoman.hub.failure import Failure, Refused
 from dragoman.hub.ports import Client
 from dragoman.net.exchange import Exchange
@@ -16,11 +16,12 @@ def refuse_exchange(exchange: Exchange, client: Client, refused: Refused, reques
     """The upstream's own error where client and upstream speak one protocol, else the failure rendered anew."""
     failure = refused.failure
     if isinstance(refused, TurnedAway):
-        head = [*_without(passed_on(refused.headers), failure), *_advice(failure, request_id)]
+        fields = _without(passed_on(refused.headers), failure)
+        head = [*fields, *id_headers(client, request_id, fields), *_advice(failure)]
         exchange.respond(refused.status, head, refused.body)
         return
     rendered = client.render(failure, request_id)
-    exchange.respond(rendered.status, [JSON, *_advice(failure, request_id)], rendered.body)
+    exchange.respond(rendered.status, [JSON, *id_headers(client, request_id, []), *_advice(failure)], rendered.body)
 
 
 def _without(fields: list[Header], failure: Failure) -> list[Header]:
@@ -30,9 +31,9 @@ def _without(fields: list[Header], failure: Failure) -> list[Header]:
     return [field for field in fields if field[0] not in ours]
 
 
-def _advice(failure: Failure, request_id: str) -> list[Header]:
+def _advice(failure: Failure) -> list[Header]:
     """Whether and when the client should try again."""
-    head: list[Header] = [(b"x-request-id", request_id.encode())]
+    head: list[Header] = []
     if failure.retry_after is not None:
         head.append((b"retry-after", str(math.ceil(failure.retry_after)).encode()))
     if failure.retried:

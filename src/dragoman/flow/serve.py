@@ -14,7 +14,7 @@ from dragoman.config.settings import Config
 from dragoman.flow.attempt import SecondChances, first_success
 from dragoman.flow.call import Call
 from dragoman.flow.fetch import Fetcher
-from dragoman.flow.headers import loss_headers, passed_on
+from dragoman.flow.headers import id_headers, loss_headers, passed_on
 from dragoman.flow.mend import Mender
 from dragoman.flow.open import LineBuilder, Opener, Streaming, Whole
 from dragoman.flow.prepare import Change, Fitting, Prepared, prepare
@@ -91,10 +91,11 @@ class Gateway:
         reply = await first_success(routes, world.config.retry, _jitter, ask)
         if isinstance(reply, Whole):
             fields = passed_on(reply.headers) if reply.prepared.passthrough else [JSON]
-            exchange.respond(200, [*fields, *own_headers(call, reply.prepared)], reply.body)
+            exchange.respond(200, [*fields, *own_headers(call, reply.prepared, fields)], reply.body)
             watch = reply.watch
         else:
-            head = [*_stream_fields(reply), *own_headers(call, reply.prepared)]
+            fields = _stream_fields(reply)
+            head = [*fields, *own_headers(call, reply.prepared, fields)]
             await Relay(exchange, call, reply, world.config.server, self._mender).run(head)
             watch = reply.line.watch
         self.answered += 1
@@ -150,10 +151,10 @@ def known(world: World) -> dict[str, Known]:
     }
 
 
-def own_headers(call: Call, prepared: Prepared) -> list[Header]:
+def own_headers(call: Call, prepared: Prepared, given: list[Header]) -> list[Header]:
     """Who answered, and what the translation lost."""
     head: list[Header] = [
-        (b"x-request-id", call.id.encode()),
+        *id_headers(call.client, call.id, given),
         (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
     ]
     if prepared.ledger is not None:

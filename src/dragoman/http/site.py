@@ -13,6 +13,7 @@ from dragoman import __version__
 from dragoman.accounts.keys import Keyring, presented_key
 from dragoman.flow.call import Call
 from dragoman.flow.count import count_tokens
+from dragoman.flow.headers import id_headers
 from dragoman.flow.refusal import refuse_exchange
 from dragoman.flow.serve import Gateway
 from dragoman.http.models import Listing
@@ -33,6 +34,8 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 JSON = (b"content-type", b"application/json")
 INFERENCE = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
 COUNTS = {"/messages/count_tokens": "messages", "/responses/input_tokens": "responses"}
+SLASHES = re.compile("/{2,}")
+BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
 Answerer = Callable[[Exchange, str, str], Awaitable[None]]
 
@@ -40,12 +43,12 @@ Answerer = Callable[[Exchange, str, str], Awaitable[None]]
 class Site:
     """The handler of every exchange."""
 
-    def __init__(self, gateway: Gateway, keyring: Keyring, doorkeeper: Doorkeeper, max_body_bytes: int) -> None:
+    def __init__(self, gateway: Gateway, keyring: Keyring, doorkeeper: Doorkeeper) -> None:
         self._gateway = gateway
         self._keyring = keyring
-        self._doorkeeper = doorkeeper
-        self._max_body_bytes = max_body_bytes
+        self.doorkeeper = doorkeeper
         self.ready = True
+        self._under_way = 0
         # Request ids are unique without asking the system for chance each time: drawn once, then counted.
         self._drawn = secrets.token_hex(8)
         self._counted = itertools.count(1)
@@ -82,7 +85,7 @@ class Site:
             refuse_exchange(exchange, client, Refused(Failure(Kind.BUG, message)), request_id)
 
     async def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> None:
-        objection = self._doorkeeper.objection(exchange.headers)
+        objection = self.doorkeeper.objection(exchange.headers)
         if objection is not None:
             status, reason = objection
             body = self._client(path, exchange.headers).render(Failure(Kind.FORBIDDEN, reason), request_id).body
@@ -97,9 +100,9 @@ class Site:
         await self._keyed(exchange, path, request_id)
 
     async def _keyed(self, exchange: Exchange, path: str, request_id: str) -> None:
-        method = exchange.method
+        method = "GET" if exchange.method == "HEAD" else exchange.method
         if path in INFERENCE and method == "POST":
-            await self._gateway.answer(exchange, await self._call(exchange, INFERENCE[path], request_id))
+            await self._infer(exchange, path, request_id)
         elif path in COUNTS and method == "POST":
             call = await self._call(exchange, COUNTS[path], request_id)
             await count_tokens(self._gateway, exchange, call)
@@ -109,13 +112,36 @@ class Site:
             self._model(exchange, path.removeprefix("/models/"), request_id)
         elif path == "/responses" and method == "GET":
             _no_websocket(exchange, request_id)
-        elif path in INFERENCE or path in COUNTS or path == "/models":
-            raise _not_allowed(method, path)
+        elif allowed := self._methods(path):
+            self._not_allowed(exchange, path, allowed, request_id)
         elif path.startswith("/responses/"):
             message = "This gateway keeps no responses: server state is not available, send the whole input."
             raise Refused(Failure(Kind.NOT_FOUND, message))
         else:
-            raise Refused(Failure(Kind.NOT_FOUND, f"There is nothing at {method} {exchange.path}."))
+            raise Refused(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
+
+    async def _infer(self, exchange: Exchange, path: str, request_id: str) -> None:
+        if self._under_way >= self._gateway.world.config.server.max_requests:
+            message = "The gateway has as many requests under way as it takes (server.max_requests)."
+            raise Refused(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
+        self._under_way += 1
+        try:
+            await self._gateway.answer(exchange, await self._call(exchange, INFERENCE[path], request_id))
+        finally:
+            self._under_way -= 1
+
+    def _methods(self, path: str) -> str | None:
+        """What may be done at a path; None where there is nothing."""
+        if path in INFERENCE or path in COUNTS:
+            return "POST"
+        return "GET, HEAD" if path in self._open_paths or path.startswith("/models") else None
+
+    def _not_allowed(self, exchange: Exchange, path: str, allowed: str, request_id: str) -> None:
+        client = self._client(path, exchange.headers)
+        message = f"{exchange.method} is not possible on {exchange.path}, only {allowed}."
+        body = client.render(Failure(Kind.BAD_REQUEST, message, code="method_not_allowed"), request_id).body
+        head = [JSON, (b"allow", allowed.encode()), *id_headers(client, request_id, [])]
+        exchange.respond(405, head, body)
 
     async def _call(self, exchange: Exchange, protocol: str, request_id: str) -> Call:
         body = await exchange.body()
@@ -127,10 +153,10 @@ class Site:
         return Call(self._protocol(protocol), body, exchange.headers, exchange.query, request_id)
 
     def _unpacked(self, encoding: bytes, body: bytes) -> bytes:
+        limit = self._gateway.world.config.server.max_body_bytes
         try:
-            return decompress(encoding, body, self._max_body_bytes)
+            return decompress(encoding, body, limit)
         except TooLarge:
-            limit = self._max_body_bytes
             message = f"The decompressed body exceeds the limit of {limit} bytes (server.max_body_mb)."
             raise Refused(Failure(Kind.TOO_LARGE, message)) from None
         except BadEncoding as bad:
@@ -194,7 +220,9 @@ class Site:
 
 
 def plain_path(path: str) -> str:
-    """A path without its optional, perhaps doubled, version and without a trailing slash."""
+    """A path without its optional, perhaps doubled, version, without doubled slashes and without a trailing one."""
+    if "//" in path:
+        path = SLASHES.sub("/", path)
     while path == "/v1" or path.startswith("/v1/"):
         path = path[3:]
     return path.rstrip("/") or "/"
@@ -222,7 +250,3 @@ def _no_websocket(exchange: Exchange, request_id: str) -> None:
     message = "WebSockets are not served here: POST /v1/responses."
     body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "upgrade_required"}}
     exchange.respond(426, [JSON, _id(request_id)], msgspec.json.encode(body))
-
-
-def _not_allowed(method: str, path: str) -> Refused:
-    return Refused(Failure(Kind.BAD_REQUEST, f"{method} is not possible on {path}.", code="method_not_allowed"))

@@ -56,6 +56,7 @@ class Client(Struct, frozen=True):
     serial: bool  # blocks may not interleave
     keep_alive: bytes
     parse_to_count: Callable[[bytes, Ledger], Request] | None = None  # where counting takes another body than answering
+    id_header: bytes = b"x-request-id"  # where its SDK looks for the request's id
 
 
 class Upstream(Struct, frozen=True):

@@ -166,6 +166,7 @@ class Inbound(asyncio.Protocol):
             return
         self._in_head = False
         self._deadline.clear()
+        self._limits = self._service.limits
         exchange = Exchange(head, self)
         self._exchange = exchange
         self._expect_body(exchange, head)

@@ -54,6 +54,10 @@ class Server:
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL_UNSENT_BYTES)
         self.port = int(self._listener.sockets[0].getsockname()[1])
 
+    def limit(self, limits: Limits) -> None:
+        """From the next request on, these are the bounds."""
+        self._service.limits = limits
+
     @property
     def connections(self) -> int:
         return len(self._service.connections)

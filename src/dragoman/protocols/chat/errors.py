@@ -142,14 +142,20 @@ def error_frame(failure: Failure) -> bytes:
 
 
 def error_body(failure: Failure) -> bytes:
-    _, kind_of_error, code = _RENDERED[failure.kind]
+    kind_of_error = _RENDERED[failure.kind][1]
     error = {
         "message": failure.message,
         "type": kind_of_error,
         "param": _param(failure.at) if failure.at else None,
-        "code": code or failure.code,
+        "code": _code(failure),
     }
     return msgspec.json.encode({"error": error})
+
+
+def _code(failure: Failure) -> str | None:
+    if failure.kind is Kind.NOT_FOUND and failure.status is None:
+        return failure.code  # not every path that leads nowhere is a model
+    return _RENDERED[failure.kind][2] or failure.code
 
 
 def _param(pointer: str) -> str:

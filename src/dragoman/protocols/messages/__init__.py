@@ -20,6 +20,7 @@ PROTOCOL = Protocol(
         serial=True,
         keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
         parse_to_count=parse_to_count,
+        id_header=b"request-id",
     ),
     upstream=Upstream(
         path="/messages",

@@ -174,9 +174,16 @@ def render(failure: Failure, request_id: str) -> Rendered:
         "message": failure.message,
         "type": type_,
         "param": _param(failure.at),
-        "code": failure.code if failure.kind is Kind.BAD_REQUEST and failure.code else code,
+        "code": failure.code if _is_ours(failure) else code,
     }
     return Rendered(status, msgspec.json.encode({"error": error}))
+
+
+def _is_ours(failure: Failure) -> bool:
+    """Whether the code says more than the kind: that of a bad request, or what we ourselves did not find."""
+    if failure.kind is Kind.NOT_FOUND:
+        return failure.status is None
+    return failure.kind is Kind.BAD_REQUEST and bool(failure.code)
 
 
 def stream_error(failure: Failure) -> dict[str, str | None]:

@@ -1,0 +1,86 @@
+"""Methods, paths and the headers that go with every answer."""
+
+import anthropic
+import openai
+import pytest
+from outside import JSON, PATHS, PROTOCOLS, Outside, asked
+from said import STREAM, WHOLE
+
+from fakes.upstream import Answer
+from gateway import KEY
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+
+
+@clients
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_a_wrong_method_is_405_and_the_right_one_is_named(gate: Outside, client: str, method: str) -> None:
+    answer = gate.send(method, PATHS[client])
+    assert answer.status == 405
+    assert answer.headers["allow"] == "POST"
+    assert answer.json["error"]["type"] == "invalid_request_error"
+    assert (answer.json.get("type") == "error") == (client == "messages")
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/x"])
+def test_what_can_only_be_read_says_so(gate: Outside, path: str) -> None:
+    answer = gate.send("POST", path, b"{}")
+    assert answer.status == 405
+    assert answer.headers["allow"] == "GET, HEAD"
+
+
+def test_whatever_can_be_read_has_a_head(gate: Outside) -> None:
+    for path in ("/", "/health", "/v1/models"):
+        read, head = gate.send("GET", path), gate.send("HEAD", path)
+        assert (read.status, head.status, head.body) == (200, 200, b"")
+        assert head.headers["content-type"] == read.headers["content-type"]
+
+
+@clients
+def test_a_doubled_slash_is_understood(gate: Outside, client: str) -> None:
+    gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    for path in (f"/{PATHS[client]}", PATHS[client].replace("/v1/", "/v1//"), PATHS[client] + "//"):
+        assert gate.send("POST", path, asked(client, "chat/m")).status == 200, path
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/responses/resp_1", "/nothing"])
+def test_a_path_that_leads_nowhere_is_no_model(gate: Outside, path: str) -> None:
+    answer = gate.send("GET", path)
+    assert answer.status == 404
+    assert answer.json["error"]["code"] is None
+
+
+@clients
+def test_an_unknown_model_of_an_upstream_is_one(gate: Outside, client: str) -> None:
+    gate.plays("chat", Answer(b'{"error":{"message":"no such thing"}}', status=404, content_type=JSON))
+    answer = gate.ask(client, "chat/m")
+    assert answer.status == 404
+    if client == "responses":
+        assert answer.json["error"]["code"] == "model_not_found"
+
+
+@upstreams
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_anthropics_sdk_finds_the_requests_id_where_it_looks(gate: Outside, upstream: str, stream: bool) -> None:
+    kind = "text/event-stream" if stream else JSON
+    vendor = (("request-id", "req_vendor"), ("x-request-id", "other"))
+    body = STREAM[upstream] if stream else WHOLE[upstream]
+    gate.plays(upstream, Answer(body, content_type=kind, headers=vendor))
+    answer = gate.ask("messages", f"{upstream}/m", stream)
+    assert answer.headers["x-request-id"].startswith("req_")
+    own = answer.headers["x-request-id"]
+    assert answer.headers["request-id"] == ("req_vendor" if upstream == "messages" else own)
+    assert "request-id" not in gate.ask("chat", f"{upstream}/m", stream).headers or upstream == "chat"
+
+
+def test_an_error_tells_both_sdks_its_id(gate: Outside) -> None:
+    gate.plays("chat", Answer(b"{}", status=400, content_type=JSON))
+    sdk = anthropic.Anthropic(api_key=KEY, base_url=gate.gateway.url, max_retries=0)
+    with pytest.raises(anthropic.BadRequestError) as told:
+        sdk.messages.create(model="chat/m", max_tokens=9, messages=[{"role": "user", "content": "x"}])
+    assert told.value.request_id == told.value.response.headers["x-request-id"]
+    other = openai.OpenAI(api_key=KEY, base_url=gate.gateway.url + "/v1", max_retries=0)
+    with pytest.raises(openai.BadRequestError) as heard:
+        other.chat.completions.create(model="chat/m", messages=[{"role": "user", "content": "x"}])
+    assert heard.value.request_id == heard.value.response.headers["x-request-id"]
