@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dragoman.hub.failure import Refused
-from dragoman.hub.loss import Ledger
+from dragoman.hub.loss import Ledger, Loss
 from dragoman.hub.profile import Target
 from dragoman.passes.lower_tools import lower_tools
 from dragoman.protocols import PROTOCOLS
@@ -22,7 +22,11 @@ ISSUERS = {"chat": "a-compatible-server", "responses": "openai", "messages": "an
 @dataclass(frozen=True)
 class Built:
     body: bytes
-    losses: frozenset[str]
+    ledger: tuple[Loss, ...]
+
+    @property
+    def losses(self) -> frozenset[str]:
+        return frozenset(loss.path for loss in self.ledger if loss.path)
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def outcome(client: str, target: str, body: Json) -> Built | Turned:
         sent = upstream.build(request, Target("vendor-model", ISSUERS[target]), ledger)
     except Refused as refused:
         return Turned(refused.failure.at, refused.failure.message)
-    return Built(sent, frozenset(loss.path for loss in ledger if loss.path))
+    return Built(sent, tuple(ledger))
 
 
 def vanishing(client: str, target: str, body: Json, at_most: int | None = None) -> Iterator[Vanished]:
@@ -58,6 +62,7 @@ def vanishing(client: str, target: str, body: Json, at_most: int | None = None) 
     `at_most` bounds how many leaves of one shape are tried: long conversations repeat themselves.
     """
     body, before = without_refused(client, target, body)
+    losses = before.losses
     tried: Counter[str] = Counter()
     for path, value in leaves(body):
         where = pointer(path)
@@ -65,7 +70,7 @@ def vanishing(client: str, target: str, body: Json, at_most: int | None = None) 
         tried[shape] += 1
         if value is None or (at_most is not None and tried[shape] > at_most):
             continue
-        if any(is_kin(loss, where) for loss in before.losses):
+        if any(is_kin(loss, where) for loss in losses):
             continue
         after = outcome(client, target, removed(body, path))
         if isinstance(after, Built) and after.body == before.body:

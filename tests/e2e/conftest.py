@@ -1,9 +1,21 @@
 """What the end-to-end tests share."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
+from proof import record
 from rig import Rig, rigged
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Notes what each test of the matrix proved, for the page that tells it."""
+    report = yield
+    if isinstance(item, pytest.Function) and item.module.__name__ == "test_matrix" and report.when != "teardown":
+        record(item.callspec.params, report.passed)
+    return report
 
 
 @pytest.fixture(scope="module")

@@ -116,6 +116,8 @@ ACCIDENTS: dict[str, Answer] = {
     "reset before the first byte": Answer(headless=True, end=End.RESET),
     "closed before the first byte": Answer(headless=True, end=End.CUT),
     "closed after the head": Answer(b"", end=End.CUT),
+    "cut in the middle of a body": Answer(b'{"id":"x","choices"', content_type="application/json", end=End.CUT),
+    "a body that is half JSON": Answer(b'{"id":"x","choices"', content_type="application/json"),
 }
 
 

@@ -3,7 +3,7 @@
 import anthropic
 import openai
 import pytest
-from cases import BROKEN, CASES, PHOTO, PICTURE, asked, asked_with_pictures, pictures_in
+from cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, asked, asked_with_pictures, pictures_in
 from hearing import STREAMS, WHOLE, Broke, Halted, meant_for
 from meaning import Meant, Say, sayable
 from rig import PROTOCOLS, SPEAKERS, Rig
@@ -77,3 +77,45 @@ def test_images_reach_the_upstream_in_its_own_shape(rig: Rig, client: str, upstr
     listen = STREAMS[client][0] if stream else WHOLE[client]
     assert listen(rig.sdk, asked_with_pictures(client, rig.model(upstream))) == meant_for(client, upstream, meant)
     assert pictures_in(upstream, fake.calls[-1].json) == [PICTURE, PHOTO]
+
+
+@clients
+@cuts
+def test_a_chat_stream_that_finished_needs_no_done(rig: Rig, client: str, cut: str) -> None:
+    meant = CASES["one tool call"].meant
+    sent = SPEAKERS["chat"].stream(meant).removesuffix(b"data: [DONE]\n\n")
+    rig.plays("chat", Answer(sent, cut=CUTS[cut]))
+    for listen in STREAMS[client]:
+        assert listen(rig.sdk, asked(client, rig.model("chat"))) == meant_for(client, "chat", meant)
+
+
+@clients
+@cuts
+def test_a_message_without_its_stop_event_is_not_whole(rig: Rig, client: str, cut: str) -> None:
+    sent = SPEAKERS["messages"].stream(CASES["text"].meant)
+    rig.plays("messages", Answer(sent[: sent.index(b"event: message_stop")], cut=CUTS[cut]))
+    for listen in STREAMS[client]:
+        heard = listen(rig.sdk, asked(client, rig.model("messages")))
+        assert isinstance(heard, Broke)
+        assert heard.text == WORDS
+
+
+@clients
+@upstreams
+def test_a_whole_answer_to_a_stream_is_told_as_one(rig: Rig, client: str, upstream: str) -> None:
+    meant = CASES["parallel interleaved tool calls"].meant
+    rig.plays(upstream, whole(upstream, meant))
+    for listen in STREAMS[client]:
+        heard = listen(rig.sdk, asked(client, rig.model(upstream), CASES["one tool call"]))
+        assert heard == meant_for(client, upstream, meant)
+
+
+@clients
+@upstreams
+def test_a_streamed_answer_to_a_whole_request_is_told_whole(rig: Rig, client: str, upstream: str) -> None:
+    if client == upstream:
+        return
+    meant = CASES["parallel interleaved tool calls"].meant
+    rig.plays(upstream, streamed(upstream, meant, "in one piece"))
+    heard = WHOLE[client](rig.sdk, asked(client, rig.model(upstream), CASES["one tool call"]))
+    assert heard == meant_for(client, upstream, meant)

@@ -10,7 +10,7 @@ import openai
 import pytest
 from cases import CASES, asked
 from faults import assert_told_properly
-from hearing import STREAMS, Broke, meant_for
+from hearing import STREAMS, WHOLE, Broke, meant_for
 from meaning import Ending, Meant, Say
 from raw_http import dial, request_bytes
 from rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
@@ -153,6 +153,15 @@ def test_a_stall_before_the_first_token_is_a_gateway_timeout(
     if headless:
         assert_told_properly(client, heard.error, 504)
     assert "first_token_timeout_s" in str(heard.error)
+
+
+@clients
+@upstreams
+def test_a_whole_reply_that_never_comes_is_a_gateway_timeout(rig: Rig, client: str, upstream: str) -> None:
+    rig.plays(upstream, Answer(headless=True, end=End.HANG))
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        WHOLE[client](rig.sdk, asked(client, rig.model(upstream)))
+    assert_told_properly(client, raised.value, 504)
 
 
 @clients

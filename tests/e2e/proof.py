@@ -1,0 +1,125 @@
+"""What the matrix proved in this run, cell by cell, and the page that tells it."""
+
+import re
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+
+import msgspec
+from cases import BROKEN, CASES
+from hearing import STOPS
+from meaning import Refuse, Stop, sayable
+from rig import PROTOCOLS
+
+from deletion import Built, Turned, outcome, removed
+from deletion import blamed as blamed_part
+
+Cell = tuple[str, str, str]  # client, upstream, capability
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "compatibility.md"
+FIXTURES = ROOT / "tests" / "fixtures"
+IMAGES = "images in a request"
+CAPABILITIES = (*CASES, IMAGES, *BROKEN)
+NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages"}
+PAIRS = list(product(PROTOCOLS, PROTOCOLS))
+
+PROVEN: dict[Cell, bool] = {}
+
+
+def record(parameters: Mapping[str, object], passed: bool) -> None:
+    """Notes the outcome of one test of the matrix; a cell holds if all of its tests do."""
+    if not parameters.keys() >= {"client", "upstream"}:
+        return
+    cell = (str(parameters["client"]), str(parameters["upstream"]), str(parameters.get("case", IMAGES)))
+    PROVEN[cell] = PROVEN.get(cell, True) and passed
+
+
+def page(proven: Mapping[Cell, bool]) -> str:
+    return "\n".join([*_head(), *_replies(proven), *_requests()])
+
+
+def _head() -> list[str]:
+    return [
+        "# Compatibility",
+        "",
+        "Written by `make matrix` from what the tests proved; a test fails when this page is stale.",
+        "The official openai and anthropic SDKs are the judges, over real sockets, whole replies and streams,",
+        "each stream in one piece, byte by byte, and in pieces of seven bytes.",
+        "",
+    ]
+
+
+def _replies(proven: Mapping[Cell, bool]) -> list[str]:
+    columns = [f"{NAMES[client]} ← {NAMES[upstream]}" for client, upstream in PAIRS]
+    return [
+        "## Replies",
+        "",
+        "Client ← upstream. `=` the bytes pass through, with an error event appended where the end is missing;",
+        "`✓` translated, and heard exactly as it was meant; `~` heard in the nearest words that the client has;",
+        "`–` the upstream's protocol has no words for it; `✗` not proved.",
+        "",
+        "| | " + " | ".join(columns) + " |",
+        "|-" * (len(columns) + 1) + "|",
+        *(
+            f"| {capability} | " + " | ".join(_mark(proven, *pair, capability) for pair in PAIRS) + " |"
+            for capability in CAPABILITIES
+        ),
+        "",
+    ]
+
+
+def _mark(proven: Mapping[Cell, bool], client: str, upstream: str, capability: str) -> str:
+    if not proven.get((client, upstream, capability), False):
+        return "✗"
+    case = CASES.get(capability)
+    said = None if case is None else sayable(case.meant, upstream)
+    if case is not None and said is not None and said.stop is not case.meant.stop and not case.meant.of(Refuse):
+        return "–"
+    if client == upstream:
+        return "="
+    if said is not None and (_is_nearest(client, said.stop) or (client == "messages" and said.of(Refuse))):
+        return "~"
+    return "✓"
+
+
+def _is_nearest(client: str, stop: Stop) -> bool:
+    """Whether this client's protocol tells the stop in words that mean another one first."""
+    first = next(other for other, word in STOPS[client].items() if word == STOPS[client][stop])
+    return stop is not first and stop is not Stop.TOOL
+
+
+def _requests() -> list[str]:
+    lines = [
+        "## Requests",
+        "",
+        "What a request with about every field of its protocol loses on its way to another one, as the ledger tells",
+        "(`x-dragoman-explain: 1`), and what is refused. Fields not listed arrive in the upstream's own words.",
+    ]
+    for client, upstream in PAIRS:
+        if client != upstream:
+            lines += ["", f"### {NAMES[client]} → {NAMES[upstream]}", "", *_losses(client, upstream)]
+    return [*lines, ""]
+
+
+def _losses(client: str, upstream: str) -> list[str]:
+    told: dict[tuple[str, str, str], None] = {}
+    for file in [FIXTURES / client / "request.json", *sorted((FIXTURES / "deletion").glob(f"{client}-*.json"))]:
+        body = msgspec.json.decode(file.read_bytes())
+        while isinstance(found := outcome(client, upstream, body), Turned):
+            assert found.at
+            told[(_shape(found.at), "refused", _plain(found.message, found.at))] = None
+            body = removed(body, blamed_part(body, found.at))
+        assert isinstance(found, Built)
+        for loss in found.ledger:
+            told[(_shape(loss.path), loss.how.value, _plain(loss.why, loss.path))] = None
+    rows = sorted(told, key=lambda row: (row[0], row[1], row[2]))
+    return ["| field | how | why |", "|-|-|-|", *(f"| `{path}` | {how} | {why} |" for path, how, why in rows)]
+
+
+def _shape(pointer: str) -> str:
+    return re.sub(r"/\d+(?=/|$)", "/*", pointer)
+
+
+def _plain(why: str, at: str) -> str:
+    return why.replace(at, _shape(at)).replace("|", "\\|")

@@ -1,0 +1,41 @@
+"""Token counts before a request: the upstream's own where it counts, else an estimate that says it is one."""
+
+import pytest
+from rig import Rig
+
+from fakes.upstream import Answer
+
+USER = [{"role": "user", "content": "How many tokens are these words?"}]
+
+
+def test_an_upstream_that_counts_is_asked(rig: Rig) -> None:
+    fake = rig.plays("messages", Answer(b'{"input_tokens": 4242}', content_type="application/json"))
+    counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
+    assert counted.input_tokens == 4242
+    assert (fake.calls[-1].path, fake.calls[-1].json["model"]) == ("/v1/messages/count_tokens", "vendor-model")
+    assert "x-dragoman-estimate" not in rig.sdk.headers
+
+
+@pytest.mark.parametrize("upstream", ["chat", "responses"])
+def test_where_nobody_counts_the_gateway_estimates_and_says_so(rig: Rig, upstream: str) -> None:
+    fake = rig.plays(upstream)
+    counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model(upstream), messages=USER)
+    assert 4 < counted.input_tokens < 40
+    assert rig.sdk.headers["x-dragoman-estimate"] == "1"
+    assert fake.calls == []
+
+
+def test_an_upstream_that_cannot_count_now_is_replaced_by_an_estimate(rig: Rig) -> None:
+    rig.plays("messages", Answer(b"{}", status=500, content_type="application/json"))
+    counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
+    assert 4 < counted.input_tokens < 40
+    assert rig.sdk.headers["x-dragoman-estimate"] == "1"
+
+
+def test_a_longer_text_counts_more(rig: Rig) -> None:
+    counts = [
+        rig.sdk.openai.responses.input_tokens.count(model=rig.model("chat"), input="word " * size).input_tokens
+        for size in (10, 100, 1000)
+    ]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]

@@ -1,0 +1,37 @@
+"""The committed compatibility page says what the tests prove, no more and no less."""
+
+import os
+
+from cases import BROKEN, CASES, PHOTO, PICTURE, asked, asked_with_pictures, pictures_in
+from hearing import STREAMS, WHOLE, Broke, Halted, meant_for
+from proof import CAPABILITIES, IMAGES, PAGE, PAIRS, PROVEN, Cell, page
+from rig import Rig
+from test_matrix import streamed, whole
+
+
+def prove(rig: Rig, client: str, upstream: str, capability: str) -> bool:
+    """The short proof of one cell, for runs in which the matrix itself was not asked for."""
+    model = rig.model(upstream)
+    if capability in BROKEN:
+        rig.plays(upstream, streamed(upstream, BROKEN[capability], "in one piece"))
+        return isinstance(STREAMS[client][0](rig.sdk, asked(client, model)), Broke)
+    case = CASES["text" if capability == IMAGES else capability]
+    request = asked_with_pictures(client, model) if capability == IMAGES else asked(client, model, case)
+    expected = meant_for(client, upstream, case.meant)
+    fake = rig.plays(upstream, streamed(upstream, case.meant, "in one piece"))
+    heard = STREAMS[client][0](rig.sdk, request)
+    right = heard == (Halted(expected.text, expected.stop) if isinstance(heard, Halted) else expected)
+    if capability == IMAGES:
+        right = right and pictures_in(upstream, fake.calls[-1].json) == [PICTURE, PHOTO]
+    rig.plays(upstream, whole(upstream, case.meant))
+    return right and WHOLE[client](rig.sdk, request) == expected
+
+
+def test_the_compatibility_page_is_what_was_proved(rig: Rig) -> None:
+    cells: list[Cell] = [(*pair, capability) for pair in PAIRS for capability in CAPABILITIES]
+    proven = {cell: PROVEN[cell] if cell in PROVEN else prove(rig, *cell) for cell in cells}
+    written = page(proven)
+    if os.environ.get("DRAGOMAN_WRITE_PAGES"):
+        PAGE.write_text(written)
+    assert all(proven.values())
+    assert PAGE.read_text() == written, "docs/compatibility.md is stale: run `make matrix`"
