@@ -57,7 +57,7 @@ def test_every_kind_raises_its_class_in_the_sdk(kind: Kind) -> None:
 def test_codes_that_clients_look_for() -> None:
     assert raised(Failure(Kind.CONTEXT_TOO_LONG, "x", code="invalid_request_error")).code == "context_length_exceeded"
     assert raised(Failure(Kind.QUOTA, "x")).code == "insufficient_quota"
-    assert raised(Failure(Kind.NOT_FOUND, "x")).code == "model_not_found"
+    assert raised(Failure(Kind.NOT_FOUND, "x", status=404)).code == "model_not_found"
     assert raised(Failure(Kind.BAD_REQUEST, "x", code="unsupported_value")).code == "unsupported_value"
 
 
