@@ -93,6 +93,8 @@ async def first_success(
         try:
             return await _persist(route, settings, jitter, ask)
         except Refused as refused:
+            if last is not None and last.failure.retried:
+                refused.failure = msgspec.structs.replace(refused.failure, retried=True)
             last = refused
             if not AFTER[refused.failure.kind].elsewhere:
                 break
@@ -119,7 +121,7 @@ async def _persist(
 
 def _wait(failure: Failure, attempt: int, settings: Retry, jitter: Callable[[], float]) -> float | None:
     """Seconds before asking the same target again; None: it is no use."""
-    if not AFTER[failure.kind].again:
+    if not AFTER[failure.kind].again or failure.should_retry is False:
         return None
     if failure.retry_after is not None:
         return failure.retry_after if failure.retry_after <= settings.max_wait_s else None

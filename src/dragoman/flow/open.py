@@ -1,12 +1,14 @@
 """A prepared request goes upstream; what comes back is held until its first token, so that failures are real errors."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.config.settings import Server
+from dragoman.flow.advice import advised
 from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.call import Call
 from dragoman.flow.discretion import hide, hushed
@@ -156,6 +158,7 @@ class Opener:
         finally:
             answer.close()
         failure = _named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
+        failure = advised(failure, answer.headers, time.time())
         if prepared.passthrough and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN) and _is_error_body(body):
             raise TurnedAway(failure, answer.status, answer.headers, body)
         raise Refused(failure)

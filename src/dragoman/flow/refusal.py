@@ -25,17 +25,19 @@ def refuse_exchange(exchange: Exchange, client: Client, refused: Refused, reques
 
 
 def _without(fields: list[Header], failure: Failure) -> list[Header]:
-    ours = {b"x-should-retry"} if failure.retried else set()
-    if failure.retry_after is not None:
-        ours |= {b"retry-after"}
+    ours = {name for name, _ in _advice(failure)} | ({b"retry-after-ms"} if failure.retry_after is not None else set())
     return [field for field in fields if field[0] not in ours]
 
 
 def _advice(failure: Failure) -> list[Header]:
     """Whether and when the client should try again."""
     head: list[Header] = []
-    if failure.retry_after is not None:
-        head.append((b"retry-after", str(math.ceil(failure.retry_after)).encode()))
-    if failure.retried:
-        head.append((b"x-should-retry", b"false"))
+    wait = failure.retry_after
+    if wait is not None:
+        head.append((b"retry-after", str(math.ceil(wait)).encode()))
+        if wait % 1:
+            head.append((b"retry-after-ms", str(round(wait * 1000)).encode()))
+    if failure.retried or failure.should_retry is not None:
+        again = failure.should_retry is True and not failure.retried
+        head.append((b"x-should-retry", b"true" if again else b"false"))
     return head

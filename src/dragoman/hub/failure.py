@@ -35,6 +35,7 @@ class Failure(Struct, frozen=True):
     retry_after: float | None = None  # seconds
     retried: bool = False  # we have tried again already: the client need not
     detail: dict[str, object] | None = None  # goes out as error.details where the protocol has such a place
+    should_retry: bool | None = None  # what the upstream advises
 
 
 class Refused(Exception):

@@ -1,0 +1,101 @@
+"""Whether and when to try again: what an upstream advises is heeded, and handed on."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from outside import JSON, PROTOCOLS, Outside, outside
+from said import WHOLE
+
+from fakes.upstream import Answer, FakeUpstream
+
+SETTINGS = "[retry]\nattempts = 3\nbase_s = 0.01\n[[models]]\nname = 'two'\nto = ['chat/a', 'messages/b']\n"
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    with outside(tmp_path_factory.mktemp("gateway"), SETTINGS) as shared:
+        yield shared
+
+
+def refusal(status: int, **headers: str) -> Answer:
+    error = {"type": "error", "error": {"type": "x", "message": "Not now."}}
+    fields = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return Answer(json.dumps(error).encode(), status=status, content_type=JSON, headers=fields)
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize("status", [429, 500, 529])
+def test_an_upstream_that_wants_no_retry_gets_none(patient: Outside, client: str, upstream: str, status: int) -> None:
+    fake = patient.plays(upstream, refusal(status, x_should_retry="false"))
+    answer = patient.ask(client, f"{upstream}/m")
+    assert len(fake.calls) == 1
+    assert answer.headers["x-should-retry"] == "false"
+
+
+@clients
+@upstreams
+def test_an_upstream_that_invites_one_is_quoted(patient: Outside, client: str, upstream: str) -> None:
+    fake = patient.plays(upstream, refusal(429, x_should_retry="true", retry_after="60"))
+    answer = patient.ask(client, f"{upstream}/m")
+    assert len(fake.calls) == 1
+    assert answer.headers["x-should-retry"] == "true"
+    assert answer.headers["retry-after"] == "60"
+
+
+@clients
+@upstreams
+def test_a_date_to_try_again_at_is_told_in_seconds(patient: Outside, client: str, upstream: str) -> None:
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+    fake = patient.plays(upstream, refusal(429, retry_after=soon))
+    answer = patient.ask(client, f"{upstream}/m")
+    assert 80 <= int(answer.headers["retry-after"]) <= 90
+    assert len(fake.calls) == 1
+    assert "x-should-retry" not in answer.headers
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize("nonsense", ["soon", "-5", "nan", "Wed, 99 Nov 2026 99:99:99 GMT", "1e400"])
+def test_nonsense_is_no_advice(patient: Outside, client: str, upstream: str, nonsense: str) -> None:
+    fake = patient.plays(upstream, refusal(429, retry_after=nonsense))
+    assert patient.ask(client, f"{upstream}/m").status == 429
+    assert len(fake.calls) == 3
+
+
+@clients
+def test_milliseconds_are_kept(patient: Outside, client: str) -> None:
+    patient.plays("messages", refusal(429, retry_after_ms="5500"))
+    answer = patient.ask(client, "messages/m")
+    assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("6", "5500")
+
+
+def told(first: Answer, second: Answer, gate: Outside) -> tuple[int, int, dict[str, str]]:
+    fakes: list[FakeUpstream] = [gate.plays("chat", first), gate.plays("messages", second)]
+    answer = gate.ask("responses", "two")
+    return len(fakes[0].calls), len(fakes[1].calls), answer.headers
+
+
+def test_an_error_of_the_second_target_says_that_the_first_was_tried_again(patient: Outside) -> None:
+    assert told(refusal(500), refusal(401), patient)[:2] == (3, 1)
+    assert told(refusal(500), refusal(401), patient)[2]["x-should-retry"] == "false"
+
+
+def test_two_targets_that_ask_for_patience_leave_it_to_the_client(patient: Outside) -> None:
+    first, second, headers = told(refusal(429, retry_after="60"), refusal(429, retry_after="30"), patient)
+    assert (first, second) == (1, 1)
+    assert headers["retry-after"] == "30"
+    assert "x-should-retry" not in headers
+
+
+def test_a_second_target_that_answers_leaves_no_advice(patient: Outside) -> None:
+    first, second, headers = told(refusal(529), Answer(WHOLE["messages"], content_type=JSON), patient)
+    assert (first, second) == (3, 1)
+    assert headers["x-dragoman-route"] == "messages/b"
+    assert "x-should-retry" not in headers
