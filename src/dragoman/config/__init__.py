@@ -6,7 +6,9 @@ from dragoman.config.load import find_file, load
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.secret import Secret, SecretSource, is_placeholder, resolve_secret
 from dragoman.config.settings import (
+    CodexProviderConfig,
     Config,
+    CopilotProviderConfig,
     Debug,
     Effort,
     Fetch,
@@ -19,8 +21,10 @@ from dragoman.config.settings import (
 )
 
 __all__ = [
+    "CodexProviderConfig",
     "Config",
     "ConfigError",
+    "CopilotProviderConfig",
     "Debug",
     "Effort",
     "Fetch",

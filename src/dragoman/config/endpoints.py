@@ -12,6 +12,7 @@ OWN_ENDPOINT: Mapping[str, str] = MappingProxyType(
     {
         "anthropic": "https://api.anthropic.com/v1",
         "openai": "https://api.openai.com/v1",
+        "codex": "https://chatgpt.com/backend-api/codex",
         "gemini": "https://generativelanguage.googleapis.com/v1beta",
     }
 )

@@ -1,5 +1,6 @@
 """Layers: what the environment says is laid under what file and flags have set, without ever covering it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from dragoman.config.endpoints import normalise_endpoint, points_to
@@ -8,11 +9,13 @@ from dragoman.config.settings import Server
 from dragoman.config.tree import Origin, Tree
 
 
-def lay_under(tree: Tree, found: Found, kiro_file: Path | None = None) -> None:
-    """Add the environment's settings, and a Kiro account that was found, wherever the tree has none yet."""
+def lay_under(tree: Tree, found: Found, files: Mapping[str, Path]) -> None:
+    """Add the environment's settings, and accounts whose files were found, wherever the tree has none yet."""
     for setting in found.general:
         tree.put_default(setting.key, setting.value, setting.origin)
-    _add_kiro(tree, found, kiro_file)
+    _add_kiro(tree, found, files.get("kiro"))
+    for kind in ("codex", "copilot"):
+        _add_account(tree, kind, files.get(kind))
     for api in found.apis:
         _add_api(tree, api)
 
@@ -29,6 +32,12 @@ def _add_kiro(tree: Tree, found: Found, file: Path | None) -> None:
         tree.put(("providers", name, "kind"), "kiro", origin)
     for setting in found.kiro:
         tree.put_default(("providers", name, *setting.key), setting.value, setting.origin)
+
+
+def _add_account(tree: Tree, kind: str, file: Path | None) -> None:
+    if file is None or _provider_of_kind(tree, kind) is not None or tree.get(("providers", kind)) is not None:
+        return
+    tree.put(("providers", kind, "kind"), kind, Origin(str(file), None, "", Path()))
 
 
 def _add_api(tree: Tree, api: FoundApi) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.config.check import expand, read_fields, read_section
 from dragoman.config.environment import DOTENV, Found, Variable, from_environment, parse_dotenv
-from dragoman.config.installed import installed_kiro
+from dragoman.config.installed import installed
 from dragoman.config.layers import lay_under
 from dragoman.config.lines import key_lines
 from dragoman.config.problems import ConfigError, Key, Problem, suggestion
@@ -50,7 +50,7 @@ def load(
     for name, value in (flags or {}).items():
         if value is not None:
             tree.put(tuple(name.split(".")), value, Origin("command line", None, f"--{name.split('.')[-1]}", cwd))
-    lay_under(tree, found, installed_kiro(environ, home))
+    lay_under(tree, found, installed(environ, home))
     return _check(tree, found, path, home)
 
 

@@ -12,7 +12,14 @@ from dragoman.config.check import expand, read_fields, table_at
 from dragoman.config.endpoints import OWN_ENDPOINT, normalise_endpoint
 from dragoman.config.problems import Key, quoted, suggestion
 from dragoman.config.secret import SecretSource
-from dragoman.config.settings import Kind, KiroProviderConfig, ProtocolName, ProviderConfig
+from dragoman.config.settings import (
+    CodexProviderConfig,
+    CopilotProviderConfig,
+    Kind,
+    KiroProviderConfig,
+    ProtocolName,
+    ProviderConfig,
+)
 from dragoman.config.tree import Raw, Tree
 
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -30,6 +37,10 @@ SPEAKS: Mapping[str, tuple[ProtocolName, ...]] = MappingProxyType(
         "kiro": (),
         "echo": (),
     }
+)
+
+STANZAS: Mapping[str, type[ProviderConfig]] = MappingProxyType(
+    {"kiro": KiroProviderConfig, "codex": CodexProviderConfig, "copilot": CopilotProviderConfig}
 )
 
 
@@ -55,8 +66,8 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
         return None
     _listify(table, "protocol")
     _listify(table, "quirks")
-    model = KiroProviderConfig if kind == "kiro" else ProviderConfig
-    _refuse_kiro_keys(tree, key, table, model)
+    model = STANZAS.get(kind, ProviderConfig)
+    _refuse_others_keys(tree, key, table, model)
     before = len(tree.problems)
     fields = read_fields(tree, key, model, frozenset({"name"}))
     if fields is None:
@@ -88,15 +99,18 @@ def _listify(table: Raw, name: str) -> None:
         table[name] = [table[name]]
 
 
-def _refuse_kiro_keys(tree: Tree, key: Key, table: Raw, model: type[ProviderConfig]) -> None:
-    """Say of a Kiro key elsewhere that it is one, instead of calling it unknown."""
-    if model is KiroProviderConfig:
-        return
-    own = {info.encode_name for info in msgspec.structs.fields(model)}
-    kiro = {info.encode_name for info in msgspec.structs.fields(KiroProviderConfig)}
-    for name in [name for name in table if name in kiro - own]:
-        tree.problem((*key, name), 'only a provider of kind "kiro" has this key')
-        del table[name]
+def _refuse_others_keys(tree: Tree, key: Key, table: Raw, model: type[ProviderConfig]) -> None:
+    """Say of another kind's key whose it is, instead of calling it unknown."""
+    own = _keys(model)
+    for name in [name for name in table if name not in own]:
+        owners = [kind for kind, stanza in STANZAS.items() if name in _keys(stanza)]
+        if owners:
+            tree.problem((*key, name), f"only a provider of kind {quoted(owners)} has this key")
+            del table[name]
+
+
+def _keys(model: type[ProviderConfig]) -> frozenset[str]:
+    return frozenset(info.encode_name for info in msgspec.structs.fields(model))
 
 
 def _protocols(tree: Tree, key: Key, kind: str, asked: object) -> tuple[ProtocolName, ...]:

@@ -16,7 +16,17 @@ Name = Annotated[str, Meta(min_length=1)]
 
 Kind = Literal["anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo"]
 ProtocolName = Literal["chat", "responses", "messages", "gemini"]
-Quirk = Literal["max_tokens", "no_developer", "plain", "replay_reasoning", "json_object_schema", "no_required"]
+Quirk = Literal[
+    "max_tokens",
+    "no_developer",
+    "plain",
+    "replay_reasoning",
+    "json_object_schema",
+    "no_required",
+    "text_content",
+    "needs_parameters",
+    "cut_then_done",
+]
 ServerName = Literal["llama-cpp-python", "ollama", "deepseek"]  # known to providers/compatible/quirks.py
 
 
@@ -116,6 +126,31 @@ class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     tool_description_max: Count = 10_000
     repair_truncation: bool = True
     missing_tail_is_truncation: bool = True
+
+
+class CodexProviderConfig(ProviderConfig, frozen=True, kw_only=True):
+    """A ChatGPT plan, as Codex uses it."""
+
+    credentials: Path | None = None  # a file as `codex login` writes it
+    auth_endpoint: str | None = None
+    client_id: Name = "app_EMoamEEZ73f0CkXaXp7hrann"  # Codex's public one: the vendor registers no others
+    client_version: Name = "1.0.0"  # the level of compatibility that its list of models is asked for
+    originator: Name = "dragoman"
+    refresh_margin_s: Wait = 300.0
+
+
+class CopilotProviderConfig(ProviderConfig, frozen=True, kw_only=True):
+    """A GitHub account with Copilot. `auto` goes by the kind of its token."""
+
+    credentials: SecretSource | None = None
+    auth: Literal["auto", "exchange", "direct", "server"] = "auto"
+    domain: Name = "github.com"  # or a tenant of its own: acme.ghe.com
+    auth_endpoint: str | None = None  # where people sign in
+    control_endpoint: str | None = None  # where tokens are exchanged
+    client_id: Name | None = None  # of the app that people sign in to
+    integration_id: Name = "dragoman"
+    refresh_margin_s: Wait = 300.0
+    model_cache_ttl_s: Wait = 600.0
 
 
 class ModelRoute(Struct, frozen=True):

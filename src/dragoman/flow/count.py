@@ -51,7 +51,7 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
 async def _relayed(world: World, call: Call, route: Route, provider: Provider) -> bytes | None:
     """The upstream's count; None where it has none, or none now."""
     profile = profile_of(route.model)
-    way = plan(call.protocol.name, provider.protocols, profile, call.body)
+    way = plan(call.protocol.name, await provider.spoken(route.model), profile, call.body)
     if not isinstance(way, Passthrough) or not (provider.counts_tokens or provider.kind == "openai"):
         return None
     timeout_s = world.config.server.first_token_timeout_s

@@ -276,6 +276,7 @@ MENDING = {"kiro": "dragoman login kiro", "codex": "dragoman login codex", "copi
 
 def _named(prepared: Prepared, failure: Failure) -> Failure:
     """A refused credential or entitlement says whose it is, and what mends it: it is not the client's own."""
+    failure = prepared.provider.heed(failure)
     name, kind = prepared.provider.name, prepared.provider.kind
     failure = hushed(failure, prepared.secrets)
     if failure.kind is Kind.CREDENTIAL:

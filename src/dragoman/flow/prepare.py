@@ -58,7 +58,8 @@ class Prepared(Struct, frozen=True):
 
     @property
     def issuer(self) -> Issuer:
-        return Issuer(self.provider.issuer, self.route.model, self.provider.window(self.route.model), self.options)
+        provider, model = self.provider, self.route.model
+        return Issuer(provider.issuer, model, provider.window(model), self.options, provider.quirks)
 
     @property
     def upstream(self) -> Upstream:
@@ -82,8 +83,11 @@ Change = Callable[[Request], Request]
 async def prepare(
     call: Call, route: Route, provider: Provider, fitting: Fitting, changes: Sequence[Change] = ()
 ) -> Prepared:
+    spoken = await provider.spoken(route.model)
     altered = provider.stages is not None or bool(changes)
-    chosen = plan(call.protocol.name, provider.protocols, fitting.profile, call.body, altered)
+    if call.protocol.name in spoken and not altered:
+        altered = not provider.as_is(call.protocol.name, call.body)
+    chosen = plan(call.protocol.name, spoken, fitting.profile, call.body, altered)
     protocol = fitting.protocols[chosen.protocol]
     assert protocol.upstream is not None
     options = await provider.aim(route.model)
@@ -92,7 +96,7 @@ async def prepare(
         body = call.body
         if route.model != call.model:
             body = replace_value(body, "model", msgspec.json.encode(route.model))
-        headers = _forwarded(call.headers)
+        headers = tuple(field for field in _forwarded(call.headers) if provider.forwards(field[0]))
         query = _query(call.query)
     else:
         ledger = call.ledger()
@@ -105,10 +109,13 @@ async def prepare(
             raise Refused(strict_refusal(ledger))
         headers, query = _translated(request, protocol.name), ""
     credentials = await provider.authorize(protocol.name)
-    own = (JSON, IDENTITY, *provider.headers, *credentials)
+    read = call.request if request is None else lambda: request
+    asked = () if provider.describe is None else provider.describe(read, call.headers)
+    own = (JSON, IDENTITY, *provider.headers, *asked, *credentials)
     names = {name for name, _ in own}
     fields = (*own, *(field for field in headers if field[0] not in names))
-    out = Outgoing("POST", provider.endpoint + protocol.upstream.path + query, fields, body)
+    path = provider.paths.get(protocol.name, protocol.upstream.path)
+    out = Outgoing("POST", provider.endpoint + path + query, fields, body)
     return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets_in(credentials))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from dragoman.config.settings import ProviderConfig
 from dragoman.providers.anthropic.provider import make as anthropic
+from dragoman.providers.codex.provider import make as codex
 from dragoman.providers.compatible.provider import make as compatible
 from dragoman.providers.echo.provider import make as echo
 from dragoman.providers.kiro.provider import make as kiro
@@ -16,6 +17,7 @@ KINDS: dict[str, Make] = {
     "anthropic": anthropic,
     "openai": openai,
     "openai-compatible": compatible,
+    "codex": codex,
     "kiro": kiro,
     "echo": echo,
 }

@@ -13,10 +13,11 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request
 from dragoman.hub.stage import Stage
 from dragoman.net.client import Dial
-from dragoman.net.headers import Header
+from dragoman.net.headers import Header, Headers
 from dragoman.net.sending import Answer as Answer
 from dragoman.net.sending import Send as Send
 from dragoman.providers.finding import Finding
+from dragoman.providers.limits import Limits
 
 USER_AGENT = f"dragoman/{__version__}"
 
@@ -44,6 +45,10 @@ class Amend(Struct, frozen=True):
 Pass = Callable[[Request, Ledger], Request]
 
 
+# The request, if it is worth parsing for it, and the client's headers -> headers that tell the upstream what is asked
+Describe = Callable[[Callable[[], Request], Headers], tuple[Header, ...]]
+
+
 async def _no_options(model: str) -> object:
     return None
 
@@ -52,7 +57,7 @@ class Provider(Struct, frozen=True):
     name: str
     kind: str
     issuer: str  # whose opaque reasoning it reads
-    protocols: tuple[str, ...]  # what it speaks, preferred first
+    protocols: tuple[str, ...]  # what it speaks, preferred first; `spoken` knows of a model
     endpoint: str
     send: Send
     authorize: Authorize
@@ -65,6 +70,13 @@ class Provider(Struct, frozen=True):
     rename: Callable[[str], str] = lambda model: model  # a client's name for a model -> its own
     counts_tokens: bool = False
     model_ttl_s: float = 3600.0
+    speaks: Callable[[str], Awaitable[tuple[str, ...]]] | None = None  # model -> its protocols, where models differ
+    paths: Mapping[str, str] = {}  # protocol -> its path below the endpoint, where that is not the vendor's own
+    as_is: Callable[[str, bytes], bool] = lambda protocol, body: True  # whether a body may pass as it came
+    forwards: Callable[[bytes], bool] = lambda name: True  # which of a client's headers pass with its body
+    describe: Describe | None = None
+    heed: Callable[[Failure], Failure] = lambda failure: failure  # what a failure means, coming from this one
+    limits: Callable[[], Limits | None] = lambda: None  # what it last said of the account's allowance
     quirks: frozenset[str] = frozenset()
     passes: tuple[Pass, ...] = ()  # what its requests go through before they are built
     stages: Callable[[Request], list[Stage[Event, Event]]] | None = None  # what its replies go through
@@ -75,6 +87,10 @@ class Provider(Struct, frozen=True):
     withholds_cut_calls: bool = False  # its decoder never opens a call that is not whole
     mend: bool = False  # ask for the rest of a cut tool call within the same turn
     inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # what `dragoman doctor` says of it, asked now
+
+    async def spoken(self, model: str) -> tuple[str, ...]:
+        """What it speaks for that model, preferred first."""
+        return self.protocols if self.speaks is None else await self.speaks(model)
 
 
 def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], **own: object) -> Provider:

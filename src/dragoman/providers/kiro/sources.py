@@ -7,7 +7,7 @@ from pathlib import Path
 from dragoman.accounts import credential as accounts
 from dragoman.accounts.atomic import content_of
 from dragoman.accounts.credential import Unusable
-from dragoman.config.installed import data_directory, kiro_places
+from dragoman.config.installed import data_directory, home_of, kiro_places
 from dragoman.config.problems import ConfigError
 from dragoman.config.secret import SecretSource, resolve_secret
 from dragoman.config.settings import KiroProviderConfig
@@ -45,11 +45,6 @@ def source_of(config: KiroProviderConfig, environ: Mapping[str, str]) -> Callabl
         return lambda: _configured(secret, environ, directory)
     places = kiro_places(environ, home) if home is not None else ()
     return lambda: _found(places)
-
-
-def home_of(environ: Mapping[str, str]) -> Path | None:
-    home = environ.get("HOME") or environ.get("USERPROFILE")
-    return Path(home) if home else None
 
 
 def _found(places: tuple[Path, ...]) -> Source:

@@ -1,0 +1,1 @@
+"""Codex: the models of a ChatGPT plan."""

@@ -1,0 +1,126 @@
+"""Questions to the ChatGPT backend about an account: its models, its allowance, and what doctor says of both."""
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.accounts.asking import Line, Told
+from dragoman.accounts.credential import Unusable
+from dragoman.accounts.keeper import Keeper
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.net.headers import Header
+from dragoman.protocols.responses.errors import read as read_failure
+from dragoman.providers.codex.credential import Credential
+from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
+from dragoman.providers.provider import ModelInfo
+
+T = TypeVar("T")
+
+HIDDEN = frozenset({"hide", "hidden", "none"})
+NEARLY_ALL = 90.0
+
+
+class _Model(Struct):
+    slug: str = ""
+    display_name: str | None = None
+    visibility: str | None = None
+    context_window: int | None = None
+
+
+class _Models(Struct):
+    models: list[_Model] = []
+
+
+class _Window(Struct):
+    used_percent: float | None = None
+    limit_window_seconds: float | None = None
+
+
+class _RateLimit(Struct):
+    limit_reached: bool | None = None
+    primary_window: _Window | None = None
+    secondary_window: _Window | None = None
+
+
+class _Usage(Struct):
+    plan_type: str | None = None
+    rate_limit: _RateLimit | None = None
+
+
+class Account:
+    """One account, asked with its own credential; once more after a refused one, if it could be renewed."""
+
+    def __init__(self, name: str, line: Line, keeper: Keeper[Credential], endpoint: str, version: str) -> None:
+        self._name = name
+        self._line = line
+        self.keeper = keeper
+        self._endpoint = endpoint
+        self._version = version
+
+    async def models(self) -> tuple[ModelInfo, ...]:
+        page = await self._asked(f"{self._endpoint}/models?client_version={self._version}", _Models)
+        return tuple(
+            ModelInfo(model.slug, model.display_name or "", owned_by="openai", max_input=model.context_window)
+            for model in page.models
+            if model.slug and model.visibility not in HIDDEN
+        )
+
+    async def inspect(self) -> list[Finding]:
+        what = f"provider {self._name}"
+        try:
+            credential = await self.keeper.credential()
+            models = await self.models()
+        except Refused as refused:
+            failure = refused.failure
+            to_do = "`dragoman login codex`" if failure.kind is Kind.CREDENTIAL else "is the network up? A proxy helps?"
+            return [Finding(what, BROKEN, failure.message, to_do)]
+        found = f"takes the credential (plan {credential.plan or 'unknown'}) and lists {len(models)} models"
+        return [Finding(what, OK, found), await self._allowance(f"{what} usage")]
+
+    async def _allowance(self, what: str) -> Finding:
+        root = self._endpoint.removesuffix("/codex")
+        try:
+            usage = await self._asked(f"{root}/wham/usage", _Usage)
+        except Refused as refused:
+            return Finding(what, WARNING, f"not to be had: {refused.failure.message}", "try again later")
+        limit = usage.rate_limit or _RateLimit()
+        windows = [window for window in (limit.primary_window, limit.secondary_window) if window is not None]
+        told = ", ".join(_told(window) for window in windows) or "no windows"
+        if limit.limit_reached or any((window.used_percent or 0.0) >= NEARLY_ALL for window in windows):
+            return Finding(what, WARNING, told, "nearly all is used, or all of it")
+        return Finding(what, OK, told)
+
+    async def _asked(self, url: str, kind: type[T]) -> T:
+        told = await self._ask(url)
+        if told.status == 401 and await self.keeper.renew():
+            told = await self._ask(url)
+        if told.status != 200:
+            raise Refused(read_failure(told.status, {}, told.body))
+        try:
+            return msgspec.json.decode(told.body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise Refused(Failure(Kind.UPSTREAM, f"the ChatGPT backend's answer cannot be read: {error}")) from error
+
+    async def _ask(self, url: str) -> Told:
+        credential = await self.keeper.credential()
+        try:
+            return await self._line.ask("GET", url, bearer(credential))
+        except Unusable as lost:
+            raise Refused(Failure(lost.kind, str(lost))) from lost
+
+
+def bearer(credential: Credential) -> tuple[Header, ...]:
+    headers: list[Header] = [(b"authorization", b"Bearer " + credential.access_token.encode())]
+    if credential.account:
+        headers.append((b"chatgpt-account-id", credential.account.encode()))
+    if credential.fedramp:
+        headers.append((b"x-openai-fedramp", b"true"))
+    if credential.residency:
+        headers.append((b"x-openai-internal-codex-residency", credential.residency.encode()))
+    return tuple(headers)
+
+
+def _told(window: _Window) -> str:
+    hours = (window.limit_window_seconds or 0.0) / 3600
+    return f"{window.used_percent or 0:g} % of {hours:g} hours used"

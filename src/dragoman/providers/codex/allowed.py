@@ -1,0 +1,205 @@
+"""What the ChatGPT backend takes: a body is judged against it, and a request is fitted to it, losses told.
+
+A body that Codex itself could have sent passes byte for byte, since its client knows this backend better than any
+translation: turn state, metadata and compacted contexts mean something there. Any other body would be refused for a
+single field, so it is built anew from what is left of the request here.
+"""
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Ext, Function, Hosted, Part, Request, Role, Text, Thinking, Tool, ToolResult, Turn
+
+NAME = "responses"
+FIELDS = frozenset(
+    (
+        *("model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "store"),
+        *("stream", "stream_options", "include", "service_tier", "prompt_cache_key", "text", "client_metadata"),
+    )
+)
+STREAM_OPTIONS = frozenset({"reasoning_summary_delivery"})
+TIER = "priority"
+NEUTRAL = "You are a helpful assistant."
+LONGEST_ID = 64
+
+# Fields of a request that the backend calls unsupported, and the value that says nothing.
+REFUSED: dict[str, object] = {
+    "max_tokens": None,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "logprobs": None,
+    "top_logprobs": None,
+    "max_tool_calls": None,
+    "user": None,
+    "safety_identifier": None,
+    "metadata": None,
+}
+# What Chat says in the same words, and would be carried over.
+SHARED = frozenset(("moderation", "prompt_cache_options", "prompt_cache_retention"))
+NO_CACHE = "the ChatGPT backend takes no cache breakpoints"
+WHY = "the ChatGPT backend takes no such field"
+
+_body = msgspec.json.Decoder(dict[str, Raw])
+
+
+class _Item(Struct):
+    type: str = "message"
+    role: str | None = None
+    id: str | None = None
+    encrypted_content: str | None = None
+
+
+_items = msgspec.json.Decoder(list[_Item])
+
+
+def conforms(protocol: str, body: bytes) -> bool:
+    """Whether the backend would take these very bytes."""
+    try:
+        fields = _body.decode(body)
+        return fields.keys() <= FIELDS and _is_settled(fields) and _is_readable(fields["input"], body)
+    except (KeyError, msgspec.MsgspecError, RecursionError):
+        return False
+
+
+def _is_settled(fields: dict[str, Raw]) -> bool:
+    told = {name: bytes(value) for name, value in fields.items() if name != "input"}
+    if told.get("store") != b"false" or told.get("stream") != b"true":
+        return False
+    if not told.get("instructions", b"").startswith(b'"') or told["instructions"] == b'""':
+        return False
+    options = msgspec.json.decode(told.get("stream_options", b"null"), type=dict[str, Raw] | None) or {}
+    tier = msgspec.json.decode(told.get("service_tier", b"null"), type=str | None)
+    lone = "parallel_tool_calls" in told and told.get("tools", b"[]") in (b"[]", b"null")
+    return options.keys() <= STREAM_OPTIONS and tier in (None, TIER) and not lone
+
+
+def _is_readable(given: Raw, body: bytes) -> bool:
+    if b'"prompt_cache_breakpoint"' in body:
+        return False
+    return not any(
+        item.role == "system"
+        or item.type == "item_reference"
+        or len(item.id or "") > LONGEST_ID
+        or (item.type == "reasoning" and not item.encrypted_content)
+        for item in _items.decode(given)
+    )
+
+
+def fit(request: Request, ledger: Ledger) -> Request:
+    """The request without what the backend refuses, and with what it demands."""
+    turns = tuple(_turn(turn, ledger) for turn in request.turns)
+    fitted = replace(
+        request,
+        turns=_instructed(request, [turn for turn in turns if turn.parts], ledger),
+        tools=tuple(_tool(tool, ledger) for tool in request.tools),
+        parallel=request.parallel if request.tools else None,
+        reasoning=_without_ultra(request, ledger),
+        service_tier=_tier(request, ledger),
+        ext=_known(request, ledger),
+        encrypted_reasoning=True,  # nothing is stored, so what is not carried along is lost
+        stream=True,
+        raw={**request.raw, "store": False},
+    )
+    return _without_refused(fitted, ledger)
+
+
+def _without_refused(request: Request, ledger: Ledger) -> Request:
+    dropped: dict[str, None] = {}
+    for name, default in REFUSED.items():
+        value = getattr(request, name)
+        if value is None:
+            continue
+        dropped[name] = None
+        if value != default and value is not False:
+            ledger.dropped(request.pointer(name), WHY)
+    return replace(request, **dropped)
+
+
+def _known(request: Request, ledger: Ledger) -> Ext:
+    kept: Ext = {}
+    for pointer, value in request.ext.items():
+        head, _, rest = pointer.partition("/")
+        ours = head in FIELDS and (head != "stream_options" or rest in STREAM_OPTIONS)
+        if ours or (request.protocol != NAME and head not in SHARED):
+            kept[pointer] = value
+        else:
+            ledger.dropped(f"/{pointer}", WHY)
+    return kept
+
+
+def _tier(request: Request, ledger: Ledger) -> str | None:
+    tier = request.service_tier
+    if tier in (None, TIER):
+        return tier
+    if tier != "default":
+        ledger.dropped(request.pointer("service_tier"), f"the ChatGPT backend has only one other tier, {TIER}")
+    return None
+
+
+def _without_ultra(request: Request, ledger: Ledger) -> object:
+    reasoning = request.reasoning
+    if reasoning is None or reasoning.effort != "ultra":
+        return reasoning
+    ledger.approximated(reasoning.at, "the ChatGPT backend takes 'max' instead of 'ultra'")
+    return replace(reasoning, effort="max")
+
+
+def _instructed(request: Request, turns: list[Turn], ledger: Ledger) -> tuple[Turn, ...]:
+    """Leading system text becomes the instructions, any later one the developer's word: there is no system role."""
+    at = "/instructions"
+    leading: list[Turn] = []
+    while turns and _leads(turns[0], request):
+        leading.append(turns.pop(0))
+    texts = [part for turn in leading for part in turn.parts]
+    if not texts:
+        ledger.invented(at, "the ChatGPT backend demands instructions: a neutral sentence")
+        texts = [Text(NEUTRAL, at)]
+    elif request.protocol == NAME:
+        texts = [Text("\n\n".join(part.text for part in texts if isinstance(part, Text)), at)]
+    rest = (replace(turn, role=Role.DEVELOPER) if turn.role is Role.SYSTEM else turn for turn in turns)
+    return (Turn(Role.SYSTEM, tuple(texts), at), *rest)
+
+
+def _leads(turn: Turn, request: Request) -> bool:
+    roles = (Role.SYSTEM,) if request.protocol == NAME else (Role.SYSTEM, Role.DEVELOPER)
+    return turn.role in roles and all(isinstance(part, Text) for part in turn.parts)
+
+
+def _turn(turn: Turn, ledger: Ledger) -> Turn:
+    return replace(turn, parts=tuple(_part(part, ledger) for part in turn.parts if not _is_bare(part, ledger)))
+
+
+def _is_bare(part: Part, ledger: Ledger) -> bool:
+    """Reasoning by its id alone: nothing is stored that it could name."""
+    if not isinstance(part, Thinking) or part.opaque is not None:
+        return False
+    ledger.dropped(part.at, "reasoning without its encrypted form means nothing to this upstream")
+    return True
+
+
+def _part(part: Part, ledger: Ledger) -> Part:
+    if isinstance(part, ToolResult):
+        part = replace(part, content=tuple(_part(inner, ledger) for inner in part.content))
+    cache = getattr(part, "cache", None)
+    if cache is None:
+        return part
+    ledger.dropped(cache.at, NO_CACHE)
+    return replace(part, cache=None)
+
+
+def _tool(tool: Tool, ledger: Ledger) -> Tool:
+    if isinstance(tool, Hosted):
+        raw = tool.raw
+        if (
+            tool.kind == "web_search"
+            and isinstance(raw, dict)
+            and str(raw.get("type")).startswith("web_search_preview")
+        ):
+            return replace(tool, raw={**raw, "type": "web_search"})
+        return tool
+    if not isinstance(tool, Function) or tool.cache is None:
+        return tool
+    ledger.dropped(tool.cache.at, NO_CACHE)
+    return replace(tool, cache=None)

@@ -1,0 +1,174 @@
+"""A person signs in with ChatGPT, in a browser here or by a code anywhere; what our own file will hold goes out."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.accounts.asking import Line, Told
+from dragoman.accounts.browser import DENIED, PATIENCE_S, Callback, code_from_browser, new_proof
+from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.json_table import Table
+from dragoman.accounts.moments import format_moment
+from dragoman.accounts.polling import Pace, Sleep, Tick, Waiting, poll
+from dragoman.accounts.signing_in import LoginFailed
+from dragoman.hub.failure import Kind
+from dragoman.providers.codex.credential import Credential, tokens_of
+from dragoman.providers.codex.refresh import granted, merged, objection
+
+CALLBACK = "/auth/callback"
+PORTS = (1455, 1457)  # no others are registered
+SCOPES = "openid profile email offline_access"
+DEVICE_LIFE_S = 900.0
+NOT_ENTITLED = "missing_codex_entitlement"
+
+
+class App(Struct, frozen=True):
+    """Where people sign in, and what signs them in."""
+
+    root: str
+    client_id: str
+    originator: str
+
+
+class Prompt(Struct):
+    """What the person is shown; `interval` comes as a string."""
+
+    device_auth_id: str
+    user_code: str = ""
+    usercode: str = ""
+    interval: str | float = "5"
+
+    @property
+    def code(self) -> str:
+        return self.user_code or self.usercode
+
+    @property
+    def interval_s(self) -> float:
+        try:
+            return float(self.interval)
+        except ValueError:
+            return 5.0
+
+
+class _Confirmed(Struct):
+    authorization_code: str
+    code_verifier: str
+
+
+class BrowserLogin:
+    """PKCE with a listener on the loopback."""
+
+    def __init__(self, line: Line, app: App, ports: Sequence[int] = PORTS, patience_s: float = PATIENCE_S) -> None:
+        self._line = line
+        self._app = app
+        self._callback = Callback(CALLBACK, ports, patience_s, _reason)
+        self._proof = new_proof()
+
+    async def run(self, show: Callable[[str], None]) -> Table:
+        """`show` is given the link to open."""
+        code, back = await code_from_browser(self._callback, self._proof, show, self._link)
+        return await exchanged(self._line, self._app, code, self._proof.verifier, back)
+
+    def _link(self, back: str) -> str:
+        query = {
+            "response_type": "code",
+            "client_id": self._app.client_id,
+            "redirect_uri": back,
+            "scope": SCOPES,
+            "code_challenge": self._proof.challenge,
+            "code_challenge_method": "S256",
+            "id_token_add_organizations": "true",
+            "codex_cli_simplified_flow": "true",
+            "state": self._proof.state,
+            "originator": self._app.originator,
+        }
+        return f"{self._app.root}/oauth/authorize?{urlencode(query)}"
+
+
+class DeviceLogin:
+    """A code that is confirmed on another device; the service makes the PKCE pair itself."""
+
+    def __init__(self, line: Line, app: App, sleep: Sleep = asyncio.sleep) -> None:
+        self._line = line
+        self._app = app
+        self._sleep = sleep
+        self.link = f"{app.root}/codex/device"
+
+    async def begin(self) -> Prompt:
+        told = await self._asked("usercode", {"client_id": self._app.client_id})
+        if told.status == 404:
+            raise LoginFailed("signing in by code is not enabled for this account: leave --device out")
+        if told.status != 200:
+            raise LoginFailed(f"the sign-in service refused ({objection(told)})")
+        try:
+            return msgspec.json.decode(told.body, type=Prompt)
+        except msgspec.MsgspecError as error:
+            raise LoginFailed("the sign-in service gave an answer that cannot be read") from error
+
+    async def wait(self, prompt: Prompt, tick: Tick) -> Table:
+        question = {"device_auth_id": prompt.device_auth_id, "user_code": prompt.code}
+
+        async def ask() -> _Confirmed:
+            return _confirmed(await self._line.post(self._url("token"), question))
+
+        found = await poll(ask, Pace(prompt.interval_s, DEVICE_LIFE_S, self._sleep), tick)
+        back = f"{self._app.root}/deviceauth/callback"
+        return await exchanged(self._line, self._app, found.authorization_code, found.code_verifier, back)
+
+    def _url(self, name: str) -> str:
+        return f"{self._app.root}/api/accounts/deviceauth/{name}"
+
+    async def _asked(self, name: str, question: object) -> Told:
+        try:
+            return await self._line.post(self._url(name), question)
+        except Unusable as lost:
+            raise LoginFailed(str(lost)) from lost
+
+
+async def exchanged(line: Line, app: App, code: str, verifier: str, back: str) -> Table:
+    """What the code is good for, as our file will hold it."""
+    form = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": back,
+        "client_id": app.client_id,
+        "code_verifier": verifier,
+    }
+    try:
+        tokens = granted(await line.post_form(f"{app.root}/oauth/token", form))
+        credential = merged(Credential(), tokens, line.clock.now())
+    except Declined as declined:
+        raise LoginFailed(f"the sign-in was refused ({declined.code})") from declined
+    except Unusable as unheard:
+        raise LoginFailed(str(unheard)) from unheard
+    return {
+        "auth_mode": "chatgpt",
+        "OPENAI_API_KEY": None,
+        "tokens": {**tokens_of(credential), "account_id": credential.account or None},
+        "last_refresh": format_moment(line.clock.now()),
+    }
+
+
+def _confirmed(told: Told) -> _Confirmed:
+    if told.status == 200:
+        try:
+            return msgspec.json.decode(told.body, type=_Confirmed)
+        except msgspec.MsgspecError:
+            raise Unusable("the sign-in service gave an answer that cannot be read", Kind.UPSTREAM) from None
+    code = objection(told)
+    if told.status == 429:
+        raise Waiting(slower=True)
+    if told.status in (403, 404) and code not in ("access_denied", "expired_token"):
+        raise Waiting
+    if told.status >= 500:
+        raise Unusable(f"the sign-in service answered {code}", Kind.OVERLOADED)
+    raise Declined(code)
+
+
+def _reason(fields: dict[str, str]) -> str:
+    if NOT_ENTITLED in fields.get("error_description", ""):
+        return "the account's plan does not include Codex"
+    return DENIED

@@ -1,0 +1,139 @@
+"""Codex as a provider: one ChatGPT account, what its backend takes, and what its failures mean."""
+
+import re
+from collections.abc import Callable, Mapping
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from msgspec.structs import replace
+
+from dragoman.accounts.asking import Line
+from dragoman.accounts.credential import Source
+from dragoman.accounts.keeper import Keeper
+from dragoman.accounts.moments import Clock
+from dragoman.config.installed import codex_places, home_of
+from dragoman.config.settings import CodexProviderConfig, ProviderConfig
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.request import Request, Role, Text
+from dragoman.net.client import Dial, Outgoing
+from dragoman.net.headers import Header, Headers
+from dragoman.providers.codex.account import Account, bearer
+from dragoman.providers.codex.allowed import conforms, fit
+from dragoman.providers.codex.credential import AuthFile, Credential, Nowhere
+from dragoman.providers.codex.limits import Meter
+from dragoman.providers.codex.output import filling_output
+from dragoman.providers.codex.refresh import ISSUER, Issuer
+from dragoman.providers.limits import Limits
+from dragoman.providers.mended import Mended, is_event_stream
+from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, configured, dial_of
+
+# What a client may tell this backend. All else, attestation and installation ids above all, is the client's own.
+FORWARDED = frozenset(
+    b"accept session-id session_id thread-id conversation_id x-client-request-id x-codex-turn-state".split()
+)
+MODEL_GATE = re.compile(r"not supported when using codex|requires a newer version of codex|model not found", re.I)
+
+
+def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+    assert isinstance(config, CodexProviderConfig)
+    line = line_of(config, send, environ)
+    issuer = Issuer(line, config.auth_endpoint or ISSUER, config.client_id)
+    keeper = Keeper(config.name, source_of(config, environ), issuer, line.clock, config.refresh_margin_s)
+    account = Account(config.name, line, keeper, config.endpoint or "", config.client_version)
+    codex = Codex(account, line.clock)
+    made = configured(
+        config,
+        codex.sending(send),
+        environ,
+        authorize=codex.authorize,
+        list_models=account.models,
+        passes=(fit,),
+        as_is=conforms,
+        forwards=FORWARDED.__contains__,
+        describe=codex.describe,
+        heed=codex.heed,
+        limits=codex.limits,
+        renew=keeper.renew,
+        inspect=account.inspect,
+    )
+    return replace(made, headers=((b"originator", config.originator.encode()), *made.headers))
+
+
+def line_of(config: CodexProviderConfig, send: Send, environ: Mapping[str, str]) -> Line:
+    """How this account's small questions travel."""
+    agent = (b"user-agent", (config.user_agent or USER_AGENT).encode())
+    return Line(send, dial_of(config, environ), Clock(), (agent, (b"originator", config.originator.encode())))
+
+
+def source_of(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
+    """Looked for at each use: a login made while we run is found without a restart."""
+    home = home_of(environ)
+    if config.credentials is not None:
+        configured_file = AuthFile(config.credentials)
+        return lambda: configured_file
+    places = codex_places(environ, home) if home is not None else ()
+
+    def found() -> Source[Credential]:
+        path = next((path for path in places if path.is_file()), None)
+        return Nowhere() if path is None else AuthFile(path)
+
+    return found
+
+
+class Codex:
+    """What the gateway asks of a provider, answered for one account."""
+
+    def __init__(self, account: Account, clock: Clock) -> None:
+        self._account = account
+        self._clock = clock
+        self._meter = Meter()
+
+    def sending(self, send: Send) -> Send:
+        """The same way to send; clock and meter learn from every answer, and streams end with what they told."""
+
+        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+            answer = await send(out, dial, head_timeout_s=head_timeout_s)
+            self._clock.see(answer.headers.get(b"date"))
+            self._meter.see(answer.headers, self._clock.now())
+            return Mended(answer, filling_output()) if is_event_stream(answer) else answer
+
+        return sent
+
+    async def authorize(self, protocol: str) -> tuple[Header, ...]:
+        return bearer(await self._account.keeper.credential())
+
+    def describe(self, request: Callable[[], Request], headers: Headers) -> tuple[Header, ...]:
+        """Which conversation it is: the client's own word, else one that stays the same from turn to turn."""
+        if b"session-id" in headers or b"session_id" in headers:
+            return ()
+        try:
+            session = session_of(request())
+        except Refused:  # a context that only this backend can read
+            session = str(uuid4())
+        return ((b"session-id", session.encode()),)
+
+    def limits(self) -> Limits | None:
+        return self._meter.limits
+
+    def heed(self, failure: Failure) -> Failure:
+        now = self._clock.now()
+        if failure.resets_at is not None and failure.resets_at > now:
+            failure = replace(failure, retry_after=failure.resets_at - now)
+        if failure.code == "usage_limit_reached" and failure.retry_after is not None:
+            self._meter.park(now + failure.retry_after)
+        if failure.code == "usage_not_included":
+            return replace(failure, kind=Kind.FORBIDDEN)  # the plan lacks Codex: waiting does not help
+        if failure.status in (400, 404) and MODEL_GATE.search(failure.message):
+            return replace(failure, kind=Kind.NOT_FOUND)
+        if failure.status == 403 and "cloudflare" in failure.message.lower():
+            message = "Cloudflare, before the ChatGPT backend, blocked the request; the credential is not at fault"
+            return replace(failure, kind=Kind.FORBIDDEN, message=message)
+        return failure
+
+
+def session_of(request: Request) -> str:
+    """The client's own key for the conversation, else what it began with."""
+    if request.cache_key:
+        return str(uuid5(NAMESPACE_URL, request.cache_key))
+    first = next((turn for turn in request.turns if turn.role is Role.USER), None)
+    texts = [part.text for part in first.parts if isinstance(part, Text)] if first else []
+    return str(uuid5(NAMESPACE_URL, "\0".join(texts)))
