@@ -29,6 +29,7 @@ class Issuer(Struct, frozen=True):
     model: str
     window: int | None = None  # the model's context in tokens, for upstreams that tell usage as a share of it
     options: object = None  # what only this provider's own protocol needs to know
+    quirks: frozenset[str] = frozenset()  # oddities of a compatible server, by name
 
 
 class Rendered(Struct, frozen=True):

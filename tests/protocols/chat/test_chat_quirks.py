@@ -3,9 +3,14 @@
 import msgspec
 import pytest
 
+from dragoman.framing.sse import Frame
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop
+from dragoman.hub.failure import Kind
 from dragoman.hub.loss import How, Ledger
+from dragoman.hub.ports import Issuer
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
+    Cache,
     Custom,
     Format,
     Function,
@@ -16,12 +21,16 @@ from dragoman.hub.request import (
     Shape,
     Text,
     Tool,
+    ToolCall,
     ToolChoice,
+    ToolResult,
     Turn,
 )
 from dragoman.protocols.chat.build import build
+from dragoman.protocols.chat.decode import Decoder
 
-LOCAL = Target("llama", "local", quirks=frozenset({"json_object_schema", "no_required"}))
+ODD = frozenset({"json_object_schema", "no_required", "text_content", "needs_parameters"})
+LOCAL = Target("llama", "local", quirks=ODD)
 F = Function("f", "/tools/0")
 G = Function("g", "/tools/1")
 C = Custom("c", "/tools/2")
@@ -29,8 +38,10 @@ SEARCH = Hosted("web_search", {}, "/tools/3")
 SCHEMA: dict[str, object] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
-def built(**settings: object) -> tuple[dict[str, object], list[tuple[str, How]]]:
-    turns = (Turn(Role.USER, (Text("Hi", "/m"),), "/u"),)
+HI = (Turn(Role.USER, (Text("Hi", "/m"),), "/u"),)
+
+
+def built(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[dict[str, object], list[tuple[str, How]]]:
     request = Request("messages", "m", turns, **settings)  # type: ignore[arg-type]
     ledger = Ledger()
     body = msgspec.json.decode(build(request, LOCAL, ledger), type=dict[str, object])
@@ -77,3 +88,64 @@ def test_a_choice_among_several_is_told_to_be_a_wish() -> None:
     body, lost = built(tools=(F, G), tool_choice=ToolChoice(Pick.REQUIRED, "/t"))
     assert body["tool_choice"] == "required"
     assert lost == [("/t", How.APPROXIMATED)]
+
+
+def test_content_is_one_string_and_never_null() -> None:
+    marked = Text("a", "/a", cache=Cache("/a/cache_control"))
+    body, lost = built(
+        (
+            Turn(Role.USER, (marked, Text("b", "/b")), "/u"),
+            Turn(Role.ASSISTANT, (ToolCall("c1", "f", "{}", "/c"),), "/v"),
+            Turn(Role.USER, (ToolResult("c1", (Text("r", "/r"), Text("s", "/s")), "/w"),), "/w"),
+        )
+    )
+    messages = msgspec.convert(body["messages"], list[dict[str, object]])
+    assert [message["content"] for message in messages] == ["a\n\nb", "", "r\n\ns"]
+    assert lost == [("/a/cache_control", How.DROPPED)]
+
+
+def test_a_tool_without_parameters_gets_none_by_name() -> None:
+    body, lost = built(tools=(F,))
+    function = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    assert body["tools"] == [{"type": "function", "function": function}]
+    assert lost == []
+
+
+# Replies
+
+
+def decoded(*frames: bytes, quirks: frozenset[str] = frozenset({"cut_then_done"})) -> list[Event]:
+    decoder = Decoder(Issuer("local", "llama", quirks=quirks), Ledger())
+    return [event for data in frames for event in decoder.feed(Frame("", data))] + decoder.finish()
+
+
+def chunk(delta: bytes, finish: bytes = b"null") -> bytes:
+    return b'{"id":"chatcmpl-1","choices":[{"index":0,"finish_reason":%s,"delta":%s}]}' % (finish, delta)
+
+
+def test_a_stream_that_is_done_without_a_reason_was_cut() -> None:
+    said, done = chunk(b'{"content":"The sun"}'), b"[DONE]"
+    *_, end = decoded(said, done)
+    assert isinstance(end, Failed)
+    assert end.failure.kind is Kind.TRUNCATED
+    assert decoded(said, chunk(b"{}", b'"stop"'), done)[-1] == Ended(Stop.END)
+    assert decoded(said, done, quirks=frozenset())[-1] == Ended(Stop.END), "other servers never give a reason"
+
+
+def test_a_call_told_twice_and_named_in_every_piece_is_one_call() -> None:
+    def piece(arguments: bytes) -> bytes:
+        function = b'{"name":"f","arguments":"%s"}' % arguments
+        call = b'[{"index":0,"id":"call_0","type":"function","function":%s}]' % function
+        return chunk(b'{"role":null,"content":null,"function_call":%s,"tool_calls":%s}' % (function, call))
+
+    first = chunk(b'{"role":"assistant","content":null,"function_call":null,"tool_calls":null}')
+    last = chunk(b'{"content":null,"function_call":null,"tool_calls":null}', b'"tool_calls"')
+    events = decoded(first, piece(b"{"), piece(b"}"), piece(b""), last, b"[DONE]")
+    assert events == [
+        Started("chatcmpl-1", "llama"),
+        Opened(0, CallBlock("call_0", "f")),
+        Delta(0, "{"),
+        Delta(0, "}"),
+        Closed(0),
+        Ended(Stop.TOOL),
+    ]

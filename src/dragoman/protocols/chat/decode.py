@@ -99,7 +99,7 @@ class Decoder:
         if item.event == "error":
             return self._fail(_told_in(data))
         if data[:1] == b"[" and DONE.startswith(data):
-            return self._done() if self._started else self._fail(_empty())
+            return self._told_done()
         try:
             chunk = _read(data)
         except (ValueError, RecursionError) as error:
@@ -113,7 +113,14 @@ class Decoder:
             return self._done()
         if not self._started:
             return self._fail(_empty())
-        return self._fail(Failure(Kind.TRUNCATED, "the upstream's stream ended without a finish_reason"))
+        return self._fail(_cut_off())
+
+    def _told_done(self) -> list[Event]:
+        if not self._started:
+            return self._fail(_empty())
+        if self._finish is None and "cut_then_done" in self._issuer.quirks:
+            return self._fail(_cut_off())
+        return self._done()
 
     def take_whole(self, chunk: Chunk) -> list[Event]:
         """A body that is the whole reply ends it, with or without a finish_reason."""
@@ -378,6 +385,10 @@ def _thought(thinking: object) -> str:
 
 def _empty() -> Failure:
     return Failure(Kind.TRUNCATED, "the upstream's stream ended before it said anything")
+
+
+def _cut_off() -> Failure:
+    return Failure(Kind.TRUNCATED, "the upstream's stream ended without a finish_reason")
 
 
 def _told_in(data: bytes) -> Failure:

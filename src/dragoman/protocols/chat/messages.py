@@ -45,14 +45,26 @@ def write_messages(request: Request, target: Target, ledger: Ledger) -> list[_Wi
 
 
 class _Writer:
-    __slots__ = ("_answered", "_gone", "_ledger", "_messages", "_own", "_parts", "_runs", "_target", "_waiting")
+    __slots__ = (
+        "_answered",
+        "_gone",
+        "_ledger",
+        "_messages",
+        "_own",
+        "_parts",
+        "_plain",
+        "_runs",
+        "_target",
+        "_waiting",
+    )
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
         self._own = request.protocol == NAME
         self._target = target
         self._ledger = ledger
         files = self._own or (target.issuer == OPENAI and request.protocol in OPENAI_PROTOCOLS)
-        caches = self._own or "plain" not in target.quirks
+        self._plain = "text_content" in target.quirks  # content is a string wherever it can be
+        caches = not self._plain and (self._own or "plain" not in target.quirks)
         self._parts = PartWriter(client=request.protocol, caches=caches, files=files, ledger=ledger)
         self._runs = [list(run) for _, run in groupby(request.turns, key=lambda turn: turn.role)]
         self._waiting = _results_by_call(self._runs)
@@ -84,7 +96,7 @@ class _Writer:
         role = turn.role
         if role is Role.DEVELOPER and "no_developer" in self._target.quirks:
             role = Role.SYSTEM
-        joined = turn.role is not Role.USER and not self._own
+        joined = self._plain or (turn.role is not Role.USER and not self._own)
         self._add({"role": role.value, "content": _content(content, joined)}, turn)
 
     def _content_part(self, part: Part, role: Role) -> Iterable[_Wire]:
@@ -150,7 +162,7 @@ class _Writer:
             else:
                 texts += self._write(part)
         self._parts.drop_cache(result.cache, "tool results")
-        message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": _content(texts, not self._own)}
+        message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": self._joined(texts)}
         if result.is_error:
             self._mark_error(result, message)
         if self._own:
@@ -187,8 +199,8 @@ class _Writer:
         content = [wire for part in parts for wire in self._spoken(part)]
         wire_calls = [wire for part in parts for wire in self._called(part)]
         refusal = _BETWEEN.join(part.text for part in parts if isinstance(part, Refusal))
-        message: _Wire = {"role": "assistant", "content": _content(content, not self._own)}
-        if not content and (wire_calls or refusal):
+        message: _Wire = {"role": "assistant", "content": self._joined(content)}
+        if not content and (wire_calls or refusal) and not self._plain:
             message["content"] = None
         if refusal:
             message["refusal"] = refusal
@@ -198,6 +210,9 @@ class _Writer:
         if len(message) > 2 or content or self._own:
             self._add(message, *turns)
         self._write_results(calls, number)
+
+    def _joined(self, content: list[_Wire]) -> object:
+        return _content(content, self._plain or not self._own)
 
     def _spoken(self, part: Part) -> Iterable[_Wire]:
         match part:

@@ -117,7 +117,7 @@ def write_tools(request: Request, target: Target, ledger: Ledger) -> dict[str, o
     for tool in request.tools:
         match tool:
             case Function():
-                tools.append(_write_function(tool, own, ledger))
+                tools.append(_write_function(tool, own, target, ledger))
             case Custom():
                 tools.append(_write_custom(tool, own))
             case Hosted():
@@ -136,12 +136,14 @@ def write_tools(request: Request, target: Target, ledger: Ledger) -> dict[str, o
     return body
 
 
-def _write_function(tool: Function, own: bool, ledger: Ledger) -> dict[str, object]:
+def _write_function(tool: Function, own: bool, target: Target, ledger: Ledger) -> dict[str, object]:
     function: dict[str, object] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
     if tool.parameters is not None:
         function["parameters"] = tool.parameters
+    elif "needs_parameters" in target.quirks:
+        function["parameters"] = {"type": "object", "properties": {}}  # what leaving them out means
     if tool.strict is not None:
         function["strict"] = tool.strict
     if tool.deferred:

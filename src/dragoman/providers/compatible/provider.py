@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 
 from dragoman.config.settings import ProviderConfig
+from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.request import Request
+from dragoman.hub.stage import Stage
 from dragoman.net.headers import Header
 from dragoman.providers.compatible.quirks import quirks_of
 from dragoman.providers.provider import Amend, Provider, Send, api_key, configured
@@ -27,15 +30,22 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         # Servers that imitate Messages differ in which of the two headers they read.
         return (bearer, (b"x-api-key", key)) if protocol == "messages" else (bearer,)
 
+    quirks = quirks_of(config.quirks)
     return configured(
         config,
         send,
         environ,
         authorize=authorize,
         counts_tokens="messages" in config.protocols,
-        quirks=quirks_of(config.quirks),
+        quirks=quirks,
+        stages=told_anew if "cut_then_done" in quirks else None,
         amend=amend,
     )
+
+
+def told_anew(request: Request) -> list[Stage[Event, Event]]:
+    """No stage, but bytes do not pass: as they come, a stream that was cut looks whole to a client of Chat as well."""
+    return []
 
 
 def amend(failure: Failure) -> Amend | None:

@@ -8,7 +8,17 @@ from dragoman.config.settings import Quirk
 # By ServerName: what was seen or reported of a server, or its vendor says. docs/quirks.md tells what each quirk does.
 SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
     {
-        "llama-cpp-python": frozenset({"max_tokens", "json_object_schema", "no_required"}),
+        "llama-cpp-python": frozenset(
+            {
+                "max_tokens",
+                "no_developer",
+                "json_object_schema",
+                "no_required",
+                "text_content",
+                "needs_parameters",
+                "cut_then_done",
+            }
+        ),
         "ollama": frozenset({"max_tokens"}),
         "deepseek": frozenset({"replay_reasoning"}),
     }
