@@ -21,6 +21,12 @@ SPEAKERS: dict[str, ModuleType] = {
     "messages": speak_messages,
 }
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+# Each client with an upstream of its own protocol and of another one: enough where what is proved takes its time.
+FEW_PAIRS = [(name, name) for name in PROTOCOLS] + [
+    ("chat", "messages"),
+    ("responses", "chat"),
+    ("messages", "responses"),
+]
 ONCE = "[retry]\nattempts = 1\n"
 
 

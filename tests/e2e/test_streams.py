@@ -13,7 +13,7 @@ from faults import assert_told_properly
 from hearing import STREAMS, WHOLE, Broke, meant_for
 from meaning import Ending, Meant, Say
 from raw_http import dial, request_bytes
-from rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 
 from fakes.upstream import Answer, End, FakeUpstream
 
@@ -22,8 +22,8 @@ SETTINGS = """
 attempts = 1
 [server]
 keep_alive_s = 0.08
-first_token_timeout_s = 0.3
-idle_timeout_s = 0.6
+first_token_timeout_s = 0.5
+idle_timeout_s = 0.8
 """
 WORDS = "It was a dark"
 BEGUN = Meant((Say(WORDS),), ending=Ending.NONE)
@@ -39,11 +39,18 @@ LINE_OF = {
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with rigged(tmp_path_factory.mktemp("gateway"), SETTINGS) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def lively(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("lively"), ONCE + "[server]\nkeep_alive_s = 0.05\n") as shared:
         yield shared
 
 
@@ -91,8 +98,7 @@ def test_the_first_words_arrive_while_the_upstream_still_speaks(patient: Rig, cl
     assert b"content-type: text/event-stream" in seen
 
 
-@clients
-@upstreams
+@few_pairs
 def test_silence_is_bridged_in_the_protocols_own_form(rig: Rig, client: str, upstream: str) -> None:
     if client == upstream:
         assert_silence_passes_unaltered(rig, client)
@@ -103,7 +109,7 @@ def test_silence_is_bridged_in_the_protocols_own_form(rig: Rig, client: str, ups
         read_until(sock, WORDS[-3:].encode())
         started = time.monotonic()
         assert KEEP_ALIVE[client] in read_until(sock, KEEP_ALIVE[client])
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 0.8
 
 
 def assert_silence_passes_unaltered(rig: Rig, protocol: str) -> None:
@@ -116,24 +122,22 @@ def assert_silence_passes_unaltered(rig: Rig, protocol: str) -> None:
     assert b"".join(chunks[1::2]).startswith(answer.body)
 
 
-@clients
-@upstreams
-def test_keep_alives_do_not_disturb_the_sdk(rig: Rig, client: str, upstream: str) -> None:
+@few_pairs
+def test_keep_alives_do_not_disturb_the_sdk(lively: Rig, client: str, upstream: str) -> None:
     meant = CASES["parallel interleaved tool calls"].meant
     body = SPEAKERS[upstream].stream(meant)
-    rig.plays(upstream, Answer(body, cut=len(body) // 3, pause_s=0.2))
-    heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream), CASES["one tool call"]))
+    lively.plays(upstream, Answer(body, cut=len(body) // 3, pause_s=0.12))
+    heard = STREAMS[client][0](lively.sdk, asked(client, lively.model(upstream), CASES["one tool call"]))
     assert heard == meant_for(client, upstream, meant)
 
 
-@clients
-@upstreams
+@few_pairs
 def test_an_upstream_that_falls_silent_is_told_as_an_error(rig: Rig, client: str, upstream: str) -> None:
     fake = rig.plays(upstream, begun(upstream))
     fake.closed.clear()
     started = time.monotonic()
     heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
-    assert 0.4 < time.monotonic() - started < 2.0
+    assert 0.5 < time.monotonic() - started < 4.0
     assert isinstance(heard, Broke)
     assert isinstance(heard.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
     assert heard.text == WORDS
@@ -141,8 +145,7 @@ def test_an_upstream_that_falls_silent_is_told_as_an_error(rig: Rig, client: str
     waited_for_close(fake, started)
 
 
-@clients
-@upstreams
+@few_pairs
 @pytest.mark.parametrize("headless", [True, False], ids=["before the head", "after the head"])
 def test_a_stall_before_the_first_token_is_a_gateway_timeout(
     rig: Rig, client: str, upstream: str, headless: bool
@@ -155,8 +158,7 @@ def test_a_stall_before_the_first_token_is_a_gateway_timeout(
     assert "first_token_timeout_s" in str(heard.error)
 
 
-@clients
-@upstreams
+@few_pairs
 def test_a_whole_reply_that_never_comes_is_a_gateway_timeout(rig: Rig, client: str, upstream: str) -> None:
     rig.plays(upstream, Answer(headless=True, end=End.HANG))
     with pytest.raises(Exception) as raised:  # noqa: PT011
@@ -193,8 +195,7 @@ def test_a_client_that_leaves_a_torrent_stops_it(patient: Rig, client: str, upst
     assert waited_for_close(fake, time.monotonic()) < 1.0
 
 
-@clients
-@upstreams
+@few_pairs
 def test_a_slow_reader_holds_the_upstream_back(patient: Rig, client: str, upstream: str) -> None:
     fake = patient.plays(upstream, torrent(upstream))
     fake.closed.clear()
@@ -210,8 +211,7 @@ def test_a_slow_reader_holds_the_upstream_back(patient: Rig, client: str, upstre
     waited_for_close(fake, time.monotonic())
 
 
-@clients
-@upstreams
+@few_pairs
 def test_a_torrent_of_comments_is_no_token(rig: Rig, client: str, upstream: str) -> None:
     fake = rig.plays(upstream, Answer(COMMENT, floods=True))
     fake.closed.clear()
@@ -219,12 +219,11 @@ def test_a_torrent_of_comments_is_no_token(rig: Rig, client: str, upstream: str)
     heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
     assert isinstance(heard, Broke)
     assert "first_token_timeout_s" in str(heard.error)
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 4.0
     waited_for_close(fake, started)
 
 
-@clients
-@upstreams
+@few_pairs
 def test_a_torrent_after_the_end_is_not_waited_for(rig: Rig, client: str, upstream: str) -> None:
     meant = CASES["text"].meant
     fake = rig.plays(upstream, Answer(COMMENT, opening=SPEAKERS[upstream].stream(meant), floods=True))
