@@ -101,6 +101,7 @@ QUIET = (
     Quiet("chat", "/tools/*/custom/format/type", ("text",), "the default: any text"),
     Quiet("responses", "/tools/*/format/type", ("text",), "the default: any text"),
     Quiet("chat", "/**/prompt_cache_breakpoint/mode", ("explicit",), "the only mode of a breakpoint"),
+    Quiet("chat", "/prompt_cache_options/ttl", ("30m",), "the default"),
     Quiet("responses", "/**/prompt_cache_breakpoint/mode", ("explicit",), "the only mode of a breakpoint"),
     # Nothing, written out.
     Quiet("chat", "/messages/*/content", ("",), "empty, beside a refusal or calls"),

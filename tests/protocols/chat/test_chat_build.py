@@ -307,14 +307,13 @@ def test_what_chat_cannot_be_given_is_refused_by_name() -> None:
     assert refused_at(request(user(Document(Link("https://a.example/b.pdf"), "/d")))) == "/d"
     assert refused_at(request(user(Document(FileId("file_1"), "/d")))) == "/d"
     assert refused_at(request(user(Image(FileId("file_1"), "/d")))) == "/d"
-    assert refused_at(request(user(Document(FileId("file-1"), "/d")), protocol="responses"), LOCAL) == "/d"
 
 
 def test_a_file_of_the_same_vendor_keeps_its_id() -> None:
     meant = request(user(Document(FileId("file-1"), "/d")), protocol="responses")
-    assert built(meant)[0]["messages"] == [
-        {"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}
-    ]
+    for target in (OPENAI, LOCAL):
+        content = [{"type": "file", "file": {"file_id": "file-1"}}]
+        assert built(meant, target)[0]["messages"] == [{"role": "user", "content": content}]
 
 
 def test_foreign_parts_are_dropped_by_name() -> None:
@@ -333,7 +332,7 @@ def test_breakpoints_stand_on_parts_and_lifetimes_are_fitted() -> None:
         {"mode": "explicit", "ttl": "12h"},
         {"mode": "explicit"},
     ]
-    assert lost == [("/k", How.APPROXIMATED)]
+    assert lost == [("/k", How.APPROXIMATED), ("/k2", How.APPROXIMATED)]
 
 
 def test_breakpoints_elsewhere_are_dropped() -> None:
@@ -508,8 +507,9 @@ def test_json_mode_is_asked_for() -> None:
         (Reasoning("/e", effort="medium"), ("low", "high"), "low", [("/e", How.APPROXIMATED)]),
         (Reasoning("/e", effort="high"), (), None, [("/e", How.DROPPED)]),
         (Reasoning("/e", budget=2000, budget_at="/b"), ("low", "medium"), "medium", [("/b", How.APPROXIMATED)]),
-        (Reasoning("/e", switch=Switch.DISABLED), ("none", "low"), "none", []),
-        (Reasoning("/e", switch=Switch.DISABLED), ("low",), "low", [("/e", How.APPROXIMATED)]),
+        (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), ("none", "low"), "none", []),
+        (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), ("low",), "low", [("/s", How.APPROXIMATED)]),
+        (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), (), None, []),
         (Reasoning("/e", switch=Switch.ADAPTIVE, switch_at="/s"), ("low",), None, [("/s", How.APPROXIMATED)]),
         (Reasoning("/e", effort="low", show="auto", show_at="/v"), ("low",), "low", [("/v", How.DROPPED)]),
     ],

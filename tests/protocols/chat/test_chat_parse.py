@@ -263,13 +263,17 @@ def test_the_search_option_is_a_hosted_tool() -> None:
     options = {"search_context_size": "low", "user_location": {"type": "approximate", "approximate": {"city": "Oslo"}}}
     (tool,) = read(web_search_options=options).tools
     assert tool == Hosted(
-        "web_search", options, "/web_search_options", location={"type": "approximate", "city": "Oslo"}
+        "web_search",
+        options,
+        "/web_search_options",
+        location={"type": "approximate", "city": "Oslo"},
+        context_size="low",
     )
 
 
 def test_an_unknown_tool_is_kept_whole() -> None:
     assert read(tools=[{"type": "teleport", "range": 3}]).tools == (
-        Hosted("teleport", {"type": "teleport", "range": 3}, "/tools/0"),
+        Hosted("teleport", {"type": "teleport", "range": 3}, "/tools/0", ext={"range": 3}, known=False),
     )
 
 

@@ -1,12 +1,14 @@
 """A request in Chat's words: a Request and its target come in, the upstream's body goes out."""
 
+import hashlib
+
 import msgspec
 
 from dragoman.hub.ext import drop_foreign, restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target
-from dragoman.hub.request import Format, Reasoning, Request, Role, Shape, Switch, Text
+from dragoman.hub.request import Ext, Format, Reasoning, Request, Role, Shape, Switch, Text
 from dragoman.protocols.chat.messages import write_messages
 from dragoman.protocols.chat.tools import write_tools
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
@@ -15,6 +17,8 @@ _Wire = dict[str, object]
 
 _STOPS_MAX = 4  # OpenAI's; other servers take more
 _SCHEMA_NAME = "reply"
+_USER_MAX = 64
+_SHARED = frozenset(("moderation", "prompt_cache_options/mode", "prompt_cache_options/ttl", "prompt_cache_retention"))
 
 # The largest thinking budget that counts as each effort; beyond the last it is xhigh.
 _BUDGETS = ((1024, "low"), (8192, "medium"), (24576, "high"))
@@ -22,39 +26,58 @@ _BUDGETS = ((1024, "low"), (8192, "medium"), (24576, "high"))
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """The body for the upstream; what it cannot be asked raises Refused."""
-    own = request.protocol == NAME
-    drop_foreign(request, NAME, ledger)
+    shared = _shared(request)
+    drop_foreign(request, NAME, ledger, shared)
     body: _Wire = {"model": target.model, "messages": write_messages(request, target, ledger)}
     body |= write_tools(request, target, ledger)
+    effort = _effort(request, target, ledger)
+    body |= _sampling(request, target, effort.get("reasoning_effort"), ledger)
     body |= _settings(request, target, ledger)
     body |= _vendor_settings(request, target, ledger)
-    body |= _effort(request, target, ledger)
+    body |= effort
     if request.format is not None:
         body["response_format"] = _format(request.format, target, ledger)
     if request.stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    if own:
-        restore(body, request.ext)
+    restore(body, request.ext if request.protocol == NAME else shared)
     _note_prefill(request, ledger)
     return msgspec.json.encode(body)
+
+
+def _shared(request: Request) -> Ext:
+    """What Responses, of the same vendor, says with the same words."""
+    if request.protocol not in OPENAI_PROTOCOLS:
+        return {}
+    return {
+        pointer: value
+        for pointer, value in request.ext.items()
+        if pointer in _SHARED and (pointer, value) != ("prompt_cache_options/ttl", "12h")  # too long for Chat
+    }
+
+
+def _sampling(request: Request, target: Target, effort: object, ledger: Ledger) -> _Wire:
+    """Temperature and its like, which models refuse while they think; 1 is what they do anyway."""
+    profile = target.profile
+    sampling: _Wire = {"temperature": request.temperature, "top_p": request.top_p}
+    thinks = profile.thinking_default if effort is None else effort != "none"
+    if profile.sampling and (profile.sampling_while_thinking or not thinks):
+        return _given(sampling)
+    unusual = {name: value for name, value in sampling.items() if value != 1}
+    return _dropped(request, ledger, unusual, f"{target.model} takes no sampling settings")
 
 
 def _settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     """What every server takes, or nobody."""
     own = request.protocol == NAME
-    sampling: _Wire = {"temperature": request.temperature, "top_p": request.top_p}
-    if not target.profile.sampling:
-        sampling = _dropped(request, ledger, sampling, f"{target.model} takes no sampling settings")
     unheard: _Wire = {"top_k": request.top_k, "max_tool_calls": request.max_tool_calls}
     if not own:
         unheard = _dropped(request, ledger, unheard, "Chat has no such setting")
     if request.n is not None and request.n > 1 and not own:
-        raise refuse(request.pointer("n"), "more than one answer to a request cannot be translated")
+        raise refuse(request.pointer("n"), f"n must be 1: {request.n} answers to a request cannot be translated")
     return _given(
-        sampling
-        | unheard
+        unheard
         | {
-            "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens": request.max_tokens,
+            "max_tokens" if "max_tokens" in target.quirks else "max_completion_tokens": _cap(request, ledger),
             "frequency_penalty": request.frequency_penalty,
             "presence_penalty": request.presence_penalty,
             "seed": request.seed,
@@ -62,9 +85,23 @@ def _settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
             "stop": _stop(request, target, ledger),
             "logprobs": True if request.top_logprobs is not None and not own else request.logprobs,
             "top_logprobs": request.top_logprobs,
-            "user": request.user,
+            "user": _user(request),
         }
     )
+
+
+def _cap(request: Request, ledger: Ledger) -> int | None:
+    if request.max_tokens != 0 or request.protocol == NAME:
+        return request.max_tokens
+    ledger.approximated(request.pointer("max_tokens"), "Chat warms a cache only by answering: one token is asked for")
+    return 1
+
+
+def _user(request: Request) -> str | None:
+    """Whom the request is for. OpenAI takes no longer name; Claude Code's, for one, is."""
+    if request.user is None or request.protocol in OPENAI_PROTOCOLS or len(request.user) <= _USER_MAX:
+        return request.user
+    return hashlib.sha256(request.user.encode(errors="replace")).hexdigest()
 
 
 def _vendor_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
@@ -123,15 +160,15 @@ def _effort(request: Request, target: Target, ledger: Ledger) -> _Wire:
         return {}
     if asked.show is not None:
         ledger.dropped(asked.show_at, "Chat cannot ask to see thoughts")
-    wanted = _wanted_effort(asked, ledger)
+    wanted, at = _wanted_effort(asked, ledger)
     if wanted is None:
         return {}
-    at = asked.at
     accepted = [effort for effort in EFFORTS if effort in target.profile.efforts]
     if target.issuer == OPENAI and "max" in accepted:
         accepted.remove("max")  # known on Responses only
     if not accepted:
-        ledger.dropped(at, f"{target.model} has no such setting")
+        if wanted != "none":
+            ledger.dropped(at, f"{target.model} has no such setting")
         return {}
     effort = _nearest(wanted, accepted)
     if effort != wanted:
@@ -141,20 +178,23 @@ def _effort(request: Request, target: Target, ledger: Ledger) -> _Wire:
     return {"reasoning_effort": effort}
 
 
-def _wanted_effort(asked: Reasoning, ledger: Ledger) -> str | None:
+def _wanted_effort(asked: Reasoning, ledger: Ledger) -> tuple[str | None, str]:
+    """The effort that says nearly the same, and where the client said it."""
     if asked.switch is Switch.DISABLED:
-        return "none"
+        if asked.effort is not None:
+            ledger.dropped(asked.at, "with thinking off the effort is none")
+        return "none", asked.switch_at
+    if asked.budget is None and asked.switch is not None:
+        ledger.approximated(asked.switch_at, "Chat leaves it to the model whether to think")
     if asked.effort is not None:
         if asked.budget is not None:
             ledger.dropped(asked.budget_at, "Chat has no thinking budget: the effort says it")
-        return asked.effort
-    if asked.budget is not None:
-        effort = next((effort for most, effort in _BUDGETS if asked.budget <= most), "xhigh")
-        ledger.approximated(asked.budget_at, f"Chat has no thinking budget: the effort is {effort!r}")
-        return effort
-    if asked.switch is not None:
-        ledger.approximated(asked.switch_at, "Chat leaves it to the model whether to think")
-    return None
+        return asked.effort, asked.at
+    if asked.budget is None:
+        return None, asked.at
+    effort = next((effort for most, effort in _BUDGETS if asked.budget <= most), "xhigh")
+    ledger.approximated(asked.budget_at, f"Chat has no thinking budget: the effort is {effort!r}")
+    return effort, asked.budget_at
 
 
 def _nearest(effort: str, accepted: list[str]) -> str:

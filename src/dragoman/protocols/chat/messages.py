@@ -29,6 +29,7 @@ from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 
 _Wire = dict[str, object]
 
+_UNANSWERED = "[no result]"
 _BETWEEN = "\n\n"  # between what were separate blocks
 
 
@@ -62,7 +63,7 @@ class _Writer:
         self._own = request.protocol == NAME
         self._target = target
         self._ledger = ledger
-        files = self._own or (target.issuer == OPENAI and request.protocol in OPENAI_PROTOCOLS)
+        files = request.protocol in OPENAI_PROTOCOLS
         self._plain = "text_content" in target.quirks  # content is a string wherever it can be
         caches = not self._plain and (self._own or "plain" not in target.quirks)
         self._parts = PartWriter(client=request.protocol, caches=caches, files=files, ledger=ledger)
@@ -91,8 +92,8 @@ class _Writer:
         content = [wire for part in parts for wire in self._content_part(part, turn.role)]
         if turn.role is Role.USER:
             content = [wire for result in orphans for wire in self._retold(result)] + content
-            if not content and any(isinstance(part, ToolResult) for part in turn.parts):
-                return  # the results have left already
+        if not content and any(isinstance(part, ToolResult | Foreign) for part in turn.parts):
+            return  # the results have left already, and what Chat has no words for is told
         role = turn.role
         if role is Role.DEVELOPER and "no_developer" in self._target.quirks:
             role = Role.SYSTEM
@@ -145,8 +146,15 @@ class _Writer:
                 self._ledger.approximated(result.at, "moved up behind the call that it answers")
             media += self._write_result(result)
         self._answered |= taken
+        if not self._own:
+            self._write_missing([call for call in calls if call.id not in taken])
         if media:
             self._messages.append({"role": "user", "content": media})
+
+    def _write_missing(self, calls: list[ToolCall]) -> None:
+        for call in calls:
+            self._ledger.invented(call.at, "every call must have a result")
+            self._messages.append({"role": "tool", "tool_call_id": call.id, "content": _UNANSWERED})
 
     def _write_result(self, result: ToolResult) -> list[_Wire]:
         """Writes the tool message; gives back what Chat takes from a user only."""

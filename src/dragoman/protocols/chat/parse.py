@@ -25,7 +25,8 @@ _SPELLINGS = {
 _DEFAULTS: dict[str, Json] = {
     "store": False,
     "logit_bias": {},
-    "prompt_cache_options": {},
+    "prompt_cache_options/mode": "implicit",
+    "prompt_cache_options/ttl": "30m",
 }
 
 
@@ -97,13 +98,15 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
         include_usage=include_usage,
         raw=raw,
     )
-    ext = {key: value for key, value in unread(body).items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
-    return msgspec.structs.replace(request, where=_where(request, body), ext=ext | stream_ext | format_ext)
+    cache = body.obj("prompt_cache_options")
+    ext = unread(body) | stream_ext | format_ext | (_below(cache) if cache is not None else {})
+    told = {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
+    return msgspec.structs.replace(request, where=_where(request, body), ext=told)
 
 
 def _where(request: Request, body: Fields) -> dict[str, str]:
     where = {field: f"/{_SPELLINGS.get(field, field)}" for field in request.__struct_fields__}
-    if body.has("max_completion_tokens"):
+    if body.has("max_completion_tokens") or not body.has("max_tokens"):
         where["max_tokens"] = "/max_completion_tokens"
     if not body.has("tool_choice") and body.has("function_call"):
         where["tool_choice"] = "/function_call"

@@ -22,7 +22,7 @@ from dragoman.hub.request import (
     Refusal,
     Text,
 )
-from dragoman.protocols.chat.wire import NAME
+from dragoman.protocols.chat.wire import NAME, OPENAI_PROTOCOLS
 
 _AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 _AUDIO_FORMATS = {media_type: name for name, media_type in _AUDIO_TYPES.items()} | {"audio/mp3": "mp3"}
@@ -161,10 +161,11 @@ def _read_file_data(data: str, name: str | None, at: str) -> Inline:
 class PartWriter:
     """Writes parts for one target."""
 
-    __slots__ = ("_caches", "_citations", "_files", "_ledger", "_own")
+    __slots__ = ("_caches", "_citations", "_files", "_foreign", "_ledger", "_own")
 
     def __init__(self, *, client: str, caches: bool, files: bool, ledger: Ledger) -> None:
         self._own = client == NAME
+        self._foreign = client not in OPENAI_PROTOCOLS
         self._citations = "annotations" if client == "responses" else "citations"  # as the client spells them
         self._caches = caches  # the server takes cache breakpoints
         self._files = files  # the client's file ids are this vendor's
@@ -203,9 +204,9 @@ class PartWriter:
             return
         written: dict[str, object] = {"mode": "explicit"}
         if cache.ttl is not None:
-            written["ttl"] = ttl = cache.ttl if self._own else _TTLS.get(cache.ttl, cache.ttl)
-            if ttl != cache.ttl:
-                self._ledger.approximated(cache.at, f"Chat keeps a prefix for {ttl}, not {cache.ttl}")
+            written["ttl"] = _TTLS.get(cache.ttl, cache.ttl) if self._foreign else cache.ttl
+        if self._foreign:
+            self._ledger.approximated(cache.at, "the breakpoint is kept, how long it lives is the vendor's")
         wire["prompt_cache_breakpoint"] = written
 
     def _image(self, part: Image) -> dict[str, object]:

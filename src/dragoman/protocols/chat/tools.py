@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dragoman.framing.fields import Fields
-from dragoman.hub.ext import restore
+from dragoman.hub.ext import is_indispensable, restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
@@ -33,7 +33,7 @@ def _read_tool(tool: Fields) -> Tool:
     if kind == "custom":
         return _read_custom(tool)
     if kind != "function":
-        return Hosted(kind, {"type": kind, **tool.rest()}, tool.at)
+        return Hosted(kind, {"type": kind, **tool.rest()}, tool.at, ext=unread(tool), known=False)
     if tool.has("function"):
         return _read_function(tool.need_obj("function"), tool.at, tool)
     return _read_function(tool, tool.at, None)  # as Responses writes it; some clients do so here
@@ -75,8 +75,17 @@ def _read_search(search: Fields, raw: object) -> Hosted:
     location: object = None
     if place is not None:
         near = place.obj("approximate")
-        location = {"type": "approximate", **(near.rest() if near is not None else {})}
-    return Hosted(WEB_SEARCH, raw, search.at, location=location)
+        location = {"type": place.text("type", "approximate"), **(near.rest() if near is not None else {})}
+    size = search.text("search_context_size")
+    told = unread(search) if place is None else unread_with(search, "user_location", place)
+    return Hosted(
+        WEB_SEARCH,
+        raw,
+        search.at,
+        location=location,
+        context_size=None if size == "medium" else size,
+        ext=told,
+    )
 
 
 def read_choice(body: Fields) -> ToolChoice | None:
@@ -123,7 +132,7 @@ def write_tools(request: Request, target: Target, ledger: Ledger) -> dict[str, o
             case Hosted():
                 _write_hosted(tool, own, body, tools)
     if not own:
-        _drop_hosted(request, bool(tools), ledger)
+        _drop_hosted(request, ledger)
     if tools:
         body["tools"] = tools
     if request.tool_choice is not None:
@@ -178,13 +187,13 @@ def _write_hosted(tool: Hosted, own: bool, body: dict[str, object], tools: list[
         tools.append(dict(tool.raw))
 
 
-def _drop_hosted(request: Request, others: bool, ledger: Ledger) -> None:
+def _drop_hosted(request: Request, ledger: Ledger) -> None:
     """A tool that the vendor runs is refused where the answer hangs on it, and else left out."""
-    forced = request.tool_choice.hosted if request.tool_choice is not None else None
+    others = [tool for tool in request.tools if not isinstance(tool, Hosted)]
     for tool in request.tools:
         if not isinstance(tool, Hosted):
             continue
-        if tool.kind == forced or not others:
+        if is_indispensable(tool, request.tool_choice, others):
             raise refuse(tool.at, f"a Chat upstream cannot run the tool {tool.kind!r}")
         ledger.dropped(tool.at, f"a Chat upstream cannot run {tool.kind!r}")
 

@@ -24,6 +24,7 @@ _DEFAULTS: dict[str, Json] = {
     "reasoning/context": "auto",
     "reasoning/mode": "standard",
     "prompt_cache_options/mode": "implicit",
+    "prompt_cache_options/ttl": "30m",
 }
 
 _SAME_NAMES = (
