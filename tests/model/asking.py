@@ -1,0 +1,145 @@
+"""One wish comes in, and a protocol to put it in; what the official SDK then makes of the reply goes out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anthropic
+import msgspec
+import openai
+
+Json = dict[str, Any]
+Each = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    prompt: str
+    cap: int = 200
+    tool: str = ""  # must be called
+    schema: Json | None = None  # of the tool's arguments, or else of the reply
+    model: str = "smollm2"
+
+
+@dataclass(frozen=True)
+class Heard:
+    text: str
+    calls: tuple[tuple[str, str], ...]  # name, arguments
+    stop: str
+    input: int
+    output: int
+
+
+class Broken(Exception):
+    """The reply ended in the protocol's own error, or without its terminal event."""
+
+
+@dataclass(frozen=True)
+class Sdks:
+    anthropic: anthropic.Anthropic
+    openai: openai.OpenAI
+
+    @classmethod
+    def at(cls, url: str, key: str) -> "Sdks":
+        common: Json = {"api_key": key, "max_retries": 0, "timeout": 180}
+        return cls(anthropic.Anthropic(base_url=url, **common), openai.OpenAI(base_url=f"{url}/v1", **common))
+
+
+def messages(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
+    """`each` is called with every piece of a stream; without it the reply is asked for whole."""
+    asked: Json = {
+        "model": wish.model,
+        "max_tokens": wish.cap,
+        "messages": [{"role": "user", "content": wish.prompt}],
+        "extra_body": {"temperature": 0},
+    }
+    if wish.tool:
+        asked["tools"] = [{"name": wish.tool, "input_schema": wish.schema}]
+        asked["tool_choice"] = {"type": "any"}
+    elif wish.schema:
+        asked["output_config"] = {"format": {"type": "json_schema", "schema": wish.schema}}
+    if each is None:
+        reply = sdks.anthropic.messages.create(**asked)
+    else:
+        with sdks.anthropic.messages.stream(**asked) as stream:
+            for event in stream:
+                if event.type == "content_block_delta":
+                    each()
+            reply = stream.get_final_message()
+    if reply.stop_reason is None:
+        raise Broken("no message_stop")
+    text = "".join(block.text for block in reply.content if block.type == "text")
+    used = [block for block in reply.content if block.type == "tool_use"]
+    calls = tuple((block.name, msgspec.json.encode(block.input).decode()) for block in used)
+    return Heard(text, calls, reply.stop_reason, reply.usage.input_tokens, reply.usage.output_tokens)
+
+
+def responses(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
+    asked: Json = {"model": wish.model, "max_output_tokens": wish.cap, "input": wish.prompt, "temperature": 0}
+    if wish.tool:
+        asked["tools"] = [{"type": "function", "name": wish.tool, "parameters": wish.schema, "strict": False}]
+        asked["tool_choice"] = {"type": "function", "name": wish.tool}
+    elif wish.schema:
+        asked["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": wish.schema}}
+    if each is None:
+        reply = sdks.openai.responses.create(**asked)
+    else:
+        reply = None
+        for event in sdks.openai.responses.create(**asked, stream=True):
+            if event.type.endswith(".delta"):
+                each()
+            elif event.type in ("response.failed", "error"):
+                raise Broken(str(event))
+            elif event.type in ("response.completed", "response.incomplete"):
+                reply = event.response
+        if reply is None:
+            raise Broken("no terminal event")
+    calls = tuple((item.name, item.arguments) for item in reply.output if item.type == "function_call")
+    stop = reply.incomplete_details.reason if reply.incomplete_details else reply.status
+    return Heard(reply.output_text, calls, stop, reply.usage.input_tokens, reply.usage.output_tokens)
+
+
+def chat(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
+    asked: Json = {"model": wish.model, "max_tokens": wish.cap, "temperature": 0}
+    asked["messages"] = [{"role": "user", "content": wish.prompt}]
+    if wish.tool:
+        asked["tools"] = [{"type": "function", "function": {"name": wish.tool, "parameters": wish.schema}}]
+        asked["tool_choice"] = {"type": "function", "function": {"name": wish.tool}}
+    elif wish.schema:
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": wish.schema}}
+        asked["response_format"] = form
+    if each is not None:
+        return _chunks(sdks, asked, each)
+    reply = sdks.openai.chat.completions.create(**asked)
+    choice = reply.choices[0]
+    calls = tuple((call.function.name, call.function.arguments) for call in choice.message.tool_calls or ())
+    told = reply.usage
+    text = choice.message.content or ""
+    return Heard(text, calls, choice.finish_reason, told.prompt_tokens, told.completion_tokens)
+
+
+def _chunks(sdks: Sdks, asked: Json, each: Each) -> Heard:
+    text, stop, used = "", "", (0, 0)
+    calls: dict[int, tuple[str, str]] = {}
+    options = {"include_usage": True}
+    for chunk in sdks.openai.chat.completions.create(**asked, stream=True, stream_options=options):
+        if chunk.usage:
+            used = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
+        for choice in chunk.choices:
+            if choice.delta.content or choice.delta.tool_calls:
+                each()
+            text += choice.delta.content or ""
+            for call in choice.delta.tool_calls or ():
+                name, arguments = calls.get(call.index, ("", ""))
+                calls[call.index] = (call.function.name or name, arguments + (call.function.arguments or ""))
+            stop = choice.finish_reason or stop
+    if not stop:
+        raise Broken("no finish_reason")
+    return Heard(text, tuple(calls.values()), stop, *used)
+
+
+PROTOCOLS: dict[str, Callable[[Sdks, Wish, Each | None], Heard]] = {
+    "messages": messages,
+    "responses": responses,
+    "chat": chat,
+}

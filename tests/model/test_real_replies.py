@@ -1,0 +1,142 @@
+"""A real model's replies in every client's protocol: words, ends, usage, calls, schemas and cuts."""
+
+import threading
+from collections.abc import Callable
+
+import anthropic
+import msgspec
+import openai
+import pytest
+
+from model.asking import PROTOCOLS, Broken, Heard, Sdks, Wish
+
+Show = Callable[[object], None]
+
+SUN = "Tell me in one short sentence what the sun is."
+CAP = 12
+CAPPED = {"messages": "max_tokens", "responses": "max_output_tokens", "chat": "length"}
+ENDED = {"messages": "end_turn", "responses": "completed", "chat": "stop"}
+CALLED = {"messages": "tool_use", "responses": "completed", "chat": "tool_calls"}
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
+# No free text: the server's grammar lets it hold line ends, which JSON does not.
+CITY = {"type": "object", "properties": {"city": {"enum": ["Paris", "London"]}}, "required": ["city"]}
+
+every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+whole_and_streaming = pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streaming"])
+
+
+class Pieces:
+    """Counts the pieces of a stream; at one of them, something else is done."""
+
+    def __init__(self, at: int = 0, do: Callable[[], object] = lambda: None) -> None:
+        self.count = 0
+        self._at = at
+        self._do = do
+
+    def __call__(self) -> None:
+        self.count += 1
+        if self.count == self._at:
+            self._do()
+
+
+def asked(sdks: Sdks, protocol: str, streaming: bool, wish: Wish) -> tuple[Heard, int]:
+    pieces = Pieces()
+    return PROTOCOLS[protocol](sdks, wish, pieces if streaming else None), pieces.count
+
+
+def near(counted: int, true: int) -> bool:
+    """The gateway estimates with a tokeniser that is not the model's."""
+    return true / 2 <= counted <= true * 2
+
+
+@every_protocol
+@whole_and_streaming
+def test_a_reply_stops_at_the_cap_and_says_so(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
+    heard, pieces = asked(sdks, protocol, streaming, Wish(SUN, cap=CAP))
+    show(heard)
+    assert heard.text
+    assert heard.stop == CAPPED[protocol]
+    assert pieces >= CAP // 2 or not streaming, "real tokens come one by one"
+    if not streaming:
+        assert heard.output == CAP, "the server tells the usage of whole replies"
+
+
+@every_protocol
+@whole_and_streaming
+def test_a_reply_that_comes_to_its_end_says_so(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
+    heard, _ = asked(sdks, protocol, streaming, Wish(SUN))
+    show(heard)
+    assert "sun" in heard.text.lower()
+    assert heard.stop == ENDED[protocol]
+
+
+@every_protocol
+def test_usage_that_a_stream_does_not_tell_is_estimated(sdks: Sdks, protocol: str, show: Show) -> None:
+    told, _ = asked(sdks, protocol, False, Wish(SUN))
+    estimated, _ = asked(sdks, protocol, True, Wish(SUN))
+    show(f"told {told.input}+{told.output}, estimated {estimated.input}+{estimated.output}")
+    assert estimated.text == told.text
+    assert near(estimated.output, told.output)
+    assert estimated.input > 0
+
+
+@every_protocol
+@whole_and_streaming
+def test_a_call_that_is_forced_is_made_once(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
+    wish = Wish("What will the weather be in Paris in the next 3 days?", tool="get_weather", schema=WEATHER)
+    heard, pieces = asked(sdks, protocol, streaming, wish)
+    show(heard)
+    ((name, arguments),) = heard.calls
+    assert name == "get_weather"
+    assert set(msgspec.json.decode(arguments, type=dict[str, object])) == {"city", "days"}
+    assert heard.stop == CALLED[protocol]
+    assert pieces > 1 or not streaming
+
+
+@every_protocol
+@whole_and_streaming
+def test_a_schema_is_kept_to(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
+    heard, _ = asked(sdks, protocol, streaming, Wish("Which city is the capital of France?", schema=CITY))
+    show(heard)
+    assert msgspec.json.decode(heard.text) in ({"city": "Paris"}, {"city": "London"})
+
+
+@every_protocol
+@whole_and_streaming
+def test_a_server_that_fails_at_a_schema_is_an_upstream_error(sdks: Sdks, protocol: str, streaming: bool) -> None:
+    """By the stanza without quirks."""
+    with pytest.raises((anthropic.InternalServerError, openai.InternalServerError)) as refused:
+        asked(sdks, protocol, streaming, Wish("Where?", schema=CITY, model="plain/smollm2"))
+    assert refused.value.status_code == 500
+
+
+@every_protocol
+def test_a_stream_that_another_request_cuts_is_never_taken_for_whole(sdks: Sdks, protocol: str, show: Show) -> None:
+    intruder: list[Heard] = []
+
+    def intrude() -> None:
+        other = Wish("Say hello.", cap=5)
+        thread = threading.Thread(target=lambda: intruder.append(PROTOCOLS["chat"](sdks, other, None)))
+        thread.start()
+        thread.join()
+
+    pieces = Pieces(at=5, do=intrude)
+    with pytest.raises((anthropic.APIError, openai.APIError, Broken)) as cut:
+        PROTOCOLS[protocol](sdks, Wish("Write a long story about a dragon and a knight.", cap=1500), pieces)
+    show(f"cut after {pieces.count} pieces: {cut.value!r}")
+    assert intruder[0].text
+    assert pieces.count >= 5
+
+
+@every_protocol
+@whole_and_streaming
+def test_a_prompt_that_does_not_fit_is_refused(sdks: Sdks, protocol: str, streaming: bool, show: Show) -> None:
+    """Whole, the server says why; streaming, it says nothing at all, which is no reply either."""
+    with pytest.raises((anthropic.APIStatusError, openai.APIStatusError)) as refused:
+        asked(sdks, protocol, streaming, Wish("dragon " * 5000))
+    show(refused.value)
+    assert refused.value.status_code == (502 if streaming else 400)
