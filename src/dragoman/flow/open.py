@@ -15,6 +15,7 @@ from dragoman.flow.discretion import hide, hushed
 from dragoman.flow.line import Line, Source, Tap, Translation
 from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
+from dragoman.flow.shape import begins_document, is_named_stream, is_stream
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
@@ -43,6 +44,7 @@ class Whole(Struct, frozen=True):
     headers: Headers
     body: bytes
     watch: Watch
+    as_is: bool  # the body is the upstream's
 
 
 class Streaming(Struct, frozen=True):
@@ -72,15 +74,17 @@ class Opener:
             answer.close()
         watch = self._build.watch()
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
-        events = self._events(prepared, answer, body, ledger)
+        streamed = is_stream(prepared.upstream, answer.headers, body)
+        events = _events(prepared, body, ledger, streamed)
         for event in events:
             watch.see(event)
         if watch.failure is not None:
             raise Refused(_named(prepared, watch.failure))
-        if not prepared.passthrough:
+        as_is = prepared.passthrough and not streamed  # events are no answer to who asked for the whole
+        if not as_is:
             events = await self._mended(call, prepared, events, watch)
             body = call.client.whole(self._build.staged(events, prepared), self._build.asked(call), ledger)
-        return Whole(prepared, answer.headers, body, watch)
+        return Whole(prepared, answer.headers, body, watch, as_is)
 
     async def _mended(self, call: Call, prepared: Prepared, events: list[Event], watch: Watch) -> list[Event]:
         hold = HoldCut()
@@ -94,19 +98,19 @@ class Opener:
         deadline = loop.time() + self._server.first_token_timeout_s
         answer = await self._send(prepared, self._server.first_token_timeout_s)
         try:
-            if not _is_event_stream(answer):
+            if not is_named_stream(answer.headers):
                 return await self._stream_of_whole(call, prepared, answer)
-            line = self._build.line(call, prepared)
-            return await self._until_first_token(prepared, answer, line, deadline)
+            return await self._until_first_token(call, prepared, answer, deadline)
         except BaseException:
             answer.close()
             raise
 
-    async def _until_first_token(self, prepared: Prepared, answer: Answer, line: Line, deadline: float) -> Streaming:
+    async def _until_first_token(self, call: Call, prepared: Prepared, answer: Answer, deadline: float) -> Streaming:
+        line = self._build.line(call, prepared)
         clock = asyncio.get_running_loop().time
         commit_at = min(deadline, clock() + self._server.keep_alive_s)
         held = b""
-        ended = False
+        ended, first = False, True
         while not ended:
             try:
                 chunk = await answer.chunk(max(0.001, commit_at - clock()))
@@ -116,6 +120,9 @@ class Opener:
                 raise Refused(_first_token_late(prepared)) from late
             except Lost as lost:
                 raise Refused(_lost(prepared, lost)) from lost
+            if first and begins_document(prepared.upstream, chunk):
+                return await self._stream_of_whole(call, prepared, answer, chunk)
+            first = False
             held += line.feed(chunk) if chunk else line.drain()
             ended = not chunk
             if line.watch.failure is not None and not line.watch.substance:
@@ -129,12 +136,12 @@ class Opener:
                 break
         return Streaming(prepared, answer, line, held, ended, deadline)
 
-    async def _stream_of_whole(self, call: Call, prepared: Prepared, answer: Answer) -> Streaming:
+    async def _stream_of_whole(self, call: Call, prepared: Prepared, answer: Answer, begun: bytes = b"") -> Streaming:
         """The upstream was asked for a stream and answered whole: its events are told all the same."""
-        body = await _read(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
+        body = begun + await _read(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
         answer.close()
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
-        events = prepared.upstream.whole(body, prepared.issuer, ledger)
+        events = _events(prepared, body, ledger, not begun and is_stream(prepared.upstream, answer.headers, body))
         line = self._build.translation(call, prepared)
         held = line.push(events)
         if line.watch.failure is not None:
@@ -162,13 +169,6 @@ class Opener:
         if prepared.passthrough and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN) and _is_error_body(body):
             raise TurnedAway(failure, answer.status, answer.headers, body)
         raise Refused(failure)
-
-    def _events(self, prepared: Prepared, answer: Answer, body: bytes, ledger: Ledger) -> list[Event]:
-        issuer = prepared.issuer
-        if not _is_event_stream(answer):
-            return prepared.upstream.whole(body, issuer, ledger)
-        source = Source(prepared.upstream.framer(), prepared.upstream.decoder(issuer, ledger))
-        return source.feed(body) + source.finish()
 
 
 class LineBuilder:
@@ -241,10 +241,12 @@ def is_speaking(prepared: Prepared, watch: Watch) -> bool:
     return watch.substance or (prepared.provider.withholds_cut_calls and watch.started is not None)
 
 
-def _is_event_stream(answer: Answer) -> bool:
-    """JSON is known by its name; anything else that a stream was asked of is taken for one."""
-    kind = (answer.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
-    return kind not in (b"application/json", b"text/html", b"text/plain")
+def _events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:
+    """What a body tells that was read to its end."""
+    if not streamed:
+        return prepared.upstream.whole(body, prepared.issuer, ledger)
+    source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, ledger))
+    return source.feed(body) + source.finish()
 
 
 async def _read(prepared: Prepared, answer: Answer, limit: int, timeout_s: float) -> bytes:

@@ -15,6 +15,7 @@ from dragoman.flow.attempt import SecondChances, first_success
 from dragoman.flow.call import Call
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import id_headers, loss_headers, passed_on
+from dragoman.flow.line import Tap
 from dragoman.flow.mend import Mender
 from dragoman.flow.open import LineBuilder, Opener, Streaming, Whole
 from dragoman.flow.prepare import Change, Fitting, Prepared, prepare
@@ -90,7 +91,7 @@ class Gateway:
         routes = await targets(world, call.model)
         reply = await first_success(routes, world.config.retry, _jitter, ask)
         if isinstance(reply, Whole):
-            fields = passed_on(reply.headers) if reply.prepared.passthrough else [JSON]
+            fields = passed_on(reply.headers) if reply.as_is else [JSON]
             exchange.respond(200, [*fields, *own_headers(call, reply.prepared, fields)], reply.body)
             watch = reply.watch
         else:
@@ -163,7 +164,7 @@ def own_headers(call: Call, prepared: Prepared, given: list[Header]) -> list[Hea
 
 
 def _stream_fields(reply: Streaming) -> list[Header]:
-    if not reply.prepared.passthrough:
+    if not isinstance(reply.line, Tap):
         return list(EVENT_STREAM)
     fields = passed_on(reply.answer.headers)
     given = {name for name, _ in fields}
