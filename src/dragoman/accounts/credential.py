@@ -52,13 +52,14 @@ class Unusable(Exception):
 class Declined(Exception):
     """The issuer does not take this refresh token; `code` is its own word for why.
 
-    `for_good`: it never will, so it is not asked again until another token is stored.
+    `for_good`: it never will, so it is not asked again until another token is stored. `kind`: what that means.
     """
 
-    def __init__(self, code: str, *, for_good: bool = False) -> None:
+    def __init__(self, code: str, *, for_good: bool = False, kind: Kind = Kind.CREDENTIAL) -> None:
         super().__init__(code)
         self.code = code
         self.for_good = for_good
+        self.kind = kind
 
 
 def is_sendable(token: str) -> bool:

@@ -153,7 +153,7 @@ class Keeper(Generic[C]):
                 declined = again
         rest_s = NEVER if declined.for_good else REST_S
         self._declined, self._declined_until = stored.refresh_token, self.clock.now() + rest_s
-        raise Unusable(f"{source.where}: {self._issuer.told(stored, declined)}; {self._issuer.remedy}")
+        raise Unusable(f"{source.where}: {self._issuer.told(stored, declined)}; {self._issuer.remedy}", declined.kind)
 
     async def _renewed(self, source: Source[C], old: C) -> C:
         if old.refresh_token == self._declined and self.clock.now() < self._declined_until:

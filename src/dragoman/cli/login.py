@@ -2,20 +2,30 @@
 
 import asyncio
 import os
-import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import remark
 from dragoman.cli.settings import config_option, read_settings
-from dragoman.config import Config, KiroProviderConfig
+from dragoman.cli.waiting import Waiting
+from dragoman.config import CodexProviderConfig, Config, CopilotProviderConfig, KiroProviderConfig, ProviderConfig
 
 if TYPE_CHECKING:
     from dragoman.accounts.asking import Line
     from dragoman.accounts.json_table import Table
+    from dragoman.net.sending import Send
+
+P = TypeVar("P", bound=ProviderConfig)
+
+NO_APP = (
+    "providers.{name}.client_id is not set, and --client-id not given. GitHub signs people in to apps, and this "
+    "gateway has none of its own: register one (Settings, Developer settings, OAuth apps, with the device flow "
+    "enabled), or set COPILOT_GITHUB_TOKEN. An app of somebody else's is not borrowed"
+)
 
 
 @click.group("login")
@@ -32,49 +42,112 @@ def kiro(start_url: str | None, region: str | None, social: str | None, config_f
     """Sign in with Kiro: a Builder ID, an organisation, Google or GitHub."""
     if social and start_url:
         raise click.UsageError("--social and --start-url exclude each other.")
+    from dragoman.providers.kiro.provider import line_of
+
+    stanza = _stanza(read_settings(config_file), KiroProviderConfig(name="kiro", kind="kiro"))
+    place = region or stanza.region
+
+    async def sign_in(send: "Send") -> "Table":
+        line = line_of(stanza, send, os.environ)
+        table = (
+            await _kiro_in_browser(line, stanza.auth_endpoint, place, social)
+            if social
+            else await _kiro_by_code(line, stanza.auth_endpoint, place, start_url)
+        )
+        return {**table, "region": place}
+
+    _signed_in(stanza, sign_in, "kiro.json", stanza.credentials)
+
+
+@command.command("codex")
+@click.option("--device", is_flag=True, help="Confirm a code on another device, instead of in a browser here.")
+@config_option
+def codex(device: bool, config_file: str | None) -> None:
+    """Sign in with ChatGPT, for the models of your plan."""
+    from dragoman.providers.codex.login import App
+    from dragoman.providers.codex.provider import line_of
+    from dragoman.providers.codex.refresh import ISSUER
+
+    stanza = _stanza(read_settings(config_file), CodexProviderConfig(name="codex", kind="codex"))
+    app = App(stanza.auth_endpoint or ISSUER, stanza.client_id, stanza.originator)
+
+    async def sign_in(send: "Send") -> "Table":
+        from dragoman.providers.codex.login import BrowserLogin, DeviceLogin
+
+        line = line_of(stanza, send, os.environ)
+        if not device:
+            return await BrowserLogin(line, app).run(_show)
+        login = DeviceLogin(line, app)
+        prompt = await login.begin()
+        click.echo(f"Open   {login.link}\nCode   {prompt.code}")
+        with Waiting() as waiting:
+            return await login.wait(prompt, waiting.tick)
+
+    _signed_in(stanza, sign_in, "codex.json", stanza.credentials)
+
+
+@command.command("copilot")
+@click.option("--client-id", metavar="ID", help="The app to sign in to; else providers.copilot.client_id.")
+@config_option
+def copilot(client_id: str | None, config_file: str | None) -> None:
+    """Sign in with GitHub, for the models of Copilot."""
+    from dragoman.providers.copilot.hosts import addresses
+    from dragoman.providers.copilot.login import DeviceLogin, entry
+    from dragoman.providers.copilot.provider import line_of
+
+    stanza = _stanza(read_settings(config_file), CopilotProviderConfig(name="copilot", kind="copilot"))
+    app = client_id or stanza.client_id
+    if app is None:
+        raise Trouble(f"not signed in: {NO_APP.format(name=stanza.name)}.")
+
+    async def sign_in(send: "Send") -> "Table":
+        login = DeviceLogin(line_of(stanza, send, os.environ), addresses(stanza).login, app)
+        prompt = await login.begin()
+        click.echo(f"Open   {prompt.verification_uri}\nCode   {prompt.user_code}")
+        with Waiting() as waiting:
+            return entry(stanza.domain, await login.wait(prompt, waiting.tick))
+
+    _signed_in(stanza, sign_in, "copilot.json", stanza.credentials)
+
+
+def _stanza(config: Config, usual: P) -> P:
+    """The account to sign in for: its addresses and its proxy may be configured."""
+    return next((stanza for stanza in config.providers.values() if isinstance(stanza, type(usual))), usual)
+
+
+def _signed_in(
+    stanza: ProviderConfig, sign_in: Callable[["Send"], Awaitable["Table"]], name: str, configured: object
+) -> None:
+    """The person signs in; what that gave is stored, and told."""
     from dragoman.accounts.signing_in import LoginFailed
 
-    stanza = _stanza(read_settings(config_file))
     try:
-        path = asyncio.run(_sign_in(stanza, start_url, region, social))
+        path = asyncio.run(_stored(sign_in, name))
     except LoginFailed as failed:
         raise Trouble(f"not signed in: {failed}.") from failed
     click.echo(f"Signed in. The credential is in {path}, readable by you alone.")
-    if stanza.credentials is not None:
-        remark(f"providers.{stanza.name} names other `credentials`: take that line out to use these.")
+    if configured is not None:
+        remark(f"providers.{stanza.name} reads {configured} instead: take `credentials` out to use this one.")
     else:
         remark("A running gateway uses it from the next request on; `dragoman doctor` looks whether it works.")
 
 
-def _stanza(config: Config) -> KiroProviderConfig:
-    """The account to sign in for: its addresses and its proxy may be configured."""
-    found = (stanza for stanza in config.providers.values() if isinstance(stanza, KiroProviderConfig))
-    return next(found, KiroProviderConfig(name="kiro", kind="kiro"))
-
-
-async def _sign_in(stanza: KiroProviderConfig, start_url: str | None, region: str | None, social: str | None) -> Path:
+async def _stored(sign_in: Callable[["Send"], Awaitable["Table"]], name: str) -> Path:
     from dragoman.accounts.signing_in import store
     from dragoman.config.installed import data_directory
     from dragoman.net.client import HttpClient
-    from dragoman.providers.kiro.provider import line_of
 
     http = HttpClient()
     try:
-        line = line_of(stanza, http.send, os.environ)
-        place = region or stanza.region
-        table = (
-            await _in_browser(line, stanza.auth_endpoint, place, social)
-            if social
-            else await _by_code(line, stanza.auth_endpoint, place, start_url)
-        )
+        table = await sign_in(http.send)
     finally:
         await http.close()
-    path = data_directory(os.environ, Path.home()) / "kiro.json"
-    store(path, {**table, "region": place})
+    path = data_directory(os.environ, Path.home()) / name
+    store(path, table)
     return path
 
 
-async def _by_code(line: "Line", root: str | None, region: str, start_url: str | None) -> "Table":
+async def _kiro_by_code(line: "Line", root: str | None, region: str, start_url: str | None) -> "Table":
     from dragoman.providers.kiro.credential import BUILDER_ID_START
     from dragoman.providers.kiro.device import DeviceLogin
     from dragoman.providers.kiro.hosts import oidc_host
@@ -82,37 +155,16 @@ async def _by_code(line: "Line", root: str | None, region: str, start_url: str |
     login = DeviceLogin(line, root or oidc_host(region), start_url or BUILDER_ID_START)
     client, prompt = await login.begin()
     click.echo(f"Open   {prompt.link}\nCode   {prompt.user_code}")
-    with _Waiting() as waiting:
+    with Waiting() as waiting:
         return await login.wait(client, prompt, waiting.tick)
 
 
-async def _in_browser(line: "Line", root: str | None, region: str, provider: str) -> "Table":
+async def _kiro_in_browser(line: "Line", root: str | None, region: str, provider: str) -> "Table":
     from dragoman.providers.kiro.hosts import desktop_host
     from dragoman.providers.kiro.social import SocialLogin
 
-    login = SocialLogin(line, root or desktop_host(region), provider)
-    return await login.run(lambda link: click.echo(f"Open   {link}"))
+    return await SocialLogin(line, root or desktop_host(region), provider).run(_show)
 
 
-class _Waiting:
-    """Says that it waits: once where nobody watches, counting down on a terminal."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._said = False
-
-    def __enter__(self) -> "_Waiting":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live and self._said:
-            click.echo("\r\x1b[K", nl=False, err=True)
-
-    def tick(self, left_s: float) -> None:
-        if self._live:
-            click.echo(
-                f"\r\x1b[KWaiting for you to confirm it in the browser, {left_s:.0f} s left ", nl=False, err=True
-            )
-        elif not self._said:
-            click.echo("Waiting for your confirmation in the browser.", err=True)
-        self._said = True
+def _show(link: str) -> None:
+    click.echo(f"Open   {link}")

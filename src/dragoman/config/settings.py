@@ -148,7 +148,7 @@ class CopilotProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     auth_endpoint: str | None = None  # where people sign in
     control_endpoint: str | None = None  # where tokens are exchanged
     client_id: Name | None = None  # of the app that people sign in to
-    integration_id: Name = "dragoman"
+    integration_id: str = "dragoman"  # empty: none is sent
     refresh_margin_s: Wait = 300.0
     model_cache_ttl_s: Wait = 600.0
 

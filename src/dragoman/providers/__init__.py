@@ -6,6 +6,7 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.providers.anthropic.provider import make as anthropic
 from dragoman.providers.codex.provider import make as codex
 from dragoman.providers.compatible.provider import make as compatible
+from dragoman.providers.copilot.provider import make as copilot
 from dragoman.providers.echo.provider import make as echo
 from dragoman.providers.kiro.provider import make as kiro
 from dragoman.providers.openai.provider import make as openai
@@ -18,6 +19,7 @@ KINDS: dict[str, Make] = {
     "openai": openai,
     "openai-compatible": compatible,
     "codex": codex,
+    "copilot": copilot,
     "kiro": kiro,
     "echo": echo,
 }

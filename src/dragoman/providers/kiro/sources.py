@@ -5,11 +5,10 @@ from functools import partial
 from pathlib import Path
 
 from dragoman.accounts import credential as accounts
-from dragoman.accounts.atomic import content_of
 from dragoman.accounts.credential import Unusable
+from dragoman.accounts.named import holds_object, named_file, revealed, shown
 from dragoman.config.installed import data_directory, home_of, kiro_places
-from dragoman.config.problems import ConfigError
-from dragoman.config.secret import SecretSource, resolve_secret
+from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.providers.kiro.credential import Credential
 from dragoman.providers.kiro.database import Database, is_database
@@ -17,7 +16,6 @@ from dragoman.providers.kiro.given import ApiKey, RefreshToken
 from dragoman.providers.kiro.json_file import JsonFile
 
 API_KEY_PREFIX = "ksk_"
-PATH_STARTS = ("/", "~", "./", "../", "\\\\")
 PATH_ENDS = (".json", ".sqlite3", ".sqlite", ".db")
 
 Source = accounts.Source[Credential]
@@ -53,33 +51,11 @@ def _found(places: tuple[Path, ...]) -> Source:
 
 
 def _configured(secret: SecretSource, environ: Mapping[str, str], directory: Path | None) -> Source:
-    path = _path(secret)
+    path = named_file(secret, PATH_ENDS, lambda file: is_database(file) or holds_object(file))
     if path is not None:
         return _file(path)
-    read = partial(_revealed, secret, environ)
-    where = secret.key if str(secret) == "***" else str(secret)
+    read, where = partial(revealed, secret, environ), shown(secret)
     return ApiKey(read, where) if read().startswith(API_KEY_PREFIX) else RefreshToken(read, where, directory)
-
-
-def _revealed(secret: SecretSource, environ: Mapping[str, str]) -> str:
-    try:
-        return resolve_secret(secret, environ).reveal()
-    except ConfigError as error:
-        raise Unusable(str(error)) from error
-
-
-def _path(secret: SecretSource) -> Path | None:
-    """The file that a setting names; tokens have slashes too, but do not begin with one or end like a file."""
-    text = secret.text
-    if text.startswith("env:"):
-        return None
-    if text.startswith("file:"):
-        named = Path(text.removeprefix("file:"))
-        return named if is_database(named) or (content_of(named) or b"").lstrip().startswith(b"{") else None
-    if not text.startswith(PATH_STARTS) and not text.lower().endswith(PATH_ENDS):
-        return None
-    path = Path(text).expanduser()
-    return path if path.is_absolute() else Path(secret.file).parent / path
 
 
 def _file(path: Path) -> Source:

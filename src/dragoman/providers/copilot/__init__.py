@@ -1,0 +1,1 @@
+"""Copilot: the models of a GitHub account."""

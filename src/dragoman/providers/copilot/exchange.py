@@ -1,0 +1,88 @@
+"""A GitHub token comes in; the short-lived token that Copilot takes for it goes out."""
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.accounts.asking import Line, Told
+from dragoman.accounts.credential import Declined, Unusable
+from dragoman.hub.failure import Kind
+from dragoman.providers.copilot.credential import Session
+from dragoman.providers.copilot.hosts import Addresses, is_trusted
+
+LIFE_S = 1500.0
+GRACE_S = 60.0  # a token lives a little longer than it should be kept
+
+
+class _Endpoints(Struct):
+    api: str | None = None
+
+
+class _Token(Struct):
+    token: str = ""
+    expires_at: float | None = None
+    refresh_in: float | None = None
+    endpoints: _Endpoints | None = None
+
+
+class _Details(Struct):
+    notification_id: str | None = None
+    message: str | None = None
+
+
+class _Refusal(Struct):
+    message: str | None = None
+    error_details: _Details | None = None
+
+
+class Exchange:
+    remedy = "`dragoman login copilot` makes a new one"
+
+    def __init__(self, line: Line, places: Addresses) -> None:
+        self._line = line
+        self._places = places
+
+    async def renew(self, old: Session) -> Session:
+        url = f"{self._places.exchange}/copilot_internal/v2/token"
+        github = (b"authorization", b"token " + old.refresh_token.encode())
+        token = _granted(await self._line.ask("GET", url, (github,)))
+        api = (token.endpoints.api if token.endpoints else None) or ""
+        now = self._line.clock.now()
+        # By our own clock where GitHub says how long: its moments are of no use to a clock that is wrong.
+        expires_at = now + token.refresh_in + GRACE_S if token.refresh_in else token.expires_at or now + LIFE_S
+        return Session(
+            access_token=token.token,
+            refresh_token=old.refresh_token,
+            expires_at=expires_at,
+            api=api.rstrip("/") if is_trusted(api, self._places.trusted) else "",
+        )
+
+    def told(self, credential: Session, declined: Declined) -> str:
+        return f"GitHub gives no Copilot token for it ({declined.code})"
+
+
+def _granted(told: Told) -> _Token:
+    if told.status == 200:
+        try:
+            token = msgspec.json.decode(told.body, type=_Token)
+        except msgspec.MsgspecError:
+            token = _Token()
+        if token.token:
+            return token
+        raise Unusable("GitHub answered without a Copilot token", Kind.UPSTREAM)
+    if told.status not in (401, 403, 404):
+        kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
+        raise Unusable(f"GitHub answered HTTP {told.status}", kind)
+    raise _refusal(told)
+
+
+def _refusal(told: Told) -> Declined | Unusable:
+    try:
+        body = msgspec.json.decode(told.body, type=_Refusal)
+    except msgspec.MsgspecError:
+        body = _Refusal()
+    if body.error_details is None:
+        if told.status == 403 and "rate limit" in (body.message or "").lower():
+            return Unusable("GitHub's rate limit is reached", Kind.RATE_LIMITED)
+        return Declined(f"HTTP {told.status}")
+    why = body.error_details.message or "no reason given"
+    return Declined(f"{body.error_details.notification_id}: {why[:200]}", kind=Kind.FORBIDDEN)

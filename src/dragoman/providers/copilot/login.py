@@ -1,0 +1,90 @@
+"""An app's client id comes in; a code and a link for the person go out, and once they have agreed, a GitHub token."""
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.accounts.asking import Line, Told
+from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.json_table import Table
+from dragoman.accounts.polling import DEVICE_CODE, Pace, Sleep, Tick, Waiting, poll
+from dragoman.accounts.signing_in import LoginFailed
+from dragoman.hub.failure import Kind
+
+T = TypeVar("T")
+
+SCOPE = "read:user"
+
+
+class Prompt(Struct):
+    """What the person is shown, and how long it is good for."""
+
+    device_code: str
+    user_code: str
+    verification_uri: str
+    expires_in: float = 900.0
+    interval: float = 5.0
+
+
+class _Answer(Struct):
+    """Errors come with status 200 too."""
+
+    access_token: str = ""
+    scope: str = ""
+    error: str = ""
+    interval: float | None = None
+
+
+class DeviceLogin:
+    def __init__(self, line: Line, root: str, client_id: str, sleep: Sleep = asyncio.sleep) -> None:
+        self._line = line
+        self._root = root
+        self._client_id = client_id
+        self._sleep = sleep
+
+    async def begin(self) -> Prompt:
+        form = {"client_id": self._client_id, "scope": SCOPE}
+        try:
+            told = await self._line.post_form(f"{self._root}/login/device/code", form)
+        except Unusable as lost:
+            raise LoginFailed(str(lost)) from lost
+        try:
+            return msgspec.json.decode(told.body, type=Prompt)
+        except msgspec.MsgspecError as error:
+            refused = _word(told) or f"HTTP {told.status}"
+            raise LoginFailed(f"GitHub refused ({refused}): is the client id right, and its device flow on?") from error
+
+    async def wait(self, prompt: Prompt, tick: Tick) -> str:
+        """The token."""
+        form = {"client_id": self._client_id, "device_code": prompt.device_code, "grant_type": DEVICE_CODE}
+
+        async def ask() -> str:
+            return _granted(await self._line.post_form(f"{self._root}/login/oauth/access_token", form))
+
+        return await poll(ask, Pace(prompt.interval, prompt.expires_in, self._sleep), tick)
+
+
+def entry(domain: str, token: str) -> Table:
+    """What our own file holds, in the shape of the editors' plugins."""
+    return {domain: {"oauth_token": token}}
+
+
+def _granted(told: Told) -> str:
+    try:
+        answer = msgspec.json.decode(told.body, type=_Answer)
+    except msgspec.MsgspecError:
+        raise Unusable(f"GitHub answered HTTP {told.status}", Kind.OVERLOADED) from None
+    if answer.access_token:
+        return answer.access_token
+    if answer.error in ("authorization_pending", "slow_down"):
+        raise Waiting(slower=answer.error == "slow_down", interval_s=answer.interval)
+    raise Declined(answer.error or f"HTTP {told.status}")
+
+
+def _word(told: Told) -> str:
+    try:
+        return msgspec.json.decode(told.body, type=_Answer).error
+    except msgspec.MsgspecError:
+        return ""

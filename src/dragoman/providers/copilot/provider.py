@@ -1,0 +1,153 @@
+"""Copilot as a provider: one GitHub account, a protocol for each of its models, and what its failures mean."""
+
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from dragoman.accounts.asking import Line
+from dragoman.accounts.credential import Unusable
+from dragoman.accounts.keeper import Keeper
+from dragoman.accounts.moments import Clock
+from dragoman.config.settings import CopilotProviderConfig, ProviderConfig
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.request import Request
+from dragoman.net.client import Dial, Outgoing
+from dragoman.net.headers import Header, Headers
+from dragoman.protocols.chat.errors import read as read_failure
+from dragoman.providers.copilot import asked
+from dragoman.providers.copilot.credential import Session, source_of
+from dragoman.providers.copilot.exchange import Exchange
+from dragoman.providers.copilot.hosts import Addresses, addresses
+from dragoman.providers.copilot.limits import read_limits
+from dragoman.providers.copilot.shelf import Shelf
+from dragoman.providers.copilot.steady_ids import steadying_ids
+from dragoman.providers.finding import BROKEN, OK, Finding
+from dragoman.providers.limits import Limits
+from dragoman.providers.mended import Mended, is_event_stream
+from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, configured, dial_of
+
+PROTOCOLS = ("messages", "responses", "chat")
+API_VERSION = b"2026-06-01"
+FORWARDED = frozenset((b"accept", b"anthropic-version", b"anthropic-beta"))
+KINDS = {
+    "model_not_supported": Kind.NOT_FOUND,
+    "quota_exceeded": Kind.QUOTA,
+    "free_quota_exceeded": Kind.QUOTA,
+    "overage_limit_reached": Kind.QUOTA,
+    "billing_not_configured": Kind.QUOTA,
+}
+KINDS_BY_STATUS = {402: Kind.QUOTA, 422: Kind.REFUSED, 424: Kind.UPSTREAM, 466: Kind.BAD_REQUEST}
+
+
+def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+    assert isinstance(config, CopilotProviderConfig)
+    places = addresses(config)
+    line = line_of(config, send, environ)
+    source, exchange = source_of(config, environ), Exchange(line, places)
+    keeper = Keeper(config.name, source, exchange, line.clock, config.refresh_margin_s)
+    copilot = Copilot(config, line, keeper, places)
+    made = configured(
+        config,
+        copilot.sending(send),
+        environ,
+        protocols=PROTOCOLS,
+        endpoint=places.api,
+        paths={"messages": "/v1/messages"},
+        speaks=copilot.shelf.speaks,
+        authorize=copilot.authorize,
+        list_models=copilot.shelf.models,
+        rename=copilot.shelf.rename,
+        window=copilot.shelf.window,
+        passes=(asked.fit,),
+        as_is=asked.passes,
+        forwards=FORWARDED.__contains__,
+        describe=copilot.describe,
+        heed=copilot.heed,
+        limits=copilot.limits,
+        renew=keeper.renew,
+        inspect=copilot.inspect,
+    )
+    return replace(made, headers=(*identity(config), *made.headers))
+
+
+def identity(config: CopilotProviderConfig) -> tuple[Header, ...]:
+    """Who we are, by our own name, and what for."""
+    named = ((b"copilot-integration-id", config.integration_id.encode()),) if config.integration_id else ()
+    return (
+        *named,
+        (b"editor-version", USER_AGENT.encode()),
+        (b"x-github-api-version", API_VERSION),
+        (b"openai-intent", b"conversation-agent"),
+    )
+
+
+def line_of(config: CopilotProviderConfig, send: Send, environ: Mapping[str, str]) -> Line:
+    """How this account's small questions travel."""
+    agent = (b"user-agent", (config.user_agent or USER_AGENT).encode())
+    return Line(send, dial_of(config, environ), Clock(), (agent, *identity(config)))
+
+
+class Copilot:
+    """What the gateway asks of a provider, answered for one account."""
+
+    def __init__(self, config: CopilotProviderConfig, line: Line, keeper: Keeper[Session], places: Addresses) -> None:
+        self._what = f"provider {config.name}"
+        self._fixed = config.endpoint is not None
+        self._line = line
+        self._keeper = keeper
+        self._places = places
+        self._api = places.api
+        self._limits: Limits | None = None
+        self.shelf = Shelf(self._list)
+
+    def sending(self, send: Send) -> Send:
+        """The same way to send, to where the account is served; items of its Responses streams keep their ids."""
+
+        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+            path = out.url.removeprefix(self._places.api)
+            answer = await send(replace(out, url=self._api + path), dial, head_timeout_s=head_timeout_s)
+            self._line.clock.see(answer.headers.get(b"date"))
+            self._limits = read_limits(answer.headers) or self._limits
+            unsteady = path.startswith("/responses") and is_event_stream(answer)
+            return Mended(answer, steadying_ids()) if unsteady else answer
+
+        return sent
+
+    async def authorize(self, protocol: str) -> tuple[Header, ...]:
+        session = await self._keeper.credential()
+        self._api = session.api if session.api and not self._fixed else self._places.api
+        return ((b"authorization", b"Bearer " + session.access_token.encode()),)
+
+    def describe(self, request: Callable[[], Request], headers: Headers) -> tuple[Header, ...]:
+        return asked.describe(request())
+
+    def limits(self) -> Limits | None:
+        return self._limits
+
+    def heed(self, failure: Failure) -> Failure:
+        code = (failure.code or "").partition(":")[0]  # some carry a suffix
+        kind = KINDS.get(code) or KINDS_BY_STATUS.get(failure.status or 0)
+        if kind is None and failure.status == 403 and not code:
+            kind = Kind.CREDENTIAL  # an exchanged token that was revoked; a new one is worth one try
+        return failure if kind is None else replace(failure, kind=kind)
+
+    async def inspect(self) -> list[Finding]:
+        try:
+            models = await self.shelf.models()
+        except Refused as refused:
+            failure = refused.failure
+            to_do = "`dragoman login copilot`" if failure.kind is Kind.CREDENTIAL else "try again later"
+            return [Finding(self._what, BROKEN, failure.message, to_do)]
+        return [Finding(self._what, OK, f"takes the credential, and lists {len(models)} models")]
+
+    async def _list(self) -> bytes:
+        credential = await self.authorize("chat")
+        try:
+            told = await self._line.ask("GET", f"{self._api}/models", credential)
+            if told.status in (401, 403) and await self._keeper.renew():
+                told = await self._line.ask("GET", f"{self._api}/models", await self.authorize("chat"))
+        except Unusable as lost:
+            raise Refused(Failure(lost.kind, str(lost))) from lost
+        if told.status != 200:
+            raise Refused(self.heed(read_failure(told.status, {}, told.body)))
+        return told.body
