@@ -95,6 +95,7 @@ QUIET = (
     Quiet("responses", "/tools/*/tools/*/type", ("function",), "functions are what a namespace holds"),
     Quiet("responses", "/input/*/type", ("message",), "the default of an item with a role"),
     Quiet("responses", "/input/*/summary/*/type", ("summary_text",), "the only kind of summary"),
+    Quiet("responses", "/input/*/content/*/type", ("reasoning_text",), "the only kind of thoughts"),
     Quiet("responses", "/input/*/role", ("developer",), "the only role of an item that adds tools"),
     Quiet("responses", "/input/*/caller/type", ("direct",), "the default: the model itself"),
     Quiet("messages", "/messages/*/content/*/caller/type", ("direct",), "the default: the model itself"),

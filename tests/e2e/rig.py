@@ -22,11 +22,8 @@ SPEAKERS: dict[str, ModuleType] = {
 }
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 # Each client with an upstream of its own protocol and of another one: enough where what is proved takes its time.
-FEW_PAIRS = [(name, name) for name in PROTOCOLS] + [
-    ("chat", "messages"),
-    ("responses", "chat"),
-    ("messages", "responses"),
-]
+CROSSED = [("chat", "messages"), ("responses", "chat"), ("messages", "responses")]
+FEW_PAIRS = [*((name, name) for name in PROTOCOLS), *CROSSED]
 ONCE = "[retry]\nattempts = 1\n"
 
 
