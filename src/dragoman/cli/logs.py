@@ -56,6 +56,8 @@ def log_to_stderr(formatter: logging.Formatter, level: int) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.raiseExceptions = False  # a record that cannot be written is not worth a traceback
+    # No line tells these, so no record needs to look for them.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.getLogger(OURS).setLevel(level)
 
 
