@@ -27,6 +27,7 @@ from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
 from dragoman.providers.count import count_text, estimate
 from dragoman.providers.provider import Answer
+from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
 from dragoman.stages.hold_cut import HoldCut
@@ -197,7 +198,7 @@ class LineBuilder:
         source = Source(upstream.framer(), upstream.decoder(prepared.issuer, ledger))
         stages = self._stages(prepared)
         if call.client.serial:
-            stages.append(SerialiseBlocks())
+            stages += (CheckCalls(), SerialiseBlocks())
         stages.append(Guard(self._on_trip))
         encoder = call.client.encoder(self.asked(call), ledger)
         return Translation(source, HoldCut(), stages, encoder, self.watch(), prepared.secrets)

@@ -41,6 +41,8 @@ _TEXT = b'{"type":"text_delta","text":'
 _THINKING = b'{"type":"thinking_delta","thinking":'
 _ARGUMENTS = b'{"type":"input_json_delta","partial_json":'
 
+_CUT = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # what may end a reply within a call
+
 Wire = dict[str, object]
 
 
@@ -211,7 +213,7 @@ def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Led
     try:
         input = msgspec.json.decode(arguments, type=dict[str, object]) if arguments.strip() else {}
     except (msgspec.MsgspecError, RecursionError):
-        if isinstance(reply.end, Ended) and reply.end.stop in (Stop.LENGTH, Stop.CONTEXT_FULL):
+        if isinstance(reply.end, Ended) and reply.end.stop in _CUT:
             ledger.dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
             return []
         raise Refused(

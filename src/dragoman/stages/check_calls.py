@@ -1,0 +1,82 @@
+"""A reply comes in; the same goes out, but a call whose arguments are no JSON object becomes a failure.
+
+For clients that read arguments as an object: they cannot be told a call that is none. Whether broken arguments are the
+model's mistake, or were merely cut by a limit or a filter, is known when the reply goes on: until then the end of such
+a call is held.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, Used
+from dragoman.hub.failure import Failure, Kind
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CUT = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
+
+
+class CheckCalls:
+    __slots__ = ("_arguments", "_broken", "_held", "_names")
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}  # of the tools that open calls are for
+        self._arguments: dict[int, list[str]] = {}
+        self._broken: str | None = None  # the tool whose call turned out broken
+        self._held: list[Event] = []  # since then
+
+    def feed(self, event: Event) -> Iterable[Event]:
+        if self._broken is not None:
+            return self._go_on(self._broken, event)
+        match event:
+            case Delta(block=block, text=text):
+                if block in self._arguments:
+                    return self._argue(block, text)
+            case Opened(block=block, what=CallBlock(name=name, custom=False)):
+                self._names[block] = name
+                self._arguments[block] = []
+            case Closed(block=block) if block in self._arguments:
+                if not _is_object("".join(self._arguments.pop(block))):
+                    self._broken = self._names[block]
+                    self._held.append(event)
+                    return ()
+            case _:
+                pass
+        return (event,)
+
+    def finish(self) -> Iterable[Event]:
+        return ()
+
+    def _argue(self, block: int, text: str) -> Iterable[Event]:
+        """More arguments; blanks before the first of them would be no JSON if nothing followed."""
+        arguments = self._arguments[block]
+        said = text if arguments else text.lstrip()
+        if not said:
+            return ()
+        arguments.append(said)
+        return (Delta(block, said),)
+
+    def _go_on(self, tool: str, event: Event) -> Iterable[Event]:
+        """What follows a broken call: other ends may, and a cut excuses it; anything else does not."""
+        match event:
+            case Closed() | Used():
+                self._held.append(event)
+                return ()
+            case Ended(stop=stop) if stop in _CUT:
+                self._broken = None
+                return (*self._held, event)
+            case Failed():
+                return (event,)
+            case _:
+                message = f"the model called {tool!r} with input that is not a JSON object"
+                return (Failed(Failure(Kind.CORRUPT, message)),)
+
+
+def _is_object(arguments: str) -> bool:
+    if not arguments:
+        return True  # no arguments are an empty one
+    try:
+        _object.decode(arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""A call that is no JSON object is a failure, unless something cut it off; every other reply passes untouched."""
+
+import pytest
+
+from dragoman.hub.events import Closed, Delta, Ended, Event, Failed, Stop, Used
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.usage import Usage
+from dragoman.stages.check_calls import CheckCalls
+from laws import assert_any_recut_agrees, run
+from replies import END, START, call, joined, split_delta, text
+
+BROKEN = call(1, "weather", '{"a": ', "oops}")
+GOOD = [START, *text(0, "Let me."), *call(1, "weather", '{"a":', "1}"), *call(2, "clock"), Used(Usage()), END]
+
+
+def checked(*events: Event) -> list[Event]:
+    return run(CheckCalls(), events)
+
+
+def test_whole_calls_pass_at_once() -> None:
+    stage = CheckCalls()
+    assert [list(stage.feed(event)) for event in GOOD] == [[event] for event in GOOD]
+
+
+@pytest.mark.parametrize("arguments", ['{"a": oops}', "[1]", '"text"', "null", "{}{}", '{"a":', "[" * 10_000])
+def test_arguments_that_are_no_object_are_the_end(arguments: str) -> None:
+    *before, closed = call(0, "weather", arguments)
+    *passed, last = checked(START, *before, closed, Used(Usage()), Ended(Stop.TOOL))
+    assert passed == [START, *before]
+    assert isinstance(last, Failed)
+    assert last.failure.kind is Kind.CORRUPT
+    assert "'weather'" in last.failure.message
+
+
+@pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED])
+def test_what_was_cut_off_is_told_as_far_as_it_came(stop: Stop) -> None:
+    reply = [START, *call(0, "weather", '{"a": "unfin'), Used(Usage()), Ended(stop)]
+    assert checked(*reply) == reply
+
+
+def test_another_block_after_a_broken_call_says_that_it_was_not_cut() -> None:
+    out = checked(START, *BROKEN, *text(2, "Done."), Ended(Stop.LENGTH))
+    assert out[:4] == [START, *BROKEN[:-1]]
+    assert isinstance(out[4], Failed)
+
+
+def test_parallel_calls_that_end_together_wait_for_the_end() -> None:
+    closed = Closed(2)
+    *second, _ = call(2, "clock", "{}")
+    reply = [START, *BROKEN[:-1], *second, BROKEN[-1], closed, Used(Usage()), Ended(Stop.LENGTH)]
+    assert checked(*reply) == reply
+
+
+def test_a_failure_of_the_upstream_goes_first() -> None:
+    lost = Failed(Failure(Kind.LOST, "gone"))
+    assert checked(START, *BROKEN, lost) == [START, *BROKEN[:-1], lost]
+
+
+def test_custom_tools_take_any_text() -> None:
+    reply = [START, *call(0, "patch", "*** Begin"), Ended(Stop.TOOL)]
+    custom = reply[1].what.__class__("call-0", "patch", custom=True)  # type: ignore[union-attr]
+    reply[1] = reply[1].__class__(0, custom)  # type: ignore[call-arg]
+    assert checked(*reply) == reply
+
+
+def test_blank_arguments_are_none() -> None:
+    opened, *_, closed = call(0, "clock", " ", "\n")
+    assert checked(START, opened, Delta(0, " "), Delta(0, "\n"), closed, END) == [START, opened, closed, END]
+
+
+def test_any_recut_of_the_deltas_agrees() -> None:
+    for reply in (
+        GOOD,
+        [START, *call(0, "f", "  {} "), END],
+        [START, *BROKEN, Ended(Stop.TOOL)],
+        [START, Delta(9, "x"), END],
+    ):
+        assert_any_recut_agrees(CheckCalls, reply, split_delta, joined)

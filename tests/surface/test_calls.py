@@ -1,0 +1,66 @@
+"""Tool calls that a Messages client cannot read are errors in either mode, never a call with a broken input."""
+
+import json
+
+import pytest
+from outside import JSON, Outside, sse
+from said import CHAT_END, chat, chunk, response
+
+from fakes.upstream import Answer
+from grammar_messages import fold_broken
+
+BROKEN = '{"a": oops}'
+
+
+def chat_call(arguments: str, finish: str) -> Answer:
+    opened = {"index": 0, "id": "t0", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    return Answer(sse(chunk({"role": "assistant", "content": "Let me."}), chunk({"tool_calls": [opened]}),
+                      chunk({}, finish), *CHAT_END))  # fmt: skip
+
+
+def responses_call(arguments: str) -> Answer:
+    item = {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "weather", "arguments": arguments}
+    return Answer(
+        sse(
+            {"type": "response.created", "response": response(status="in_progress")},
+            {"type": "response.output_item.done", "output_index": 0, "item": item},
+            {"type": "response.completed", "response": response(item)},
+        )
+    )
+
+
+@pytest.mark.parametrize("upstream", ["chat", "responses"])
+def test_broken_arguments_are_an_error_event(gate: Outside, upstream: str) -> None:
+    answer = chat_call(BROKEN, "tool_calls") if upstream == "chat" else responses_call(BROKEN)
+    gate.plays(upstream, answer)
+    told = gate.ask("messages", f"{upstream}/m", True)
+    assert told.status == 200
+    _, error = fold_broken(told.body)
+    assert error["type"] == "api_error"
+    assert "'weather'" in error["message"]
+
+
+def test_and_an_error_where_the_reply_is_whole(gate: Outside) -> None:
+    call = {"id": "t0", "type": "function", "function": {"name": "weather", "arguments": BROKEN}}
+    body = json.dumps(chat({"tool_calls": [call]}, "tool_calls")).encode()
+    gate.plays("chat", Answer(body, content_type=JSON))
+    assert gate.ask("messages", "chat/m").status == 502
+
+
+def test_arguments_cut_at_the_limit_are_told_as_far_as_they_came(gate: Outside) -> None:
+    told = gate.hears("messages", "chat", chat_call('{"a": "unfin', "length"))
+    assert told["stop"] == "max_tokens"
+    assert told["content"][1]["input"] == '{"a": "unfin'
+
+
+@pytest.mark.parametrize("arguments", ["", " ", "{}", '{"a":1}'])
+def test_whole_arguments_are_read(gate: Outside, arguments: str) -> None:
+    told = gate.hears("messages", "chat", chat_call(arguments, "tool_calls"))
+    assert told["stop"] == "tool_use"
+    assert told["content"][1]["input"] == json.loads(arguments.strip() or "{}")
+
+
+@pytest.mark.parametrize("client", ["responses"])
+def test_other_clients_get_them_raw(gate: Outside, client: str) -> None:
+    told = gate.hears(client, "chat", chat_call(BROKEN, "tool_calls"))
+    assert told["output"][1]["arguments"] == BROKEN
