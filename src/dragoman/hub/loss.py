@@ -19,7 +19,10 @@ class Loss(Struct, frozen=True):
 
 
 class Ledger:
-    """Collects losses in the order in which they were met; the same loss is told once."""
+    """Collects losses in the order in which they were met; the same loss is told once.
+
+    What is dropped is not approximated as well, whichever was told first.
+    """
 
     __slots__ = ("_losses",)
 
@@ -36,6 +39,10 @@ class Ledger:
         self._add(Loss(path, How.INVENTED, why))
 
     def _add(self, loss: Loss) -> None:
+        if loss.how is How.DROPPED:
+            self._losses.pop((loss.path, How.APPROXIMATED), None)
+        elif loss.how is How.APPROXIMATED and (loss.path, How.DROPPED) in self._losses:
+            return
         self._losses.setdefault((loss.path, loss.how), loss)
 
     def copy(self) -> "Ledger":

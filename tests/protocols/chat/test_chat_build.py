@@ -504,6 +504,7 @@ def test_json_mode_is_asked_for() -> None:
         (Reasoning("/e", effort="high"), ("low", "high"), "high", []),
         (Reasoning("/e", effort="max"), ("low", "high"), "high", [("/e", How.APPROXIMATED)]),
         (Reasoning("/e", effort="minimal"), ("low", "high"), "low", [("/e", How.APPROXIMATED)]),
+        (Reasoning("/e", effort="minimal"), ("none", "low"), "low", [("/e", How.APPROXIMATED)]),
         (Reasoning("/e", effort="medium"), ("low", "high"), "low", [("/e", How.APPROXIMATED)]),
         (Reasoning("/e", effort="high"), (), None, [("/e", How.DROPPED)]),
         (Reasoning("/e", budget=2000, budget_at="/b"), ("low", "medium"), "medium", [("/b", How.APPROXIMATED)]),

@@ -60,17 +60,22 @@ def test_configured_budgets_win_over_the_table() -> None:
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 4000}
 
 
-def test_a_budget_stays_below_the_cap() -> None:
-    body, told = built(chat(reasoning=effort("high"), max_tokens=2000), OLD)
-    assert body["thinking"] == {"type": "enabled", "budget_tokens": 1999}
+@pytest.mark.parametrize(("cap", "budget"), [(1100, 1024), (2000, 1500), (9000, 7976), (20_000, 16_384)])
+def test_a_budget_stays_below_the_cap_and_leaves_room_for_an_answer(cap: int, budget: int) -> None:
+    body, told = built(chat(reasoning=effort("high"), max_tokens=cap), OLD)
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": budget}
     assert told == {"/reasoning_effort": How.APPROXIMATED}
+
+
+def test_an_effort_that_nobody_knows_is_the_usual_one() -> None:
+    assert built(chat(reasoning=effort("ultra")), OLD)[0]["thinking"] == {"type": "enabled", "budget_tokens": 16_384}
 
 
 def test_thinking_without_room_is_dropped() -> None:
     ledger = Ledger()
     body = build(chat(reasoning=effort("high"), max_tokens=1024), OLD, ledger)
     assert "thinking" not in body
-    assert [loss.how for loss in ledger] == [How.APPROXIMATED, How.DROPPED]
+    assert [loss.how for loss in ledger] == [How.DROPPED]
 
 
 def test_a_wish_to_see_thoughts_asks_for_a_summary() -> None:

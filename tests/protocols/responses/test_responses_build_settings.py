@@ -84,6 +84,7 @@ def test_thinking_switched_off_is_no_effort_where_the_model_allows_it():
     [
         ("max", ("low", "high"), "high"),
         ("minimal", ("low", "high"), "low"),
+        ("minimal", ("none", "low", "high"), "low"),
         ("medium", ("low", "high"), "low"),
         ("high", ("low", "high"), "high"),
     ],

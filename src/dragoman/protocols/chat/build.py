@@ -202,7 +202,8 @@ def _nearest(effort: str, accepted: list[str]) -> str:
     if effort in accepted or effort not in EFFORTS:
         return effort
     wanted = EFFORTS.index(effort)
-    return min(accepted, key=lambda known: (abs(EFFORTS.index(known) - wanted), EFFORTS.index(known)))
+    thinking = [known for known in accepted if known != "none"] or accepted  # little thought is not no thought
+    return min(thinking, key=lambda known: (abs(EFFORTS.index(known) - wanted), EFFORTS.index(known)))
 
 
 def _note_prefill(request: Request, ledger: Ledger) -> None:

@@ -11,6 +11,7 @@ from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 32768}
 _EFFORT_UP_TO = ((1024, "low"), (8192, "medium"), (24576, "high"))
 _USUAL_EFFORT = "high"  # what a model does that is told to think and not how hard
+_ANSWER = 1024  # tokens that thoughts leave for it, if there are so many
 _DISPLAYS = ("summarized", "omitted", "updates")
 
 
@@ -75,8 +76,9 @@ class _Planner:
         """A budget of its own; models without budgets are told an effort like it."""
         wish = self._wish
         if "enabled" in self._accepted:
-            budget = wish.budget or self._budget()
-            return self._budgeted(budget, wish.budget_at if wish.budget else wish.switch_at)
+            if wish.budget:
+                return self._budgeted(wish.budget, wish.budget_at)
+            return self._budgeted(self._budget(), wish.switch_at)
         if "adaptive" not in self._accepted:
             self._ledger.dropped(wish.switch_at, "this model does not think")
             return Thought(effort=self._effort())
@@ -114,8 +116,9 @@ class _Planner:
         return self._budgeted(self._budget(), wish.at)
 
     def _budget(self) -> int:
-        """The thoughts that an effort is worth; one that nobody knows is worth the usual."""
-        return self._budgets.get(self._wish.effort or _USUAL_EFFORT, self._budgets[_USUAL_EFFORT])
+        """The thoughts that an effort is worth, with room for an answer; one that nobody knows is worth the usual."""
+        worth = self._budgets.get(self._wish.effort or _USUAL_EFFORT, self._budgets[_USUAL_EFFORT])
+        return min(worth, max(MIN_BUDGET, self._max_tokens - min(_ANSWER, self._max_tokens // 4)))
 
     def _budgeted(self, budget: int, at: str) -> Thought:
         fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))

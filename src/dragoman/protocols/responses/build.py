@@ -151,9 +151,9 @@ class _Body:
             if effort != "none":
                 self._ledger.dropped(at, f"{self._target.model} has no effort to set")
             return None
-        ranked = sorted(efforts, key=EFFORTS.index)
+        ranked = sorted((known for known in efforts if known != "none"), key=EFFORTS.index)
         lower = [known for known in ranked if EFFORTS.index(known) < EFFORTS.index(effort)]
-        nearest = lower[-1] if lower else ranked[0]
+        nearest = lower[-1] if lower else ranked[0]  # never none: little thought is not no thought
         self._ledger.approximated(at, f"{self._target.model} takes {nearest!r} instead of {effort!r}")
         return nearest
 
