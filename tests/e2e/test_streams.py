@@ -159,6 +159,28 @@ def test_a_stall_before_the_first_token_is_a_gateway_timeout(
 
 
 @few_pairs
+@pytest.mark.parametrize("headless", [True, False], ids=["before the head", "after the head"])
+def test_a_stall_is_a_real_status_and_is_retried_while_nothing_was_sent(
+    stern: Rig, client: str, upstream: str, headless: bool
+) -> None:
+    fake = stern.plays(upstream, Answer(headless=headless, end=End.HANG))
+    heard = STREAMS[client][0](stern.sdk, asked(client, stern.model(upstream)))
+    assert isinstance(heard, Broke)
+    assert_told_properly(client, heard.error, 504)
+    assert len(fake.calls) == 2
+    assert stern.sdk.headers["x-should-retry"] == "false"
+
+
+@pytest.fixture(scope="module")
+def stern(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    settings = "[retry]\nattempts = 2\nbase_s = 0.01\n[server]\nfirst_token_timeout_s = 0.2\n"
+    with rigged(tmp_path_factory.mktemp("stern"), settings) as shared:
+        for fake in shared.fakes.values():
+            fake.keep_alive = False
+        yield shared
+
+
+@few_pairs
 def test_a_whole_reply_that_never_comes_is_a_gateway_timeout(rig: Rig, client: str, upstream: str) -> None:
     rig.plays(upstream, Answer(headless=True, end=End.HANG))
     with pytest.raises(Exception) as raised:  # noqa: PT011
