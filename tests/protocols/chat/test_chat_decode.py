@@ -369,7 +369,7 @@ def test_an_error_chunk_fails_with_the_key_masked() -> None:
     events = fixture("error.sse")
     assert isinstance(events[-1], Failed)
     assert events[-1].failure.kind is Kind.UPSTREAM
-    assert events[-1].failure.message == "The server had an error, key sk-***"
+    assert events[-1].failure.message == "The server had an error, key [hidden]"
     assert not any(isinstance(event, Closed) for event in events)
 
 

@@ -70,7 +70,7 @@ def test_secrets_in_a_message_are_hidden() -> None:
     secret = "sk-fake-0123456789abcdef"
     failure = read(401, body_of("authentication_error", f"bad key {secret} in Bearer {secret}"))
     assert secret not in failure.message
-    assert failure.message == "bad key [hidden] in [hidden]"
+    assert failure.message == "bad key [hidden] in Bearer [hidden]"
 
 
 @pytest.mark.parametrize(

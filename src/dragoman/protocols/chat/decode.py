@@ -6,6 +6,7 @@ that start anywhere, usage on any chunk, reasoning under four names. A whole bod
 
 import msgspec
 
+from dragoman.framing.errortext import plain
 from dragoman.framing.jsontext import mend_surrogates
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
@@ -32,7 +33,7 @@ from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
 from dragoman.protocols.chat.calls import Calls
-from dragoman.protocols.chat.errors import error_of, excerpt, read_error
+from dragoman.protocols.chat.errors import error_of, read_error
 from dragoman.protocols.chat.thoughts import Details, block_opaque, detail_text, is_opaque
 from dragoman.protocols.chat.wire import (
     DONE,
@@ -345,7 +346,7 @@ def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     try:
         chunk = _read(body)
     except (ValueError, RecursionError):
-        said = excerpt(body)
+        said = plain(body)
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not Chat" + (f": {said}" if said else "")))]
     if not chunk.choices and not chunk.error:
         failure = read_error(error_of(body))
@@ -393,4 +394,4 @@ def _cut_off() -> Failure:
 
 def _told_in(data: bytes) -> Failure:
     """What an event named `error` says, in whatever shape."""
-    return read_error(error_of(data)) or Failure(Kind.UPSTREAM, excerpt(data) or _UNEXPLAINED)
+    return read_error(error_of(data)) or Failure(Kind.UPSTREAM, plain(data) or _UNEXPLAINED)

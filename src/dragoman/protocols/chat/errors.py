@@ -5,13 +5,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dragoman.framing.errortext import clean, describe, kind_of, plain, retry_after
 from dragoman.framing.sse import frame
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Rendered
-
-_TEXT_MAX = 300
-_MESSAGE_MAX = 2000
 
 # kind -> status, error.type, error.code (None: the vendor's own code, if there was one)
 _RENDERED: dict[Kind, tuple[int, str, str | None]] = {
@@ -60,40 +58,19 @@ _NAMED: dict[str, Kind] = {
     "timeout": Kind.TIMEOUT,
 }
 
-_BY_STATUS: dict[int, Kind] = {
-    401: Kind.CREDENTIAL,
-    402: Kind.QUOTA,
-    403: Kind.FORBIDDEN,
-    404: Kind.NOT_FOUND,
-    408: Kind.TIMEOUT,
-    409: Kind.CONFLICT,
-    413: Kind.TOO_LARGE,
-    429: Kind.RATE_LIMITED,
-    503: Kind.OVERLOADED,
-    504: Kind.TIMEOUT,
-    529: Kind.OVERLOADED,
-}
-
 _TOO_LONG = re.compile(
     r"context (?:length|window|size)|maximum context|prompt is too long|input is too long|too many (?:input )?tokens",
     re.IGNORECASE,
 )
 _NO_CREDIT = re.compile(r"insufficient (?:balance|credits?|funds)|credit balance", re.IGNORECASE)
-_SECRET = re.compile(
-    r"\b((?:sk|pk|rk|ksk|gh[opsu])[-_]|AIza|eyJ)[\w.*-]{6,}|(\bBearer\s+)[^\s\"',;]+|(\bapi[-_]?key\s*[=:]\s*)[^\s\"',;]+",
-    re.IGNORECASE,
-)
-_TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
 
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """What an upstream's error answer says."""
     failure = read_error(error_of(body), status)
     if failure is None:
-        text = excerpt(body)
-        message = f"the upstream answered {status}" + (f": {text}" if text else " with an empty body")
-        failure = Failure(_kind(status, "", "", text), message, status=status)
-    wait = _retry_after(headers)
+        failure = Failure(_kind(status, "", "", plain(body)), describe(status, body), status=status)
+    wait = retry_after(headers)
     return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
 
@@ -113,15 +90,10 @@ def read_error(error: object, status: int | None = None) -> Failure | None:
     said = message if isinstance(message, str) else msgspec.json.encode(message or code or kind_of_error).decode()
     return Failure(
         _kind(status, code, kind_of_error, said),
-        mask(said)[:_MESSAGE_MAX],
+        clean(said),
         status=status,
         code=(code if code and not code.isdigit() else kind_of_error) or None,
     )
-
-
-def mask(text: str) -> str:
-    """The text with everything that looks like a key blotted out."""
-    return _SECRET.sub(lambda found: (found[1] or found[2] or found[3]) + "***", text)
 
 
 def render(failure: Failure, request_id: str) -> Rendered:
@@ -177,7 +149,7 @@ def _kind(status: int | None, code: str, kind_of_error: str, message: str) -> Ki
         return named
     if status is None:
         return Kind.BAD_REQUEST if kind_of_error == "invalid_request_error" else Kind.UPSTREAM
-    return _BY_STATUS.get(status) or (Kind.BAD_REQUEST if status < 500 else Kind.UPSTREAM)
+    return kind_of(status)
 
 
 def error_of(body: bytes) -> object:
@@ -195,20 +167,3 @@ def error_of(body: bytes) -> object:
 
 def _word(value: object) -> str:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-
-
-def excerpt(body: bytes) -> str:
-    """The beginning of what a body says in plain words, without tags and keys."""
-    text = " ".join(_TAG.sub(" ", body[:8_000].decode(errors="replace")).split())
-    return mask(text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 1] + "…")
-
-
-def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
-    for name, share in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
-        try:
-            wait = float(headers[name]) / share
-        except (KeyError, ValueError):
-            continue
-        if 0 <= wait < float("inf"):
-            return wait
-    return None

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dragoman.framing.errortext import clean, describe, kind_of, retry_after
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.kiro.wire import Fault
 
-_SHOWN = 300
 _PENALTY_S = 8.0  # asking a limited account again sooner prolongs the limit
 _SUSPICION_S = 300.0
 
@@ -67,34 +67,15 @@ _BY_CLASS = {
     "InternalServerException": Kind.UPSTREAM,
 }
 
-_BY_STATUS = {
-    401: Kind.CREDENTIAL,
-    402: Kind.QUOTA,
-    403: Kind.FORBIDDEN,
-    404: Kind.NOT_FOUND,
-    408: Kind.TIMEOUT,
-    409: Kind.CONFLICT,
-    413: Kind.TOO_LARGE,
-    429: Kind.RATE_LIMITED,
-    503: Kind.OVERLOADED,
-    504: Kind.TIMEOUT,
-}
-
-_SECRET = re.compile(
-    r"\barn:aws\S*|\b(?:ksk_|aor|aoa|eyJ)[\w.:+/=-]{6,}|(?<=\bBearer )[^\s\"',;]{8,}|(?<=\bUser ID )\([^)]*\)",
-    re.IGNORECASE,
-)
-_TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
-
 _fault = msgspec.json.Decoder(Fault)
 
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """An error answer: status, lower-case headers, body."""
     fault = read_fault(body)
-    told = _clean(fault.told) or _describe(status, body)
+    told = clean(fault.told) or describe(status, body)
     named = headers.get(b"x-amzn-errortype", b"").decode("latin-1") or fault.type or str(fault.code or "")
-    failure = failure_of(told, fault.reason, named, status, _retry_after(headers))
+    failure = failure_of(told, fault.reason, named, status, retry_after(headers))
     if status == 403 and not fault.reason and not fault.told:  # a token that has run out may be refused without a word
         return msgspec.structs.replace(failure, kind=Kind.CREDENTIAL)
     return failure
@@ -124,7 +105,7 @@ def failure_of(
     least = _least_wait(message, reason)
     if least is not None:
         retry_after = max(least, retry_after or 0.0)
-    told = _clean(message) or f"the upstream reported {reason or name or 'an error'} without a message"
+    told = clean(message) or f"the upstream reported {reason or name or 'an error'} without a message"
     return Failure(kind, told, status=status, code=reason or name or None, retry_after=retry_after)
 
 
@@ -142,29 +123,10 @@ def _kind(message: str, reason: str | None, name: str, status: int | None) -> Ki
         return _BY_CLASS[name]
     if status is None:
         return Kind.UPSTREAM
-    return _BY_STATUS.get(status) or (Kind.UPSTREAM if status >= 500 else Kind.BAD_REQUEST)
+    return kind_of(status)
 
 
 def _least_wait(message: str, reason: str | None) -> float | None:
     if reason in _LIMITED:
         return _PENALTY_S
     return _SUSPICION_S if not reason and _SUSPICIOUS.search(message) else None
-
-
-def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
-    try:
-        seconds = float(headers[b"retry-after"])
-    except (KeyError, ValueError):
-        return None
-    return seconds if 0 <= seconds < 1e9 else None
-
-
-def _describe(status: int, body: bytes) -> str:
-    text = _clean(_TAG.sub(" ", body[:20_000].decode(errors="replace")))
-    return f"the upstream answered {status}: {text}" if text else f"the upstream answered {status} without a message"
-
-
-def _clean(text: str) -> str:
-    """One line without secrets, not too long."""
-    text = _SECRET.sub("[hidden]", " ".join(text.split()))
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dragoman.framing.errortext import clean, describe, kind_of, retry_after
 from dragoman.framing.sse import frame
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Rendered
 from dragoman.protocols.messages.wire import NOTHING, Fault, is_given
 
-_SHOWN = 300
 _TOO_LONG = "prompt is too long"
 
 _RENDERED: dict[Kind, tuple[int, str]] = {
@@ -50,28 +50,12 @@ _BY_TYPE = {
     "api_error": Kind.UPSTREAM,
 }
 
-_BY_STATUS = {
-    401: Kind.CREDENTIAL,
-    402: Kind.QUOTA,
-    403: Kind.FORBIDDEN,
-    404: Kind.NOT_FOUND,
-    408: Kind.TIMEOUT,
-    409: Kind.CONFLICT,
-    413: Kind.TOO_LARGE,
-    429: Kind.RATE_LIMITED,
-    503: Kind.OVERLOADED,
-    504: Kind.TIMEOUT,
-    529: Kind.OVERLOADED,
-}
-
 _ANY_CASE = re.IGNORECASE
 _CONTEXT = re.compile(r"prompt is too long|exceeds? (the )?(context|model)|context (length|window|limit)", _ANY_CASE)
 _NO_CREDIT = re.compile(r"credit balance is too low|usage limits?\b.*\breached", _ANY_CASE)
 _BAD_TOKEN = re.compile(
     r"\b(token|api[ -]?key)\b.*\b(invalid|expired|revoked|malformed)\b|\binvalid\b.*\b(token|key)\b", _ANY_CASE
 )
-_SECRET = re.compile(r"\b(?:sk|ksk|gho|ghu|ghp)[-_][\w*.-]{6,}|\bBearer\s+[^\s\"',]+|\beyJ[\w-]+\.[\w.-]+", _ANY_CASE)
-_TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", _ANY_CASE | re.DOTALL)
 
 
 class _Body(msgspec.Struct):
@@ -122,13 +106,13 @@ def _message(failure: Failure) -> str:
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """An upstream's error answer."""
     fault = _fault(body)
-    message = _clean(fault.message or "") or _describe(status, body)
+    message = clean(fault.message or "") or describe(status, body)
     return Failure(
         kind=_kind(fault, status),
         message=message,
         status=status,
         code=_code(fault),
-        retry_after=_retry_after(headers),
+        retry_after=retry_after(headers),
         detail=fault.details,
     )
 
@@ -138,7 +122,7 @@ def failure_of(fault: Fault | str | None) -> Failure:
     if not isinstance(fault, Fault):
         fault = Fault(message=fault)
     kind = _kind(fault, None)
-    message = _clean(fault.message or "") or "the upstream reported an error without a message"
+    message = clean(fault.message or "") or "the upstream reported an error without a message"
     return Failure(kind=kind, message=message, code=_code(fault), detail=fault.details)
 
 
@@ -172,29 +156,4 @@ def _kind(fault: Fault, status: int | None) -> Kind:
 
 
 def _kind_by_status(status: int | None) -> Kind:
-    if status is None:
-        return Kind.UPSTREAM
-    known = _BY_STATUS.get(status)
-    return known or (Kind.UPSTREAM if status >= 500 else Kind.BAD_REQUEST)
-
-
-def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
-    for name, unit in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
-        try:
-            seconds = float(headers[name]) * unit
-        except (KeyError, ValueError):
-            continue
-        if 0 <= seconds < 1e9:
-            return seconds
-    return None
-
-
-def _describe(status: int, body: bytes) -> str:
-    text = _clean(_TAG.sub(" ", body[:20_000].decode(errors="replace")))
-    return f"the upstream answered {status}: {text}" if text else f"the upstream answered {status} without a message"
-
-
-def _clean(text: str) -> str:
-    """One line without secrets, not too long."""
-    text = _SECRET.sub("[hidden]", " ".join(text.split()))
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return Kind.UPSTREAM if status is None else kind_of(status)

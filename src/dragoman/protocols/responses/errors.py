@@ -5,11 +5,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dragoman.framing.errortext import clean, kind_of, plain, retry_after
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Rendered
 from dragoman.protocols.responses import wire
-
-_SHOWN = 300
 
 _KIND_BY_WORD = {  # the vendor's code, or where that says nothing its type
     "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
@@ -55,22 +54,6 @@ _KIND_BY_WORD = {  # the vendor's code, or where that says nothing its type
     "failed_to_download_image": Kind.BAD_REQUEST,
 }
 
-_KIND_BY_STATUS = {
-    400: Kind.BAD_REQUEST,
-    401: Kind.CREDENTIAL,
-    402: Kind.QUOTA,
-    403: Kind.FORBIDDEN,
-    404: Kind.NOT_FOUND,
-    408: Kind.TIMEOUT,
-    409: Kind.CONFLICT,
-    413: Kind.TOO_LARGE,
-    422: Kind.BAD_REQUEST,
-    429: Kind.RATE_LIMITED,
-    503: Kind.OVERLOADED,
-    504: Kind.TIMEOUT,
-    529: Kind.OVERLOADED,
-}
-
 _RENDERED: dict[Kind, tuple[int, str, str | None]] = {  # status, type, code
     Kind.BAD_REQUEST: (400, "invalid_request_error", None),
     Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
@@ -102,9 +85,6 @@ _STREAM_CODE = {
     Kind.REFUSED: "invalid_prompt",
 }
 
-_SECRET = re.compile(r"\b(?:sk|pk|rk|ksk|sess|gh[opsu]|at)[-_][A-Za-z0-9_*.\-]{6,}|\b(Bearer\s+)[A-Za-z0-9_\-.=+/]{6,}")
-_TAG = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_SPACE = re.compile(r"\s+")
 _TRY_AGAIN = re.compile(r"try again in\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s\b|seconds?)", re.IGNORECASE)
 _TOO_LONG = re.compile(
     r"context[ _](?:length|window)|prompt is too long|maximum context|too many (?:input )?tokens|input is too long",
@@ -118,10 +98,10 @@ _body_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """What an upstream's error answer means."""
     error = error_in(body)
-    message = readable(error.message or "") if error else _from_text(body)
+    message = clean(error.message or "") if error else plain(body)
     message = message or f"the upstream answered {status} without saying why"
     kind = _kind(error, status, message)
-    retry = _retry_after(headers)
+    retry = retry_after(headers)
     if retry is None:
         retry = _delay(error, message)
     resets_at = error.resets_at if error else None
@@ -145,7 +125,7 @@ def error_in(body: bytes) -> wire.Error | None:
 
 def from_stream(error: wire.Error) -> Failure:
     """What an error inside a 200 stream means: the same as it would in an answer of its own."""
-    message = readable(error.message or "") or "the upstream failed and did not say why"
+    message = clean(error.message or "") or "the upstream failed and did not say why"
     status = error.status or error.status_code
     return Failure(
         _kind(error, status or 500, message),
@@ -197,17 +177,6 @@ def stream_error(failure: Failure) -> dict[str, str | None]:
     return {"type": _RENDERED[failure.kind][1], "code": code, "message": message, "param": _param(failure.at)}
 
 
-def readable(message: str) -> str:
-    """An upstream's words, shortened and without anything that looks like a key."""
-    masked = _SECRET.sub(lambda found: f"{found[1] or ''}[hidden]", message).strip()
-    return masked if len(masked) <= _SHOWN else masked[: _SHOWN - 1] + "…"
-
-
-def _from_text(body: bytes) -> str:
-    text = body[:20_000].decode(errors="replace")
-    return readable(_SPACE.sub(" ", _TAG.sub(" ", text)).strip())
-
-
 def _kind(error: wire.Error | None, status: int, message: str) -> Kind:
     if error is not None:
         for word in (error.code, error.type):
@@ -215,24 +184,13 @@ def _kind(error: wire.Error | None, status: int, message: str) -> Kind:
                 return kind
     if status in (400, 413, 422, 500) and _TOO_LONG.search(message):
         return Kind.CONTEXT_TOO_LONG
-    return _KIND_BY_STATUS.get(status) or (Kind.UPSTREAM if status >= 500 else Kind.BAD_REQUEST)
+    return kind_of(status)
 
 
 def _word(error: wire.Error | None) -> str | None:
     if error is None:
         return None
     return str(error.code) if error.code is not None else error.type
-
-
-def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
-    for name, scale in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
-        try:
-            seconds = float(headers[name]) * scale
-        except (KeyError, ValueError):
-            continue
-        if 0 <= seconds < float("inf"):
-            return seconds
-    return None
 
 
 def _delay(error: wire.Error | None, message: str) -> float | None:

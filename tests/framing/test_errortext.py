@@ -1,0 +1,67 @@
+"""What upstreams say when they fail, made safe to show."""
+
+import pytest
+
+from dragoman.framing.errortext import clean, describe, kind_of, retry_after
+from dragoman.hub.failure import Kind
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-fake-0123456789",
+        "ksk_fake0123456789",
+        "aoaFAKE0123456789",
+        "aorFAKE0123456789",
+        "AIzaFAKE0123456789",
+        "eyJfake.eyJfake.fake",
+        "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE",
+    ],
+)
+def test_what_looks_like_a_secret_is_hidden(secret: str) -> None:
+    told = clean(f"The key {secret} in Bearer {secret} is wrong")
+    assert secret not in told
+    assert told.startswith("The key [hidden]")
+
+
+def test_words_about_tokens_stay() -> None:
+    said = "The bearer token included in the request is invalid."
+    assert clean(said) == said
+
+
+def test_a_page_is_told_by_its_words_and_shortened() -> None:
+    page = b"<html><style>p{}</style><h1>502</h1>\n<p>" + b"word " * 200 + b"</p></html>"
+    told = describe(502, page)
+    assert told.startswith("the upstream answered 502: 502 word word")
+    assert len(told) < 340
+    assert "<" not in told
+    assert describe(503, b"") == "the upstream answered 503 without a message"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, Kind.CREDENTIAL),
+        (418, Kind.BAD_REQUEST),
+        (422, Kind.BAD_REQUEST),
+        (500, Kind.UPSTREAM),
+        (529, Kind.OVERLOADED),
+    ],
+)
+def test_a_status_means_something_by_itself(status: int, kind: Kind) -> None:
+    assert kind_of(status) is kind
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({b"retry-after": b"7"}, 7.0),
+        ({b"retry-after": b"7", b"retry-after-ms": b"1500"}, 1.5),
+        ({b"retry-after": b"soon"}, None),
+        ({b"retry-after": b"-1"}, None),
+        ({b"retry-after": b"inf"}, None),
+        ({}, None),
+    ],
+)
+def test_a_number_of_seconds_is_waited_for_and_nothing_else(headers: dict[bytes, bytes], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
