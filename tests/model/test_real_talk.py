@@ -1,0 +1,59 @@
+"""A conversation with instructions, split texts, a call and its result reaches a server that is easily upset."""
+
+from collections.abc import Callable
+
+import pytest
+
+from model.asking import Json, Sdks
+
+CAP = 24
+LOOK = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def messages(sdks: Sdks) -> str:
+    marked = {"type": "text", "text": "Look it up:", "cache_control": {"type": "ephemeral"}}
+    talk: list[Json] = [
+        {"role": "user", "content": [marked, {"type": "text", "text": "how is the weather in Paris?"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}]},
+    ]
+    asked: Json = {
+        "system": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind."}],
+        "tools": [{"name": "look", "input_schema": LOOK}],
+    }
+    reply = sdks.anthropic.messages.create(model="smollm2", max_tokens=CAP, messages=talk, **asked)
+    return "".join(block.text for block in reply.content if block.type == "text")
+
+
+def responses(sdks: Sdks) -> str:
+    talk: list[Json] = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "The weather in Paris?"}]},
+        {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
+    ]
+    asked: Json = {"tools": [{"type": "function", "name": "look", "parameters": None, "strict": False}]}
+    return str(sdks.openai.responses.create(model="smollm2", max_output_tokens=CAP, input=talk, **asked).output_text)
+
+
+def chat(sdks: Sdks) -> str:
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    talk: list[Json] = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "The weather"}, {"type": "text", "text": "in Paris?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+    ]
+    asked: Json = {"tools": [{"type": "function", "function": {"name": "look"}}]}
+    reply = sdks.openai.chat.completions.create(model="smollm2", max_completion_tokens=CAP, messages=talk, **asked)
+    assert reply.usage.completion_tokens <= CAP, "the newer cap is heard as well"
+    return str(reply.choices[0].message.content)
+
+
+@pytest.mark.parametrize("talk", [messages, responses, chat])
+def test_a_conversation_with_a_call_is_understood(
+    sdks: Sdks, talk: Callable[[Sdks], str], show: Callable[[object], None]
+) -> None:
+    said = talk(sdks)
+    show(said)
+    assert said.strip()
