@@ -1,0 +1,82 @@
+"""Requests to build, and what comes of them."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dragoman.hub.failure import Refused
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.profile import Target
+from dragoman.hub.request import (
+    Document,
+    Image,
+    Inline,
+    Part,
+    Request,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
+from dragoman.protocols.chat.build import build
+
+FIXTURE = (Path(__file__).parents[2] / "fixtures" / "chat" / "request.json").read_bytes()
+OPENAI = Target("gpt-x", "openai")
+LOCAL = Target("llama", "local")
+STRICT = Target("llama", "local", quirks=frozenset({"plain"}))
+PNG = Inline("image/png", "aW1n")
+Wire = dict[str, object]
+
+
+def user(*parts: Part) -> Turn:
+    return Turn(Role.USER, parts, "/u")
+
+
+def assistant(*parts: Part) -> Turn:
+    return Turn(Role.ASSISTANT, parts, "/a")
+
+
+def system(*parts: Part, role: Role = Role.SYSTEM) -> Turn:
+    return Turn(role, parts, "/s")
+
+
+def request(*turns: Turn, protocol: str = "messages", **fields: object) -> Request:
+    return msgspec.structs.replace(Request(protocol, "asked", turns or (user(Text("hi")),)), **fields)
+
+
+def built(meant: Request, target: Target = OPENAI) -> tuple[Wire, list[tuple[str, How]]]:
+    ledger = Ledger()
+    body = msgspec.json.decode(build(meant, target, ledger))
+    return body, [(loss.path, loss.how) for loss in ledger]
+
+
+def messages(*turns: Turn, target: Target = OPENAI, protocol: str = "messages") -> list[Wire]:
+    body, _ = built(request(*turns, protocol=protocol), target)
+    return body["messages"]  # type: ignore[return-value]
+
+
+def losses(meant: Request, target: Target = OPENAI) -> list[tuple[str, How]]:
+    return built(meant, target)[1]
+
+
+def refused_at(meant: Request, target: Target = OPENAI) -> str | None:
+    with pytest.raises(Refused) as caught:
+        built(meant, target)
+    return caught.value.failure.at
+
+
+CALLS = (ToolCall("a", "read", '{"p":1}', "/c0"), ToolCall("b", "list", "", "/c1"))
+WIRE_CALLS = [
+    {"id": "a", "type": "function", "function": {"name": "read", "arguments": '{"p":1}'}},
+    {"id": "b", "type": "function", "function": {"name": "list", "arguments": "{}"}},
+]
+
+
+def result(call_id: str, *parts: Text | Image | Document, is_error: bool = False) -> ToolResult:
+    return ToolResult(call_id, parts, f"/r/{call_id}", is_error=is_error)
+
+
+def tool(call_id: str, content: str) -> Wire:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}

@@ -1,0 +1,331 @@
+"""Tools and settings in Chat's words, and Chat as it was."""
+
+import copy
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from chat_building import (
+    CALLS,
+    FIXTURE,
+    LOCAL,
+    OPENAI,
+    STRICT,
+    Wire,
+    assistant,
+    built,
+    losses,
+    refused_at,
+    request,
+    result,
+    user,
+)
+
+from dragoman.hub.failure import Refused
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.profile import Profile, Target
+from dragoman.hub.request import (
+    Custom,
+    Format,
+    Function,
+    Grammar,
+    Hosted,
+    Pick,
+    Reasoning,
+    Shape,
+    Switch,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
+from dragoman.protocols.chat.build import build
+from dragoman.protocols.chat.parse import parse
+
+F = Function("f", "/tools/0", description="does", parameters={"type": "object"}, strict=True)
+
+
+C = Custom("c", "/tools/1", description="writes", grammar=Grammar("lark", "start: x"))
+
+
+def test_functions_and_custom_tools_are_nested() -> None:
+    body, lost = built(request(tools=(F, C), parallel=False))
+    assert body["tools"] == [
+        {
+            "type": "function",
+            "function": {"name": "f", "description": "does", "parameters": {"type": "object"}, "strict": True},
+        },
+        {
+            "type": "custom",
+            "custom": {
+                "name": "c",
+                "description": "writes",
+                "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: x"}},
+            },
+        },
+    ]
+    assert body["parallel_tool_calls"] is False
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "wire"),
+    [
+        (ToolChoice(Pick.AUTO, "/t"), "auto"),
+        (ToolChoice(Pick.NONE, "/t"), "none"),
+        (ToolChoice(Pick.REQUIRED, "/t"), "required"),
+        (ToolChoice(Pick.NAMED, "/t", name="f"), {"type": "function", "function": {"name": "f"}}),
+        (ToolChoice(Pick.NAMED, "/t", name="c", custom=True), {"type": "custom", "custom": {"name": "c"}}),
+        (
+            ToolChoice(Pick.REQUIRED, "/t", allowed=("f", "c")),
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "required",
+                    "tools": [
+                        {"type": "function", "function": {"name": "f"}},
+                        {"type": "custom", "custom": {"name": "c"}},
+                    ],
+                },
+            },
+        ),
+    ],
+)
+def test_each_choice_is_said(choice: ToolChoice, wire: object) -> None:
+    assert built(request(tools=(F, C), tool_choice=choice))[0]["tool_choice"] == wire
+
+
+def test_a_choice_without_tools_is_left_out_or_refused() -> None:
+    assert "tool_choice" not in built(request(tool_choice=ToolChoice(Pick.AUTO, "/t")))[0]
+    assert refused_at(request(tool_choice=ToolChoice(Pick.REQUIRED, "/t"))) == "/t"
+
+
+def test_a_hosted_tool_beside_others_is_dropped_and_else_refused() -> None:
+    search = Hosted("web_search", {}, "/tools/9")
+    body, lost = built(request(tools=(F, search)))
+    assert len(body["tools"]) == 1  # type: ignore[arg-type]
+    assert lost == [("/tools/9", How.DROPPED)]
+    assert refused_at(request(tools=(search,))) == "/tools/9"
+    forced = ToolChoice(Pick.NAMED, "/t", hosted="web_search")
+    assert refused_at(request(tools=(F, search), tool_choice=forced)) == "/tools/9"
+
+
+def test_a_deferred_tool_is_offered_at_once() -> None:
+    meant = request(tools=(msgspec.structs.replace(F, deferred=True),))
+    assert losses(meant) == [("/tools/0/defer_loading", How.APPROXIMATED)]
+
+
+def test_the_cap_has_the_name_that_the_server_knows() -> None:
+    assert built(request(max_tokens=9))[0]["max_completion_tokens"] == 9
+    older = Target("m", "local", quirks=frozenset({"max_tokens"}))
+    assert built(request(max_tokens=9), older)[0]["max_tokens"] == 9
+
+
+def test_a_stream_is_always_asked_for_its_usage() -> None:
+    body, _ = built(request(stream=True, include_usage=False))
+    assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
+    assert "stream_options" not in built(request())[0]
+
+
+def test_settings_that_chat_lacks_are_dropped_by_name() -> None:
+    meant = request(top_k=5, max_tool_calls=2, where={"top_k": "/generation/top_k"})
+    assert losses(meant) == [("/generation/top_k", How.DROPPED), ("/max_tool_calls", How.DROPPED)]
+
+
+def test_a_model_without_sampling_gets_none() -> None:
+    fixed = Target("o9", "openai", Profile(sampling=False))
+    body, lost = built(request(temperature=0.5, top_p=0.9), fixed)
+    assert body.keys() == {"model", "messages"}
+    assert lost == [("/temperature", How.DROPPED), ("/top_p", How.DROPPED)]
+
+
+def test_more_answers_than_one_are_refused_to_other_protocols() -> None:
+    assert refused_at(request(n=2)) == "/n"
+
+
+VENDORS = {
+    "verbosity": "low",
+    "cache_key": "k",
+    "safety_identifier": "s",
+    "metadata": {"a": "b"},
+    "service_tier": "flex",
+}
+
+
+def test_a_server_that_refuses_unknown_fields_is_spared_openais_own() -> None:
+    meant = request(protocol="responses", **VENDORS)
+    body, lost = built(meant)
+    assert body["prompt_cache_key"] == "k"
+    assert {key: body[key] for key in ("verbosity", "safety_identifier", "metadata", "service_tier")} == {
+        key: VENDORS[key] for key in ("verbosity", "safety_identifier", "metadata", "service_tier")
+    }
+    assert lost == []
+    assert built(meant, LOCAL)[1] == []
+    body, lost = built(meant, STRICT)
+    assert body.keys() == {"model", "messages"}
+    assert {path for path, _ in lost} == {"/" + key for key in VENDORS}
+
+
+def test_an_end_user_of_another_vendor_is_nearly_the_same() -> None:
+    body, lost = built(request(user="someone", where={"user": "/metadata/user_id"}))
+    assert body["user"] == "someone"
+    assert lost == [("/metadata/user_id", How.APPROXIMATED)]
+
+
+def test_openai_takes_four_stop_sequences() -> None:
+    meant = request(stop=("a", "b", "c", "d", "e"), where={"stop": "/stop_sequences"})
+    body, lost = built(meant)
+    assert body["stop"] == ["a", "b", "c", "d"]
+    assert lost == [("/stop_sequences", How.DROPPED)]
+    assert built(meant, LOCAL)[0]["stop"] == ["a", "b", "c", "d", "e"]
+
+
+def test_a_schema_without_a_name_gets_one() -> None:
+    meant = request(format=Format(Shape.SCHEMA, "/format", schema={"type": "object"}))
+    body, lost = built(meant)
+    assert body["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "reply", "schema": {"type": "object"}},
+    }
+    assert lost == [("/format", How.INVENTED)]
+
+
+def test_json_mode_is_asked_for() -> None:
+    assert built(request(format=Format(Shape.JSON, "/format")))[0]["response_format"] == {"type": "json_object"}
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "efforts", "effort", "lost"),
+    [
+        (Reasoning("/e", effort="high"), ("low", "high"), "high", []),
+        (Reasoning("/e", effort="max"), ("low", "high"), "high", [("/e", How.APPROXIMATED)]),
+        (Reasoning("/e", effort="minimal"), ("low", "high"), "low", [("/e", How.APPROXIMATED)]),
+        (Reasoning("/e", effort="minimal"), ("none", "low"), "low", [("/e", How.APPROXIMATED)]),
+        (Reasoning("/e", effort="medium"), ("low", "high"), "low", [("/e", How.APPROXIMATED)]),
+        (Reasoning("/e", effort="high"), (), None, [("/e", How.DROPPED)]),
+        (Reasoning("/e", budget=2000, budget_at="/b"), ("low", "medium"), "medium", [("/b", How.APPROXIMATED)]),
+        (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), ("none", "low"), "none", []),
+        (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), ("low",), "low", [("/s", How.APPROXIMATED)]),
+        (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), (), None, []),
+        (Reasoning("/e", switch=Switch.ADAPTIVE, switch_at="/s"), ("low",), None, [("/s", How.APPROXIMATED)]),
+        (Reasoning("/e", effort="low", show="auto", show_at="/v"), ("low",), "low", [("/v", How.DROPPED)]),
+    ],
+)
+def test_effort_is_fitted_to_the_model(
+    reasoning: Reasoning, efforts: tuple[str, ...], effort: str | None, lost: list[tuple[str, How]]
+) -> None:
+    target = Target("gpt-x", "openai", Profile(efforts=efforts))
+    body, told = built(request(protocol="responses", reasoning=reasoning), target)
+    assert body.get("reasoning_effort") == effort
+    assert told == lost
+
+
+def test_openais_chat_knows_no_maximal_effort() -> None:
+    assert built(request(reasoning=Reasoning("/e", effort="max")))[0]["reasoning_effort"] == "xhigh"
+
+
+def test_a_prefill_of_another_vendor_is_only_history() -> None:
+    turns = user(Text("a")), assistant(Text("The answer is"))
+    assert losses(request(*turns)) == [("/a", How.APPROXIMATED)]
+    assert losses(request(*turns, protocol="responses")) == []
+
+
+def test_a_chat_clients_request_goes_out_as_it_came_in() -> None:
+    meant = parse(FIXTURE, Ledger())
+    ledger = Ledger()
+    body = build(meant, Target("gpt-x", "openai"), ledger)
+    assert list(ledger) == []
+    wire, original = msgspec.json.decode(body), msgspec.json.decode(FIXTURE)
+    del original["stream_options"]["include_obfuscation"]
+    original["messages"][6] = {"role": "assistant", "content": "Done."}
+    original["messages"][1]["content"][0]["prompt_cache_breakpoint"] = {"mode": "explicit", "ttl": "30m"}
+    assert wire == original
+
+
+def leaves(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+    items: list[tuple[object, object]] = []
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    if not items:
+        yield path
+    for key, inner in items:
+        yield from leaves(inner, (*path, key))
+
+
+def without(body: Wire, path: tuple[object, ...]) -> Wire:
+    shorter = copy.deepcopy(body)
+    holder: object = shorter
+    for key in path[:-1]:
+        holder = holder[key]  # type: ignore[index]
+    del holder[path[-1]]  # type: ignore[attr-defined]
+    return shorter
+
+
+SILENT = {"include_obfuscation", "refusal", "annotations", "mode", "type", "include_usage"}
+
+
+@pytest.mark.parametrize("protocol", ["chat", "elsewhere"])
+@pytest.mark.parametrize("issuer", ["openai", "local"])
+def test_no_leaf_vanishes_quietly(protocol: str, issuer: str) -> None:
+    original = msgspec.json.decode(FIXTURE)
+    if protocol != "chat":
+        del original["messages"][2]["content"][4]  # a file id, which is refused
+        del original["top_logprobs"]  # which implies logprobs
+
+    def outcome(body: Wire) -> tuple[bytes, list[str]]:
+        ledger = Ledger()
+        try:
+            meant = msgspec.structs.replace(parse(msgspec.json.encode(body), ledger), protocol=protocol)
+            return build(meant, Target("up", issuer), ledger), [loss.path for loss in ledger]
+        except Refused as refused:
+            return b"refused", [str(refused.failure.at)]
+
+    wire, named = outcome(original)
+    assert wire != b"refused"
+    vanished = [path for path in leaves(original) if outcome(without(original, path))[0] == wire]
+    quiet = [
+        path
+        for path in vanished
+        if path[-1] not in SILENT and not any("/".join(map(str, ("", *path))).startswith(loss) for loss in named)
+    ]
+    # An assistant's null content beside its calls says nothing either.
+    assert quiet == [("messages", 3, "content")]
+
+
+def test_ids_that_every_step_uses_again_still_find_their_results() -> None:
+    steps = [turn for n in "12" for turn in (assistant(CALLS[0]), user(result("a", Text(n))))]
+    body, lost = built(request(*steps))
+    assert [message.get("content") for message in body["messages"]] == [None, "1", None, "2"]  # type: ignore[attr-defined]
+    assert lost == []
+
+
+def test_a_reasoning_item_of_responses_has_no_place_in_chat() -> None:
+    item = Thinking("", "/t", Opaque("local", Form.ENCRYPTED, "ZW5j"))
+    body, lost = built(request(assistant(item, Text("Yes.")), user(Text("so?")), protocol="responses"), LOCAL)
+    assert body["messages"][0] == {"role": "assistant", "content": "Yes."}  # type: ignore[index]
+    assert lost == [("/t", How.DROPPED)]
+
+
+def test_a_long_history_of_tools_is_built_in_linear_time() -> None:
+    def seconds(steps: int) -> float:
+        turns = [
+            turn
+            for n in range(steps)
+            for turn in (
+                assistant(ToolCall(f"c{n}", "f", "{}")),
+                user(ToolResult(f"c{n}", (Text("x"),))),
+            )
+        ]
+        meant = request(*turns)
+        start = time.process_time()
+        build(meant, OPENAI, Ledger())
+        return time.process_time() - start
+
+    short = min(seconds(300) for _ in range(3))
+    long = min(seconds(2400) for _ in range(3))
+    assert long <= 2 * 8 * max(short, 0.002)

@@ -1,0 +1,247 @@
+"""Chat's replies, read as events: the first half of what upstreams send."""
+
+import msgspec
+import pytest
+from chat_decoding import FIXTURES, USAGE, Line, call, calls, failure_kind, fixture, pieces, said, stop_of
+
+from dragoman.hub.events import (
+    CallBlock,
+    Closed,
+    Delta,
+    Ended,
+    Opened,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
+from dragoman.hub.failure import Kind
+from dragoman.hub.opaque import Form
+from dragoman.hub.reply import Piece
+from dragoman.hub.usage import Usage
+
+
+def test_a_text_stream_is_told_event_by_event() -> None:
+    assert fixture("text.sse") == [
+        Started("chatcmpl-1", "m-1"),
+        Opened(0, TextBlock()),
+        Delta(0, "Hello"),
+        Delta(0, ", world"),
+        Closed(0),
+        Used(USAGE),
+        Ended(Stop.END),
+    ]
+
+
+def test_every_kind_of_character_survives() -> None:
+    assert pieces(fixture("unicode.sse")) == [Piece(TextBlock(), 'naïve 😀漢字\u2028 e\u0301 "q" \\ \n')]
+
+
+def test_interleaved_arguments_reach_their_own_call() -> None:
+    events = fixture("tools_interleaved.sse")
+    assert calls(events) == [("call_a", "read", '{"a":1}'), ("call_b", "list", "{}")]
+    assert events[-4:] == [Closed(0), Closed(1), Used(USAGE), Ended(Stop.TOOL)]
+
+
+def test_repeated_ids_names_roles_and_legacy_calls_are_told_once() -> None:
+    events = fixture("tools_dirty.sse")
+    assert calls(events) == [("call__0_get_x", "get", '{"city":"Oslo"}')]
+    assert stop_of(events) is Stop.TOOL
+
+
+def test_a_call_without_arguments_has_no_delta() -> None:
+    assert fixture("empty_arguments.sse")[1:] == [
+        Opened(0, CallBlock("call_a", "now")),
+        Closed(0),
+        Ended(Stop.TOOL),
+    ]
+
+
+def test_text_and_calls_in_one_chunk_are_split_and_later_text_leaves_the_calls_open() -> None:
+    events = fixture("mixed.sse")
+    assert [type(event.what) for event in events if isinstance(event, Opened)] == [
+        TextBlock,
+        CallBlock,
+        TextBlock,
+        CallBlock,
+    ]
+    assert events.index(Closed(1)) > events.index(Opened(3, CallBlock("call_b", "read")))
+    assert [piece.text for piece in pieces(events)] == ["I will look.", "{}", "\n", "{}"]
+
+
+def test_indices_may_be_sparse_or_start_anywhere() -> None:
+    events = said(
+        {"tool_calls": [call(4, "a", "f", "1")]},
+        {"tool_calls": [call(2, "b", "g", "2")]},
+        {"tool_calls": [call(4, args="3")]},
+    )
+    assert calls(events) == [("a", "f", "13"), ("b", "g", "2")]
+
+
+def test_without_an_index_the_id_or_a_new_name_tells_the_call() -> None:
+    events = said(
+        {"tool_calls": [call(None, "a", "f", "1")]},
+        {"tool_calls": [call(None, "b", "f", "2")]},
+        {"tool_calls": [call(None, "a", None, "3")]},
+        {"tool_calls": [call(None, None, None, "4")]},
+        {"tool_calls": [call(None, None, "g", "5")]},
+    )
+    assert calls(events) == [("a", "f", "13"), ("b", "f", "24"), ("call_chatcmpl-1_2", "g", "5")]
+
+
+def test_one_index_for_all_parallel_calls_is_understood() -> None:
+    events = said({"tool_calls": [call(0, "a", "f", "{}")]}, {"tool_calls": [call(0, "b", "f", "{}")]})
+    assert calls(events) == [("a", "f", "{}"), ("b", "f", "{}")]
+
+
+def test_two_entries_for_one_index_in_one_chunk_are_joined_in_order() -> None:
+    events = said({"tool_calls": [call(0, "a", "f", '{"x"'), call(0, args=":1}")]})
+    assert calls(events) == [("a", "f", '{"x":1}')]
+
+
+def test_arguments_before_the_name_are_held() -> None:
+    events = said({"tool_calls": [call(0, "a", None, "{")]}, {"tool_calls": [call(0, None, "f", "}")]})
+    assert calls(events) == [("a", "f", "{}")]
+
+
+def test_a_call_that_never_gets_a_name_is_corrupt() -> None:
+    assert failure_kind(said({"tool_calls": [call(0, "a", None, "{")]}, "tool_calls")) is Kind.CORRUPT
+
+
+def test_an_object_as_arguments_is_serialised() -> None:
+    assert calls(said({"tool_calls": [call(0, "a", "f", {"x": [1]})]})) == [("a", "f", '{"x":[1]}')]
+
+
+def test_a_legacy_function_call_is_a_call() -> None:
+    events = said(
+        {"function_call": {"name": "f", "arguments": "{"}}, {"function_call": {"arguments": "}"}}, "function_call"
+    )
+    assert calls(events) == [("call_chatcmpl-1_0", "f", "{}")]
+    assert stop_of(events) is Stop.TOOL
+
+
+def test_a_custom_call_carries_raw_input() -> None:
+    assert pieces(fixture("custom_call.sse")) == [
+        Piece(CallBlock("call_a", "apply_patch", custom=True), "*** Begin Patch\n")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("finish", "has_call", "stop"),
+    [
+        ("stop", True, Stop.TOOL),
+        ("tool_calls", False, Stop.END),
+        ("function_call", False, Stop.END),
+        ("length", True, Stop.LENGTH),
+        ("content_filter", False, Stop.FILTERED),
+        ("max_tokens", False, Stop.LENGTH),
+        ("something new", False, Stop.END),
+    ],
+)
+def test_the_stop_agrees_with_what_was_said(finish: str, has_call: bool, stop: Stop) -> None:
+    first = {"tool_calls": [call(0, "a", "f", "{}")]} if has_call else {"content": "x"}
+    assert stop_of(said(first, finish)) is stop
+
+
+def test_a_matched_stop_string_is_told() -> None:
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "END"}]}
+    assert said({"content": "x"}, last)[-1] == Ended(Stop.STOP_SEQUENCE, sequence="END")
+
+
+def test_cut_arguments_at_the_cap_are_forwarded_as_they_are() -> None:
+    events = fixture("length.sse")
+    assert calls(events) == [("call_a", "write", '{"text": "lon')]
+    assert stop_of(events) is Stop.LENGTH
+
+
+def test_the_first_empty_deltas_open_nothing() -> None:
+    events = said({"role": "assistant", "content": ""}, {"content": ""}, {"content": "x"}, {"content": ""}, "stop")
+    assert [event for event in events if isinstance(event, Opened | Delta)] == [Opened(0, TextBlock()), Delta(0, "x")]
+
+
+def test_a_null_delta_and_an_empty_list_of_choices_say_nothing() -> None:
+    chunk = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": None, "finish_reason": None}]}
+    assert pieces(said({"choices": []}, chunk, {"content": "x"}, "stop")) == [Piece(TextBlock(), "x")]
+
+
+def test_azures_first_chunk_does_not_begin_the_reply() -> None:
+    assert fixture("azure.sse")[0] == Started("chatcmpl-1", "m-1")
+
+
+def test_usage_on_every_chunk_counts_once_and_the_last_wins() -> None:
+    events = fixture("usage_everywhere.sse")
+    assert [event for event in events if isinstance(event, Used)] == [Used(USAGE)]
+
+
+def test_usage_after_the_finish_is_waited_for() -> None:
+    line = Line()
+    text = (FIXTURES / "text.sse").read_bytes()
+    finish = text.index(b'data: {"id": "chatcmpl-1"', text.index(b"world"))
+    usage = text.index(b'"choices": []')
+    before = line.feed(text[:usage])
+    assert finish < usage
+    assert not any(isinstance(event, Ended) for event in before)
+    assert isinstance(line.feed(text[usage:])[-1], Ended)
+
+
+def test_deepseeks_cache_hits_are_cached_tokens() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 1, "prompt_cache_hit_tokens": 4}
+    events = said({"content": "x"}, "stop", {"choices": [], "usage": usage})
+    assert events[-2] == Used(Usage(input=5, output=1, cache_read=4))
+
+
+def test_reasoning_content_comes_before_the_text_in_its_own_block() -> None:
+    assert pieces(fixture("reasoning_content.sse")) == [
+        Piece(ThinkingBlock(), "Let me think."),
+        Piece(TextBlock(), "Yes."),
+    ]
+    events = fixture("reasoning_content.sse")
+    assert events.index(Closed(0)) < events.index(Opened(1, TextBlock()))
+
+
+def test_reasoning_and_its_details_are_told_once_and_the_signature_is_kept() -> None:
+    thought, text = pieces(fixture("reasoning_details.sse"))
+    assert (thought.text, text.text) == ("Let me think.", "Yes.")
+    assert thought.opaque is not None
+    assert (thought.opaque.issuer, thought.opaque.form, thought.opaque.model) == ("there", Form.DETAIL, "m-1")
+    assert msgspec.json.decode(thought.opaque.payload) == {
+        "type": "reasoning.text",
+        "text": "Let me think.",
+        "signature": "c2lnbmF0dXJl",
+        "format": "anthropic-claude-v1",
+        "index": 0,
+    }
+
+
+def test_details_that_follow_the_plain_thought_repeat_it() -> None:
+    signed = {"type": "reasoning.text", "text": "Let me think.", "signature": "c2ln", "index": 0}
+    plain = [{"reasoning_content": "Let me "}, {"reasoning_content": "think."}]
+    thought, text = pieces(said(*plain, {"reasoning_details": [signed]}, {"content": "Yes."}))
+    assert (thought.text, text.text) == ("Let me think.", "Yes.")
+    assert thought.opaque is not None
+    assert msgspec.json.decode(thought.opaque.payload) == signed
+
+
+def test_details_alone_tell_the_thought() -> None:
+    detail = {"type": "reasoning.summary", "summary": "Short.", "index": 0}
+    sealed = {"type": "reasoning.encrypted", "data": "ZW5j", "index": 1}
+    thought, text = pieces(said({"reasoning_details": [detail]}, {"reasoning_details": [sealed]}, {"content": "x"}))
+    assert (thought.text, text.text) == ("Short.", "x")
+    assert thought.opaque is not None
+    assert msgspec.json.decode(thought.opaque.payload) == sealed
+
+
+def test_two_encrypted_details_are_two_thoughts() -> None:
+    sealed = [{"type": "reasoning.encrypted", "data": data, "index": n} for n, data in enumerate(("YQ==", "Yg=="))]
+    first, second = pieces(said({"reasoning_details": sealed}, "stop"))
+    assert [msgspec.json.decode(p.opaque.payload)["data"] for p in (first, second) if p.opaque] == ["YQ==", "Yg=="]
+
+
+def test_thinking_blocks_are_told_once_with_signature_and_redaction() -> None:
+    thought, redacted, text = pieces(fixture("thinking_blocks.sse"))
+    assert (thought.text, redacted.text, text.text) == ("Hmm.", "", "Done.")
+    assert thought.opaque is not None
+    assert redacted.opaque is not None
+    assert (thought.opaque.form, thought.opaque.payload) == (Form.SIGNATURE, "c2lnbmF0dXJl")
+    assert (redacted.opaque.form, redacted.opaque.payload) == (Form.REDACTED, "cmVkYWN0ZWQ=")
