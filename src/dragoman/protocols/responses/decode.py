@@ -44,6 +44,7 @@ class Decoder:
         self._thoughts = Thoughts(self._numbers, issuer)
         self._calls = Calls(self._numbers)
         self._done: dict[int, set[str]] = {}  # item types finished at an output_index
+        self._early: dict[int, Raw] = {}  # items that came whole before the one that they follow
         self._searches = 0
         self._trouble: wire.Error | None = None  # an error event, which a failed response usually follows
         self._readers = self._table()
@@ -175,9 +176,9 @@ class Decoder:
     def _settled(self, response: wire.Response) -> list[Event]:
         """What the terminal snapshot has and the stream lacked, the open blocks closed, and usage."""
         self._over = True
-        events: list[Event] = []
+        events = [event for index in sorted(self._early) for event in self._finish_item(index, self._early[index])]
         output = response.output or []
-        known = {*self._messages.indexes(), *self._thoughts.indexes(), *self._calls.indexes(), *self._done}
+        known = self._seen()
         for index, raw in enumerate(output):
             # With gaps in output_index the positions differ; only a longer output holds something new.
             if index in known or len(output) > len(known):
@@ -226,7 +227,18 @@ class Decoder:
         return self._calls.opened(notice.output_index, custom, _call_item.decode(notice.item))
 
     def _item_done(self, notice: wire.Notice) -> Events:
-        return self._finish_item(notice.output_index, notice.item)
+        index = notice.output_index
+        seen = self._seen()
+        if index > 0 and index not in seen and index - 1 not in seen:
+            self._early[index] = notice.item.copy()
+            return ()
+        events = [*self._finish_item(index, notice.item)]
+        while (index := index + 1) in self._early:
+            events += self._finish_item(index, self._early.pop(index))
+        return events
+
+    def _seen(self) -> set[int]:
+        return {*self._messages.indexes(), *self._thoughts.indexes(), *self._calls.indexes(), *self._done}
 
     def _finish_item(self, index: int, raw: Raw) -> Events:
         type_ = _typed.decode(raw).type

@@ -1,0 +1,323 @@
+"""Codex through the three client protocols, judged by the SDKs: what is sent, and what becomes of every answer."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import msgspec
+import openai
+import pytest
+from account_rig import AccountRig, codex_rigged
+from cases import asked
+from hearing import STREAMS, WHOLE, Broke, Heard
+from raw_http import get
+
+from fakes.codex import ACCOUNT, RESPONSES, TOKEN, FakeCodex, begun, done, ended, numbered, reply, spoken
+from fakes.service import json_answer, plain, stream
+from gateway import KEY
+
+MODEL = "codex/gpt-5.5"
+CLIENTS = ("chat", "responses", "messages")
+Rig = AccountRig[FakeCodex]
+
+clients = pytest.mark.parametrize("client", CLIENTS)
+modes = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with codex_rigged(tmp_path) as own:
+        yield own
+
+
+def ask(rig: Rig, client: str, streamed: bool = False) -> Any:
+    """The reply, or the SDK's exception."""
+    listen = STREAMS[client][-1] if streamed else WHOLE[client]
+    try:
+        return listen(rig.sdk, asked(client, MODEL))
+    except (openai.APIError, anthropic.APIError) as error:
+        return Broke("", error)
+
+
+def exhausted(now: float) -> dict[str, object]:
+    return {
+        "type": "usage_limit_reached",
+        "message": "The usage limit has been reached",
+        "plan_type": "plus",
+        "resets_at": int(now + 600),
+        "resets_in_seconds": 9999,
+    }
+
+
+@clients
+@modes
+def test_every_client_hears_the_reply(rig: Rig, client: str, streamed: bool) -> None:
+    heard = ask(rig, client, streamed)
+    assert isinstance(heard, Heard), heard
+    assert heard.text == "Hello"
+    assert heard.tokens is not None
+    assert (heard.tokens.input, heard.tokens.output, heard.tokens.cached) == (11, 7, 4)
+    assert rig.sdk.headers["x-dragoman-route"] == MODEL
+
+
+def test_a_chat_request_becomes_what_the_backend_takes(rig: Rig) -> None:
+    """Case 1."""
+    said = rig.sdk.openai.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+        max_tokens=100,
+        temperature=0.5,
+        extra_headers={"x-dragoman-explain": "1"},
+    )
+    assert said.choices[0].message.content == "Hello"
+    (body,) = rig.fake.bodies
+    assert body["instructions"] == "Be brief."
+    assert [item["role"] for item in body["input"]] == ["user"]  # type: ignore[attr-defined]
+    assert not body.keys() & {"max_output_tokens", "max_tokens", "temperature"}
+    assert (body["store"], body["stream"]) == (False, True)
+    losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
+    assert {(loss["path"], loss["how"]) for loss in losses} == {("/max_tokens", "dropped"), ("/temperature", "dropped")}
+
+
+def test_a_bare_string_becomes_a_list_and_instructions_are_there(rig: Rig) -> None:
+    """Case 2."""
+    said = rig.sdk.openai.responses.create(model=MODEL, input="hi", extra_headers={"x-dragoman-explain": "1"})
+    assert said.output_text == "Hello"
+    (body,) = rig.fake.bodies
+    assert len(body["input"]) == 1  # type: ignore[arg-type]
+    assert body["instructions"]
+    losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
+    assert [(loss["path"], loss["how"]) for loss in losses] == [("/instructions", "invented")]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_output_tokens", 100),
+        ("top_p", 0.5),
+        ("user", "me"),
+        ("metadata", {"a": "b"}),
+        ("truncation", "auto"),
+        ("safety_identifier", "me"),
+        ("service_tier", "flex"),
+        ("context_management", [{"type": "compaction"}]),
+        ("a_field_of_tomorrow", 1),
+    ],
+)
+def test_a_field_that_the_backend_refuses_is_dropped_and_told(rig: Rig, field: str, value: object) -> None:
+    extra = {field: value, "instructions": "Be brief."}
+    rig.sdk.openai.responses.create(
+        model=MODEL, input="hi", extra_body=extra, extra_headers={"x-dragoman-explain": "1"}
+    )
+    assert field not in rig.fake.bodies[0]
+    losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
+    assert [loss["path"].split("/")[1] for loss in losses] == [field]
+
+
+def test_strict_mode_refuses_what_would_be_lost_before_the_backend_is_asked(rig: Rig) -> None:
+    with pytest.raises(openai.BadRequestError, match="max_output_tokens"):
+        rig.sdk.openai.responses.create(
+            model=MODEL,
+            input="hi",
+            instructions="Be brief.",
+            max_output_tokens=100,
+            extra_headers={"x-dragoman-strict": "1"},
+        )
+    assert rig.fake.bodies == []
+
+
+def test_system_messages_are_folded_into_instructions_or_become_the_developers(rig: Rig) -> None:
+    given: list[Any] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi again"},
+    ]
+    rig.sdk.openai.responses.create(model=MODEL, input=given)
+    (body,) = rig.fake.bodies
+    assert body["instructions"] == "Be brief."
+    assert [item["role"] for item in body["input"]] == ["user", "developer", "user"]  # type: ignore[attr-defined]
+
+
+def test_cache_breakpoints_and_bare_reasoning_never_reach_the_backend(rig: Rig) -> None:
+    given: list[Any] = [
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "Hi", "prompt_cache_breakpoint": {"mode": "explicit"}}],
+        },
+    ]
+    said = rig.sdk.openai.responses.create(model=MODEL, input=given, instructions="Be brief.")
+    assert said.output_text == "Hello"
+
+
+CODEX_BODY = {
+    "model": MODEL,
+    "instructions": "You are Codex.",
+    "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+    "tools": [],
+    "tool_choice": "auto",
+    "reasoning": {"effort": "high", "summary": "auto", "context": "all_turns"},
+    "store": False,
+    "stream": True,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "thread-1",
+    "client_metadata": {"x": "y"},
+}
+
+
+def test_what_codex_itself_sends_passes_byte_for_byte(rig: Rig) -> None:
+    """But for the model's name, and what only the client may say of itself."""
+    headers = {"originator": "codex_cli_rs", "session-id": "s-1", "x-codex-installation-id": "i-1", "version": "0.1"}
+    rig.sdk.openai.post("/responses", body=CODEX_BODY, cast_to=object, options={"headers": headers})
+    sent = rig.fake.at(RESPONSES)[0]
+    assert msgspec.json.decode(sent.body) == {**CODEX_BODY, "model": "gpt-5.5"}
+    assert "x-dragoman-loss" not in rig.sdk.headers
+    assert (sent.headers["originator"], sent.headers["session-id"]) == ("dragoman", "s-1")
+    assert sent.headers["user-agent"].startswith("dragoman/")
+    assert not sent.headers.keys() & {"x-codex-installation-id", "version"}
+
+
+def test_a_request_says_who_asks_and_keeps_its_session(rig: Rig) -> None:
+    for _ in range(2):
+        ask(rig, "chat")
+    first, second = (asked.headers for asked in rig.fake.at(RESPONSES))
+    assert first["chatgpt-account-id"] == ACCOUNT
+    assert first["accept"] == "text/event-stream"
+    assert first["session-id"] == second["session-id"]
+    assert "version" not in first
+
+
+@clients
+@modes
+def test_an_exhausted_plan_is_told_with_the_moment_of_its_reset_and_not_tried_again(
+    rig: Rig, client: str, streamed: bool
+) -> None:
+    """Case 3."""
+    rig.fake.plays(json_answer({"error": exhausted(time.time())}, 429))
+    heard = ask(rig, client, streamed)
+    assert isinstance(heard.error, openai.RateLimitError | anthropic.APIStatusError)
+    assert heard.error.status_code == (402 if client == "messages" else 429)
+    assert 590 <= int(heard.error.response.headers["retry-after"]) <= 600
+    assert rig.fake.counts[RESPONSES] == 1
+    limits = rig.gateway.app.gateway.world.providers["codex"].limits()
+    assert limits is not None
+    assert limits.parked_until == pytest.approx(time.time() + 600, abs=5)
+
+
+@clients
+@modes
+def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed: bool) -> None:
+    """Case 4."""
+    limits = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
+    trouble = {"type": "error", "status_code": 429, "error": exhausted(time.time()), "headers": {}}
+    rig.fake.plays(stream(*numbered(begun(), limits, trouble)))
+    heard = ask(rig, client, streamed)
+    assert isinstance(heard.error, openai.RateLimitError | anthropic.APIStatusError)
+    assert heard.error.status_code == (402 if client == "messages" else 429)
+    assert 590 <= int(heard.error.response.headers["retry-after"]) <= 600
+    assert rig.fake.counts[RESPONSES] == 1
+
+
+@clients
+@modes
+def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, client: str, streamed: bool) -> None:
+    """Case 5."""
+    limits = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
+    rig.fake.plays(stream(*numbered(begun(), limits, *spoken("All of it."), ended())))
+    heard = ask(rig, client, streamed)
+    assert isinstance(heard, Heard), heard
+    assert heard.text == "All of it."
+
+
+@clients
+def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
+    """Case 6, for clients that want a whole reply."""
+    rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
+    heard = ask(rig, client)
+    assert isinstance(heard, Heard), heard
+    assert heard.text == "one two"
+
+
+def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protocol(rig: Rig) -> None:
+    """Case 6, where the bytes pass."""
+    rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
+    body: dict[str, Any] = {
+        name: value for name, value in CODEX_BODY.items() if name not in ("stream", "client_metadata")
+    }
+    with rig.sdk.openai.responses.create(**body, stream=True) as events:
+        last = [event for event in events if event.type == "response.completed"]
+    assert [item.id for item in last[0].response.output] == ["msg_0", "msg_1"]
+    assert last[0].response.output_text == "one two"
+    assert "x-dragoman-loss" not in rig.sdk.headers
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "wanted"),
+    [
+        (400, {"detail": "The 'x' model is not supported when using Codex with a ChatGPT account."}, 404),
+        (429, {"error": {"type": "usage_not_included", "message": "Upgrade to use Codex"}}, 403),
+        (503, {"error": {"code": "server_is_overloaded", "message": "busy"}}, 503),
+        (400, {"error": {"code": "cyber_policy", "message": "no"}}, 400),
+        (400, {"error": {"code": "context_length_exceeded", "message": "too long"}}, 400),
+    ],
+)
+def test_failures_keep_their_meaning(rig: Rig, status: int, body: object, wanted: int) -> None:
+    rig.fake.plays(json_answer(body, status))
+    heard = ask(rig, "chat")
+    assert heard.error.status_code == wanted, heard.error
+    assert rig.fake.counts[RESPONSES] == (3 if wanted == 503 else 1)
+
+
+def test_cloudflare_is_no_reason_to_sign_in_again(rig: Rig) -> None:
+    page = plain("<html><title>Attention Required! | Cloudflare</title></html>", 403)
+    rig.fake.script(RESPONSES, page)
+    heard = ask(rig, "chat")
+    assert heard.error.status_code == 403
+    assert "Cloudflare" in str(heard.error)
+    assert rig.fake.counts[TOKEN] == 0
+
+
+@clients
+def test_a_stream_without_its_end_is_no_success(rig: Rig, client: str) -> None:
+    rig.fake.plays(stream(*numbered(begun(), *spoken("It was"))))
+    heard = ask(rig, client, streamed=True)
+    assert isinstance(heard, Broke), heard
+
+
+@clients
+@modes
+def test_an_invalidated_token_is_renewed_once(rig: Rig, client: str, streamed: bool) -> None:
+    rig.fake.access.clear()
+    heard = ask(rig, client, streamed)
+    assert isinstance(heard, Heard), heard
+    assert rig.fake.counts[TOKEN] == 1
+    assert rig.fake.counts[RESPONSES] == 2
+
+
+def test_a_websocket_is_declined_and_none_is_tried_upstream(rig: Rig) -> None:
+    """Case 12: Codex is told at once to go on over HTTP, which is the only way that we speak to the backend."""
+    upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: ZmFrZQ==")
+    assert get(rig.gateway.port, "/v1/responses", *upgrade, key=KEY).status == 426
+    for _ in range(2):
+        assert ask(rig, "responses", streamed=True).text == "Hello"
+    assert all("upgrade" not in asked.headers for asked in rig.fake.asked)
+
+
+def test_the_models_of_the_plan_are_listed(rig: Rig) -> None:
+    ids = [model.id for model in rig.sdk.openai.models.list()]
+    assert "codex/gpt-5.5" in ids
+    assert "codex/codex-auto-review" not in ids
+
+
+def test_a_second_turn_brings_back_the_backends_own_reasoning(rig: Rig) -> None:
+    thought = {"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "ZmFrZS1zZWFs"}
+    told = {"type": "response.output_item.done", "output_index": 0, "item": thought}
+    rig.fake.plays(stream(*numbered(begun(), told, *spoken("Yes.", 1), ended())), reply("Again."))
+    first = rig.sdk.openai.responses.create(model=MODEL, input="hi", include=["reasoning.encrypted_content"])
+    given: list[Any] = [item.model_dump(exclude_none=True) for item in first.output]
+    rig.sdk.openai.responses.create(model=MODEL, input=[*given, {"role": "user", "content": "more"}])
+    sent = [item for item in rig.fake.bodies[1]["input"] if item.get("type") == "reasoning"]  # type: ignore[attr-defined]
+    assert [item["encrypted_content"] for item in sent] == ["ZmFrZS1zZWFs"]
