@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.accounts.keys import ENVIRONMENT_KEY, Keyring, NameTaken, UnknownKey, presented_key
+from dragoman.accounts.keys import ENVIRONMENT_KEY, Keyring, NameTaken, UnknownKey, presented_keys
 from dragoman.config import Secret
 from dragoman.net.headers import Headers
 from dragoman.store import StoreError, open_store
@@ -332,25 +332,25 @@ def test_a_name_is_a_value_and_never_sql(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "query", "key"),
+    ("fields", "query", "keys"),
     [
-        ([(b"authorization", b"Bearer k1")], "", b"k1"),
-        ([(b"authorization", b"bearer   k1 ")], "", b"k1"),
-        ([(b"authorization", b"BEARER k\xff")], "", b"k\xff"),
-        ([(b"x-api-key", b"k2")], "", b"k2"),
-        ([(b"x-goog-api-key", b" k3 ")], "", b"k3"),
-        ([], "key=k4", b"k4"),
-        ([], "alt=sse&key=a%2Bb%C3%A9", b"a+b\xc3\xa9"),
-        ([(b"authorization", b"Bearer k1"), (b"x-api-key", b"k2")], "key=k4", b"k1"),
-        ([(b"authorization", b"Basic abc"), (b"x-api-key", b"k2")], "", b"k2"),
-        ([(b"authorization", b"Bearer "), (b"x-api-key", b"")], "key=k4", b"k4"),
-        ([(b"authorization", b"Bearer")], "", None),
-        ([(b"authorization", b"k1")], "", None),
-        ([], "monkey=k4&key=&keys=k5", None),
-        ([], "", None),
+        ([(b"authorization", b"Bearer k1")], "", [b"k1"]),
+        ([(b"authorization", b"bearer   k1 ")], "", [b"k1"]),
+        ([(b"authorization", b"BEARER k\xff")], "", [b"k\xff"]),
+        ([(b"x-api-key", b"k2")], "", [b"k2"]),
+        ([(b"x-goog-api-key", b" k3 ")], "", [b"k3"]),
+        ([], "key=k4", [b"k4"]),
+        ([], "alt=sse&key=a%2Bb%C3%A9", [b"a+b\xc3\xa9"]),
+        ([(b"authorization", b"Bearer k1"), (b"x-api-key", b"k2")], "key=k4", [b"k1", b"k2", b"k4"]),
+        ([(b"authorization", b"Basic abc"), (b"x-api-key", b"k2")], "", [b"k2"]),
+        ([(b"authorization", b"Bearer "), (b"x-api-key", b"")], "key=k4", [b"k4"]),
+        ([(b"authorization", b"Bearer")], "", []),
+        ([(b"authorization", b"k1")], "", []),
+        ([], "monkey=k4&key=&keys=k5", []),
+        ([], "", []),
     ],
 )
-def test_a_key_is_found_where_any_protocol_puts_it(
-    fields: list[tuple[bytes, bytes]], query: str, key: bytes | None
+def test_keys_are_found_where_any_protocol_puts_them(
+    fields: list[tuple[bytes, bytes]], query: str, keys: list[bytes]
 ) -> None:
-    assert presented_key(Headers(fields), query) == key
+    assert presented_keys(Headers(fields), query) == keys

@@ -18,7 +18,7 @@ from dragoman.net.headers import Headers
 from dragoman.store import Store, StoreError, client_keys
 from dragoman.store.client_keys import KeyId, KeyRow, NameTaken
 
-__all__ = ["ENVIRONMENT_KEY", "CreatedKey", "KeyId", "KeyRow", "Keyring", "NameTaken", "UnknownKey", "presented_key"]
+__all__ = ["ENVIRONMENT_KEY", "CreatedKey", "KeyId", "KeyRow", "Keyring", "NameTaken", "UnknownKey", "presented_keys"]
 
 PREFIX = "dgm_"
 ALPHABET = string.ascii_letters + string.digits
@@ -174,20 +174,20 @@ class Keyring:
         return self._store
 
 
-def presented_key(headers: Headers, query: str) -> bytes | None:
-    """Find the key a request carries, wherever one of the protocols puts it."""
+def presented_keys(headers: Headers, query: str) -> list[bytes]:
+    """The keys that a request carries, wherever one of the protocols puts them.
+
+    Some clients send two, one of them another server's: each may be the right one.
+    """
     scheme, _, credential = (headers.get(b"authorization") or b"").strip().partition(b" ")
-    if scheme.lower() == b"bearer" and credential.strip():
-        return credential.strip()
-    for name in (b"x-api-key", b"x-goog-api-key"):
-        value = (headers.get(name) or b"").strip()
-        if value:
-            return value
+    found = [credential.strip()] if scheme.lower() == b"bearer" else []
+    found += [(headers.get(name) or b"").strip() for name in (b"x-api-key", b"x-goog-api-key")]
     for pair in query.split("&"):
         name_in_query, _, text = pair.partition("=")
-        if name_in_query == "key" and text:
-            return unquote_to_bytes(text)
-    return None
+        if name_in_query == "key":
+            found.append(unquote_to_bytes(text))
+            break
+    return [key for key in found if key]
 
 
 def _digest(presented: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """One client's request as the flow sees it, read no further than it must be."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 import msgspec
@@ -10,6 +11,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Protocol
 from dragoman.hub.request import Request
 from dragoman.net.headers import Headers
+
+Parse = Callable[[bytes, Ledger], Request]
 
 
 class _Head(Struct):
@@ -23,10 +26,14 @@ _head = msgspec.json.Decoder(_Head)
 class Call:
     """A request body with what routing needs of it; the whole is parsed once, and only to be translated."""
 
-    def __init__(self, protocol: Protocol, body: bytes, headers: Headers, query: str, id: str) -> None:
+    def __init__(
+        self, protocol: Protocol, body: bytes, headers: Headers, query: str, id: str, parse: Parse | None = None
+    ) -> None:
         assert protocol.client is not None
         self.protocol = protocol
         self.client: Client = protocol.client
+        self.retold = parse is not None  # the body is written in another protocol than the answer is awaited in
+        self._parse = parse or protocol.client.parse
         self.body = body
         self.headers = headers
         self.query = query
@@ -38,7 +45,7 @@ class Call:
     @cached_property
     def _parsed(self) -> tuple[Request, Ledger]:
         ledger = Ledger()
-        return self.client.parse(self.body, ledger), ledger
+        return self._parse(self.body, ledger), ledger
 
     def request(self) -> Request:
         return self._parsed[0]

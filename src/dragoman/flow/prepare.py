@@ -84,7 +84,7 @@ async def prepare(
     call: Call, route: Route, provider: Provider, fitting: Fitting, changes: Sequence[Change] = ()
 ) -> Prepared:
     spoken = await provider.spoken(route.model)
-    altered = provider.stages is not None or bool(changes)
+    altered = provider.stages is not None or bool(changes) or call.retold
     if call.protocol.name in spoken and not altered:
         altered = not provider.as_is(call.protocol.name, call.body)
     chosen = plan(call.protocol.name, spoken, fitting.profile, call.body, altered)
@@ -97,6 +97,8 @@ async def prepare(
         if route.model != call.model:
             body = replace_value(body, "model", msgspec.json.encode(route.model))
         headers = tuple(field for field in _forwarded(call.headers) if provider.forwards(field[0]))
+        if protocol.name == "messages" and call.headers.get(ANTHROPIC_VERSION[0]) is None:
+            headers += (ANTHROPIC_VERSION,)  # the vendor refuses a request without it
         query = _query(call.query)
     else:
         ledger = call.ledger()

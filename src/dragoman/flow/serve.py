@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.accounts.memory import Memory
 from dragoman.config.settings import Config
@@ -22,6 +23,7 @@ from dragoman.flow.prepare import Change, Fitting, Prepared, prepare
 from dragoman.flow.relay import Relay
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Asked, Protocol
+from dragoman.hub.profile import Profile
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.observers.watch import Watch
@@ -142,7 +144,15 @@ def _provider(world: World, route: Route) -> Provider:
 
 def fitting(world: World, route: Route) -> Fitting:
     learnt = frozenset(world.learnt.get(route.provider, ()))
-    return Fitting(world.protocols, profile_of(route.model), world.budgets, learnt, world.fetcher)
+    return Fitting(world.protocols, _profile(world, route), world.budgets, learnt, world.fetcher)
+
+
+def _profile(world: World, route: Route) -> Profile:
+    """What is known of a model; the most it writes is what its provider lists, where it lists that."""
+    profile = profile_of(route.model)
+    catalogue = world.catalogues.get(route.provider)
+    most = None if catalogue is None else catalogue.most_output(route.model)
+    return profile if most is None else replace(profile, max_output=most)
 
 
 def known(world: World) -> dict[str, Known]:

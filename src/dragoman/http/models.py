@@ -25,6 +25,8 @@ class Listing:
     def render(self, headers: Headers, query: str) -> bytes:
         if headers.get(b"anthropic-version") is not None:
             return msgspec.json.encode(self._anthropic_page(query))
+        if _is_google(headers):
+            return msgspec.json.encode({"models": [self._gemini(name) for name in self._names]})
         data = [self._openai(name) for name in self._names]
         body: dict[str, object] = {"object": "list", "data": data}
         if "client_version" in parse_qs(query):
@@ -34,8 +36,9 @@ class Listing:
     def render_one(self, name: str, headers: Headers) -> bytes | None:
         if name not in self._names:
             return None
-        shape = self._anthropic if headers.get(b"anthropic-version") is not None else self._openai
-        return msgspec.json.encode(shape(name))
+        if headers.get(b"anthropic-version") is not None:
+            return msgspec.json.encode(self._anthropic(name))
+        return msgspec.json.encode(self._gemini(name) if _is_google(headers) else self._openai(name))
 
     def _info(self, name: str) -> ModelInfo:
         return self._infos.get(name) or ModelInfo(name)
@@ -47,17 +50,26 @@ class Listing:
     def _anthropic(self, name: str) -> dict[str, object]:
         info = self._info(name)
         created = datetime.fromtimestamp(info.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        entry: dict[str, object] = {
+        return {
             "id": name,
             "type": "model",
             "display_name": info.name or name,
             "created_at": created,
+            "lifecycle": "active",
+            "capabilities": None,
+            "max_input_tokens": info.max_input,
+            "max_tokens": info.max_output,
         }
-        if info.max_input is not None:
-            entry["max_input_tokens"] = info.max_input
-        if info.max_output is not None:
-            entry["max_tokens"] = info.max_output
-        return entry
+
+    def _gemini(self, name: str) -> dict[str, object]:
+        info = self._info(name)
+        limits = {"inputTokenLimit": info.max_input, "outputTokenLimit": info.max_output}
+        return {
+            "name": f"models/{name}",
+            "displayName": info.name or name,
+            "supportedGenerationMethods": ["generateContent", "countTokens"],
+            **{key: value for key, value in limits.items() if value is not None},
+        }
 
     def _anthropic_page(self, query: str) -> dict[str, object]:
         asked = {name: values[-1] for name, values in parse_qs(query).items()}
@@ -72,6 +84,10 @@ class Listing:
     def _codex(self, name: str) -> dict[str, object]:
         info = self._info(name)
         return {"slug": name, "display_name": info.name or name, "context_window": info.max_input}
+
+
+def _is_google(headers: Headers) -> bool:
+    return headers.get(b"x-goog-api-key") is not None or headers.get(b"x-goog-api-client") is not None
 
 
 def _window(names: list[str], asked: dict[str, str]) -> list[str]:

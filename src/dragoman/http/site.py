@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from dragoman import __version__
-from dragoman.accounts.keys import Keyring, presented_key
+from dragoman.accounts.keys import Keyring, presented_keys
 from dragoman.flow.call import Call
 from dragoman.flow.count import count_tokens
 from dragoman.flow.headers import id_headers
@@ -95,7 +95,8 @@ class Site:
         if answerer is not None and exchange.method in ("GET", "HEAD"):
             await answerer(exchange, path, request_id)
             return
-        if self._keyring.check(presented_key(exchange.headers, exchange.query)) is None:
+        presented = presented_keys(exchange.headers, exchange.query)
+        if all(self._keyring.check(key) is None for key in presented):
             raise Refused(_wrong_key(exchange))
         await self._keyed(exchange, path, request_id)
 
@@ -109,7 +110,7 @@ class Site:
         elif path == "/models" and method == "GET":
             await self._models(exchange, request_id)
         elif path.startswith("/models/") and method == "GET":
-            self._model(exchange, path.removeprefix("/models/"), request_id)
+            await self._model(exchange, path.removeprefix("/models/"), request_id)
         elif path == "/responses" and method == "GET":
             _no_websocket(exchange, request_id)
         elif allowed := self._methods(path):
@@ -148,9 +149,12 @@ class Site:
         encoding = exchange.headers.get(b"content-encoding")
         if encoding:
             body = self._unpacked(encoding, body)
-        if protocol == "chat" and b'"messages"' not in body and b'"input"' in body:
-            protocol = "responses"  # Cursor posts bodies of the Responses shape to the Chat path
-        return Call(self._protocol(protocol), body, exchange.headers, exchange.query, request_id)
+        parse = None
+        if protocol == "chat" and b'"input"' in body and _is_responses_body(body):
+            responses = self._protocol("responses").client
+            assert responses is not None
+            parse = responses.parse
+        return Call(self._protocol(protocol), body, exchange.headers, exchange.query, request_id, parse)
 
     def _unpacked(self, encoding: bytes, body: bytes) -> bytes:
         limit = self._gateway.world.config.server.max_body_bytes
@@ -168,7 +172,9 @@ class Site:
         listing = Listing(self._gateway.world)
         exchange.respond(200, [JSON, _id(request_id)], listing.render(exchange.headers, exchange.query))
 
-    def _model(self, exchange: Exchange, name: str, request_id: str) -> None:
+    async def _model(self, exchange: Exchange, name: str, request_id: str) -> None:
+        for catalogue in self._gateway.world.catalogues.values():
+            await catalogue.settled()
         body = Listing(self._gateway.world).render_one(name, exchange.headers)
         if body is None:
             raise Refused(Failure(Kind.NOT_FOUND, f"The model {name!r} does not exist here.", code="model_not_found"))
@@ -228,12 +234,29 @@ def plain_path(path: str) -> str:
     return path.rstrip("/") or "/"
 
 
+class _Shape(msgspec.Struct):
+    messages: msgspec.Raw = msgspec.Raw(b"null")
+    input: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_shape = msgspec.json.Decoder(_Shape)
+
+
+def _is_responses_body(body: bytes) -> bool:
+    """Whether a body on the Chat path has the shape of Responses: Cursor posts such, and awaits Chat's answers."""
+    try:
+        shape = _shape.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return bytes(shape.messages) == b"null" != bytes(shape.input)
+
+
 def _id(request_id: str) -> Header:
     return b"x-request-id", request_id.encode()
 
 
 def _wrong_key(exchange: Exchange) -> Failure:
-    if presented_key(exchange.headers, exchange.query) is None:
+    if not presented_keys(exchange.headers, exchange.query):
         return Failure(Kind.AUTH, "No API key was given: send it as a bearer token or in x-api-key.")
     return Failure(Kind.AUTH, "The API key is not valid here; `dragoman keys create` makes one.")
 

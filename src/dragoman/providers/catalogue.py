@@ -38,6 +38,7 @@ class Catalogue:
         self._provider = provider
         self._clock = clock
         self._models = provider.models + provider.fallback_models
+        self._most: dict[str, int | None] = {}
         self._asked_at: float | None = None
         self._wait_s = 0.0
         self._asking: asyncio.Task[None] | None = None
@@ -49,6 +50,10 @@ class Catalogue:
         if self._stale() and self._asking is None:
             self._begin()
         return self._models
+
+    def most_output(self, model: str) -> int | None:
+        """The most tokens that the model writes, where its listing says so."""
+        return self._most.get(model)
 
     async def settled(self) -> tuple[ModelInfo, ...]:
         """What is known once the first question is over, whoever asked it."""
@@ -71,6 +76,7 @@ class Catalogue:
         else:
             own = {model.id for model in listed}
             self._models = (*listed, *(model for model in self._provider.models if model.id not in own))
+            self._most = {model.id: model.max_output for model in listed}
             self.complete = True
         finally:
             self._asking = None

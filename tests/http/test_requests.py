@@ -1,0 +1,185 @@
+"""Requests as clients send them over HTTP, and what reaches the upstream: keys, versions, shapes and caps."""
+
+import http.client
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fakes.upstream import Answer, Asked, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+CHAT = {
+    "id": "c1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+}
+MESSAGE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [{"type": "text", "text": "Hello."}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+}
+LISTED = [
+    {"id": "writer", "display_name": "Writer", "created": 1, "max_input_tokens": 5000, "max_tokens": 7777},
+    {"id": "reader", "display_name": "Reader", "created": 1},
+]
+BEARER = {"authorization": f"Bearer {KEY}"}
+
+
+class Upstream(FakeUpstream):
+    """Answers in Chat and in Messages, and lists two models."""
+
+    def _answer(self, asked: Asked) -> Answer:
+        reply: object = {"data": LISTED}
+        if asked.method == "POST":
+            reply = CHAT if asked.path.endswith("/chat/completions") else MESSAGE
+        return Answer(msgspec.json.encode(reply), content_type="application/json")
+
+
+@dataclass
+class Door:
+    gateway: Running
+    upstream: FakeUpstream
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, dict]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=10)
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, None if body is None else msgspec.json.encode(body), fields)
+        answer = connection.getresponse()
+        told = msgspec.json.decode(answer.read(), type=dict)
+        connection.close()
+        return answer.status, told
+
+    def sent(self) -> Asked:
+        return self.upstream.calls[-1]
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with Upstream() as upstream:
+        stanzas = [stanza("messages", upstream.url, "vendor"), stanza("chat", upstream.url, "local")]
+        with running("\n".join(stanzas), Path(tmp_path_factory.mktemp("door"))) as gateway:
+            yield Door(gateway, upstream)
+
+
+def said(model: str, **more: object) -> dict[str, object]:
+    return {"model": model, "messages": [{"role": "user", "content": "Hi"}], **more}
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer of-another-server", "x_api_key": KEY},
+        {"authorization": f"Bearer {KEY}", "x_api_key": "of-another-server"},
+        {"authorization": "Basic abc", "x_goog_api_key": KEY},
+    ],
+    ids=["the second is right", "the first is right", "another scheme"],
+)
+def test_a_client_that_sends_two_keys_needs_one_that_is_right(door: Door, headers: dict[str, str]) -> None:
+    assert door.ask("GET", "/v1/models", **headers)[0] == 200
+
+
+def test_two_wrong_keys_are_no_key(door: Door) -> None:
+    status, body = door.ask("GET", "/v1/models", authorization="Bearer a", x_api_key="b")
+    assert status == 401
+    assert body["error"]["code"] == "invalid_api_key"
+
+
+# Models
+
+
+def test_anthropics_clients_get_every_field_of_a_model(door: Door) -> None:
+    _, body = door.ask("GET", "/v1/models", anthropic_version="2023-06-01", **BEARER)
+    writer = next(model for model in body["data"] if model["id"] == "vendor/writer")
+    assert writer == {
+        "id": "vendor/writer",
+        "type": "model",
+        "display_name": "Writer",
+        "created_at": "1970-01-01T00:00:01Z",
+        "lifecycle": "active",
+        "capabilities": None,
+        "max_input_tokens": 5000,
+        "max_tokens": 7777,
+    }
+
+
+@pytest.mark.parametrize("header", ["x_goog_api_key", "x_goog_api_client"])
+def test_googles_clients_get_the_same_names_in_their_own_shape(door: Door, header: str) -> None:
+    _, plain = door.ask("GET", "/v1/models", **BEARER)
+    _, body = door.ask("GET", "/v1/models", **BEARER, **{header: KEY})
+    assert [model["name"] for model in body["models"]] == [f"models/{model['id']}" for model in plain["data"]]
+    writer = next(model for model in body["models"] if model["name"] == "models/vendor/writer")
+    assert (writer["inputTokenLimit"], writer["outputTokenLimit"]) == (5000, 7777)
+    assert "generateContent" in writer["supportedGenerationMethods"]
+
+
+def test_a_model_may_be_asked_for_before_the_list_is(tmp_path: Path) -> None:
+    with Upstream() as upstream, running(stanza("chat", upstream.url, "local"), tmp_path) as gateway:
+        status, body = Door(gateway, upstream).ask("GET", "/v1/models/local%2Fwriter", **BEARER)
+    assert (status, body["id"]) == (200, "local/writer")
+
+
+# Versions
+
+
+def test_a_request_without_a_version_gets_the_one_that_every_server_knows(door: Door) -> None:
+    assert door.ask("POST", "/v1/messages", said("vendor/writer", max_tokens=5), **BEARER)[0] == 200
+    assert [value for name, value in door.sent().fields if name == "anthropic-version"] == ["2023-06-01"]
+
+
+def test_a_version_that_the_client_names_stays(door: Door) -> None:
+    body = said("vendor/writer", max_tokens=5)
+    door.ask("POST", "/v1/messages", body, anthropic_version="2026-10-21", **BEARER)
+    assert [value for name, value in door.sent().fields if name == "anthropic-version"] == ["2026-10-21"]
+
+
+# Caps
+
+
+@pytest.mark.parametrize(("model", "cap"), [("writer", 7777), ("reader", 32_000)], ids=["listed", "not listed"])
+def test_a_missing_cap_is_the_most_that_the_model_writes(door: Door, model: str, cap: int) -> None:
+    door.ask("GET", "/v1/models", **BEARER)
+    door.ask("POST", "/v1/chat/completions", said(f"vendor/{model}"), **BEARER)
+    assert door.sent().json["max_tokens"] == cap
+
+
+def test_a_cap_beyond_what_the_model_writes_is_lowered(door: Door) -> None:
+    door.ask("GET", "/v1/models", **BEARER)
+    body = said("vendor/writer", max_completion_tokens=9000)
+    status, refusal = door.ask("POST", "/v1/chat/completions", body, **BEARER, x_dragoman_strict="1")
+    assert status == 400
+    assert "/max_completion_tokens approximated" in refusal["error"]["message"]
+
+
+# Shapes
+
+FUNCTION = {"type": "function", "name": "f", "parameters": {"properties": {"messages": {"type": "string"}}}}
+
+
+@pytest.mark.parametrize("model", ["local/m", "vendor/m"])
+@pytest.mark.parametrize("tools", [[], [FUNCTION]], ids=["plain", "with a property called messages"])
+def test_a_body_of_responses_on_chats_path_is_answered_as_chat_answers(door: Door, model: str, tools: list) -> None:
+    body = {"model": model, "input": [{"role": "user", "content": "Hi"}], "tools": tools}
+    status, reply = door.ask("POST", "/v1/chat/completions", body, **BEARER)
+    assert status == 200
+    assert reply["object"] == "chat.completion"
+    assert reply["choices"][0]["message"]["content"] == "Hello."
+    assert door.sent().json["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+def test_a_chat_body_may_say_input_too(door: Door) -> None:
+    assert door.ask("POST", "/v1/chat/completions", said("local/m", input="x"), **BEARER)[0] == 200
+    assert door.sent().json["input"] == "x"
