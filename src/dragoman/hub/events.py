@@ -47,9 +47,11 @@ class HostedBlock(Struct, frozen=True, tag="hosted"):
 
     id: str
     kind: str  # web_search, code_execution, mcp, or the vendor's own name
-    input: dict[str, Json] = {}
+    input: dict[str, Json] = {}  # search: query; execution: code; MCP call: server, name, arguments
     results: tuple[Citation, ...] | None = None
     raw: Json = None
+    output: str | None = None  # what it printed or returned
+    failed: bool = False
 
 
 Block = TextBlock | RefusalBlock | ThinkingBlock | CallBlock | HostedBlock

@@ -240,7 +240,7 @@ def test_a_search_of_another_vendor_is_told_as_use_and_result() -> None:
 
 def test_other_hosted_work_is_dropped_with_a_loss() -> None:
     ledger = Ledger()
-    hosted = HostedBlock("ci_1", "code_execution", raw={"type": "code_interpreter_call"})
+    hosted = HostedBlock("ig_1", "image_generation", raw={"type": "image_generation_call"})
     assert whole([START, Opened(0, hosted), Closed(0), END], ledger)["content"] == []
     assert losses(ledger) == {"/content/0": How.DROPPED}
 

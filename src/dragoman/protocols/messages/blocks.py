@@ -23,6 +23,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
+from dragoman.protocols.messages.hosted import hosted_input, outcome
 from dragoman.protocols.messages.wire import (
     HOSTED_KINDS,
     HOSTED_RESULT,
@@ -297,9 +298,9 @@ class Blocks:
         self, kind: str, id: str, told: list[dict[str, object]], results: tuple[Citation, ...] | None
     ) -> Sequence[Event]:
         number = self._numbers.take()
-        given = told[0].get("input")
-        input = {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
-        return (Opened(number, HostedBlock(id, kind, input, results, told)), Closed(number))
+        output, failed = outcome(told[-1])
+        hosted = HostedBlock(id, kind, hosted_input(kind, told[0]), results, told, output, failed)
+        return (Opened(number, hosted), Closed(number))
 
 
 def _kind_of_use(block: ContentBlock) -> str:

@@ -31,6 +31,7 @@ from dragoman.hub.reply import Piece, Reply, collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.messages.errors import error_frame
+from dragoman.protocols.messages.hosted import hosted_blocks
 from dragoman.protocols.messages.wire import STOP_REASONS, TIERS_IN_REPLIES
 
 _encode = msgspec.json.encode
@@ -65,7 +66,9 @@ class Encoder:
 
     def feed(self, event: Event) -> Sequence[bytes]:
         match event:
-            case Delta(text=text):
+            case Delta(text=text, logprobs=logprobs):
+                if logprobs is not None:
+                    _unlikely(self._index, self._ledger)
                 if not text:
                     return ()
                 delta = self._prefix + _encode(text) + _END_OF_DELTA
@@ -150,7 +153,7 @@ class Encoder:
 
     def _hosted(self, hosted: HostedBlock) -> Sequence[bytes]:
         out: list[bytes] = []
-        for block in _hosted_blocks(hosted, self._asked, f"/content/{self._index}", self._ledger):
+        for block in hosted_blocks(hosted, self._asked, f"/content/{self._index}", self._ledger):
             given = block.get("input")
             self._start = {**block, "input": {}} if given else block
             out.append(self._begin())
@@ -164,6 +167,7 @@ class Encoder:
 
     def _ended(self, ended: Ended) -> Sequence[bytes]:
         delta = _ending(ended, self._calls, self._refused)
+        _tell_tier(self._usage, self._ledger)
         return (_event("message_delta", delta=delta, usage=_usage(self._usage)), _event("message_stop"))
 
 
@@ -174,9 +178,12 @@ def encode_whole(events: Iterable[Event], asked: Asked, ledger: Ledger) -> bytes
         raise Refused(reply.end.failure)
     content: list[Wire] = []
     for piece in reply.pieces:
+        if piece.logprobs is not None:
+            _unlikely(len(content), ledger)
         content += _blocks(piece, reply, asked, f"/content/{len(content)}", ledger)
     calls = any(isinstance(piece.what, CallBlock) for piece in reply.pieces)
     refused = any(isinstance(piece.what, RefusalBlock) for piece in reply.pieces)
+    _tell_tier(reply.usage, ledger)
     message = {
         **_envelope(reply.id, asked),
         "content": content,
@@ -199,7 +206,7 @@ def _blocks(piece: Piece, reply: Reply, asked: Asked, at: str, ledger: Ledger) -
         case CallBlock(id=id, name=name):
             return _call(id, name, piece.text, reply, at, ledger)
         case HostedBlock() as hosted:
-            return _hosted_blocks(hosted, asked, at, ledger)
+            return hosted_blocks(hosted, asked, at, ledger)
 
 
 def _thinking(piece: Piece) -> list[Wire]:
@@ -220,28 +227,6 @@ def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Led
             Failure(Kind.CORRUPT, f"the model called {name!r} with input that is not a JSON object")
         ) from None
     return [{"type": "tool_use", "id": id, "name": name, "input": input}]
-
-
-def _hosted_blocks(hosted: HostedBlock, asked: Asked, at: str, ledger: Ledger) -> list[Wire]:
-    """What a vendor-run tool did, as use and result."""
-    if isinstance(hosted.raw, list) and all(_is_block(item) for item in hosted.raw):
-        return list(hosted.raw)
-    if hosted.kind != "web_search":
-        ledger.dropped(at, f"what {hosted.kind!r} did has no equal in Messages")
-        return []
-    ledger.approximated(at, "search results carry no encrypted content")
-    id = hosted.id if hosted.id.startswith("srvtoolu_") else asked.mint("srvtoolu_")
-    use: Wire = {"type": "server_tool_use", "id": id, "name": "web_search", "input": hosted.input}
-    found = [
-        {"type": "web_search_result", "url": hit.url or "", "title": hit.title or "", "encrypted_content": ""}
-        for hit in hosted.results or ()
-    ]
-    return [use, {"type": "web_search_tool_result", "tool_use_id": id, "content": found}]
-
-
-def _is_block(item: object) -> bool:
-    kind = item.get("type") if isinstance(item, dict) else None
-    return isinstance(kind, str) and kind.endswith(("_tool_use", "_tool_result"))
 
 
 def _citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
@@ -309,6 +294,16 @@ def _usage(usage: Usage | None) -> Wire:
     if tier is not None:
         counts["service_tier"] = tier
     return counts
+
+
+def _tell_tier(usage: Usage | None, ledger: Ledger) -> None:
+    tier = usage.service_tier if usage is not None else None
+    if tier is not None and tier not in TIERS_IN_REPLIES:
+        ledger.dropped("/service_tier", f"Messages has no tier {tier!r}")
+
+
+def _unlikely(index: int, ledger: Ledger) -> None:
+    ledger.dropped(f"/content/{index}/logprobs", "Messages tells no log probabilities")
 
 
 def _text_block(text: str) -> Wire:

@@ -134,6 +134,10 @@ class Encoder:
         status = "incomplete" if reason else "completed"
         if event.category:
             self._ledger.dropped("/stop_details/category", "responses has no category of a refusal")
+        if event.sequence is not None:
+            self._ledger.dropped("/stop_sequence", "responses does not tell which stop sequence was hit")
+        if event.stop is Stop.CONTEXT_FULL:
+            self._ledger.approximated("/stop_reason", "responses does not tell a full context from the cap on tokens")
         if event.stop is Stop.PAUSE:
             self._ledger.approximated("/stop_reason", "responses cannot ask to be continued; the reply counts as ended")
         if event.explanation and not self._spoke:

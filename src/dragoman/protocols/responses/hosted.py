@@ -16,7 +16,8 @@ def read_hosted(type_: str, item: Item) -> HostedBlock:
     id_ = item.get("id")
     read = _READERS.get(type_)
     input_, results = read(item) if read else ({}, None)
-    return HostedBlock(id_ if isinstance(id_, str) else "", HOSTED_ITEMS[type_], input_, results, item)
+    output, failed = _outcome(type_, item)
+    return HostedBlock(id_ if isinstance(id_, str) else "", HOSTED_ITEMS[type_], input_, results, item, output, failed)
 
 
 def own_item(block: HostedBlock) -> Item | None:
@@ -37,7 +38,7 @@ def like_item(block: HostedBlock, mint: Callable[[str], str]) -> Item | None:
                 "status": "completed",
                 "code": _text(block.input, "code"),
                 "container_id": "",
-                "outputs": None,
+                "outputs": None if block.output is None else [{"type": "logs", "logs": block.output}],
             }
         case "mcp":
             return {
@@ -47,8 +48,8 @@ def like_item(block: HostedBlock, mint: Callable[[str], str]) -> Item | None:
                 "server_label": _text(block.input, "server"),
                 "name": _text(block.input, "name"),
                 "arguments": msgspec.json.encode(block.input.get("arguments", {})).decode(),
-                "error": None,
-                "output": None,
+                "error": block.output if block.failed else None,
+                "output": None if block.failed else block.output,
             }
     return None
 
@@ -92,6 +93,23 @@ def _read_mcp(item: Item) -> tuple[Item, None]:
     except (msgspec.DecodeError, RecursionError):
         parsed = arguments
     return {"server": _text(item, "server_label"), "name": _text(item, "name"), "arguments": parsed}, None
+
+
+def _outcome(type_: str, item: Item) -> tuple[str | None, bool]:
+    """What the tool printed or returned, and whether that is an error."""
+    match type_:
+        case "code_interpreter_call":
+            outputs = item.get("outputs")
+            told = outputs if isinstance(outputs, list) else []
+            logs = [_text(output, "logs") for output in told if isinstance(output, dict)]
+            return ("".join(logs) if logs else None), item.get("status") == "failed"
+        case "mcp_call":
+            failure = item.get("error")
+            if failure is not None:
+                return (failure if isinstance(failure, str) else msgspec.json.encode(failure).decode()), True
+            output = item.get("output")
+            return (output if isinstance(output, str) else None), False
+    return None, False
 
 
 def _text(item: Item, key: str) -> str:
