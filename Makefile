@@ -6,13 +6,19 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test check bench lock clean matrix
+.PHONY: run test test-clients test-model check bench profile matrix lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
 
 test: $(DEV_STAMP)
 	@$(BIN)/python -m pytest
+
+test-clients: $(DEV_STAMP)
+	@$(BIN)/python -m pytest tests/clients tests/clients/all
+
+test-model: $(DEV_STAMP)
+	@$(BIN)/python -m pytest tests/model
 
 check: $(DEV_STAMP)
 	@$(BIN)/ruff check src tests bench tools
@@ -24,13 +30,20 @@ check: $(DEV_STAMP)
 bench: $(DEV_STAMP)
 	@$(BIN)/python -m bench
 
+profile: $(DEV_STAMP)
+	@$(BIN)/python -m bench.profile
+
+# Writes docs/compatibility.md from what the tests prove.
+matrix: $(DEV_STAMP)
+	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest tests/e2e/test_matrix.py tests/e2e/test_page.py
+
 lock: $(DEV_STAMP)
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build --group dev pyproject.toml -o requirements-dev.lock
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) .venv-bench .clients dist build
 
 $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)

@@ -17,6 +17,7 @@ COMMANDS = {
     "connect": "Show or write a client's settings for this gateway.",
     "login": "Sign in with a provider.",
     "keys": "Create, list and revoke client keys.",
+    "usage": "Show how much of each account's plan is used.",
     "doctor": "Check everything and say what to do.",
     "config": "Check or show the configuration.",
     "completion": "Print a shell's completion script.",

@@ -18,6 +18,7 @@ from dragoman.net.sending import Answer as Answer
 from dragoman.net.sending import Send as Send
 from dragoman.providers.finding import Finding
 from dragoman.providers.limits import Limits
+from dragoman.providers.quota import Quota
 
 USER_AGENT = f"dragoman/{__version__}"
 
@@ -87,6 +88,7 @@ class Provider(Struct, frozen=True):
     withholds_cut_calls: bool = False  # its decoder never opens a call that is not whole
     mend: bool = False  # ask for the rest of a cut tool call within the same turn
     inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # what `dragoman doctor` says of it, asked now
+    quota: Callable[[], Awaitable[list[Quota]]] | None = None  # what `dragoman usage` says of its plan, asked now
 
     async def spoken(self, model: str) -> tuple[str, ...]:
         """What it speaks for that model, preferred first."""

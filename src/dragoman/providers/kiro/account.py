@@ -9,6 +9,7 @@ from dragoman.providers.kiro.control import Breakdown, Control, ListedModel, Usa
 from dragoman.providers.kiro.credential import Credential
 from dragoman.providers.kiro.hosts import Place
 from dragoman.providers.kiro.profile import Profile
+from dragoman.providers.quota import Quota
 
 NEARLY_ALL = 0.9
 REMEDIES = {
@@ -23,6 +24,7 @@ class Account:
     """One account, looked at from all sides."""
 
     def __init__(self, name: str, place: Place, keeper: Keeper[Credential], profile: Profile, control: Control) -> None:
+        self._name = name
         self._what = f"provider {name}"
         self.place = place
         self.keeper = keeper
@@ -39,6 +41,14 @@ class Account:
     async def usage(self) -> UsageLimits:
         """Plan, use and limits, asked now; Refused where they are not to be had."""
         return await self._control.usage(await self.profile_arn())
+
+    async def quota(self) -> list[Quota]:
+        """What `dragoman usage` shows of the plan; Refused where it is not to be had."""
+        limits = await self.usage()
+        return [
+            Quota(self._name, plan_of(limits), _resource(part), part.used, part.limit, _reset_date(limits, part))
+            for part in limits.usage_breakdown_list or ()
+        ]
 
     async def inspect(self) -> list[Finding]:
         try:
@@ -70,9 +80,10 @@ def plan_of(limits: UsageLimits) -> str:
 
 def _finding(what: str, limits: UsageLimits, breakdown: Breakdown) -> Finding:
     limit = breakdown.limit
-    name = breakdown.display_name or (breakdown.resource_type or "requests").replace("_", " ").lower()
     share = f"{_number(breakdown.used)} of {_number(limit)}" if limit is not None else _number(breakdown.used)
-    found = f"{plan_of(limits)}: {share} {name} used{_reset(breakdown.next_date_reset or limits.next_date_reset)}"
+    resets_on = _reset_date(limits, breakdown)
+    reset = f", reset on {resets_on}" if resets_on else ""
+    found = f"{plan_of(limits)}: {share} {_resource(breakdown)} used{reset}"
     if limit is not None and breakdown.used >= limit:
         return Finding(what, WARNING, found, "requests may be refused until the reset: another account, or overage")
     if limit is not None and breakdown.used >= limit * NEARLY_ALL:
@@ -80,12 +91,17 @@ def _finding(what: str, limits: UsageLimits, breakdown: Breakdown) -> Finding:
     return Finding(what, OK, found)
 
 
-def _reset(moment: float | None) -> str:
-    """Seconds since the epoch; some answers have milliseconds."""
+def _resource(breakdown: Breakdown) -> str:
+    return breakdown.display_name or (breakdown.resource_type or "requests").replace("_", " ").lower()
+
+
+def _reset_date(limits: UsageLimits, breakdown: Breakdown) -> str | None:
+    """Told in seconds since the epoch; some answers have milliseconds."""
+    moment = breakdown.next_date_reset or limits.next_date_reset
     if not moment or not 0 < moment < 1e14:
-        return ""
+        return None
     seconds = moment / 1000 if moment > 1e11 else moment
-    return f", reset on {datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
 
 
 def _number(value: float) -> str:

@@ -62,6 +62,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         withholds_cut_calls=True,
         mend=config.repair_truncation,
         inspect=account.inspect,
+        quota=account.quota,
     )
 
 

@@ -1,0 +1,70 @@
+"""Nothing comes in; how much of each account's plan is used goes out, asked of the providers now."""
+
+import asyncio
+import logging
+import os
+import sys
+
+import click
+
+from dragoman.cli.screen import remark, show_json, show_table
+from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.config import Config, ConfigError
+from dragoman.hub.failure import Refused
+from dragoman.net.client import HttpClient
+from dragoman.providers import KINDS
+from dragoman.providers.quota import Quota
+
+HEADINGS = ("PROVIDER", "PLAN", "WHAT", "USED", "LIMIT", "RESET ON")
+BAR = 20
+
+
+@click.command("usage")
+@config_option
+@json_option
+def command(config_file: str | None, as_json: bool) -> None:
+    """Show how much of each account's plan is used."""
+    from dragoman.cli.logs import Remark, log_to_stderr
+
+    log_to_stderr(Remark(), logging.ERROR)
+    quotas, problems = asyncio.run(_asked(read_settings(config_file)))
+    if as_json:
+        show_json(quotas)
+    elif quotas:
+        show_table(HEADINGS, [_row(quota) for quota in quotas])
+    for problem in problems:
+        remark(problem)
+    if not quotas and not problems:
+        remark("No configured provider tells how much of its plan is used.")
+    sys.exit(1 if problems else 0)
+
+
+async def _asked(config: Config) -> tuple[list[Quota], list[str]]:
+    http = HttpClient()
+    quotas: list[Quota] = []
+    problems: list[str] = []
+    try:
+        for name, stanza in config.providers.items():
+            try:
+                provider = KINDS[stanza.kind](stanza, http.send, os.environ) if stanza.kind in KINDS else None
+                if provider is not None and provider.quota is not None:
+                    quotas += await provider.quota()
+            except Refused as refused:
+                problems.append(f"{name}: {refused.failure.message}")
+            except ConfigError as error:
+                problems.append(str(error))
+    finally:
+        await http.close()
+    return quotas, problems
+
+
+def _row(quota: Quota) -> tuple[str, ...]:
+    return (quota.provider, quota.plan, quota.what, f"{quota.used:g}", _limit(quota), quota.resets_on or "–")
+
+
+def _limit(quota: Quota) -> str:
+    """The limit, with a bar that shows how much of it is gone."""
+    if not quota.limit:
+        return "–"
+    filled = min(BAR, round(BAR * quota.used / quota.limit))
+    return f"{quota.limit:g} [{'#' * filled}{'.' * (BAR - filled)}]"
