@@ -54,7 +54,7 @@ def test_an_account_that_cannot_be_asked_is_told_and_fails(shell: Shell, tmp_pat
         shell.write("dragoman.toml", stanza)
         done = shell.run("usage")
     assert done.code == 1
-    assert "dragoman login kiro" in done.err
+    assert "dragoman doctor" in done.err
 
 
 def test_providers_without_a_plan_are_no_failure(shell: Shell) -> None:

@@ -50,7 +50,7 @@ async def _asked(config: Config) -> tuple[list[Quota], list[str]]:
                 if provider is not None and provider.quota is not None:
                     quotas += await provider.quota()
             except Refused as refused:
-                problems.append(f"{name}: {refused.failure.message}")
+                problems.append(f"{name}: {refused.failure.message} `dragoman doctor` says what to do.")
             except ConfigError as error:
                 problems.append(str(error))
     finally:
