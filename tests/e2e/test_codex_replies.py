@@ -244,9 +244,8 @@ def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
 def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protocol(rig: Rig) -> None:
     """Case 6, where the bytes pass."""
     rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
-    body: dict[str, Any] = {
-        name: value for name, value in CODEX_BODY.items() if name not in ("stream", "client_metadata")
-    }
+    body: dict[str, Any] = {**CODEX_BODY}
+    del body["stream"], body["client_metadata"]
     with rig.sdk.openai.responses.create(**body, stream=True) as events:
         last = [event for event in events if event.type == "response.completed"]
     assert [item.id for item in last[0].response.output] == ["msg_0", "msg_1"]

@@ -22,25 +22,10 @@ DEVICE_TOKEN = "/api/accounts/deviceauth/token"
 CLIENT_ID = "app_EMoamEEZ73f0CkXaXp7hrann"
 ACCOUNT = "acct-fake-1"
 
-TAKEN = set(
-    [
-        "model",
-        "instructions",
-        "input",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "reasoning",
-        "store",
-        "stream",
-        "stream_options",
-        "include",
-        "service_tier",
-        "prompt_cache_key",
-        "text",
-        "client_metadata",
-    ]
-)
+TAKEN = {
+    *("model", "instructions", "input", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "store", "stream"),
+    *("stream_options", "include", "service_tier", "prompt_cache_key", "text", "client_metadata"),
+}
 
 
 def jwt(**claims: object) -> str:

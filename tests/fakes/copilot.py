@@ -1,4 +1,4 @@
-"""A GitHub with Copilot on the loopback: sign-in by code, tokens that are exchanged, models with their own endpoints."""
+"""A GitHub with Copilot on the loopback: sign-in by code, exchanged tokens, models with endpoints of their own."""
 
 import itertools
 import time
@@ -138,7 +138,13 @@ def _error(code: str, message: str) -> Answer:
 
 def _chat(body: dict[str, object]) -> Answer:
     head = {"id": "chatcmpl-fake", "created": 1794700000, "model": body["model"]}
-    usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+    usage = {
+        "prompt_tokens": 11,
+        "completion_tokens": 7,
+        "total_tokens": 18,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
     if not body.get("stream"):
         message = {"role": "assistant", "content": "Hello"}
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]

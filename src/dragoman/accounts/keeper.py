@@ -59,6 +59,7 @@ class Keeper(Generic[C]):
         self._rest_until = 0.0
         self._declined = ""  # the refresh token that its issuer would not take
         self._declined_until = 0.0
+        self._declined_as = Declined("")
         self._flight: asyncio.Task[_Obtained[C] | _Missed] | None = None
         self._flight_for = ""  # the refused token that it was begun for
 
@@ -153,11 +154,12 @@ class Keeper(Generic[C]):
                 declined = again
         rest_s = NEVER if declined.for_good else REST_S
         self._declined, self._declined_until = stored.refresh_token, self.clock.now() + rest_s
+        self._declined_as = declined
         raise Unusable(f"{source.where}: {self._issuer.told(stored, declined)}; {self._issuer.remedy}", declined.kind)
 
     async def _renewed(self, source: Source[C], old: C) -> C:
         if old.refresh_token == self._declined and self.clock.now() < self._declined_until:
-            raise Declined("it was refused before", for_good=self._declined_until == NEVER)
+            raise Declined(self._declined_as.code, for_good=self._declined_as.for_good, kind=self._declined_as.kind)
         fresh = await self._issuer.renew(old)
         self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self.clock.now()) / 2))
         await self._write_back(source, old, fresh)

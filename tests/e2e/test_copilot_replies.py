@@ -1,0 +1,228 @@
+"""Copilot through the three client protocols, judged by the SDKs: each model in its own protocol, and what is told."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import msgspec
+import openai
+import pytest
+from account_rig import AccountRig, copilot_rigged
+from cases import PIXEL, asked
+from hearing import STREAMS, WHOLE, Broke, Heard
+
+from fakes.copilot import (
+    APP_TOKEN,
+    CHAT,
+    EXCHANGE,
+    INSTALLATION_TOKEN,
+    MESSAGES,
+    MODELS,
+    RESPONSES,
+    FakeCopilot,
+)
+from fakes.service import json_answer, plain
+from fakes.upstream import Asked
+
+CLIENTS = ("chat", "responses", "messages")
+ENDPOINTS = {"claude-sonnet-4.5": MESSAGES, "gpt-5.5": RESPONSES, "gpt-4.1": CHAT}
+Rig = AccountRig[FakeCopilot]
+
+clients = pytest.mark.parametrize("client", CLIENTS)
+modes = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with copilot_rigged(tmp_path) as own:
+        yield own
+
+
+def ask(rig: Rig, client: str, model: str = "copilot/gpt-4.1", streamed: bool = False) -> Any:
+    """The reply, or the SDK's exception."""
+    listen = STREAMS[client][-1] if streamed else WHOLE[client]
+    try:
+        return listen(rig.sdk, asked(client, model))
+    except (openai.APIError, anthropic.APIError) as error:
+        return Broke("", error)
+
+
+def last(rig: Rig) -> Asked:
+    return rig.fake.calls[-1]
+
+
+@clients
+@modes
+@pytest.mark.parametrize("model", ENDPOINTS)
+def test_each_model_is_asked_in_its_own_protocol(rig: Rig, client: str, streamed: bool, model: str) -> None:
+    """Case 13 among them: no model is ever asked at an endpoint that it does not list."""
+    heard = ask(rig, client, f"copilot/{model}", streamed)
+    assert isinstance(heard, Heard), heard
+    assert heard.text == "Hello"
+    assert [call.path for call in rig.fake.calls] == [ENDPOINTS[model]]
+    assert rig.sdk.headers["x-dragoman-route"] == f"copilot/{model}"
+
+
+@clients
+def test_claude_tells_its_cached_tokens(rig: Rig, client: str) -> None:
+    heard = ask(rig, client, "copilot/claude-sonnet-4-5-20250929")
+    assert isinstance(heard, Heard), heard
+    assert heard.tokens is not None
+    assert (heard.tokens.input, heard.tokens.cached) == (11, 8)
+
+
+def test_an_item_keeps_its_first_id(rig: Rig) -> None:
+    """Case 14."""
+    with rig.sdk.openai.responses.create(model="copilot/gpt-5.5", input="hi", stream=True) as events:
+        told = list(events)
+    assert "x-dragoman-loss" not in rig.sdk.headers
+    ids = {event.item_id for event in told if hasattr(event, "item_id")}
+    ids |= {event.item.id for event in told if hasattr(event, "item")}
+    ids |= {item.id for event in told if event.type == "response.completed" for item in event.response.output}
+    assert ids == {"a"}
+
+
+HISTORY: list[Any] = [
+    {"role": "user", "content": "one"},
+    {"role": "assistant", "content": "two"},
+    {"role": "user", "content": "three"},
+]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+CALLED: list[Any] = [
+    {"role": "user", "content": "one"},
+    {"role": "assistant", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "two"},
+]
+
+
+@pytest.mark.parametrize("model", ["gpt-4.1", "gpt-5.5", "claude-sonnet-4.5"])
+@pytest.mark.parametrize(
+    ("messages", "initiator"),
+    [(HISTORY, "user"), (CALLED, "agent"), ([*CALLED, {"role": "user", "content": "go on"}], "user")],
+    ids=["a person", "a tool", "a person after a tool"],
+)
+def test_who_caused_the_request_is_told_truthfully(rig: Rig, model: str, messages: list[Any], initiator: str) -> None:
+    """Case 15."""
+    rig.sdk.openai.chat.completions.create(model=f"copilot/{model}", messages=messages)
+    assert last(rig).headers["x-initiator"] == initiator
+    assert "copilot-vision-request" not in last(rig).headers
+
+
+def test_an_image_inside_a_tool_result_is_announced(rig: Rig) -> None:
+    """Case 15."""
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [image]}
+    messages: list[Any] = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]},
+        {"role": "user", "content": [result, {"type": "text", "text": "<reminder>"}]},
+    ]
+    rig.sdk.anthropic.messages.create(model="copilot/claude-sonnet-4.5", max_tokens=100, messages=messages)
+    assert last(rig).headers["copilot-vision-request"] == "true"
+    assert last(rig).headers["x-initiator"] == "agent"
+
+
+def test_we_say_who_we_are(rig: Rig) -> None:
+    ask(rig, "chat")
+    headers = last(rig).headers
+    assert headers["user-agent"].startswith("dragoman/")
+    assert headers["editor-version"].startswith("dragoman/")
+    assert headers["copilot-integration-id"] == "dragoman"
+    assert headers["x-github-api-version"] == "2026-06-01"
+    assert "vscode" not in str(headers)
+
+
+def test_a_cap_is_told_in_the_word_that_gpt_models_take(rig: Rig) -> None:
+    rig.sdk.openai.chat.completions.create(
+        model="copilot/gpt-4.1", messages=[{"role": "user", "content": "hi"}], max_tokens=50
+    )
+    assert last(rig).json["max_completion_tokens"] == 50
+
+
+def test_a_tool_field_that_copilot_refuses_is_dropped_and_told(rig: Rig) -> None:
+    tool: Any = {"name": "look", "input_schema": {"type": "object"}, "eager_input_streaming": True}
+    said = rig.sdk.anthropic.messages.create(
+        model="copilot/claude-sonnet-4.5",
+        max_tokens=100,
+        messages=[{"role": "user", "content": "hi"}],
+        tools=[tool],
+        extra_headers={"x-dragoman-explain": "1"},
+    )
+    assert said.content[0].text == "Hello"  # type: ignore[union-attr]
+    losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
+    assert [loss["path"] for loss in losses] == ["/tools/0/eager_input_streaming"]
+
+
+@pytest.mark.parametrize("token", [APP_TOKEN, INSTALLATION_TOKEN])
+def test_tokens_of_apps_and_installations_are_used_themselves(tmp_path: Path, token: str) -> None:
+    with copilot_rigged(tmp_path, token) as rig:
+        assert ask(rig, "chat").text == "Hello"
+        assert last(rig).headers["authorization"] == f"Bearer {token}"
+        assert rig.fake.counts[EXCHANGE] == 0
+
+
+@clients
+@modes
+def test_an_expired_session_is_exchanged_anew_once(rig: Rig, client: str, streamed: bool) -> None:
+    ask(rig, client)
+    exchanged = rig.fake.counts[EXCHANGE]
+    rig.fake.sessions.clear()
+    heard = ask(rig, client, streamed=streamed)
+    assert isinstance(heard, Heard), heard
+    assert rig.fake.counts[EXCHANGE] == exchanged + 1
+
+
+@clients
+def test_a_session_that_is_refused_again_is_the_gateways_fault(rig: Rig, client: str) -> None:
+    rig.fake.script(CHAT, *[plain("unauthorized: token expired", 401)] * 9)
+    heard = ask(rig, client)
+    assert heard.error.status_code == 502
+    assert "dragoman login copilot" in str(heard.error)
+    assert "tid=" not in str(heard.error)
+    assert rig.fake.counts[CHAT] == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "wanted"),
+    [
+        (400, "model_not_supported", 404),
+        (402, "quota_exceeded", 429),
+        (422, "content_filter", 400),
+        (466, "client_not_supported", 400),
+        (429, "rate_limited:premium", 429),
+    ],
+)
+def test_failures_keep_their_meaning(rig: Rig, status: int, code: str, wanted: int) -> None:
+    answer = json_answer({"error": {"code": code, "message": "no"}}, status, (("retry-after", "600"),))
+    rig.fake.script(CHAT, answer)
+    heard = ask(rig, "responses")
+    assert heard.error.status_code == wanted, heard.error
+    assert rig.fake.counts[CHAT] == 1
+
+
+def test_models_are_listed_with_what_they_hold_but_not_the_locked_and_the_malformed(rig: Rig) -> None:
+    listed = {model.id: model for model in rig.sdk.anthropic.models.list()}
+    assert {id for id in listed if id.startswith("copilot/")} == {f"copilot/{model}" for model in ENDPOINTS}
+    claude = listed["copilot/claude-sonnet-4.5"].model_dump()
+    assert (claude["max_input_tokens"], claude["max_tokens"]) == (168_000, 32_000)
+
+
+def test_a_list_that_is_refused_leaves_the_old_one(rig: Rig) -> None:
+    ask(rig, "chat", "copilot/gpt-5.5")
+    rig.fake.script(MODELS, json_answer({"error": {"message": "slow"}}, 429))
+    assert ask(rig, "chat", "copilot/gpt-5.5").text == "Hello"
+    assert last(rig).path == RESPONSES
+
+
+def test_what_is_left_of_the_account_is_kept(rig: Rig) -> None:
+    rig.fake.headers = (
+        ("x-quota-snapshot-premium_interactions", "ent=300&ov=0.0&ovPerm=false&rem=12.5&rst=2026-12-01T00%3A00%3A00Z"),
+        ("x-quota-snapshot-chat", "ent=-1&ov=0.0&ovPerm=false&rem=100.0&rst=2026-12-01"),
+    )
+    ask(rig, "chat")
+    limits = rig.gateway.app.gateway.world.providers["copilot"].limits()
+    assert limits is not None
+    premium, chat = limits.windows["premium_interactions"], limits.windows["chat"]
+    assert (premium.used_percent, premium.resets_at, premium.unlimited) == (87.5, 1796083200.0, False)
+    assert chat.unlimited

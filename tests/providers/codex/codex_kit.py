@@ -1,0 +1,52 @@
+"""Keepers of ChatGPT credentials that renew them at a fake, and files as `codex login` writes them."""
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from dragoman.accounts.asking import Line
+from dragoman.accounts.keeper import Keeper
+from dragoman.accounts.moments import Clock
+from dragoman.net.client import Dial, HttpClient
+from dragoman.providers.codex.credential import AuthFile, Credential
+from dragoman.providers.codex.refresh import Issuer
+from fakes.codex import CLIENT_ID, FakeCodex
+
+T = TypeVar("T")
+MARGIN_S = 300.0
+
+
+def leave(path: Path, table: dict[str, object]) -> Path:
+    path.write_bytes(msgspec.json.encode(table))
+    return path
+
+
+def read(path: Path) -> dict[str, object]:
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, object])
+
+
+def tokens(table: dict[str, object]) -> dict[str, str]:
+    return msgspec.convert(table["tokens"], dict[str, str])
+
+
+class Rig:
+    """A keeper, the client it asks with, and the clock it goes by."""
+
+    def __init__(self, fake: FakeCodex, path: Path) -> None:
+        self.http = HttpClient()
+        self.ahead_s = 0.0
+        self.clock = Clock(lambda: time.time() + self.ahead_s)
+        self.line = Line(self.http.send, Dial(), self.clock, ())
+        issuer = Issuer(self.line, fake.root, CLIENT_ID)
+        self.keeper: Keeper[Credential] = Keeper("codex", lambda: AuthFile(path), issuer, self.clock, MARGIN_S)
+
+
+async def rigged(fake: FakeCodex, path: Path, work: Callable[[Rig], Awaitable[T]]) -> T:
+    rig = Rig(fake, path)
+    try:
+        return await work(rig)
+    finally:
+        await rig.http.close()

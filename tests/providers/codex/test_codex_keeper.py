@@ -1,0 +1,242 @@
+"""A ChatGPT credential is shared with Codex: renewed once, never overwritten, and used as long as it lives."""
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+from codex_kit import Rig, leave, read, rigged, tokens
+
+from dragoman.hub.failure import Kind, Refused
+from dragoman.providers.codex.credential import Credential
+from fakes.codex import ACCOUNT, TOKEN, FakeCodex, auth, jwt
+from fakes.service import json_answer
+
+
+def kept(fake: FakeCodex, path: Path) -> Credential:
+    async def work(rig: Rig) -> Credential:
+        return await rig.keeper.credential()
+
+    return asyncio.run(rigged(fake, path, work))
+
+
+def test_a_living_token_is_used_and_nothing_is_written(tmp_path: Path) -> None:
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file())
+        before = path.read_bytes()
+        credential = kept(fake, path)
+    assert (credential.account, credential.plan) == (ACCOUNT, "plus")
+    assert fake.counts[TOKEN] == 0
+    assert path.read_bytes() == before
+
+
+def test_a_renewal_without_a_new_refresh_token_keeps_the_old_and_all_that_is_unknown(tmp_path: Path) -> None:
+    """Case 8."""
+    with FakeCodex() as fake:
+        fake.rotates = False
+        table = fake.auth_file(-60, agent_identity={"x": 1})
+        table["tokens"] = {**tokens(table), "of_tomorrow": "kept"}
+        path = leave(tmp_path / "auth.json", table)
+        fresh = kept(fake, path)
+    after = read(path)
+    assert tokens(after)["refresh_token"] == tokens(table)["refresh_token"]
+    assert tokens(after)["access_token"] == fresh.access_token != tokens(table)["access_token"]
+    assert (after["agent_identity"], tokens(after)["of_tomorrow"]) == ({"x": 1}, "kept")
+    assert tokens(after)["account_id"] == ACCOUNT
+    assert str(after["last_refresh"]).endswith("Z")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_refresh_token_that_was_used_before_is_not_tried_again_until_the_file_changes(tmp_path: Path) -> None:
+    """Case 9: permanent; and while the access token lives, it serves."""
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(120))  # within the margin, not expired
+        fake.used.update(fake.refresh)
+
+        async def work(rig: Rig) -> None:
+            for _ in range(3):
+                assert (await rig.keeper.credential()).access_token == tokens(read(path))["access_token"]
+                rig.ahead_s += 31
+                await asyncio.sleep(0.02)
+            rig.ahead_s = 200
+            with pytest.raises(Refused, match="refresh_token_reused"):
+                await rig.keeper.credential()
+            rig.ahead_s += 86_400
+            with pytest.raises(Refused, match="login"):
+                await rig.keeper.credential()
+            assert fake.counts[TOKEN] == 1
+            leave(path, fake.auth_file(-60))
+            assert (await rig.keeper.credential()).access_token in fake.access
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 2
+
+
+@pytest.mark.parametrize(
+    "objection",
+    [
+        json_answer({"error": {"code": "refresh_token_expired"}}, 400),
+        json_answer({"error": "refresh_token_invalidated"}, 403),
+        json_answer({"code": "refresh_token_reused"}, 500),
+        json_answer({"error": "invalid_grant"}, 400),
+        json_answer({}, 401),
+    ],
+)
+def test_every_spelling_of_a_permanent_refusal_is_known(tmp_path: Path, objection: object) -> None:
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+        fake.script(TOKEN, objection)  # type: ignore[arg-type]
+
+        async def work(rig: Rig) -> None:
+            for _ in range(2):
+                with pytest.raises(Refused) as refused:
+                    await rig.keeper.credential()
+                assert refused.value.failure.kind is Kind.CREDENTIAL
+                rig.ahead_s += 3600
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 1
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 400])
+def test_a_passing_refusal_is_tried_again(tmp_path: Path, status: int) -> None:
+    """Case 9: a 500 says nothing of the token."""
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+        fake.script(TOKEN, json_answer({"error": {"code": "hiccup"}}, status))
+
+        async def work(rig: Rig) -> None:
+            with pytest.raises(Refused) as refused:
+                await rig.keeper.credential()
+            assert refused.value.failure.kind is not Kind.CREDENTIAL
+            assert (await rig.keeper.credential()).access_token in fake.access
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 2
+
+
+def test_a_newer_token_of_the_same_account_is_taken_over_without_asking(tmp_path: Path) -> None:
+    """Case 10."""
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(900))
+
+        async def work(rig: Rig) -> None:
+            await rig.keeper.credential()
+            newer = fake.auth_file(7200)
+            leave(path, newer)
+            rig.ahead_s = 1000
+            assert (await rig.keeper.credential()).access_token == tokens(newer)["access_token"]
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 0
+
+
+def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alone(tmp_path: Path) -> None:
+    """Case 10."""
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(900))
+
+        async def work(rig: Rig) -> None:
+            await rig.keeper.credential()
+            fake.account = "acct-fake-2"
+            other = leave(path, fake.auth_file(-60)).read_bytes()
+            rig.ahead_s = 1000
+            with pytest.raises(Refused, match="another account"):
+                await rig.keeper.credential()
+            assert path.read_bytes() == other
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 0
+
+
+def test_a_token_that_codex_renews_while_we_do_is_left_in_place(tmp_path: Path) -> None:
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+        theirs: list[bytes] = []
+
+        def codex_writes() -> None:
+            leave(path, fake.auth_file(7200))
+            theirs.append(path.read_bytes())
+
+        fake.before[TOKEN] = codex_writes
+        assert kept(fake, path).access_token in fake.access
+    assert path.read_bytes() == theirs[0]
+
+
+def test_many_requests_renew_once(tmp_path: Path) -> None:
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+
+        async def work(rig: Rig) -> set[str]:
+            found = await asyncio.gather(*(rig.keeper.credential() for _ in range(50)))
+            return {credential.access_token for credential in found}
+
+        assert len(asyncio.run(rigged(fake, path, work))) == 1
+    assert fake.counts[TOKEN] == 1
+
+
+def test_a_clock_that_is_wrong_is_corrected_by_the_answers(tmp_path: Path) -> None:
+    """Ours is two hours behind: the token that seems to live is renewed, once."""
+    with FakeCodex() as fake:
+        fake.ahead_s = 7200
+        path = leave(tmp_path / "auth.json", fake.auth_file(-7260))
+
+        async def work(rig: Rig) -> None:
+            first = await rig.keeper.credential()
+            assert abs(rig.clock.now() - first.expires_at + fake.life_s) < 60
+            assert (await rig.keeper.credential()).access_token == first.access_token
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 1
+
+
+def test_half_a_file_is_read_again(tmp_path: Path) -> None:
+    """Codex truncates and writes in place."""
+    import threading
+
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file())
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        threading.Timer(0.05, lambda: path.write_bytes(whole)).start()
+        assert kept(fake, path).account == ACCOUNT
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"OPENAI_API_KEY": "sk-fake-key"}, 'kind "openai"'),
+        ({"auth_mode": "agentIdentity"}, "agent"),
+        ({"tokens": None}, "holds no token"),
+        ({"tokens": {"access_token": "a\nb"}}, "characters"),
+    ],
+)
+def test_a_file_without_a_usable_token_says_what_it_holds(tmp_path: Path, table: dict[str, object], told: str) -> None:
+    with FakeCodex() as fake, pytest.raises(Refused, match=told) as refused:
+        kept(fake, leave(tmp_path / "auth.json", table))
+    assert "sk-fake" not in str(refused.value)
+
+
+def test_an_unreadable_token_lives_eight_days_from_its_last_renewal(tmp_path: Path) -> None:
+    table: dict[str, object] = {"tokens": {"access_token": "opaque", "refresh_token": "rt_FAKE", "account_id": "a"}}
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", {**table, "last_refresh": "2026-11-01T00:00:00.123456789Z"})
+
+        async def work(rig: Rig) -> None:
+            rig.ahead_s = 1793491200 + 7 * 86_400 - rig.clock.now()
+            assert (await rig.keeper.credential()).access_token == "opaque"
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 0
+
+
+def test_the_account_is_found_wherever_its_claim_stands(tmp_path: Path) -> None:
+    places: list[dict[str, object]] = [
+        auth("acct-a"),
+        {"chatgpt_account_id": "acct-a"},
+        {"organizations": [{"id": "acct-a"}]},
+    ]
+    with FakeCodex() as fake:
+        for claimed in places:
+            table: dict[str, object] = {"tokens": {"access_token": jwt(exp=4_102_444_800), "id_token": jwt(**claimed)}}
+            assert kept(fake, leave(tmp_path / "auth.json", table)).account == "acct-a"

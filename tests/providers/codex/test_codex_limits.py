@@ -1,0 +1,69 @@
+"""What the ChatGPT backend's headers say of an account's allowance."""
+
+from dragoman.net.headers import Headers
+from dragoman.providers.codex.limits import Meter, read_limits
+from dragoman.providers.limits import Credits, Window
+
+NOW = 1_794_700_000.0
+
+
+def told(**fields: str) -> Headers:
+    return Headers([(name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()])
+
+
+PLUS = told(
+    x_codex_primary_used_percent="42",
+    x_codex_primary_window_minutes="300",
+    x_codex_primary_reset_at="1794703600",
+    x_codex_secondary_used_percent="0",
+    x_codex_secondary_window_minutes="0",
+    x_codex_secondary_reset_at="",
+    x_codex_credits_has_credits="False",
+    x_codex_credits_unlimited="False",
+    x_codex_credits_balance="",
+)
+
+
+def test_a_window_of_nothing_is_none() -> None:
+    """Case 7."""
+    limits = read_limits(PLUS, NOW)
+    assert limits is not None
+    assert limits.windows == {"primary": Window(42.0, 300.0, 1794703600.0)}
+    assert limits.credits == Credits(has=False, unlimited=False, balance=None)
+
+
+def test_other_limits_have_names_of_their_own() -> None:
+    limits = read_limits(told(x_codex_spark_primary_used_percent="7.5", x_codex_spark_primary_window_minutes="60"), NOW)
+    assert limits is not None
+    assert limits.windows == {"codex-spark/primary": Window(7.5, 60.0)}
+
+
+def test_a_relative_reset_becomes_a_moment() -> None:
+    fields = told(x_codex_primary_used_percent="99", x_codex_primary_reset_after_seconds="60")
+    limits = read_limits(fields, NOW)
+    assert limits is not None
+    assert limits.windows["primary"].resets_at == NOW + 60
+
+
+def test_headers_that_say_nothing_of_limits_change_nothing() -> None:
+    meter = Meter()
+    meter.see(PLUS, NOW)
+    meter.see(told(content_type="text/event-stream"), NOW)
+    assert meter.limits is not None
+    assert meter.limits.windows["primary"].used_percent == 42.0
+
+
+def test_an_account_stays_parked_until_its_moment() -> None:
+    meter = Meter()
+    meter.park(NOW + 600)
+    meter.see(PLUS, NOW + 1)
+    assert meter.limits is not None
+    assert meter.limits.parked_until == NOW + 600
+    meter.see(PLUS, NOW + 601)
+    assert meter.limits.parked_until is None
+
+
+def test_numbers_that_are_none_are_no_numbers() -> None:
+    limits = read_limits(told(x_codex_primary_used_percent="nan", x_codex_plan_type="plus"), NOW)
+    assert limits is not None
+    assert (limits.windows, limits.plan) == ({}, "plus")

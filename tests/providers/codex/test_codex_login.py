@@ -1,0 +1,157 @@
+"""Signing in with ChatGPT: in a browser or by code; and every way in which it may not come to pass."""
+
+import asyncio
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from codex_kit import leave
+
+from dragoman.accounts.asking import Line
+from dragoman.accounts.json_table import Table
+from dragoman.accounts.moments import Clock
+from dragoman.accounts.signing_in import LoginFailed
+from dragoman.net.client import Dial, HttpClient
+from dragoman.providers.codex.credential import AuthFile
+from dragoman.providers.codex.login import App, BrowserLogin, DeviceLogin
+from fakes.codex import ACCOUNT, CLIENT_ID, DEVICE_TOKEN, TOKEN, USER_CODE, FakeCodex
+from fakes.service import json_answer, plain
+
+
+class Nap:
+    """Sleeps that take no time and are remembered."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+
+
+def by_code(fake: FakeCodex, nap: Nap) -> Table:
+    async def sign_in() -> Table:
+        http = HttpClient()
+        try:
+            login = DeviceLogin(Line(http.send, Dial(), Clock(), ()), App(fake.root, CLIENT_ID, "dragoman"), nap)
+            prompt = await login.begin()
+            assert (prompt.code, login.link) == ("FAKE-CODE", f"{fake.root}/codex/device")
+            return await login.wait(prompt, lambda left: None)
+        finally:
+            await http.close()
+
+    return asyncio.run(sign_in())
+
+
+def test_a_code_is_polled_for_at_the_pace_asked_and_exchanged_with_the_services_verifier(tmp_path: Path) -> None:
+    """Case 11."""
+    nap = Nap()
+    with FakeCodex() as fake:
+        fake.device.extend([json_answer({}, 403), json_answer({}, 404)])
+        table = by_code(fake, nap)
+    assert nap.taken == [5.0, 5.0, 5.0]
+    exchanged = {name: values[0] for name, values in parse_qs(fake.at(TOKEN)[0].body.decode()).items()}
+    assert exchanged["code_verifier"] == "fake-verifier-of-the-service"
+    assert exchanged["redirect_uri"] == f"{fake.root}/deviceauth/callback"
+    found = AuthFile(leave(tmp_path / "codex.json", table)).read()
+    assert (found.account, found.access_token in fake.access) == (ACCOUNT, True)
+
+
+def test_a_service_that_is_asked_too_often_is_asked_less_often() -> None:
+    nap = Nap()
+    with FakeCodex() as fake:
+        fake.device.extend([json_answer({}, 429), json_answer({}, 500)])
+        by_code(fake, nap)
+    assert nap.taken == [5.0, 10.0, 10.0]
+
+
+@pytest.mark.parametrize(("word", "told"), [("access_denied", "denied"), ("expired_token", "expired")])
+def test_an_end_without_a_code_is_told(word: str, told: str) -> None:
+    with FakeCodex() as fake:
+        fake.device.append(json_answer({"error": {"code": word}}, 403))
+        with pytest.raises(LoginFailed, match=told):
+            by_code(fake, Nap())
+    assert fake.counts[DEVICE_TOKEN] == 1
+
+
+def test_a_code_that_nobody_confirms_is_given_up_after_a_quarter_of_an_hour() -> None:
+    nap = Nap()
+    with FakeCodex() as fake:
+        fake.device.extend([json_answer({}, 403)] * 400)
+        with pytest.raises(LoginFailed, match="expired"):
+            by_code(fake, nap)
+    assert sum(nap.taken) == 900
+
+
+def test_an_account_without_codes_is_told_of_the_other_way() -> None:
+    with FakeCodex() as fake:
+        fake.script(USER_CODE, plain("not found", 404))
+        with pytest.raises(LoginFailed, match="--device"):
+            by_code(fake, Nap())
+
+
+def in_browser(
+    fake: FakeCodex, person: Callable[[str], None], ports: tuple[int, ...] = (0,), patience_s: float = 10.0
+) -> Table:
+    async def sign_in() -> Table:
+        http = HttpClient()
+        try:
+            line = Line(http.send, Dial(), Clock(), ())
+            login = BrowserLogin(line, App(fake.root, CLIENT_ID, "dragoman"), ports, patience_s)
+            return await login.run(lambda link: threading.Thread(target=person, args=(link,), daemon=True).start())
+        finally:
+            await http.close()
+
+    return asyncio.run(sign_in())
+
+
+def visit(link: str, **fields: str) -> None:
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(link).query).items()}
+    back = asked["redirect_uri"].replace("localhost", "127.0.0.1")
+    with urllib.request.urlopen(f"{back}?{urlencode({'state': asked['state'], **fields})}") as page:
+        assert page.status == 200
+
+
+def test_the_browser_brings_a_code_back(tmp_path: Path) -> None:
+    links: list[str] = []
+
+    def person(link: str) -> None:
+        links.append(link)
+        visit(link, code="fake-code")
+
+    with FakeCodex() as fake:
+        table = in_browser(fake, person)
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(links[0]).query).items()}
+    assert urlsplit(links[0]).path == "/oauth/authorize"
+    assert (asked["client_id"], asked["originator"], asked["code_challenge_method"]) == (CLIENT_ID, "dragoman", "S256")
+    assert asked["scope"] == "openid profile email offline_access"
+    assert asked["redirect_uri"].endswith("/auth/callback")
+    assert AuthFile(leave(tmp_path / "codex.json", table)).read().account == ACCOUNT
+
+
+def test_a_plan_without_codex_is_told() -> None:
+    with FakeCodex() as fake, pytest.raises(LoginFailed, match="plan does not include"):
+        in_browser(
+            fake, lambda link: visit(link, error="access_denied", error_description="missing_codex_entitlement: no")
+        )
+
+
+def test_a_person_who_declines_is_not_signed_in() -> None:
+    with FakeCodex() as fake, pytest.raises(LoginFailed, match="denied"):
+        in_browser(fake, lambda link: visit(link, error="access_denied"))
+    assert fake.counts[TOKEN] == 0
+
+
+def test_a_code_that_is_refused_is_told() -> None:
+    with FakeCodex() as fake, pytest.raises(LoginFailed, match="invalid_grant"):
+        in_browser(fake, lambda link: visit(link, code="wrong"))
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, FakeCodex() as fake:
+        port = taken.getsockname()[1]
+        with pytest.raises(LoginFailed, match=str(port)):
+            in_browser(fake, lambda link: None, ports=(port,))
