@@ -1,10 +1,10 @@
-"""Credentials that other tools have left make a Kiro provider appear by itself."""
+"""Credentials that other tools have left make providers appear by themselves."""
 
 from pathlib import Path
 
 import pytest
 
-from dragoman.config import KiroProviderConfig, load
+from dragoman.config import CodexProviderConfig, ConfigError, KiroProviderConfig, load
 from dragoman.config.installed import installed_kiro
 
 IDE = ".aws/sso/cache/kiro-auth-token.json"
@@ -59,3 +59,53 @@ def test_an_api_key_in_the_environment_configures_kiro(tmp_path: Path) -> None:
 
 def test_nothing_left_means_no_provider(tmp_path: Path) -> None:
     assert list(load(None, {}, tmp_path, tmp_path).providers) == ["echo"]
+
+
+CODEX = '{"tokens": {"access_token": "fake", "refresh_token": "fake"}}'
+COPILOT = '{"github.com": {"oauth_token": "gho_FAKE"}}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        ("codex", ".codex/auth.json", CODEX),
+        ("codex", ".local/share/dragoman/codex.json", CODEX),
+        ("copilot", ".config/github-copilot/apps.json", COPILOT),
+        ("copilot", ".config/github-copilot/hosts.json", COPILOT),
+        ("copilot", ".local/share/dragoman/copilot.json", COPILOT),
+    ],
+)
+def test_logins_of_other_tools_make_their_providers_appear(tmp_path: Path, kind: str, name: str, text: str) -> None:
+    path = leave(tmp_path, name)
+    path.write_text(text)
+    config = load(None, {}, tmp_path, tmp_path)
+    assert list(config.providers) == [kind]
+    assert config.origins[f"providers.{kind}.kind"] == str(path)
+
+
+def test_codex_may_live_elsewhere(tmp_path: Path) -> None:
+    leave(tmp_path, "elsewhere/auth.json").write_text(CODEX)
+    config = load(None, {"CODEX_HOME": str(tmp_path / "elsewhere")}, tmp_path, tmp_path)
+    assert list(config.providers) == ["codex"]
+
+
+def test_codex_with_a_mere_api_key_makes_no_provider(tmp_path: Path) -> None:
+    leave(tmp_path, ".codex/auth.json").write_text('{"OPENAI_API_KEY": "sk-fake", "tokens": null}')
+    assert list(load(None, {}, tmp_path, tmp_path).providers) == ["echo"]
+
+
+def test_a_configured_account_is_not_added_to(tmp_path: Path) -> None:
+    leave(tmp_path, ".codex/auth.json").write_text(CODEX)
+    (tmp_path / "dragoman.toml").write_text('[providers.mine]\nkind = "codex"\ncredentials = "~/mine.json"\n')
+    config = load(None, {}, tmp_path, tmp_path)
+    assert list(config.providers) == ["mine"]
+    mine = config.providers["mine"]
+    assert isinstance(mine, CodexProviderConfig)
+    assert (mine.credentials, mine.endpoint) == (tmp_path / "mine.json", "https://chatgpt.com/backend-api/codex")
+    assert mine.protocols == ("responses",)
+
+
+def test_a_key_of_another_kind_is_called_that(tmp_path: Path) -> None:
+    (tmp_path / "dragoman.toml").write_text('[providers.mine]\nkind = "codex"\nintegration_id = "x"\n')
+    with pytest.raises(ConfigError, match='only a provider of kind "copilot" has this key'):
+        load(None, {}, tmp_path, tmp_path)

@@ -1,0 +1,70 @@
+"""`dragoman login codex` and `login copilot` as processes, and a gateway that finds what they left."""
+
+import stat
+from pathlib import Path
+
+import msgspec
+from shell import Shell
+
+from fakes.codex import FakeCodex
+from fakes.copilot import APP_TOKEN, CLIENT_ID, FakeCopilot
+from fakes.service import json_answer
+
+
+def test_a_login_with_chatgpt_is_found_by_doctor(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    with FakeCodex() as fake:
+        prompt = {"device_auth_id": "fake-device", "user_code": "FAKE-CODE", "interval": "0.1"}
+        fake.script("/api/accounts/deviceauth/usercode", json_answer(prompt))
+        shell.write(
+            "dragoman.toml",
+            f'[providers.codex]\nkind = "codex"\nendpoint = "{fake.endpoint}"\nauth_endpoint = "{fake.root}"\n',
+        )
+        done = shell.run("login", "codex", "--device")
+        assert done.code == 0, done.err
+        assert "FAKE-CODE" in done.out
+        stored = tmp_path / ".local" / "share" / "dragoman" / "codex.json"
+        tokens = msgspec.json.decode(stored.read_bytes())["tokens"]
+        assert stat.S_IMODE(stored.stat().st_mode) == 0o600
+        assert not any(token in done.out + done.err for token in tokens.values())
+        checks = shell.run("doctor", "--json").json["checks"]  # type: ignore[index]
+        codex = [check for check in checks if check["what"].startswith("provider codex")]
+        assert [check["state"] for check in codex] == ["ok", "ok"]
+        assert "plus" in codex[0]["found"]
+        assert "42 % of 5 hours" in codex[1]["found"]
+    assert not (tmp_path / ".codex").exists()
+
+
+def test_a_login_with_github_is_found_by_doctor(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    with FakeCopilot() as fake:
+        roots = f'endpoint = "{fake.root}"\nauth_endpoint = "{fake.root}"\ncontrol_endpoint = "{fake.root}"\n'
+        shell.write("dragoman.toml", f'[providers.copilot]\nkind = "copilot"\n{roots}')
+        fake.device.append({"error": "authorization_pending"})
+        done = shell.run("login", "copilot", "--client-id", CLIENT_ID)
+        assert done.code == 0, done.err
+        assert "FAKE-CODE" in done.out
+        assert APP_TOKEN not in done.out + done.err
+        stored = tmp_path / ".local" / "share" / "dragoman" / "copilot.json"
+        assert msgspec.json.decode(stored.read_bytes()) == {"github.com": {"oauth_token": APP_TOKEN}}
+        checks = shell.run("doctor", "--json").json["checks"]  # type: ignore[index]
+        (copilot,) = [check for check in checks if check["what"].startswith("provider copilot")]
+        assert (copilot["state"], "3 models" in copilot["found"]) == ("ok", True)
+
+
+def test_nobodys_app_is_borrowed(tmp_path: Path) -> None:
+    done = Shell(tmp_path).run("login", "copilot")
+    assert done.code == 1
+    assert "client_id" in done.err
+
+
+def test_a_denied_login_fails_and_leaves_nothing(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    with FakeCopilot() as fake:
+        stanza = f'[providers.copilot]\nkind = "copilot"\nauth_endpoint = "{fake.root}"\nclient_id = "{CLIENT_ID}"\n'
+        shell.write("dragoman.toml", stanza)
+        fake.device.append({"error": "access_denied"})
+        done = shell.run("login", "copilot")
+    assert done.code == 1
+    assert "denied" in done.err
+    assert not (tmp_path / ".local" / "share" / "dragoman" / "copilot.json").exists()

@@ -1,0 +1,242 @@
+"""A GitHub account with Copilot: its token found, exchanged, renewed, and sent nowhere that it does not belong."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from dragoman.accounts.asking import Line
+from dragoman.accounts.credential import Unusable
+from dragoman.accounts.keeper import Keeper
+from dragoman.accounts.moments import Clock
+from dragoman.config.secret import SecretSource
+from dragoman.config.settings import CopilotProviderConfig
+from dragoman.hub.failure import Kind, Refused
+from dragoman.net.client import Dial, HttpClient
+from dragoman.providers.copilot.credential import Session, source_of
+from dragoman.providers.copilot.exchange import Exchange
+from dragoman.providers.copilot.hosts import addresses, is_trusted
+from fakes.copilot import APP_TOKEN, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, FakeCopilot
+from fakes.service import json_answer
+
+T = TypeVar("T")
+
+
+def stanza(credentials: str | Path | None = None, **settings: object) -> CopilotProviderConfig:
+    secret = None if credentials is None else SecretSource(str(credentials), "providers.copilot.credentials")
+    return CopilotProviderConfig(name="copilot", kind="copilot", credentials=secret, **settings)  # type: ignore[arg-type]
+
+
+def leave(path: Path, table: dict[str, object]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(table))
+    return path
+
+
+class Rig:
+    def __init__(self, fake: FakeCopilot, config: CopilotProviderConfig, environ: dict[str, str]) -> None:
+        self.http = HttpClient()
+        self.ahead_s = 0.0
+        self.clock = Clock(lambda: time.time() + self.ahead_s)
+        exchange = Exchange(Line(self.http.send, Dial(), self.clock, ()), addresses(config))
+        self.keeper: Keeper[Session] = Keeper("copilot", source_of(config, environ), exchange, self.clock, 300.0)
+
+
+def rigged(
+    fake: FakeCopilot,
+    config: CopilotProviderConfig,
+    work: Callable[[Rig], Awaitable[T]],
+    environ: dict[str, str] | None = None,
+) -> T:
+    async def run() -> T:
+        rig = Rig(fake, msgspec.structs.replace(config, control_endpoint=fake.root), environ or {})
+        try:
+            return await work(rig)
+        finally:
+            await rig.http.close()
+
+    return asyncio.run(run())
+
+
+async def session(rig: Rig) -> Session:
+    return await rig.keeper.credential()
+
+
+def test_an_editors_token_is_exchanged_once_for_many() -> None:
+    async def work(rig: Rig) -> set[str]:
+        found = await asyncio.gather(*(rig.keeper.credential() for _ in range(20)))
+        return {session.access_token for session in found}
+
+    with FakeCopilot() as fake:
+        assert len(rigged(fake, stanza(EDITOR_TOKEN), work)) == 1
+    assert fake.counts[EXCHANGE] == 1
+    assert fake.at(EXCHANGE)[0].headers["authorization"] == f"token {EDITOR_TOKEN}"
+
+
+def test_a_session_is_renewed_before_it_ends_by_our_own_clock() -> None:
+    """GitHub's clock is a day ahead: its moment of expiry is not believed, how long it lives is."""
+
+    async def work(rig: Rig) -> None:
+        first = await rig.keeper.credential()
+        rig.ahead_s = 1500 + 60 - 299  # within the margin: served while it is renewed
+        assert (await rig.keeper.credential()).access_token == first.access_token
+        while fake.counts[EXCHANGE] == 1:  # noqa: ASYNC110 - the fake raises no event
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert (await rig.keeper.credential()).access_token != first.access_token
+
+    with FakeCopilot() as fake:
+        fake.ahead_s = 20  # noise, no skew
+        rigged(fake, stanza(EDITOR_TOKEN), work)
+    assert fake.counts[EXCHANGE] == 2
+
+
+def test_a_github_that_has_another_time_is_gone_by() -> None:
+    async def work(rig: Rig) -> float:
+        found = await rig.keeper.credential()
+        return found.expires_at - rig.clock.now()
+
+    with FakeCopilot() as fake:
+        fake.ahead_s = 86_400
+        assert rigged(fake, stanza(EDITOR_TOKEN), work) == pytest.approx(1560, abs=5)
+
+
+@pytest.mark.parametrize("token", [APP_TOKEN, INSTALLATION_TOKEN, "github_pat_FAKE"])
+def test_other_tokens_are_used_themselves(token: str) -> None:
+    with FakeCopilot() as fake:
+        assert rigged(fake, stanza(token), session).access_token == token
+    assert fake.counts[EXCHANGE] == 0
+
+
+def test_the_way_to_prove_oneself_may_be_configured() -> None:
+    with FakeCopilot() as fake:
+        assert rigged(fake, stanza(APP_TOKEN, auth="exchange"), session).access_token in fake.sessions
+        assert rigged(fake, stanza(EDITOR_TOKEN, auth="direct"), session).access_token == EDITOR_TOKEN
+
+
+def test_an_account_without_copilot_is_forbidden_and_told_why() -> None:
+    details = {"notification_id": "no_copilot_access", "message": "No access to GitHub Copilot found."}
+    with FakeCopilot() as fake:
+        fake.script(EXCHANGE, json_answer({"error_details": details}, 403))
+        with pytest.raises(Refused, match="No access to GitHub Copilot") as refused:
+            rigged(fake, stanza(EDITOR_TOKEN), session)
+    assert refused.value.failure.kind is Kind.FORBIDDEN
+    assert "ghu_" not in refused.value.failure.message
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (401, {"message": "Bad credentials"}, Kind.CREDENTIAL),
+        (404, {"message": "Not Found"}, Kind.CREDENTIAL),
+        (403, {"message": "API rate limit exceeded"}, Kind.RATE_LIMITED),
+        (500, {}, Kind.UPSTREAM),
+        (200, {"no": "token"}, Kind.UPSTREAM),
+    ],
+)
+def test_a_refused_exchange_keeps_its_meaning(status: int, body: object, kind: Kind) -> None:
+    with FakeCopilot() as fake:
+        fake.script(EXCHANGE, *[json_answer(body, status)] * 3)
+        with pytest.raises(Refused) as refused:
+            rigged(fake, stanza(EDITOR_TOKEN), session)
+    assert refused.value.failure.kind is kind
+
+
+def test_a_person_who_signs_in_again_is_found_without_a_restart(tmp_path: Path) -> None:
+    path = leave(tmp_path / "apps.json", {"github.com:Iv1.fake": {"oauth_token": "ghu_FAKErevoked"}})
+
+    async def work(rig: Rig) -> None:
+        with pytest.raises(Refused):
+            await rig.keeper.credential()
+        leave(path, {"github.com:Iv1.fake": {"oauth_token": EDITOR_TOKEN}})
+        assert (await rig.keeper.credential()).access_token in fake.sessions
+
+    with FakeCopilot() as fake:
+        rigged(fake, stanza(path), work)
+
+
+def test_a_classic_personal_token_is_told_to_be_none() -> None:
+    with FakeCopilot() as fake, pytest.raises(Refused, match="classic") as refused:
+        rigged(fake, stanza("ghp_FAKEclassic"), session)
+    assert "ghp_FAKE" not in refused.value.failure.message
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"github.com": {"oauth_token": APP_TOKEN}},
+        {"github.com:Iv1.fake": {"user": "me", "oauth_token": APP_TOKEN}},
+        {"acme.ghe.com": {"oauth_token": "gho_FAKEother"}, "github.com:x": {"oauth_token": APP_TOKEN}},
+        {"github-copilot": {"type": "oauth", "refresh": APP_TOKEN, "access": APP_TOKEN, "expires": 0}},
+    ],
+)
+def test_each_tools_file_is_understood_and_none_is_written(tmp_path: Path, table: dict[str, object]) -> None:
+    path = leave(tmp_path / "tokens.json", table)
+    before = path.read_bytes()
+    with FakeCopilot() as fake:
+        assert rigged(fake, stanza(path), session).access_token == APP_TOKEN
+    assert path.read_bytes() == before
+
+
+def test_a_token_of_another_host_is_never_used(tmp_path: Path) -> None:
+    path = leave(tmp_path / "hosts.json", {"github.com": {"oauth_token": APP_TOKEN}})
+    source = source_of(stanza(path, domain="acme.ghe.com"), {})()
+    with pytest.raises(Unusable, match=r"acme\.ghe\.com"):
+        source.read()
+
+
+def test_places_have_an_order(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path)}
+
+    def found() -> str:
+        return source_of(stanza(), environ)().read().access_token
+
+    leave(tmp_path / ".config/github-copilot/hosts.json", {"github.com": {"oauth_token": "gho_FAKEhosts"}})
+    assert found() == "gho_FAKEhosts"
+    leave(tmp_path / ".config/github-copilot/apps.json", {"github.com:x": {"oauth_token": "gho_FAKEapps"}})
+    assert found() == "gho_FAKEapps"
+    environ["COPILOT_GITHUB_TOKEN"] = "gho_FAKEvariable"
+    assert found() == "gho_FAKEvariable"
+    leave(tmp_path / ".local/share/dragoman/copilot.json", {"github.com": {"oauth_token": "gho_FAKEown"}})
+    assert found() == "gho_FAKEown"
+
+
+def test_other_tokens_in_the_environment_are_not_taken_by_themselves(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "GH_TOKEN": APP_TOKEN, "GITHUB_TOKEN": APP_TOKEN}
+    with pytest.raises(Unusable, match="dragoman login copilot"):
+        source_of(stanza(), environ)().read()
+    assert source_of(stanza("env:GH_TOKEN"), environ)().read().access_token == APP_TOKEN
+
+
+def test_a_tenant_has_addresses_of_its_own_and_no_public_ones() -> None:
+    tenant = addresses(stanza(domain="acme.ghe.com"))
+    assert (tenant.login, tenant.exchange) == ("https://acme.ghe.com", "https://api.acme.ghe.com")
+    assert tenant.api == "https://copilot-api.acme.ghe.com"
+    assert not is_trusted("https://api.individual.githubcopilot.com", tenant.trusted)
+
+
+@pytest.mark.parametrize(
+    ("url", "trusted"),
+    [
+        ("https://api.business.githubcopilot.com", True),
+        ("https://githubcopilot.com", True),
+        ("http://api.githubcopilot.com", False),
+        ("https://evilgithubcopilot.com", False),
+        ("https://api.githubcopilot.com.evil.example", False),
+        ("https://[broken", False),
+        ("", False),
+    ],
+)
+def test_a_token_goes_only_where_github_lives(url: str, trusted: bool) -> None:
+    assert is_trusted(url, "githubcopilot.com") is trusted
+
+
+def test_the_host_that_the_exchange_names_is_kept_if_it_is_trusted() -> None:
+    with FakeCopilot() as fake:
+        assert rigged(fake, stanza(EDITOR_TOKEN), session).api == "https://api.individual.githubcopilot.com"
+        fake.named_api = "https://evil.example"
+        assert rigged(fake, stanza(EDITOR_TOKEN), session).api == ""

@@ -1,0 +1,82 @@
+"""Signing in with GitHub by code; and every way in which it may not come to pass."""
+
+import asyncio
+
+import pytest
+
+from dragoman.accounts.asking import Line
+from dragoman.accounts.moments import Clock
+from dragoman.accounts.signing_in import LoginFailed
+from dragoman.net.client import Dial, HttpClient
+from dragoman.providers.copilot.login import DeviceLogin
+from fakes.copilot import APP_TOKEN, CLIENT_ID, TOKEN, FakeCopilot
+from fakes.service import plain
+
+
+class Nap:
+    """Sleeps that take no time and are remembered."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.taken.append(round(seconds, 3))
+
+
+def by_code(fake: FakeCopilot, nap: Nap, client_id: str = CLIENT_ID) -> str:
+    async def sign_in() -> str:
+        http = HttpClient()
+        try:
+            login = DeviceLogin(Line(http.send, Dial(), Clock(), ()), fake.root, client_id, nap)
+            prompt = await login.begin()
+            assert (prompt.user_code, prompt.verification_uri) == ("FAKE-CODE", f"{fake.root}/device")
+            return await login.wait(prompt, lambda left: None)
+        finally:
+            await http.close()
+
+    return asyncio.run(sign_in())
+
+
+def test_a_person_confirms_after_a_while() -> None:
+    with FakeCopilot() as fake:
+        fake.device.extend([{"error": "authorization_pending"}] * 2)
+        assert by_code(fake, Nap()) == APP_TOKEN
+    assert fake.counts[TOKEN] == 3
+    assert fake.at(TOKEN)[0].headers["accept"] == "application/json"
+
+
+def test_slow_down_means_what_it_says_or_five_seconds_more() -> None:
+    nap = Nap()
+    with FakeCopilot() as fake:
+        fake.device.extend([{"error": "slow_down", "interval": 7}, {"error": "slow_down"}])
+        by_code(fake, nap)
+    assert nap.taken == [0.1, 7.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("word", "told"), [("access_denied", "denied"), ("expired_token", "expired"), ("incorrect_device_code", "refused")]
+)
+def test_an_end_without_a_token_is_told(word: str, told: str) -> None:
+    with FakeCopilot() as fake:
+        fake.device.append({"error": word})
+        with pytest.raises(LoginFailed, match=told):
+            by_code(fake, Nap())
+    assert fake.counts[TOKEN] == 1
+
+
+def test_a_code_that_nobody_confirms_expires() -> None:
+    with FakeCopilot() as fake:
+        fake.device.extend([{"error": "slow_down", "interval": 200}] * 20)
+        with pytest.raises(LoginFailed, match="expired"):
+            by_code(fake, Nap())
+
+
+def test_a_hiccup_does_not_end_the_waiting() -> None:
+    with FakeCopilot() as fake:
+        fake.script(TOKEN, plain("<html>unicorn</html>", 502))
+        assert by_code(fake, Nap()) == APP_TOKEN
+
+
+def test_an_app_that_github_does_not_know_is_told() -> None:
+    with FakeCopilot() as fake, pytest.raises(LoginFailed, match="client id"):
+        by_code(fake, Nap(), "Ov23FAKEunknown")
