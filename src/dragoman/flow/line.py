@@ -6,7 +6,7 @@ from typing import Protocol
 
 from dragoman.flow.discretion import Secrets, discreet, hide
 from dragoman.hub.events import Event, Failed
-from dragoman.hub.failure import Failure
+from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Client
 from dragoman.hub.stage import Stage
 from dragoman.net.tasks import place_of
@@ -141,7 +141,14 @@ class Tap:
             return
         try:
             for event in self._source.finish() if chunk is None else self._source.feed(chunk):
+                if chunk is not None and self.watch.substance and _is_riddle(event):
+                    self._unwatched = True  # what we cannot read, the client perhaps can
+                    return
                 self.watch.see(event)
         except Exception as bug:
             log.error("the stream goes on unwatched: %s", place_of(bug))
             self._unwatched = True
+
+
+def _is_riddle(event: Event) -> bool:
+    return isinstance(event, Failed) and event.failure.kind is Kind.CORRUPT

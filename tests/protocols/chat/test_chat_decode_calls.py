@@ -17,9 +17,12 @@ from dragoman.hub.events import (
     Used,
 )
 from dragoman.hub.failure import Kind
+from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form
+from dragoman.hub.ports import Issuer
 from dragoman.hub.reply import Piece
 from dragoman.hub.usage import Usage
+from dragoman.protocols.chat.decode import whole
 
 
 def test_a_text_stream_is_told_event_by_event() -> None:
@@ -245,3 +248,13 @@ def test_thinking_blocks_are_told_once_with_signature_and_redaction() -> None:
     assert redacted.opaque is not None
     assert (thought.opaque.form, thought.opaque.payload) == (Form.SIGNATURE, "c2lnbmF0dXJl")
     assert (redacted.opaque.form, redacted.opaque.payload) == (Form.REDACTED, "cmVkYWN0ZWQ=")
+
+
+def test_calls_of_a_whole_message_are_told_apart_by_their_place() -> None:
+    def entry(name: str) -> object:
+        return {"id": "same", "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    message = {"role": "assistant", "content": None, "tool_calls": [entry("f"), entry("g"), entry("f")]}
+    body = msgspec.json.encode({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+    told = whole(body, Issuer("up", "m"), Ledger())
+    assert calls(told) == [("same", "f", "{}"), ("same_1", "g", "{}"), ("same_2", "f", "{}")]

@@ -172,6 +172,15 @@ def test_a_model_alias_that_changes_is_nothing() -> None:
         return {"id": "x", "model": model, "choices": [{"index": 0, "delta": {"content": "a"}}]}
 
     assert stop_of(said(chunk("m"), chunk("m-2026"), done=True)) is Stop.END
+    assert stop_of(said(chunk("vendor/m"), chunk("m"), chunk(""), done=True)) is Stop.END
+
+
+def test_another_model_in_mid_stream_is_corrupt() -> None:
+    def chunk(model: str, text: str = "a") -> object:
+        return {"id": "x", "model": model, "choices": [{"index": 0, "delta": {"content": text}}]}
+
+    assert failure_kind(said(chunk("big"), chunk("small"), "stop")) is Kind.CORRUPT
+    assert stop_of(said(chunk("router", ""), chunk("small"), chunk("small"), done=True)) is Stop.END
 
 
 def test_unknown_fields_and_events_are_ignored() -> None:

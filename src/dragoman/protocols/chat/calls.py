@@ -7,6 +7,12 @@ from dragoman.protocols.chat.wire import CallPiece
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 
 
+def number(calls: list[CallPiece]) -> None:
+    """In a whole message each entry is a call of its own, whatever its id."""
+    for place, call in enumerate(calls):
+        call.index = place
+
+
 class Call:
     """A tool call; it opens when its name is known, and `held` keeps arguments that came before."""
 
@@ -37,11 +43,15 @@ class Calls:
         """The call that the piece continues, or a new one; without an id of its own it gets one from the reply's."""
         call = self._known(piece, name)
         if call is None:
-            call = Call(piece.id or f"call_{_NOT_IN_IDS.sub('', reply)}_{len(self._met)}")
+            call = Call(self._fresh(piece.id or f"call_{_NOT_IN_IDS.sub('', reply)}_{len(self._met)}"))
             self._met.append(call)
             if piece.index is not None:
                 self._by_index[piece.index] = call
         return call
+
+    def _fresh(self, id: str) -> str:
+        """An id that no other call of the reply has: a client could not tell their results apart."""
+        return f"{id}_{len(self._met)}" if any(call.id == id for call in self._met) else id
 
     def _known(self, piece: CallPiece, name: str | None) -> Call | None:
         if piece.index is not None:

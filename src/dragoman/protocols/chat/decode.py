@@ -32,9 +32,9 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
-from dragoman.protocols.chat.calls import Calls
+from dragoman.protocols.chat.calls import Calls, number
 from dragoman.protocols.chat.errors import error_of, read_error
-from dragoman.protocols.chat.thoughts import Details, block_opaque, detail_text, is_opaque
+from dragoman.protocols.chat.thoughts import Details, block_opaque, detail_text, is_opaque, part_text
 from dragoman.protocols.chat.wire import (
     DONE,
     FAILED_STOPS,
@@ -47,6 +47,7 @@ from dragoman.protocols.chat.wire import (
     FunctionPiece,
     Message,
     Tokens,
+    is_alias,
 )
 
 _chunks = msgspec.json.Decoder(Chunk)
@@ -63,13 +64,14 @@ class Decoder:
 
     __slots__ = (
         "_base", "_block", "_blocks", "_calls", "_chars", "_cut", "_details", "_finish", "_id", "_issuer", "_ledger",
-        "_matched", "_over", "_plain", "_speaking", "_started", "_tier", "_usage",
+        "_matched", "_model", "_over", "_plain", "_speaking", "_started", "_tier", "_usage",
     )  # fmt: skip
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._issuer = issuer
         self._ledger = ledger
         self._id = ""
+        self._model = ""
         self._started = False
         self._over = False
         self._cut = False  # a frame broke off: the stream's last one, or a corrupt one
@@ -147,7 +149,7 @@ class Decoder:
                 self._ledger.dropped(f"/choices/{choice.index}", "one answer is translated")
                 continue
             if not self._same_reply(chunk, finished):
-                return self._fail(Failure(Kind.CORRUPT, "the upstream's stream changed its id midway"))
+                return self._fail(Failure(Kind.CORRUPT, "the upstream's stream changed its id or model midway"))
             self._start(chunk, events)
             self._tell(choice, events)
             if self._over:
@@ -160,11 +162,16 @@ class Decoder:
         return events
 
     def _same_reply(self, chunk: Chunk, finished: bool) -> bool:
-        return not chunk.id or not self._id or chunk.id == self._id or not self._blocks or finished
+        """Another id or model, once something was said, is another reply; before that, some servers leave them open."""
+        if not self._blocks or finished:
+            return True
+        same_id = not chunk.id or not self._id or chunk.id == self._id
+        return same_id and (not chunk.model or chunk.model == self._model or is_alias(chunk.model, self._model))
 
     def _start(self, chunk: Chunk, events: list[Event]) -> None:
-        if chunk.id and not self._blocks:
-            self._id = chunk.id
+        if not self._blocks:
+            self._id = chunk.id or self._id
+            self._model = chunk.model or self._model
         if not self._started:
             self._started = True
             events.append(Started(self._id, chunk.model or self._issuer.model))
@@ -180,6 +187,8 @@ class Decoder:
                 events.append(Delta(self._speak(_REFUSAL, events), message.refusal or "", refused))
             for annotation in message.annotations or ():
                 self._cite(annotation, events)
+            if message.tool_calls and message is choice.message:
+                number(message.tool_calls)
             self._call(message, events)
         if choice.finish_reason:
             self._stop(choice, events)
@@ -238,7 +247,7 @@ class Decoder:
 
     def _say_part(self, part: ContentPart, events: list[Event]) -> None:
         if part.thinking:
-            self._muse(_thought(part.thinking), events)
+            self._muse(part_text(part.thinking), events)
         elif part.refusal:
             events.append(Delta(self._speak(_REFUSAL, events), part.refusal))
         else:
@@ -374,14 +383,6 @@ def _arguments(value: object) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()
-
-
-def _thought(thinking: object) -> str:
-    """Mistral's thinking part holds a list of text parts."""
-    if isinstance(thinking, str):
-        return thinking
-    parts = thinking if isinstance(thinking, list) else []
-    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
 
 
 def _empty() -> Failure:

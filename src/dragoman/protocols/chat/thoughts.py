@@ -21,6 +21,14 @@ def detail_text(detail: dict[str, object]) -> str:
     return "".join(value for key in _VISIBLE if isinstance(value := detail.get(key), str))
 
 
+def part_text(thinking: object) -> str:
+    """Mistral's thinking part holds a list of text parts."""
+    if isinstance(thinking, str):
+        return thinking
+    parts = thinking if isinstance(thinking, list) else []
+    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
 def is_opaque(detail: dict[str, object]) -> bool:
     """Whether only its issuer can read this entry, or vouch for it."""
     return bool(detail.get("signature") or detail.get("data"))

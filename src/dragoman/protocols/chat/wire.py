@@ -157,3 +157,8 @@ FINISHES: dict[Stop, str] = {
     Stop.FILTERED: "content_filter",
     Stop.PAUSE: "stop",
 }
+
+
+def is_alias(name: str, other: str) -> bool:
+    """Whether two names may mean one model: servers add dates and vendors to them in the middle of a stream."""
+    return name in other or other in name

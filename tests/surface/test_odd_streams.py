@@ -1,0 +1,33 @@
+"""Same-protocol streams that our own reader cannot follow still reach the client, every byte and to the end."""
+
+import pytest
+from outside import Outside, sse
+from said import CHAT_END, STREAM, chunk
+
+from fakes.upstream import Answer
+
+ROTATING = [
+    sse(chunk({"role": "assistant", "content": "Hel"})),
+    sse(chunk({"content": "lo "}, id="chatcmpl-2")),
+    sse(chunk({"content": "there"}, id="chatcmpl-3"), chunk({}, "stop", id="chatcmpl-4"), *CHAT_END),
+]
+RIDDLES = {
+    "chat": b'data: {"id":"chatcmpl-1","choices":"?"}\n\n',
+    "messages": b'event: content_block_delta\ndata: {"type":"content_block_delta","index":"?"}\n\n',
+    "responses": b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":7}\n\n',
+}
+
+
+def test_ids_that_rotate_and_pauses_do_not_end_a_stream(gate: Outside) -> None:
+    body = b"".join(ROTATING)
+    cut = len(ROTATING[0]) + len(ROTATING[1])
+    gate.plays("chat", Answer(body, cut=cut, pause_s=1.3))
+    assert gate.ask("chat", "chat/m", True).body == body
+
+
+@pytest.mark.parametrize("protocol", RIDDLES)
+def test_an_event_that_we_cannot_read_passes(gate: Outside, protocol: str) -> None:
+    first, _, rest = STREAM[protocol].rpartition(b"\n\nevent: " if protocol != "chat" else b"\n\ndata: {")
+    body = first + b"\n\n" + RIDDLES[protocol] + (b"event: " if protocol != "chat" else b"data: {") + rest
+    gate.plays(protocol, Answer(body))
+    assert gate.ask(protocol, f"{protocol}/m", True).body == body
