@@ -146,6 +146,19 @@ def test_a_version_that_the_client_names_stays(door: Door) -> None:
     assert [value for name, value in door.sent().fields if name == "anthropic-version"] == ["2026-10-21"]
 
 
+def test_betas_belong_to_the_body_even_where_it_is_opened_for_its_envelopes(door: Door) -> None:
+    thought = {"type": "thinking", "thinking": "hm", "signature": "dgm1.AAAA"}
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [thought]}]
+    body = said("vendor/writer", max_tokens=5, stop_sequences=["x"]) | {"messages": [*turns, turns[0]]}
+    fields = {"anthropic_version": "2026-10-21", "anthropic_beta": "context-management-2025-06-27"}
+    assert door.ask("POST", "/v1/messages?beta=true", body, **BEARER, **fields)[0] == 200
+    sent = door.sent()
+    assert sent.path.endswith("/messages?beta=true")
+    assert sent.headers["anthropic-version"] == "2026-10-21"
+    assert sent.headers["anthropic-beta"] == "context-management-2025-06-27"
+    assert b"dgm1" not in sent.body
+
+
 # Caps
 
 

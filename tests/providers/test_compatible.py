@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import anthropic
+import openai
 
 from fakes.upstream import Answer, Asked, FakeUpstream
 from gateway import KEY, running, stanza
@@ -46,3 +47,31 @@ def test_fields_that_a_server_refuses_are_left_out_and_told(tmp_path: Path) -> N
         assert ask()[0] == "Hello."
         assert len(fake.calls) == 4, "what was learnt is kept"
         assert fake.calls[-1].json["max_tokens"] == 9
+
+
+CALLS = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":'
+    b'{"name":"patch","arguments":"{\\"input\\":\\"*** x\\"}"}}]},"finish_reason":"tool_calls"}]}'
+)
+
+
+def functional(asked: Asked) -> Answer:
+    """Knows functions only."""
+    if b'"custom"' in asked.body:
+        body = b'{"error":{"message":"tools[0].type: unknown variant `custom`, expected `function`"}}'
+        return Answer(body, status=400, content_type="application/json")
+    return Answer(CALLS, content_type="application/json")
+
+
+def test_a_server_without_freeform_tools_is_offered_functions(tmp_path: Path) -> None:
+    with FakeUpstream(choose=functional) as fake, running(stanza("chat", fake.url), tmp_path) as gateway:
+        client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0)
+        for asked in (2, 3):
+            reply = client.responses.create(
+                model="up/m", input="Patch it.", tools=[{"type": "custom", "name": "patch"}]
+            )
+            assert [(item.type, item.input) for item in reply.output if item.type == "custom_tool_call"] == [
+                ("custom_tool_call", "*** x")
+            ]
+            assert len(fake.calls) == asked

@@ -36,8 +36,9 @@ def problem_of(tmp_path: Path, text: str) -> str:
 
 def test_a_server_and_further_quirks_are_named_together(tmp_path: Path) -> None:
     assert configured(tmp_path, COMPATIBLE) == frozenset()
-    assert configured(tmp_path, COMPATIBLE + 'quirks = "deepseek"') == {"replay_reasoning"}
-    assert configured(tmp_path, COMPATIBLE + 'quirks = ["deepseek", "plain"]') == {"replay_reasoning", "plain"}
+    assert configured(tmp_path, COMPATIBLE + 'quirks = "deepseek"') == {"replay_reasoning", "no_custom_tools"}
+    both = configured(tmp_path, COMPATIBLE + 'quirks = ["deepseek", "plain"]')
+    assert both == {"replay_reasoning", "no_custom_tools", "plain"}
 
 
 def test_an_unknown_quirk_is_told_its_line_and_nearest_spelling(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ ProtocolName = Literal["chat", "responses", "messages", "gemini"]
 Quirk = Literal[
     "max_tokens",
     "no_developer",
+    "no_custom_tools",
     "plain",
     "replay_reasoning",
     "json_object_schema",

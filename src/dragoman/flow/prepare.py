@@ -5,6 +5,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.flow.call import Call
 from dragoman.flow.discretion import Secrets, secrets_in
@@ -96,10 +97,7 @@ async def prepare(
         body = call.body
         if route.model != call.model:
             body = replace_value(body, "model", msgspec.json.encode(route.model))
-        headers = tuple(field for field in _forwarded(call.headers) if provider.forwards(field[0]))
-        if protocol.name == "messages" and call.headers.get(ANTHROPIC_VERSION[0]) is None:
-            headers += (ANTHROPIC_VERSION,)  # the vendor refuses a request without it
-        query = _query(call.query)
+        headers, query = _client_headers(call, provider), _query(call.query)
     else:
         ledger = call.ledger()
         request, tools = await _fitted(call, provider, protocol.upstream, fitting, ledger, changes)
@@ -110,6 +108,8 @@ async def prepare(
         if call.strict and len(ledger):
             raise Refused(strict_refusal(ledger))
         headers, query = _translated(request, protocol.name), ""
+        if request.protocol == protocol.name == call.protocol.name:  # betas and the like belong to what the body says
+            headers, query = _client_headers(call, provider), _query(call.query)
     credentials = await provider.authorize(protocol.name)
     read = call.request if request is None else lambda: request
     asked = () if provider.describe is None else provider.describe(read, call.headers)
@@ -130,7 +130,10 @@ async def _fitted(
     changes: Sequence[Change],
 ) -> tuple[Request, ToolMap]:
     """The client's request, after every pass that its upstream needs."""
-    request, tools = lower_tools(call.request(), upstream.tools, ledger)
+    limits = upstream.tools
+    if "no_custom_tools" in provider.quirks | fitting.quirks:
+        limits = replace(limits, custom=False)
+    request, tools = lower_tools(call.request(), limits, ledger)
     for change in changes:
         request = change(request)
     if fitting.fetcher is not None:
@@ -158,6 +161,14 @@ def _translated(request: Request, protocol: str) -> tuple[Header, ...]:
         return (accept,)
     uses_mcp = any(isinstance(tool, Hosted) and tool.kind == "mcp" for tool in request.tools)
     return (accept, ANTHROPIC_VERSION, MCP_BETA) if uses_mcp else (accept, ANTHROPIC_VERSION)
+
+
+def _client_headers(call: Call, provider: Provider) -> tuple[Header, ...]:
+    """What the client says in its headers, towards an upstream that speaks its protocol."""
+    headers = tuple(field for field in _forwarded(call.headers) if provider.forwards(field[0]))
+    if call.protocol.name == "messages" and call.headers.get(ANTHROPIC_VERSION[0]) is None:
+        return (*headers, ANTHROPIC_VERSION)  # the vendor refuses a request without it
+    return headers
 
 
 def _forwarded(headers: Headers) -> tuple[Header, ...]:

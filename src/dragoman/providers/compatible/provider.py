@@ -15,6 +15,7 @@ from dragoman.providers.provider import Amend, Provider, Send, api_key, configur
 OBJECTIONS = {
     "max_completion_tokens": "max_tokens",
     "developer": "no_developer",
+    "custom": "no_custom_tools",
     **dict.fromkeys(("prompt_cache", "verbosity", "safety_identifier", "metadata", "service_tier"), "plain"),
 }
 

@@ -12,6 +12,7 @@ SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
             {
                 "max_tokens",
                 "no_developer",
+                "no_custom_tools",
                 "json_object_schema",
                 "no_required",
                 "text_content",
@@ -19,8 +20,8 @@ SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
                 "cut_then_done",
             }
         ),
-        "ollama": frozenset({"max_tokens"}),
-        "deepseek": frozenset({"replay_reasoning"}),
+        "ollama": frozenset({"max_tokens", "no_custom_tools"}),
+        "deepseek": frozenset({"replay_reasoning", "no_custom_tools"}),
     }
 )
 
