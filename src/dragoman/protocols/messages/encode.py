@@ -32,6 +32,7 @@ from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.messages.errors import error_frame
 from dragoman.protocols.messages.hosted import hosted_blocks
+from dragoman.protocols.messages.ids import shown
 from dragoman.protocols.messages.wire import STOP_REASONS, TIERS_IN_REPLIES
 
 _encode = msgspec.json.encode
@@ -110,7 +111,9 @@ class Encoder:
                 self._await({"type": "thinking", "thinking": "", "signature": ""}, _THINKING)
             case CallBlock(id=id, name=name):
                 self._calls = True
-                self._await({"type": "tool_use", "id": id, "name": name, "input": {}}, _ARGUMENTS)
+                self._await(
+                    {"type": "tool_use", "id": _call_id(id, self._asked), "name": name, "input": {}}, _ARGUMENTS
+                )
                 return (self._begin(),)
             case HostedBlock():
                 return self._hosted(what)
@@ -204,7 +207,7 @@ def _blocks(piece: Piece, reply: Reply, asked: Asked, at: str, ledger: Ledger) -
         case ThinkingBlock():
             return _thinking(piece)
         case CallBlock(id=id, name=name):
-            return _call(id, name, piece.text, reply, at, ledger)
+            return _call(_call_id(id, asked), name, piece.text, reply, at, ledger)
         case HostedBlock() as hosted:
             return hosted_blocks(hosted, asked, at, ledger)
 
@@ -227,6 +230,10 @@ def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Led
             Failure(Kind.CORRUPT, f"the model called {name!r} with input that is not a JSON object")
         ) from None
     return [{"type": "tool_use", "id": id, "name": name, "input": input}]
+
+
+def _call_id(id: str, asked: Asked) -> str:
+    return shown(id) if id else asked.mint("toolu_")
 
 
 def _citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:

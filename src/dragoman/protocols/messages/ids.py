@@ -1,8 +1,33 @@
-"""Call ids of any vendor come in; ids in Anthropic's alphabet go out, different for different calls."""
+"""Call ids of any vendor come in; ids in Anthropic's alphabet go out, different for different calls.
 
+Towards clients the way back is known: an id in another alphabet travels encoded, and returns to its vendor as it was.
+"""
+
+import base64
+import binascii
 import re
 
 _OTHER = re.compile(r"[^A-Za-z0-9_-]")
+_ENCODED = "toolu_dgm1-"
+
+
+def shown(id: str) -> str:
+    """The id that a client sees."""
+    if not _OTHER.search(id):
+        return id
+    return _ENCODED + base64.urlsafe_b64encode(id.encode()).decode().rstrip("=")
+
+
+def meant(id: str) -> str:
+    """The id that the vendor gave."""
+    if not id.startswith(_ENCODED):
+        return id
+    body = id[len(_ENCODED) :]
+    try:
+        given = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
+    except (binascii.Error, ValueError):
+        return id
+    return given if shown(given) == id else id
 
 
 class Ids:

@@ -24,6 +24,7 @@ from dragoman.hub.request import (
     ToolCall,
     ToolResult,
 )
+from dragoman.protocols.messages.ids import meant
 from dragoman.protocols.messages.wire import VENDOR
 
 Answer = Text | Image | Document | Foreign
@@ -172,7 +173,7 @@ def _tool_use(block: Fields) -> ToolCall:
     caller = block.raw("caller")
     kept: Ext = {} if caller in (None, {"type": "direct"}) else {"caller": caller}
     return ToolCall(
-        id=block.need_text("id"),
+        id=meant(block.need_text("id")),
         name=block.need_text("name"),
         arguments=msgspec.json.encode(given).decode(),
         at=block.at,
@@ -190,7 +191,7 @@ def _tool_result(block: Fields) -> ToolResult:
     elif content is not None:
         answers = tuple(_answer(item) for item in content)
     return ToolResult(
-        call_id=block.need_text("tool_use_id"),
+        call_id=meant(block.need_text("tool_use_id")),
         content=answers,
         at=block.at,
         is_error=block.flag("is_error", False),

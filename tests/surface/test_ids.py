@@ -1,0 +1,49 @@
+"""Call ids in any alphabet: a Messages client sees Anthropic's, and the vendor gets its own back."""
+
+import json
+import re
+
+import pytest
+from outside import JSON, Outside, sse
+from said import CHAT_END, WHOLE, chat, chunk
+
+from fakes.upstream import Answer
+
+ODD = ["functions.weather:0", "call|x/y+z=", "aufruf-ß", "{}", "a b"]
+
+
+def called(id: str, stream: bool) -> Answer:
+    call = {"id": id, "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    if not stream:
+        return Answer(json.dumps(chat({"tool_calls": [call]}, "tool_calls")).encode(), content_type=JSON)
+    opened = chunk({"role": "assistant", "tool_calls": [{"index": 0, **call}]})
+    return Answer(sse(opened, chunk({}, "tool_calls"), *CHAT_END))
+
+
+@pytest.mark.parametrize("id", ODD)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_odd_id_is_legal_for_the_client_and_returns_as_it_was(gate: Outside, id: str, stream: bool) -> None:
+    told = gate.hears("messages", "chat", called(id, stream), stream)
+    seen = told["content"][0]["id"]
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", seen)
+    fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    history = [
+        {"role": "user", "content": "Go on."},
+        {"role": "assistant", "content": told["content"]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": seen, "content": "sunny"}]},
+    ]
+    assert gate.ask("messages", "chat/m", messages=history).status == 200
+    _, spoken, result = fake.calls[-1].json["messages"]
+    assert (spoken["tool_calls"][0]["id"], result["tool_call_id"]) == (id, id)
+
+
+@pytest.mark.parametrize("id", ["toolu_01AbC", "call_1-x", "toolu_dgm1-", "toolu_dgm1-!", "toolu_dgm1-_w"])
+def test_a_legal_id_is_left_alone(gate: Outside, id: str) -> None:
+    fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    history = [
+        {"role": "user", "content": "Go on."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "weather", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": "sunny"}]},
+    ]
+    assert gate.ask("messages", "chat/m", messages=history).status == 200
+    assert fake.calls[-1].json["messages"][1]["tool_calls"][0]["id"] == id
