@@ -1,5 +1,7 @@
 """What reaches a log or a screen: one line for each record, and nothing that looks like a credential."""
 
+import asyncio
+import io
 import logging
 import sys
 
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cli.logs import JsonLine, Line
+from dragoman.cli.logs import JsonLine, Line, PerTurn
 from dragoman.cli.redact import redacted
 
 SECRETS = [
@@ -96,3 +98,71 @@ def test_any_text_is_one_line_and_valid_json(text: str) -> None:
     assert line.splitlines() == [line]
     assert msgspec.json.decode(line, type=dict[str, str])["logger"] == "dragoman.x"
     assert Line().format(record("%s", text)).isprintable()
+
+
+class Writes(io.StringIO):
+    """Remembers what each write held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.all += [text] if text else []
+        return super().write(text)
+
+
+def news(message: str) -> logging.LogRecord:
+    return logging.LogRecord("dragoman.x", logging.INFO, __file__, 1, message, (), None)
+
+
+def test_what_one_turn_of_the_loop_tells_is_one_write() -> None:
+    writes = Writes()
+    handler = PerTurn(writes)
+
+    async def turns() -> None:
+        handler.handle(news("one"))
+        handler.handle(news("two"))
+        assert writes.all == []
+        await asyncio.sleep(0)
+        handler.handle(news("three"))
+        await asyncio.sleep(0)
+
+    asyncio.run(turns())
+    assert writes.all == ["one\ntwo\n", "three\n"]
+
+
+def test_a_warning_takes_along_what_waits_and_waits_for_nothing() -> None:
+    writes = Writes()
+    handler = PerTurn(writes)
+
+    async def turn() -> None:
+        handler.handle(news("before"))
+        handler.handle(record("broken"))
+        assert writes.all == ["before\nbroken\n"]
+
+    asyncio.run(turn())
+
+
+def test_outside_an_event_loop_each_line_goes_out_at_once() -> None:
+    writes = Writes()
+    PerTurn(writes).handle(news("alone"))
+    assert writes.all == ["alone\n"]
+
+
+def test_what_still_waits_is_written_when_the_handler_is_flushed() -> None:
+    writes = Writes()
+    handler = PerTurn(writes)
+
+    async def turn() -> None:
+        handler.handle(news("last words"))
+        handler.flush()
+
+    asyncio.run(turn())
+    assert writes.all == ["last words\n"]
+
+
+def test_a_line_tells_its_moment_to_the_millisecond() -> None:
+    told = news("x")
+    told.created, told.msecs = 1763199637.123456, 123.0
+    assert Line().format(told) == "2025-11-15T09:40:37.123Z info dragoman.x: x"

@@ -1,8 +1,11 @@
 """Log records come in; one line each goes to stderr, as text or JSON, with nothing in it that looks like a secret."""
 
+import asyncio
 import logging
 import sys
 from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TextIO
 
 import msgspec
 
@@ -41,6 +44,33 @@ class Remark(Line):
         return f"{record.levelname.capitalize()}: {_message(record)}"
 
 
+class PerTurn(logging.StreamHandler[TextIO]):
+    """What one turn of the event loop has to tell goes out in one write; a warning or worse never waits for that."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record))
+            if record.levelno > logging.INFO or not _in_event_loop():
+                self.flush()
+            elif len(self._lines) == 1:
+                asyncio.get_running_loop().call_soon(self.flush)
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        self.acquire()
+        try:
+            lines, self._lines = self._lines, []
+            self.stream.write("".join(f"{line}\n" for line in lines))
+            super().flush()
+        finally:
+            self.release()
+
+
 def one_line(text: str) -> str:
     """A line break in a record would let a client write log lines of its own."""
     text = redacted(text)
@@ -50,14 +80,15 @@ def one_line(text: str) -> str:
 
 
 def log_to_stderr(formatter: logging.Formatter, level: int) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = PerTurn(sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.raiseExceptions = False  # a record that cannot be written is not worth a traceback
-    # No line tells these, so no record needs to look for them.
+    # No line tells these, so no record needs to look for them; nor for the place in the code.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
     logging.getLogger(OURS).setLevel(level)
 
 
@@ -70,7 +101,20 @@ def _escaped(character: str) -> str:
 
 
 def _moment(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{_second(int(record.created))}.{int(record.msecs):03}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(since_epoch: int) -> str:
+    return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _message(record: logging.LogRecord) -> str:
