@@ -1,6 +1,7 @@
 """Secrets: `env:NAME`, `file:PATH` or a literal comes in; a value that never prints itself goes out."""
 
 import hmac
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from dragoman.config.problems import ConfigError, Problem
 MAX_SECRET_BYTES = 64 * 1024
 PLACEHOLDER_STARTS = ("changeme", "change-me", "your-", "sk-your-", "replace-me", "replaceme", "insert-", "<")
 PLACEHOLDER_ENDS = ("...", "…", ">")
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 PLACEHOLDERS = frozenset({"", "secret", "password", "api-key", "apikey", "my-secret", "none", "null", "xxx"})
 
 
@@ -87,7 +89,7 @@ def resolve_secret(source: SecretSource, environ: Mapping[str, str]) -> Secret:
         value = _from_file(source, Path(rest))
     else:
         value = source.text
-    if any(ord(character) < 0x20 or ord(character) == 0x7F for character in value):
+    if CONTROL.search(value):
         raise source.fault("the secret contains control characters")
     return Secret(value)
 
