@@ -92,6 +92,9 @@ class _Lowering:
     def __init__(self, names: dict[ToolId, str], limits: ToolLimits) -> None:
         self._names = names
         self._limits = limits
+        self._by_plain_name: dict[str, list[str]] = {}
+        for tool, name in names.items():
+            self._by_plain_name.setdefault(tool.name, []).append(name)
 
     def tool(self, tool: Tool) -> Tool:
         if not isinstance(tool, Function | Custom):
@@ -160,8 +163,7 @@ class _Lowering:
 
     def _allowed(self, wanted: str) -> list[str]:
         """An allowed tool is named without its namespace or kind: every tool of that name is meant."""
-        plain = [name for tool, name in self._names.items() if tool.name == wanted]
-        return plain or [wanted]
+        return list(dict.fromkeys(self._by_plain_name.get(wanted, [wanted])))
 
 
 def _described(tool: Custom) -> str | None:

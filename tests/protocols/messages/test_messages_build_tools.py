@@ -108,6 +108,13 @@ def test_a_forced_call_of_nothing_is_refused() -> None:
     assert refusal_at(chat(tools=(F,), tool_choice=named("ghost"))) == "/tool_choice"
 
 
+def test_a_server_is_allowed_by_its_label() -> None:
+    raw = {"require_approval": "never"}
+    server = Hosted("mcp", raw, "/tools/1", server_url="https://mcp.example.com", server_name="s")
+    body, _ = built(chat(tools=(F, server), tool_choice=ToolChoice(Pick.AUTO, "/tool_choice", allowed=("s",))))
+    assert body["tools"] == [{"type": "mcp_toolset", "mcp_server_name": "s"}]
+
+
 def test_a_search_is_anthropics_own() -> None:
     location = {"type": "approximate", "country": "CH"}
     search = Hosted("web_search", {}, "/tools/0", ("example.com",), max_uses=2, location=location)

@@ -1,5 +1,6 @@
 """A conversation as Chat wants it: turns come in, messages go out, every result right behind the calls it answers."""
 
+from collections import deque
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -134,22 +135,25 @@ class _Writer:
     def _write_results(self, calls: list[ToolCall], number: int) -> None:
         """The results of these calls, wherever they stand: Chat wants them at once and together."""
         media: list[_Wire] = []
-        waiting = [found for call in calls for found in self._waiting.get(call.id, ()) if found.run > number]
-        taken: set[str] = set()  # within this step: some servers give every step the same ids
-        for found in sorted(waiting, key=lambda found: found.place):
+        # Within this step: some servers give every step the same ids.
+        taken = {call.id: found for call in calls if (found := self._first_after(number, call.id)) is not None}
+        for found in sorted(taken.values(), key=lambda found: found.place):
             result = found.result
-            if result.call_id in taken or id(result) in self._gone:
-                continue
-            taken.add(result.call_id)
             self._gone.add(id(result))
             if found.run > number + 1:
                 self._ledger.approximated(result.at, "moved up behind the call that it answers")
             media += self._write_result(result)
-        self._answered |= taken
+        self._answered |= taken.keys()
         if not self._own:
             self._write_missing([call for call in calls if call.id not in taken])
         if media:
             self._messages.append({"role": "user", "content": media})
+
+    def _first_after(self, number: int, call_id: str) -> _Found | None:
+        waiting = self._waiting.get(call_id, ())
+        while waiting and (waiting[0].run <= number or id(waiting[0].result) in self._gone):
+            waiting.popleft()
+        return waiting[0] if waiting else None
 
     def _write_missing(self, calls: list[ToolCall]) -> None:
         for call in calls:
@@ -269,12 +273,12 @@ def _is_item(thought: Thinking) -> bool:
     return thought.opaque is not None and thought.opaque.form is Form.ENCRYPTED
 
 
-def _results_by_call(runs: list[list[Turn]]) -> dict[str, list[_Found]]:
-    found: dict[str, list[_Found]] = {}
+def _results_by_call(runs: list[list[Turn]]) -> dict[str, deque[_Found]]:
+    found: dict[str, deque[_Found]] = {}
     place = 0
     for number, run in enumerate(runs):
         for part in (part for turn in run for part in turn.parts if isinstance(part, ToolResult)):
-            found.setdefault(part.call_id, []).append(_Found(place, part, number))
+            found.setdefault(part.call_id, deque()).append(_Found(place, part, number))
             place += 1
     return found
 

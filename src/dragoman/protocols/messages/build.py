@@ -95,10 +95,17 @@ def _output(request: Request, thought: Thought, ledger: Ledger) -> Wire | None:
     if format is not None and format.shape is Shape.SCHEMA:
         schema = format.schema
         if request.protocol != NAME:
-            schema = clean_output(schema)
+            schema = _cleaned(format)
             ledger.approximated(format.at, "a schema has no name, and its limits are told in words")
         output["format"] = {"type": "json_schema", "schema": schema}
     return output or None
+
+
+def _cleaned(format: Format) -> object:
+    try:
+        return clean_output(format.schema)
+    except RecursionError as error:
+        raise refuse(format.at, "the schema nests too deeply") from error
 
 
 def _stop(request: Request, ledger: Ledger) -> list[str]:

@@ -64,8 +64,8 @@ def _fitted(
     tools: Sequence[Tool], choice: ToolChoice, profile: Profile, thinking: bool, writer: Writer
 ) -> tuple[Sequence[Tool], ToolChoice]:
     """Tools and choice as the model allows them: a choice it cannot be forced to becomes a shorter list."""
-    allowed = choice.allowed
-    if allowed is not None:
+    if choice.allowed is not None:
+        allowed = frozenset(choice.allowed)
         writer.ledger.approximated(choice.at, "only the allowed tools are offered")
         tools = _kept(tools, lambda tool: _name(tool) in allowed, writer)
     if choice.pick not in (Pick.REQUIRED, Pick.NAMED):
@@ -95,7 +95,7 @@ def _refuse_unoffered(tools: Sequence[Tool], choice: ToolChoice) -> None:
 
 
 def _name(tool: Tool) -> str:
-    return tool.kind if isinstance(tool, Hosted) else tool.name
+    return (tool.server_name or tool.kind) if isinstance(tool, Hosted) else tool.name
 
 
 def _function(tool: Function, may_defer: bool, request: Request, writer: Writer) -> Wire:

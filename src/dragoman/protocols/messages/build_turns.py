@@ -113,18 +113,29 @@ def _blocks_of(message: Wire) -> list[Wire]:
 def _placed(turns: Sequence[Turn], profile: Profile, writer: Writer) -> Iterator[_Said]:
     """Every turn in its place; later instructions natively where the model allows it there, else as tagged text."""
     before = ""
-    for index, turn in enumerate(turns):
+    followers = _followers(turns)
+    for turn, following in zip(turns, followers, strict=True):
         if turn.role not in _INSTRUCTING:
             before = turn.role.value
             yield _Said(before, list(turn.parts), turn.at)
             continue
-        following = next((later.role for later in turns[index:] if later.role not in _INSTRUCTING), Role.ASSISTANT)
         if profile.later_system and before == "user" and following is Role.ASSISTANT:
             yield _Said("system", [part for part in turn.parts if _is_text(part, writer)], turn.at)
             continue
         writer.ledger.approximated(turn.at, "later instructions are told as tagged text of the user's turn")
         before = "user"
         yield _Said("user", [_tagged(part) for part in turn.parts], turn.at)
+
+
+def _followers(turns: Sequence[Turn]) -> list[Role]:
+    """Whose turn it is after each turn's instructions; at the end it is the assistant's."""
+    following = Role.ASSISTANT
+    roles: list[Role] = []
+    for turn in reversed(turns):
+        if turn.role not in _INSTRUCTING:
+            following = turn.role
+        roles.append(following)
+    return roles[::-1]
 
 
 def _is_text(part: Part, writer: Writer) -> bool:

@@ -1,6 +1,7 @@
 """Tools and tool choice: a Responses client's tools come in and hub tools go out, and the other way round."""
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from dragoman.framing.fields import Fields
 from dragoman.hub.ext import drop_unread, is_indispensable, restore
@@ -209,15 +210,21 @@ class ToolWriter:
         return named if choice.namespace is None else {**named, "namespace": choice.namespace}
 
     def _named(self, name: str) -> Wire:
+        return self._unlike_functions.get(name) or {"type": "function", "name": name}
+
+    @cached_property
+    def _unlike_functions(self) -> dict[str, Wire]:
+        """How an allowed tool that is no function is named."""
+        named: dict[str, Wire] = {}
         for tool in self._request.tools:
             match tool:
-                case Custom() if tool.name == name:
-                    return {"type": "custom", "name": name}
-                case Hosted(server_name=str(label)) if label == name:
-                    return {"type": "mcp", "server_label": name}
-                case Hosted(kind=kind) if kind == name:
-                    return {"type": _TOOL_TYPES.get(kind, kind)}
-        return {"type": "function", "name": name}
+                case Custom(name=name):
+                    named.setdefault(name, {"type": "custom", "name": name})
+                case Hosted(server_name=str(label)):
+                    named.setdefault(label, {"type": "mcp", "server_label": label})
+                case Hosted(kind=kind):
+                    named.setdefault(kind, {"type": _TOOL_TYPES.get(kind, kind)})
+        return named
 
     def _namespace(self, name: str, first: Tool, tools: list[Json]) -> Wire:
         above = first.at.rpartition("/tools/")[0][1:]

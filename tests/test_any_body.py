@@ -1,0 +1,167 @@
+"""Any body is read and built, or refused by name: nothing else escapes, nothing is told of what was not there.
+
+Bodies are real ones with something wrong, missing, doubled or huge in them.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.profile import Target
+from dragoman.passes.lower_tools import lower_tools
+from dragoman.protocols import PROTOCOLS
+from dragoman.providers.profiles import profile_of
+
+Json = Any
+Path_ = tuple[str | int, ...]
+
+SPOKEN = ("chat", "responses", "messages")
+FIXTURES = Path(__file__).parent / "fixtures"
+BODIES: list[tuple[str, Json]] = [
+    (name, msgspec.json.decode(file.read_bytes()))
+    for name in SPOKEN
+    for file in (FIXTURES / name / "request.json", *sorted((FIXTURES / "deletion").glob(f"{name}-*.json")))
+]
+MODELS = ("vendor-model", "claude-sonnet-4-5", "claude-sonnet-5-5", "claude-3-opus", "gpt-5", "gpt-4o", "gpt-5.6")
+JUNK: list[Json] = [
+    *(None, True, 0, -1, 1.5, 10**20, "", "x", "none", "a/b~c", "\u2028", "dgm1.AAAA", "data:,x"),
+    *("data:image/png;base64,", [], {}, [None], [[]], [{}], ["x"], {"type": None}, {"type": "x"}, {"a": {"b": [1]}}),
+]
+
+
+def places(value: Json, at: Path_ = ()) -> Iterator[Path_]:
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        yield (*at, key)
+        yield from places(inner, (*at, key))
+
+
+def put(body: Json, at: Path_, value: Json) -> None:
+    holder = holder_of(body, at)
+    holder[at[-1]] = value
+
+
+def remove(body: Json, at: Path_) -> None:
+    del holder_of(body, at)[at[-1]]
+
+
+def double(body: Json, at: Path_) -> None:
+    holder = holder_of(body, at)
+    if isinstance(holder, list):
+        holder.insert(int(at[-1]), copy.deepcopy(holder[int(at[-1])]))
+
+
+def holder_of(body: Json, at: Path_) -> Json:
+    for key in at[:-1]:
+        body = body[key]
+    return body
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> tuple[str, Json]:
+    """A real body with one to three things wrong with it."""
+    client, body = draw(st.sampled_from(BODIES))
+    body = copy.deepcopy(body)
+    for _ in range(draw(st.integers(1, 3))):
+        found = list(places(body))
+        if not found:
+            break
+        at = draw(st.sampled_from(found))
+        change = draw(st.sampled_from((put, remove, double)))
+        change(body, at, draw(st.sampled_from(JUNK))) if change is put else change(body, at)
+    return client, body
+
+
+def build(client: str, raw: bytes, upstream: str, model: str) -> tuple[bytes, Ledger] | Failure:
+    reads, writes = PROTOCOLS[client].client, PROTOCOLS[upstream].upstream
+    assert reads
+    assert writes
+    ledger = Ledger()
+    try:
+        request, _ = lower_tools(reads.parse(raw, ledger), writes.tools, ledger)
+        return writes.build(request, Target(model, "up", profile_of(model)), ledger), ledger
+    except Refused as refused:
+        return refused.failure
+
+
+def found_at(body: Json, pointer: str) -> bool:
+    """Whether a JSON pointer leads anywhere."""
+    for token in pointer.split("/")[1:]:
+        key = token.replace("~1", "/").replace("~0", "~")
+        try:
+            body = body[int(key)] if isinstance(body, list) else body[key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("upstream", SPOKEN)
+@settings(max_examples=100)
+@given(broken=mutated(), model=st.sampled_from(MODELS))
+def test_a_body_is_built_or_refused_by_name_and_only_what_was_there_is_told(
+    upstream: str, broken: tuple[str, Json], model: str
+) -> None:
+    client, body = broken
+    match build(client, msgspec.json.encode(body), upstream, model):
+        case Failure(kind=kind, at=at, message=message):
+            assert kind is Kind.BAD_REQUEST
+            assert at is not None
+            assert message
+        case built, ledger:
+            assert isinstance(msgspec.json.decode(built), dict)
+            for loss in ledger:
+                assert loss.how is How.INVENTED or found_at(body, loss.path), (loss.path, loss.why)
+
+
+def nested(depth: int) -> bytes:
+    return b'{"type":"object","properties":{"a":' * depth + b'{"type":"string"}' + b"}}" * depth
+
+
+@pytest.mark.parametrize("upstream", SPOKEN)
+@pytest.mark.parametrize("depth", [50, 400, 5000])
+def test_a_deep_schema_is_built_or_refused(upstream: str, depth: int) -> None:
+    raw = b'{"model":"m","input":"a","text":{"format":{"type":"json_schema","name":"n","schema":%b}}}' % nested(depth)
+    match build("responses", raw, upstream, "vendor-model"):
+        case Failure(message=message):
+            assert "deeply" in message
+            assert depth > 50
+        case built, _:
+            assert built.count(b'"properties"') == depth
+
+
+def same_ids(count: int) -> Json:
+    call = {"id": "same", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    step = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "same", "content": "ok"}]
+    return {"messages": [{"role": "user", "content": "a"}, *step * (count // 2)]}
+
+
+def instructions(count: int) -> Json:
+    return {"messages": [{"role": "user", "content": "a"}, *[{"role": "system", "content": "b"}] * count]}
+
+
+def allowed_tools(count: int) -> Json:
+    functions = [{"type": "function", "function": {"name": f"tool.{n}"}} for n in range(count)]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": functions}}
+    return {"messages": [{"role": "user", "content": "a"}], "tools": functions, "tool_choice": choice}
+
+
+@pytest.mark.parametrize("upstream", SPOKEN)
+@pytest.mark.parametrize("many", [same_ids, instructions, allowed_tools])
+def test_ten_times_as_much_does_not_take_a_hundred_times_as_long(upstream: str, many: Callable[[int], Json]) -> None:
+    def seconds(count: int) -> float:
+        raw = msgspec.json.encode({"model": "m", **many(count)})
+        began = time.process_time()
+        build("chat", raw, upstream, "vendor-model")
+        return time.process_time() - began
+
+    small = min(seconds(600) for _ in range(3))
+    assert min(seconds(6000) for _ in range(2)) < 40 * small
