@@ -31,3 +31,24 @@ def test_an_event_that_we_cannot_read_passes(gate: Outside, protocol: str) -> No
     body = first + b"\n\n" + RIDDLES[protocol] + (b"event: " if protocol != "chat" else b"data: {") + rest
     gate.plays(protocol, Answer(body))
     assert gate.ask(protocol, f"{protocol}/m", True).body == body
+
+
+@pytest.mark.parametrize("protocol", RIDDLES)
+def test_and_if_no_end_follows_it_the_error_event_does(gate: Outside, protocol: str) -> None:
+    first, _, _ = STREAM[protocol].rpartition(b"\n\nevent: " if protocol != "chat" else b"\n\ndata: {")
+    if protocol == "messages":
+        first, _, _ = first.rpartition(b"\n\nevent: ")
+    body = first + b"\n\n" + RIDDLES[protocol]
+    gate.plays(protocol, Answer(body, cut=9))
+    told = gate.ask(protocol, f"{protocol}/m", True).body
+    assert told.startswith(body)
+    assert b"without its terminal event" in told[len(body) :]
+
+
+@pytest.mark.parametrize("protocol", RIDDLES)
+def test_an_end_that_is_cut_into_pieces_is_seen_all_the_same(gate: Outside, protocol: str) -> None:
+    first, _, rest = STREAM[protocol].rpartition(b"\n\nevent: " if protocol != "chat" else b"\n\ndata: {")
+    body = first + b"\n\n" + RIDDLES[protocol] + (b"event: " if protocol != "chat" else b"data: {") + rest
+    for cut in (1, 3, 50):
+        gate.plays(protocol, Answer(body, cut=cut))
+        assert gate.ask(protocol, f"{protocol}/m", True).body == body

@@ -15,6 +15,10 @@ from dragoman.stages.hold_cut import HoldCut
 
 log = logging.getLogger(__name__)
 
+TAIL = 32  # of what has passed: more than an ending is long
+APART = (b"\n\n", b"\r\r", b"\r\n\r\n")
+UNSEEN = Failure(Kind.TRUNCATED, "the upstream's stream ended without its terminal event")
+
 
 class Line(Protocol):
     """`drain` when the upstream has ended, then `close`; or `fail`, which closes too."""
@@ -105,7 +109,7 @@ class Translation:
 class Tap:
     """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
 
-    __slots__ = ("_client", "_secrets", "_source", "_tail", "_unwatched", "watch")
+    __slots__ = ("_client", "_ended_unseen", "_secrets", "_source", "_tail", "_unwatched", "watch")
 
     def __init__(self, source: Source, client: Client, watch: Watch, secrets: Secrets = ()) -> None:
         self._secrets = secrets
@@ -113,17 +117,20 @@ class Tap:
         self._client = client
         self._tail = b""
         self._unwatched = False
+        self._ended_unseen = False
         self.watch = watch
 
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)
-        self._tail = chunk[-2:] if len(chunk) > 1 else self._tail[-1:] + chunk
+        if self._unwatched and not self._ended_unseen:
+            self._ended_unseen = any(ending in self._tail + chunk for ending in self._client.endings)
+        self._tail = chunk[-TAIL:] if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
         return hide(chunk, self._secrets)
 
     def drain(self) -> bytes:
         told = self.watch.failure is not None  # the upstream's own error event has already passed
         self._see(None)
-        failure = self.watch.failure
+        failure = UNSEEN if self._unwatched else self.watch.failure
         return b"" if told or failure is None else self.fail(failure)
 
     def close(self) -> bytes:
@@ -131,8 +138,10 @@ class Tap:
 
     def fail(self, failure: Failure) -> bytes:
         """The error frames, set apart from an event that was cut in the middle."""
+        if self._ended_unseen:
+            return b""
         self.watch.see(Failed(failure))
-        apart = b"" if self._tail in (b"", b"\n\n", b"\r\r") else b"\n\n"
+        apart = b"" if not self._tail or self._tail.endswith(APART) else b"\n\n"
         return apart + self._client.repair(failure, self.watch.started, self._source.frames)
 
     def _see(self, chunk: bytes | None) -> None:

@@ -58,6 +58,7 @@ class Client(Struct, frozen=True):
     keep_alive: bytes
     parse_to_count: Callable[[bytes, Ledger], Request] | None = None  # where counting takes another body than answering
     id_header: bytes = b"x-request-id"  # where its SDK looks for the request's id
+    endings: tuple[bytes, ...] = ()  # one of these stands in a stream that has ended, also where we cannot read it
 
 
 class Upstream(Struct, frozen=True):

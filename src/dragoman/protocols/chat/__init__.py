@@ -23,6 +23,7 @@ PROTOCOL = Protocol(
         render=errors.render,
         repair=errors.repair,
         serial=False,
+        endings=(b"[DONE]", b'{"error"'),
         keep_alive=COMMENT,
     ),
     upstream=Upstream(

@@ -21,6 +21,7 @@ PROTOCOL = Protocol(
         keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
         parse_to_count=parse_to_count,
         id_header=b"request-id",
+        endings=(b"message_stop", b"event: error"),
     ),
     upstream=Upstream(
         path="/messages",

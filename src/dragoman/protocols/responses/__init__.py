@@ -16,6 +16,7 @@ PROTOCOL = Protocol(
         render=errors.render,
         repair=encode.repair,
         serial=False,
+        endings=(b"response.completed", b"response.incomplete", b"response.failed"),
         keep_alive=COMMENT,
     ),
     upstream=Upstream(
