@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pydantic
 from anthropic.types.beta import message_create_params
 from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
-TYPES: dict[str, object] = {
+TYPES: dict[str, Any] = {
     "chat": completion_create_params.CompletionCreateParams,
     "responses": response_create_params.ResponseCreateParams,
     "messages": message_create_params.MessageCreateParams,
@@ -30,7 +31,8 @@ def complaints(protocol: str, body: dict[str, object]) -> list[str]:
     """Values of the wrong type, and fields that the SDK has never heard of; none where the vendor has no SDK."""
     if protocol not in TYPES:
         return []
-    body = {**body, "input": [_with_id(item) for item in body["input"]]} if protocol == "responses" else body
+    items = body.get("input")
+    body = {**body, "input": [_with_id(item) for item in items]} if isinstance(items, list) else body
     try:
         read = _adapter(protocol).validate_python(body)
         return [at + ": unknown to the SDK" for at in _unheard(body, _whole(read), "") if not OPEN.fullmatch(at)]

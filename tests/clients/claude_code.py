@@ -30,7 +30,7 @@ def ask(rig: Rig, directory: Path, prompt: str, model: str = "claude-opus-5-5", 
     binary = native(directory, "@anthropic-ai/claude-code-*/claude")
     mode = ("--output-format", "stream-json", "--verbose", "--permission-mode", "acceptEdits")
     allowed = ("--allowedTools", "Bash,Read,Write")
-    return rig.run(binary, "-p", prompt, "--model", model, *mode, *allowed, **settings(rig), **extra)
+    return rig.run(binary, "-p", prompt, "--model", model, *mode, *allowed, env={**settings(rig), **extra})
 
 
 def result(ran: Ran) -> dict[str, object]:

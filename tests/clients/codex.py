@@ -33,7 +33,7 @@ def ask(
     (home / "auth.json").write_bytes(msgspec.json.encode({"OPENAI_API_KEY": KEY}))
     mode = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--disable", "plugins")
     binary = native(directory, "@openai/codex-*/vendor/*/bin/codex")
-    return rig.run(binary, "exec", *mode, "-m", model, prompt, patience_s=patience_s, CODEX_HOME=str(home))
+    return rig.run(binary, "exec", *mode, "-m", model, prompt, patience_s=patience_s, env={"CODEX_HOME": str(home)})
 
 
 def said(ran: Ran) -> list[str]:

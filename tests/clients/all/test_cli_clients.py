@@ -8,6 +8,7 @@ import pytest
 
 from clients.driven import NOTE
 from clients.install import native
+from clients.proof import Proves
 from clients.rig import UPSTREAMS, Ran, Rig
 from fakes.agent import Use
 from gateway import KEY
@@ -34,7 +35,9 @@ def write_note(title: str, text: str) -> str:
 
 @upstreams
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "openai-compatible"])
-def test_opencode_writes_a_file(provider: str, upstream: str, rig: Rigging, client: Client, tmp_path: Path) -> None:
+def test_opencode_writes_a_file(
+    provider: str, upstream: str, rig: Rigging, client: Client, tmp_path: Path, proves: Proves
+) -> None:
     file = tmp_path / "work" / "written.txt"
     here = rig(upstream, Use("write", {"filePath": str(file), "content": "Grüße 👋\n"}))
     options = {"baseURL": f"{here.url}/v1", "apiKey": KEY}
@@ -46,16 +49,19 @@ def test_opencode_writes_a_file(provider: str, upstream: str, rig: Rigging, clie
     binary = native(client("opencode"), "opencode-*/bin/opencode")
     asked = ("run", "--format", "json", "-m", "gateway/some-model", "--auto", "Write a file.")
     quiet = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
-    ran = here.run(binary, *asked, patience_s=120, **quiet)
+    ran = here.run(binary, *asked, patience_s=120, env=quiet)
     assert ran.code == 0, ran
     assert "Finished. The last tool said: Wrote file successfully" in ran.out, ran
     assert file.read_text() == "Grüße 👋\n"
     assert here.agent.complaints == []
+    proves("opencode", upstream, "tools", "streamed")
 
 
 @upstreams
 @pytest.mark.parametrize("speaks", ["chat", "messages"])
-def test_aider_edits_a_file(speaks: str, upstream: str, rig: Rigging, client: Client, tmp_path: Path) -> None:
+def test_aider_edits_a_file(
+    speaks: str, upstream: str, rig: Rigging, client: Client, tmp_path: Path, proves: Proves
+) -> None:
     here = rig(upstream)
     here.agent.words = EDIT
     (tmp_path / "work" / "written.txt").write_text("old\n")
@@ -66,11 +72,12 @@ def test_aider_edits_a_file(speaks: str, upstream: str, rig: Rigging, client: Cl
     model = {"chat": "openai/gpt-4o", "messages": "anthropic/claude-sonnet-4-5"}[speaks]
     quiet = ("--yes-always", "--analytics-disable", "--no-check-update", "--no-pretty", "--no-git", "--no-gitignore")
     how = ("--model", model, "--edit-format", "whole", "--map-tokens", "0", "--message", "Say hello in it.")
-    ran = here.run(client("aider") / "bin" / "aider", *quiet, *how, "written.txt", patience_s=120, **given)
+    ran = here.run(client("aider") / "bin" / "aider", *quiet, *how, "written.txt", patience_s=120, env=given)
     assert ran.code == 0, ran
     assert "Applied edit to written.txt" in ran.out, ran
     assert (tmp_path / "work" / "written.txt").read_text() == "Grüße 👋\n"
     assert here.agent.complaints == []
+    proves("aider", upstream, "edits", "streamed")
 
 
 @upstreams
@@ -78,7 +85,7 @@ def test_aider_edits_a_file(speaks: str, upstream: str, rig: Rigging, client: Cl
     ("speaks", "more"), [("chat", ()), ("chat", ("--no-stream",)), ("responses", ()), ("messages", ())]
 )
 def test_llm_uses_a_tool(
-    speaks: str, more: tuple[str, ...], upstream: str, rig: Rigging, client: Client, tmp_path: Path
+    speaks: str, more: tuple[str, ...], upstream: str, rig: Rigging, client: Client, tmp_path: Path, proves: Proves
 ) -> None:
     here = rig(upstream, NOTE)
     ran = llm(here, client("llm"), speaks, *more)
@@ -87,15 +94,16 @@ def test_llm_uses_a_tool(
     assert isinstance(NOTE.given, dict)
     assert (tmp_path / "work" / "first.txt").read_text() == NOTE.given["text"]
     assert here.agent.complaints == []
+    proves("llm", upstream, "tools", "whole" if more else "streamed")
 
 
 def llm(rig: Rig, directory: Path, speaks: str, *more: str) -> Ran:
     home = rig.home / "llm"
     home.mkdir()
-    own = f"- model_id: own\n  model_name: some-model\n  api_base: {rig.url}/v1\n  supports_tools: true\n  api_key_name: openai\n"
-    (home / "extra-openai-models.yaml").write_text(own)
+    own = ("model_id: own", "model_name: some-model", f"api_base: {rig.url}/v1", "supports_tools: true")
+    (home / "extra-openai-models.yaml").write_text("- " + "\n  ".join((*own, "api_key_name: openai")) + "\n")
     (home / "keys.json").write_bytes(msgspec.json.encode({"openai": KEY, "anthropic": KEY}))
     given = {"LLM_USER_PATH": str(home), "OPENAI_BASE_URL": f"{rig.url}/v1", "ANTHROPIC_BASE_URL": rig.url}
     model = {"chat": "own", "responses": "gpt-5.5", "messages": "claude-sonnet-4.5"}[speaks]
     asked = ("-m", model, "--functions", WRITE_NOTE, "--td", *more, "Write a note.")
-    return rig.run(directory / "bin" / "llm", *asked, **given)
+    return rig.run(directory / "bin" / "llm", *asked, env=given)

@@ -15,7 +15,7 @@ const providers = {
 };
 
 // By default the SDK refers to what the server keeps; a gateway that translates keeps nothing.
-const providerOptions = { openai: { store: false } };
+const providerOptions = process.env.DRIVEN_STORES ? {} : { openai: { store: false } };
 
 function asked(mode, provider) {
   const inputSchema = z.object({ title: z.string(), text: z.string() });

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from clients.claude_code import ask, result
+from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig
 from fakes.agent import Use
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 def test_claude_code_runs_a_command_and_writes_a_file(
-    upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path
+    upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path, proves: Proves
 ) -> None:
     file = tmp_path / "work" / "written.txt"
     run = Use("Bash", {"command": "echo hello-from-tool > out.txt && cat out.txt", "description": "write a file"})
@@ -27,3 +28,17 @@ def test_claude_code_runs_a_command_and_writes_a_file(
     assert file.read_text() == "Grüße 👋\n"
     assert here.agent.complaints == []
     assert here.agent.heard[-1].results[0] == "hello-from-tool"
+    proves("Claude Code", upstream, "tools", "streamed")
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+def test_claude_code_has_its_context_counted(
+    upstream: str, rig: Callable[..., Rig], client: Callable[[str], Path], proves: Proves
+) -> None:
+    here = rig(upstream)
+    ran = ask(here, client("claude-code"), "/context")
+    assert ran.code == 0, ran
+    counted = [path for method, path in here.door.asked if path.startswith("/v1/messages/count_tokens")]
+    assert len(counted) > 5, here.door.asked
+    assert set(here.door.answered) == {200}
+    proves("Claude Code", upstream, "counts")

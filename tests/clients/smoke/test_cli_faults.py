@@ -8,12 +8,14 @@ import pytest
 
 from clients import claude_code, codex
 from clients.faults import CUTS, REFUSALS, SETTINGS, always, cuts, once
+from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig, rigged
 from fakes.agent import Amended, Use
 
 BASH = Use("Bash", {"command": "echo hello-from-tool > out.txt && cat out.txt", "description": "write a file"})
 EXEC = Use("exec_command", {"cmd": "echo hello-from-tool > out.txt && cat out.txt"})
-SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = 6
+FOR_EVER = [fault for fault in CUTS if fault != "reset"]  # which is a dropped connection, seen from here
 Try = Callable[[Rig], None]
 
 
@@ -38,7 +40,7 @@ def try_each(
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-def test_claude_code_recovers(upstream: str, client: Callable[[str], Path], tmp_path: Path) -> None:
+def test_claude_code_recovers(upstream: str, client: Callable[[str], Path], tmp_path: Path, proves: Proves) -> None:
     directory = client("claude-code")
 
     def recovers(rig: Rig) -> None:
@@ -50,10 +52,11 @@ def test_claude_code_recovers(upstream: str, client: Callable[[str], Path], tmp_
         check_done(rig)
 
     try_each([*REFUSALS, *cuts(upstream)], tmp_path, upstream, BASH, once, recovers)
+    proves("Claude Code", upstream, "recovers")
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
-def test_codex_recovers(upstream: str, client: Callable[[str], Path], tmp_path: Path) -> None:
+def test_codex_recovers(upstream: str, client: Callable[[str], Path], tmp_path: Path, proves: Proves) -> None:
     directory = client("codex")
 
     def recovers(rig: Rig) -> None:
@@ -64,6 +67,7 @@ def test_codex_recovers(upstream: str, client: Callable[[str], Path], tmp_path: 
         check_done(rig)
 
     try_each([*REFUSALS, *cuts(upstream)], tmp_path, upstream, EXEC, once, recovers)
+    proves("Codex", upstream, "recovers")
 
 
 def check_done(rig: Rig) -> None:
@@ -74,7 +78,7 @@ def check_done(rig: Rig) -> None:
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 def test_claude_code_never_takes_a_cut_reply_for_a_whole_one(
-    upstream: str, client: Callable[[str], Path], tmp_path: Path
+    upstream: str, client: Callable[[str], Path], tmp_path: Path, proves: Proves
 ) -> None:
     directory = client("claude-code")
 
@@ -83,12 +87,13 @@ def test_claude_code_never_takes_a_cut_reply_for_a_whole_one(
         assert ran.code != 0, ran
         assert claude_code.result(ran)["is_error"] is True, ran
 
-    try_each(list(CUTS), tmp_path, upstream, BASH, always, fails)
+    try_each(FOR_EVER, tmp_path, upstream, BASH, always, fails)
+    proves("Claude Code", upstream, "not fooled")
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
 def test_codex_never_takes_a_cut_reply_for_a_whole_one(
-    upstream: str, client: Callable[[str], Path], tmp_path: Path
+    upstream: str, client: Callable[[str], Path], tmp_path: Path, proves: Proves
 ) -> None:
     directory = client("codex")
 
@@ -97,4 +102,5 @@ def test_codex_never_takes_a_cut_reply_for_a_whole_one(
         assert ran.code != 0, ran
         assert not codex.completed(ran), ran
 
-    try_each(list(CUTS), tmp_path, upstream, EXEC, always, fails)
+    try_each(FOR_EVER, tmp_path, upstream, EXEC, always, fails)
+    proves("Codex", upstream, "not fooled")

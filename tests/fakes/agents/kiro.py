@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
 
 import msgspec
 
@@ -23,18 +22,20 @@ class KiroAgent(FakeKiro):
     def calls(self) -> list[Asked]:
         return self.chats
 
-    def _chat(self, asked: Asked) -> Answer:
+    def _answer(self, asked: Asked) -> Answer:
+        usual = super()._answer(asked)
+        if asked.path != "/generateAssistantResponse" or usual.status != 200:
+            return usual
         answer = self.agent(asked)
         streams = answer.content_type == "text/event-stream"
         return replace(answer, content_type=EVENT_STREAM) if streams else answer
-
-    _paths: ClassVar = {**FakeKiro._paths, "/generateAssistantResponse": _chat}
 
 
 def hear(body: Json) -> Heard:
     state = _object(body.get("conversationState"))
     current = _object(_object(state.get("currentMessage")).get("userInputMessage"))
-    turns = [*objects(state.get("history")), {"userInputMessage": current}]
+    last: Json = {"userInputMessage": current}
+    turns = [*objects(state.get("history")), last]
     if _has_empty(body):
         raise Complaint("Improperly formed request: nulls and empty lists")
     results = tuple(_check(turns))

@@ -47,7 +47,8 @@ def _turns(body: Json) -> list[tuple[str, list[Json]]]:
     turns: list[tuple[str, list[Json]]] = []
     for message in objects(body.get("messages")):
         role, content = str(message["role"]), message["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else objects(content)
+        text: Json = {"type": "text", "text": content}
+        blocks = [text] if isinstance(content, str) else objects(content)
         if turns and turns[-1][0] == role:
             turns[-1] = (role, turns[-1][1] + blocks)
         else:

@@ -1,0 +1,1 @@
+"""Real clients, run through the gateway."""

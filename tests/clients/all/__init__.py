@@ -1,0 +1,1 @@
+"""The other clients: run when named."""

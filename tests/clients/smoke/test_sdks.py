@@ -1,0 +1,85 @@
+"""The vendors' SDKs and a framework use tools through the gateway; when an upstream fails they ask again or raise."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from clients.driven import DRIVERS, NOTE, check_note, outcomes
+from clients.faults import REFUSALS, SETTINGS, by_model, cuts
+from clients.node_sdks import drive
+from clients.proof import Proves
+from clients.rig import UPSTREAMS, Ran, Rig
+
+Rigging = Callable[..., Rig]
+Client = Callable[[str], Path]
+
+
+@dataclass(frozen=True)
+class Sdk:
+    driver: str
+    ways: tuple[str, ...]
+    table: str = ""  # of versions.toml; without one it is among our own test dependencies
+
+    @property
+    def streams(self) -> list[str]:
+        return [way for way in self.ways if way.endswith("-stream")]
+
+
+def whole_and_streamed(*names: str) -> tuple[str, ...]:
+    return tuple(f"{name}{suffix}" for name in names for suffix in ("", "-stream"))
+
+
+SDKS = {
+    "openai-python": Sdk("openai_python.py", whole_and_streamed("chat", "responses")),
+    "anthropic-python": Sdk("anthropic_python.py", whole_and_streamed("messages", "runner")),
+    "openai-node": Sdk("openai_node.mjs", whole_and_streamed("chat", "responses"), "node-sdks"),
+    "@anthropic-ai/sdk": Sdk("anthropic_node.mjs", whole_and_streamed("messages", "runner"), "node-sdks"),
+    "pydantic-ai": Sdk("pydantic_ai_agent.py", whole_and_streamed("chat", "responses", "messages"), "pydantic-ai"),
+}
+
+
+@pytest.fixture
+def run(client: Client, node: Path) -> Callable[[Rig, Sdk, list[str]], Ran]:
+    def running(here: Rig, sdk: Sdk, modes: list[str]) -> Ran:
+        if sdk.driver.endswith(".mjs"):
+            return drive(here, node, client(sdk.table), sdk.driver, *modes)
+        python = client(sdk.table) / "bin" / "python" if sdk.table else sys.executable
+        return here.run(python, DRIVERS / sdk.driver, *modes)
+
+    return running
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+@pytest.mark.parametrize("name", SDKS)
+def test_an_sdk_uses_a_tool_and_is_told_of_every_failure(
+    name: str, upstream: str, rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran], proves: Proves
+) -> None:
+    """In one process: what follows the @ of a mode is how the upstream's first reply goes wrong."""
+    sdk = SDKS[name]
+    here = rig(upstream, NOTE, amend=by_model(upstream), settings=SETTINGS)
+    asked_again = [*sdk.ways, *(f"{way}@{fault}" for way in sdk.streams for fault in REFUSALS)]
+    raised = [f"{way}@{fault}" for way in sdk.streams for fault in cuts(upstream)]
+    ran = run(here, sdk, asked_again + raised)
+    assert ran.code == 0, ran
+    found = outcomes(ran)
+    assert list(found) == asked_again + raised, ran
+    for mode in asked_again:
+        check_note(here, found[mode])
+    for mode in raised:
+        assert found[mode].error, found[mode]
+        assert found[mode].text == "", found[mode]
+    assert here.agent.complaints == []
+    proves(name, upstream, "tools", "whole", "streamed", "recovers", "not fooled")
+
+
+def test_a_kiro_that_ends_without_its_tail_has_reached_its_length(
+    rig: Rigging, run: Callable[[Rig, Sdk, list[str]], Ran]
+) -> None:
+    here = rig("kiro", NOTE, amend=by_model("kiro"), settings=SETTINGS)
+    told = outcomes(run(here, SDKS["anthropic-python"], ["messages-stream@clean-end"]))
+    assert "stop_reason='max_tokens'" in told["messages-stream@clean-end"].why
+    told = outcomes(run(here, SDKS["openai-python"], ["chat-stream@clean-end"]))
+    assert "LengthFinishReasonError" in told["chat-stream@clean-end"].error
