@@ -196,3 +196,11 @@ def test_a_body_of_responses_on_chats_path_is_answered_as_chat_answers(door: Doo
 def test_a_chat_body_may_say_input_too(door: Door) -> None:
     assert door.ask("POST", "/v1/chat/completions", said("local/m", input="x"), **BEARER)[0] == 200
     assert door.sent().json["input"] == "x"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"], ids=["translated", "passed through"])
+def test_half_a_surrogate_pair_is_no_reason_to_refuse(door: Door, path: str) -> None:
+    body = msgspec.Raw(b'{"model":"vendor/m","max_tokens":9,"messages":[{"role":"user","content":"a \\ud83d b"}]}')
+    assert door.ask("POST", path, body, **BEARER)[0] == 200
+    translated = path == "/v1/chat/completions"
+    assert ("a \ufffd b".encode() if translated else b"a \\ud83d b") in door.sent().body
