@@ -54,12 +54,20 @@ class PerTurn(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._lines.append(self.format(record))
-            if record.levelno > logging.INFO or not _in_event_loop():
+            if record.levelno > logging.INFO:
                 self.flush()
             elif len(self._lines) == 1:
-                asyncio.get_running_loop().call_soon(self.flush)
+                self._flush_after_this_turn()
         except Exception:
             self.handleError(record)
+
+    def _flush_after_this_turn(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+        else:
+            loop.call_soon(self.flush)
 
     def flush(self) -> None:
         self.acquire()
@@ -107,14 +115,6 @@ def _moment(record: logging.LogRecord) -> str:
 @lru_cache(maxsize=2)
 def _second(since_epoch: int) -> str:
     return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -29,6 +29,8 @@ KINDS = {
     CallBlock: "call",
     HostedBlock: "hosted",
 }
+ACTIONS = (CallBlock, HostedBlock)
+WORDLESS = (*ACTIONS, ThinkingBlock)  # which may have no text at all, and are an answer all the same
 
 
 class Seen(Struct, frozen=True):
@@ -69,9 +71,8 @@ class Watch:
         match event:
             case Opened(what=what):
                 self._blocks.append(KINDS[type(what)])
-                # Calls, hosted tools and hidden thoughts may have no text at all; they are an answer all the same.
-                self.substance |= isinstance(what, CallBlock | HostedBlock | ThinkingBlock)
-                if self._first_token is None and isinstance(what, CallBlock | HostedBlock):
+                self.substance |= isinstance(what, WORDLESS)
+                if self._first_token is None and isinstance(what, ACTIONS):
                     self._first_token = self._clock()
             case Started(usage=usage):
                 self._started = event

@@ -343,7 +343,7 @@ class Decoder:
     def _used(self) -> list[Event]:
         if self._usage is None or not self._started:
             return []
-        return [Used(msgspec.structs.replace(self._usage.meaning(), service_tier=self._tier))]
+        return [Used(self._usage.meaning(self._tier))]
 
     def _fail(self, failure: Failure) -> list[Event]:
         self._over = True

@@ -94,7 +94,7 @@ class Tokens(Struct):
     completion_tokens_details: CompletionDetails | None = None
     prompt_cache_hit_tokens: int | None = None  # DeepSeek's name for cached_tokens
 
-    def meaning(self) -> Usage:
+    def meaning(self, service_tier: str | None) -> Usage:
         prompt = self.prompt_tokens_details or PromptDetails()
         completion = self.completion_tokens_details or CompletionDetails()
         return Usage(
@@ -103,6 +103,7 @@ class Tokens(Struct):
             cache_read=prompt.cached_tokens or self.prompt_cache_hit_tokens or 0,
             cache_write=prompt.cache_write_tokens or 0,
             reasoning=completion.reasoning_tokens or 0,
+            service_tier=service_tier,
         )
 
 
