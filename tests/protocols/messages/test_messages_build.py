@@ -191,3 +191,13 @@ def test_a_reference_at_the_root_keeps_what_it_refers_to() -> None:
         "$ref": "#/$defs/A",
         "$defs": {"A": {"type": "object", "properties": {}, "additionalProperties": False}},
     }
+
+
+def test_what_the_values_of_a_map_are_is_told_in_words() -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    body, _ = built(chat(format=Format(Shape.SCHEMA, "/response_format", name="n", schema=schema)))
+    assert body["output_config"]["format"]["schema"] == {  # type: ignore[index]
+        "type": "object",
+        "additionalProperties": False,
+        "description": '(additionalProperties: {"type":"string"})',
+    }

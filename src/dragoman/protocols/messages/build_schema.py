@@ -33,7 +33,7 @@ def clean_output(schema: object) -> object:
             clean[_CHOICES[key]] = [clean_output(choice) for choice in value]
         elif key == "items" and isinstance(value, dict):
             clean[key] = clean_output(value)
-        elif key not in _SILENT:
+        elif key not in _SILENT or isinstance(value, dict):  # what a map's values are is worth telling
             told[key] = value
     if schema.get("type") == "object" or "properties" in schema:
         clean["additionalProperties"] = False
