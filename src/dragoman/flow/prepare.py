@@ -85,16 +85,15 @@ async def prepare(
     call: Call, route: Route, provider: Provider, fitting: Fitting, changes: Sequence[Change] = ()
 ) -> Prepared:
     spoken = await provider.spoken(route.model)
-    altered = provider.stages is not None or bool(changes) or call.retold
-    if call.protocol.name in spoken and not altered:
-        altered = not provider.as_is(call.protocol.name, call.body)
+    passing = provider.as_is(call.protocol.name, call.body) if call.protocol.name in spoken else None
+    altered = provider.stages is not None or bool(changes) or call.retold or passing is None
     chosen = plan(call.protocol.name, spoken, fitting.profile, call.body, altered)
     protocol = fitting.protocols[chosen.protocol]
     assert protocol.upstream is not None
     options = await provider.aim(route.model)
     request, ledger, tools = None, None, None
     if isinstance(chosen, Passthrough):
-        body = call.body
+        body = passing or call.body
         if route.model != call.model:
             body = replace_value(body, "model", msgspec.json.encode(route.model))
         headers, query = _client_headers(call, provider), _query(call.query)

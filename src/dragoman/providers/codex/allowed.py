@@ -1,14 +1,15 @@
 """What the ChatGPT backend takes: a body is judged against it, and a request is fitted to it, losses told.
 
 A body that Codex itself could have sent passes byte for byte, since its client knows this backend better than any
-translation: turn state, metadata and compacted contexts mean something there. Any other body would be refused for a
-single field, so it is built anew from what is left of the request here.
+translation: turn state, metadata and compacted contexts mean something there. Only instructions are put in where it
+has none. Any other body would be refused for a single field, so it is built anew from what is left of the request.
 """
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from dragoman.framing.jsonspan import replace_value
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Function, Hosted, Part, Request, Role, Text, Thinking, Tool, ToolResult, Turn
 
@@ -54,25 +55,36 @@ class _Item(Struct):
 _items = msgspec.json.Decoder(list[_Item])
 
 
-def conforms(protocol: str, body: bytes) -> bool:
-    """Whether the backend would take these very bytes."""
+def passing(protocol: str, body: bytes) -> bytes | None:
+    """These very bytes, if the backend would take them; Codex leaves its instructions out, which it would not."""
     try:
         fields = _body.decode(body)
-        return fields.keys() <= FIELDS and _is_settled(fields) and _is_readable(fields["input"], body)
+        if not (fields.keys() <= FIELDS and _is_settled(fields) and _is_readable(fields["input"], body)):
+            return None
     except (KeyError, msgspec.MsgspecError, RecursionError):
-        return False
+        return None
+    sentence = msgspec.json.encode(NEUTRAL)
+    match bytes(fields.get("instructions", b"")):
+        case b"":
+            return b'{"instructions":%b,' % sentence + body.lstrip()[1:]
+        case b"null" | b'""':
+            return replace_value(body, "instructions", sentence)
+    return body
 
 
 def _is_settled(fields: dict[str, Raw]) -> bool:
     told = {name: bytes(value) for name, value in fields.items() if name != "input"}
     if told.get("store") != b"false" or told.get("stream") != b"true":
         return False
-    if not told.get("instructions", b"").startswith(b'"') or told["instructions"] == b'""':
-        return False
     options = msgspec.json.decode(told.get("stream_options", b"null"), type=dict[str, Raw] | None) or {}
     tier = msgspec.json.decode(told.get("service_tier", b"null"), type=str | None)
-    lone = "parallel_tool_calls" in told and told.get("tools", b"[]") in (b"[]", b"null")
-    return options.keys() <= STREAM_OPTIONS and tier in (None, TIER) and not lone
+    return options.keys() <= STREAM_OPTIONS and tier in (None, TIER) and not _is_lonely(fields)
+
+
+def _is_lonely(fields: dict[str, Raw]) -> bool:
+    """Parallel calls of no tools; Codex also puts tools into the input."""
+    none = bytes(fields.get("tools", b"null")) in (b"[]", b"null")
+    return none and "parallel_tool_calls" in fields and b'"additional_tools"' not in bytes(fields["input"])
 
 
 def _is_readable(given: Raw, body: bytes) -> bool:

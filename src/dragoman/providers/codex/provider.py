@@ -17,7 +17,7 @@ from dragoman.hub.request import Request, Role, Text
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.codex.account import Account, bearer
-from dragoman.providers.codex.allowed import conforms, fit
+from dragoman.providers.codex.allowed import fit, passing
 from dragoman.providers.codex.credential import AuthFile, Credential, Nowhere
 from dragoman.providers.codex.limits import Meter
 from dragoman.providers.codex.output import filling_output
@@ -26,10 +26,13 @@ from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
 from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, configured, dial_of
 
-# What a client may tell this backend. All else, attestation and installation ids above all, is the client's own.
+# What a client may tell this backend: which conversation it is, and how its body is to be read. All else, its name,
+# installation and attestation above all, is the client's own.
 FORWARDED = frozenset(
-    b"accept session-id session_id thread-id conversation_id x-client-request-id x-codex-turn-state".split()
+    b"session-id session_id thread-id conversation_id x-client-request-id x-codex-turn-state "
+    b"x-openai-internal-codex-responses-lite".split()
 )
+STREAMS = (b"accept", b"text/event-stream")  # it has no other answers
 MODEL_GATE = re.compile(r"not supported when using codex|requires a newer version of codex|model not found", re.I)
 
 
@@ -47,7 +50,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         authorize=codex.authorize,
         list_models=account.models,
         passes=(fit,),
-        as_is=conforms,
+        as_is=passing,
         forwards=FORWARDED.__contains__,
         describe=codex.describe,
         heed=codex.heed,
@@ -55,7 +58,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         renew=keeper.renew,
         inspect=account.inspect,
     )
-    return replace(made, headers=((b"originator", config.originator.encode()), *made.headers))
+    return replace(made, headers=((b"originator", config.originator.encode()), STREAMS, *made.headers))
 
 
 def line_of(config: CodexProviderConfig, send: Send, environ: Mapping[str, str]) -> Line:

@@ -11,10 +11,10 @@ EAGER = "eager_input_streaming"
 OBJECTIONABLE = {"chat": b'"max_tokens"', "messages": f'"{EAGER}"'.encode()}
 
 
-def passes(protocol: str, body: bytes) -> bool:
-    """Whether these bytes may go as they are: its GPT models know no `max_tokens`, its Claude no eager streaming."""
+def passing(protocol: str, body: bytes) -> bytes | None:
+    """The same bytes, or none: its GPT models know no `max_tokens`, its Claude no eager streaming."""
     objectionable = OBJECTIONABLE.get(protocol)
-    return objectionable is None or objectionable not in body
+    return body if objectionable is None or objectionable not in body else None
 
 
 def fit(request: Request, ledger: Ledger) -> Request:

@@ -59,7 +59,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         rename=copilot.shelf.rename,
         window=copilot.shelf.window,
         passes=(asked.fit,),
-        as_is=asked.passes,
+        as_is=asked.passing,
         forwards=FORWARDED.__contains__,
         describe=copilot.describe,
         heed=copilot.heed,
