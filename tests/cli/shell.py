@@ -34,6 +34,7 @@ class Shell:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.environ: dict[str, str] = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
+        self.environ["DRAGOMAN_LOCAL_PORTS"] = ""  # whatever listens on this machine is no part of a test
 
     def run(self, *words: str, said: str = "", **environ: str) -> Done:
         done = subprocess.run(

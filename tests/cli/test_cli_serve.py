@@ -14,6 +14,8 @@ import msgspec
 import pytest
 from shell import KEY, Served, Shell, wait_for
 
+from fakes.upstream import FakeUpstream
+
 
 def status(served: Served, key: str) -> int:
     request = urllib.request.Request(f"{served.url}/v1/models", headers={"authorization": f"Bearer {key}"})
@@ -225,3 +227,22 @@ def test_wrong_usage_has_its_own_exit_code(shell: Shell, words: tuple[str, ...])
     done = shell.run(*words)
     assert done.code == 2
     assert done.err.startswith("Usage: dragoman")
+
+
+def test_a_model_server_of_this_machine_is_found_named_and_used(shell: Shell) -> None:
+    with FakeUpstream(models=("tiny",)) as fake:
+        ports = {"DRAGOMAN_LOCAL_PORTS": f"vllm={fake.port}"}
+        with shell.serve(**ports) as served:
+            provider = next(line for line in served.out.splitlines() if line.strip().startswith("vllm "))
+            assert provider.split() == ["vllm", fake.url, *f"from port {fake.port} of this machine".split()]
+            assert "built in" not in served.out
+            served.tell(signal.SIGHUP)
+            wait_for(lambda: "the edited configuration is in force" in served.err)
+            assert "vllm/tiny" in shell.run("models", "--key", served.key).out
+
+
+def test_commands_without_a_gateway_find_model_servers_too(shell: Shell) -> None:
+    with FakeUpstream(models=("tiny",)) as fake:
+        ports = {"DRAGOMAN_LOCAL_PORTS": f"vllm={fake.port}"}
+        assert "vllm/tiny" in shell.run("models", **ports).out
+        assert f"{fake.url} answers" in shell.run("doctor", **ports).out

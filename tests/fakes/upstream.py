@@ -64,6 +64,7 @@ class FakeUpstream:
     closed: list[float] = field(default_factory=list)  # monotonic times at which a client gave up on an answer
     sent: int = 0
     models: tuple[str, ...] = ()  # what it lists; without any, it has no list
+    pages: dict[str, Answer] = field(default_factory=dict)  # what else it has to GET, by path
     keep_alive: bool = True  # whether a connection serves more than one request
 
     def __enter__(self) -> "FakeUpstream":
@@ -119,7 +120,7 @@ class FakeUpstream:
 
     def _answer(self, asked: Asked) -> Answer:
         if asked.method == "GET":
-            return _listed(self.models)
+            return self.pages.get(asked.path) or _listed(self.models)
         if self.choose is not None:
             return self.choose(asked)
         place = len(self.calls) - 1

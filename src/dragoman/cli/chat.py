@@ -12,7 +12,7 @@ from dragoman.cli.faults import Trouble
 from dragoman.cli.gateway import Gateway, known_key, reach
 from dragoman.cli.models import Page
 from dragoman.cli.screen import show_json
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import config_option, json_option, read_found_settings
 from dragoman.config import Config
 
 MAX_TOKENS = 8192
@@ -43,7 +43,7 @@ def command(
     said = sys.stdin.read() if text == ("-",) else " ".join(text)
     if not said.strip():
         raise click.UsageError("there is nothing to say: TEXT is empty.")
-    asyncio.run(_chat(read_settings(config_file), key, _Question(said, model, think), _Manner(verbose, as_json)))
+    asyncio.run(_chat(read_found_settings(config_file), key, _Question(said, model, think), _Manner(verbose, as_json)))
 
 
 class _Question(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import click
 
 from dragoman.cli.diagnosis import Findings, examine
 from dragoman.cli.screen import remark, show_json
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import config_option, json_option, read_found_settings
 from dragoman.config import Config, ConfigError
 from dragoman.providers.finding import BROKEN, Finding
 
@@ -36,7 +36,7 @@ def command(config_file: str | None, as_json: bool) -> None:
 
 def _examined(config_file: str | None) -> Findings:
     try:
-        config = read_settings(config_file)
+        config = read_found_settings(config_file)
     except ConfigError as error:
         advice = "mend the line; `dragoman config check` tells when it is right"
         return [Finding("configuration", BROKEN, str(problem), advice) for problem in error.problems]

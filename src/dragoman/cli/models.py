@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.cli.gateway import find_running, known_key, reach
 from dragoman.cli.screen import remark, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import config_option, json_option, read_found_settings
 from dragoman.config import Config
 
 
@@ -32,7 +32,7 @@ def command(config_file: str | None, key: str | None, as_json: bool) -> None:
     from dragoman.cli.logs import Remark, log_to_stderr
 
     log_to_stderr(Remark(), logging.WARNING)
-    models = asyncio.run(_listed(read_settings(config_file), key))
+    models = asyncio.run(_listed(read_found_settings(config_file), key))
     if as_json:
         show_json(models)
         return

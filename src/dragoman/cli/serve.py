@@ -13,7 +13,7 @@ from functools import partial
 import click
 from msgspec import Struct
 
-from dragoman.cli.settings import base_url, config_option, read_settings, suggested_model
+from dragoman.cli.settings import base_url, config_option, local_servers, read_settings, suggested_model
 from dragoman.config import Config
 
 MAX_WORKERS = 64
@@ -42,14 +42,18 @@ def command(
 ) -> None:
     """Start the gateway."""
     from dragoman.cli.logs import JsonLine, Line, log_to_stderr
-    from dragoman.cli.serving.listener import bind
+    from dragoman.cli.serving.listener import bind, port_of
 
     log_to_stderr(JsonLine() if log_json else Line(), logging.DEBUG if verbose else logging.INFO)
     reload = partial(read_settings, config_file, {"server.host": host, "server.port": port})
     config = reload()
-    for warning in config.warnings:
-        log.warning("%s", warning)
     with bind(config.server) as sock:
+        servers = local_servers(config, port_of(sock))
+        if servers:
+            reload = partial(reload, servers=servers)
+            config = reload()
+        for warning in config.warnings:
+            log.warning("%s", warning)
         code = _serve(Order(config, reload, sock), workers)
     sys.exit(code)
 

@@ -1,13 +1,13 @@
 """Flags come in; the checked configuration of this shell's directory, home and environment goes out."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
-from dragoman.config import Config, load
+from dragoman.config import Config, LocalServer, load, local_ports
 
 Wrapped = TypeVar("Wrapped", bound=Callable[..., object])
 
@@ -25,8 +25,28 @@ def json_option(command: Wrapped) -> Wrapped:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
-def read_settings(config_file: str | None, flags: Mapping[str, object] | None = None) -> Config:
-    return load(config_file, os.environ, Path.cwd(), Path.home(), flags)
+def read_settings(
+    config_file: str | None, flags: Mapping[str, object] | None = None, servers: Iterable[LocalServer] = ()
+) -> Config:
+    return load(config_file, os.environ, Path.cwd(), Path.home(), flags, servers)
+
+
+def read_found_settings(config_file: str | None) -> Config:
+    """The settings with the model servers of this machine, for commands that use what a gateway would."""
+    config = read_settings(config_file)
+    servers = local_servers(config, config.server.port)
+    return read_settings(config_file, None, servers) if servers else config
+
+
+def local_servers(config: Config, own_port: int) -> tuple[LocalServer, ...]:
+    """The model servers that listen on this machine, looked for where no file says which providers there are."""
+    if config.names_providers:
+        return ()
+    import asyncio
+
+    from dragoman.providers.compatible.discovery import discover
+
+    return asyncio.run(discover(local_ports(os.environ), besides=own_port))
 
 
 def base_url(host: str, port: int) -> str:

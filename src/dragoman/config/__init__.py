@@ -3,6 +3,7 @@
 from dragoman.config.endpoints import normalise_endpoint
 from dragoman.config.environment import from_environment, parse_dotenv
 from dragoman.config.load import find_file, load
+from dragoman.config.local import LocalServer, local_ports
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.secret import Secret, SecretSource, is_placeholder, resolve_secret
 from dragoman.config.settings import (
@@ -29,6 +30,7 @@ __all__ = [
     "Effort",
     "Fetch",
     "KiroProviderConfig",
+    "LocalServer",
     "ModelRoute",
     "Problem",
     "ProviderConfig",
@@ -41,6 +43,7 @@ __all__ = [
     "from_environment",
     "is_placeholder",
     "load",
+    "local_ports",
     "normalise_endpoint",
     "parse_dotenv",
     "resolve_secret",

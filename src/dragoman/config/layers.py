@@ -1,10 +1,11 @@
-"""Layers: what the environment says is laid under what file and flags have set, without ever covering it."""
+"""Layers: what environment and machine offer is laid under what file and flags have set, without ever covering it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dragoman.config.endpoints import normalise_endpoint, points_to
 from dragoman.config.environment import ENVIRONMENT, Found, FoundApi
+from dragoman.config.local import LocalServer
 from dragoman.config.settings import Server
 from dragoman.config.tree import Origin, Tree
 
@@ -18,6 +19,22 @@ def lay_under(tree: Tree, found: Found, files: Mapping[str, Path]) -> None:
         _add_account(tree, kind, files.get(kind))
     for api in found.apis:
         _add_api(tree, api)
+
+
+def names_providers(tree: Tree) -> bool:
+    """Whether somebody has written down which providers there are."""
+    return bool(tree.get(("providers",)))
+
+
+def add_servers(tree: Tree, servers: Iterable[LocalServer]) -> None:
+    """Model servers of this machine become providers, where none bears their name."""
+    for server in servers:
+        key = ("providers", server.name)
+        if tree.get(key) is None:
+            origin = Origin(f"port {server.port} of this machine", None, "", Path())
+            tree.put((*key, "kind"), "openai-compatible", origin)
+            tree.put((*key, "endpoint"), server.endpoint, origin)
+            tree.put((*key, "quirks"), list(server.quirks), origin)
 
 
 def _add_kiro(tree: Tree, found: Found, file: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,8 +10,9 @@ import msgspec
 from dragoman.config.check import expand, read_fields, read_section
 from dragoman.config.environment import DOTENV, Found, Variable, from_environment, parse_dotenv
 from dragoman.config.installed import installed
-from dragoman.config.layers import lay_under
+from dragoman.config.layers import add_servers, lay_under, names_providers
 from dragoman.config.lines import key_lines
+from dragoman.config.local import LocalServer
 from dragoman.config.problems import ConfigError, Key, Problem, suggestion
 from dragoman.config.providers import read_providers
 from dragoman.config.settings import (
@@ -40,8 +41,12 @@ def load(
     cwd: Path,
     home: Path,
     flags: Mapping[str, object] | None = None,
+    servers: Iterable[LocalServer] = (),
 ) -> Config:
-    """Read and check everything. Flags (`{"server.port": 9000}`, None for absent) win over file over environment."""
+    """Read and check everything. Flags (`{"server.port": 9000}`, None for absent) win over file over environment.
+
+    `servers` are model servers found on this machine; they count where the file names no provider.
+    """
     path = find_file(argv_path, environ, cwd, home)
     tree = _parse(path, cwd)
     found = from_environment(environ, _read_dotenv(cwd / DOTENV), cwd)
@@ -50,8 +55,11 @@ def load(
     for name, value in (flags or {}).items():
         if value is not None:
             tree.put(tuple(name.split(".")), value, Origin("command line", None, f"--{name.split('.')[-1]}", cwd))
+    named = names_providers(tree)
     lay_under(tree, found, installed(environ, home))
-    return _check(tree, found, path, home)
+    if not named:
+        add_servers(tree, servers)
+    return msgspec.structs.replace(_check(tree, found, path, home), names_providers=named)
 
 
 def find_file(argv_path: str | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:

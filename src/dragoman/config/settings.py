@@ -176,3 +176,4 @@ class Config(Struct, frozen=True, kw_only=True):
     source: Path | None
     origins: dict[str, str]
     warnings: tuple[str, ...]
+    names_providers: bool = False  # in its file; else there are those that were found

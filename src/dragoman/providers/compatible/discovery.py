@@ -1,0 +1,95 @@
+"""Ports of this machine come in; the model servers that answer there go out, soon, whoever keeps silent."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.config.local import HOST, LocalServer
+from dragoman.config.settings import ServerName
+from dragoman.net.client import Dial, HttpClient, Lost, Outgoing, TimedOut, TooLarge
+
+CONNECT_S = 0.2
+LIST_S = 0.3  # for connecting and listing
+ROOT_S = 0.1
+MAX_BYTES = 4 * 1024 * 1024
+DIAL = Dial(connect_timeout_s=CONNECT_S)
+
+# What a port's usual tenant is known for, and whom a list of models gives away, whatever the port.
+TENANTS: Mapping[str, tuple[ServerName, ...]] = {"ollama": ("ollama",), "lmstudio": (), "vllm": (), "llamacpp": ()}
+OWNERS: Mapping[str, tuple[str, tuple[ServerName, ...]]] = {
+    "vllm": ("vllm", ()),
+    "llamacpp": ("llamacpp", ()),
+    "me": ("llamacpp", ("llama-cpp-python",)),
+}
+
+
+class _Model(Struct, frozen=True):
+    id: str
+    owned_by: str | None = None
+
+
+class _Listed(Struct, frozen=True):
+    data: list[_Model]
+
+
+class _Root(Struct, frozen=True):
+    message: str = ""
+
+
+async def discover(ports: Mapping[str, int], *, besides: int) -> tuple[LocalServer, ...]:
+    """Who lists models on those ports, asked all at once; `besides` is our own port, which is not asked."""
+    wanted = [(name, port) for name, port in ports.items() if port != besides]
+    if not wanted:
+        return ()
+    http = HttpClient()
+    try:
+        found = await asyncio.gather(*(_at(http, name, port) for name, port in wanted))
+    finally:
+        await http.close()
+    return _named_apart(server for server in found if server is not None)
+
+
+async def _at(http: HttpClient, name: str, port: int) -> LocalServer | None:
+    """The server on a port. One without a single model can answer nobody, and is left alone."""
+    body = await _get(http, f"http://{HOST}:{port}/v1/models", LIST_S)
+    try:
+        listed = msgspec.json.decode(body, type=_Listed)
+    except msgspec.MsgspecError:
+        return None
+    if not listed.data or await _is_dragoman(http, port):
+        return None
+    name, quirks = OWNERS.get(listed.data[0].owned_by or "", (name, TENANTS[name]))
+    return LocalServer(name, port, quirks)
+
+
+async def _is_dragoman(http: HttpClient, port: int) -> bool:
+    body = await _get(http, f"http://{HOST}:{port}/", ROOT_S)
+    try:
+        return msgspec.json.decode(body, type=_Root).message.startswith("dragoman")
+    except msgspec.MsgspecError:
+        return False
+
+
+async def _get(http: HttpClient, url: str, patience_s: float) -> bytes:
+    """The body of a good answer that comes in time, else nothing."""
+    try:
+        async with asyncio.timeout(patience_s):
+            answer = await http.send(Outgoing("GET", url, ()), DIAL, head_timeout_s=patience_s)
+            try:
+                body = await answer.read(MAX_BYTES, patience_s)
+            finally:
+                answer.close()
+    except (Lost, TimedOut, TooLarge, TimeoutError):
+        return b""
+    return body if answer.status == 200 else b""
+
+
+def _named_apart(servers: Iterable[LocalServer]) -> tuple[LocalServer, ...]:
+    """A second server of a name is called by its port as well."""
+    named: dict[str, LocalServer] = {}
+    for server in servers:
+        name = f"{server.name}-{server.port}" if server.name in named else server.name
+        named[name] = msgspec.structs.replace(server, name=name)
+    return tuple(named.values())

@@ -1,0 +1,157 @@
+"""Model servers of this machine are found by asking their ports, soon, and by nobody's mistake."""
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dragoman.config import ConfigError, LocalServer, load, local_ports
+from dragoman.providers.compatible.discovery import discover
+from fakes.upstream import Answer, End, FakeUpstream
+
+START_S = 0.5
+HANGS = Answer(headless=True, end=End.HANG)
+
+
+def found(ports: dict[str, int], own_port: int = 0) -> tuple[LocalServer, ...]:
+    return asyncio.run(discover(ports, besides=own_port))
+
+
+def page(value: object, status: int = 200) -> Answer:
+    return Answer(msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def owned_by(owner: str) -> dict[str, Answer]:
+    return {"/v1/models": page({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": owner}]})}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "quirks"), [("ollama", ("ollama",)), ("lmstudio", ()), ("vllm", ()), ("llamacpp", ())]
+)
+def test_a_server_that_lists_models_is_found_with_what_it_is_known_for(name: str, quirks: tuple[str, ...]) -> None:
+    with FakeUpstream(models=("m",)) as fake:
+        (server,) = found({name: fake.port})
+        assert [asked.path for asked in fake.asked] == ["/v1/models", "/"]
+    assert (server.name, server.endpoint, server.quirks) == (name, fake.url, quirks)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "quirks"),
+    [("me", "llamacpp", ("llama-cpp-python",)), ("llamacpp", "llamacpp", ()), ("vllm", "vllm", ())],
+)
+def test_a_server_on_anothers_port_is_known_by_its_list(owner: str, name: str, quirks: tuple[str, ...]) -> None:
+    with FakeUpstream(pages=owned_by(owner)) as fake:
+        (server,) = found({"ollama": fake.port})
+    assert (server.name, server.quirks) == (name, quirks)
+
+
+def test_two_servers_of_one_name_are_told_apart_by_their_ports() -> None:
+    with FakeUpstream(pages=owned_by("me")) as first, FakeUpstream(pages=owned_by("me")) as second:
+        names = [server.name for server in found({"llamacpp": first.port, "vllm": second.port})]
+    assert names == ["llamacpp", f"llamacpp-{second.port}"]
+
+
+def test_nothing_listening_costs_next_to_nothing() -> None:
+    ports = {name: free_port() for name in ("ollama", "lmstudio", "vllm", "llamacpp")}
+    began = time.monotonic()
+    assert found(ports) == ()
+    assert time.monotonic() - began < 0.1
+
+
+def test_servers_that_hang_do_not_delay_the_start() -> None:
+    pages = {"/v1/models": HANGS}
+    with FakeUpstream(pages=pages) as one, FakeUpstream(pages=pages) as two, FakeUpstream(models=("m",)) as good:
+        began = time.monotonic()
+        servers = found({"ollama": one.port, "lmstudio": two.port, "vllm": good.port})
+        took = time.monotonic() - began
+    assert [server.name for server in servers] == ["vllm"]
+    assert took < START_S
+
+
+def test_a_list_that_trickles_does_not_delay_the_start() -> None:
+    listed = owned_by("vllm")["/v1/models"]
+    trickle = Answer(listed.body, content_type="application/json", cut=1, pause_s=0.05)
+    with FakeUpstream(pages={"/v1/models": trickle}) as fake:
+        began = time.monotonic()
+        assert found({"vllm": fake.port}) == ()
+        assert time.monotonic() - began < START_S
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        page({"error": "no"}, status=404),
+        page({"object": "list", "data": None}),
+        page({"object": "list", "data": []}),
+        page({"object": "list", "data": [{"name": "m"}]}),
+        page(["m"]),
+        Answer(b"<html>hello</html>", content_type="text/html"),
+        Answer(b'{"data":[{"id":"m"', content_type="application/json", end=End.RESET),
+        page({"object": "list", "data": [{"id": "m"}]}, status=401),
+    ],
+)
+def test_what_is_no_list_of_models_is_left_alone(answer: Answer) -> None:
+    with FakeUpstream(pages={"/v1/models": answer}) as fake:
+        assert found({"vllm": fake.port}) == ()
+
+
+def test_our_own_port_is_not_asked() -> None:
+    with FakeUpstream(models=("m",)) as fake:
+        assert found({"llamacpp": fake.port}, fake.port) == ()
+        assert fake.asked == []
+
+
+def test_another_dragoman_is_no_provider() -> None:
+    root = page({"status": "ok", "message": "dragoman is running", "version": "0.1.0"})
+    with FakeUpstream(models=("m",), pages={"/": root}) as fake:
+        assert found({"llamacpp": fake.port}) == ()
+
+
+OLLAMA = LocalServer("ollama", 11434, ("ollama",))
+
+
+def test_what_was_found_is_a_provider_instead_of_echo(tmp_path: Path) -> None:
+    config = load(None, {}, tmp_path, tmp_path, servers=[OLLAMA])
+    (provider,) = config.providers.values()
+    assert (provider.name, provider.kind, provider.endpoint) == ("ollama", "openai-compatible", OLLAMA.endpoint)
+    assert (provider.protocols, provider.quirks) == (("chat",), ("ollama",))
+    assert config.origins["providers.ollama.kind"] == "port 11434 of this machine"
+
+
+def test_a_key_in_the_environment_and_a_server_are_both_there(tmp_path: Path) -> None:
+    config = load(None, {"OPENAI_API_KEY": "sk-fake-0123456789"}, tmp_path, tmp_path, servers=[OLLAMA])
+    assert list(config.providers) == ["openai", "ollama"]
+    assert not config.names_providers
+
+
+def test_a_file_that_names_a_provider_is_believed(tmp_path: Path) -> None:
+    (tmp_path / "dragoman.toml").write_text('[providers.mine]\nkind = "echo"\n')
+    config = load(None, {}, tmp_path, tmp_path, servers=[OLLAMA])
+    assert config.names_providers
+    assert list(config.providers) == ["mine"]
+
+
+def test_a_route_to_a_server_that_was_found_is_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "dragoman.toml").write_text('[[models]]\nname = "fast"\nto = ["ollama/qwen3"]\n')
+    assert load(None, {}, tmp_path, tmp_path, servers=[OLLAMA]).warnings == ()
+    assert len(load(None, {}, tmp_path, tmp_path).warnings) == 1
+
+
+def test_the_ports_may_be_others_or_none() -> None:
+    assert local_ports({}) == {"ollama": 11434, "lmstudio": 1234, "vllm": 8000, "llamacpp": 8080}
+    assert local_ports({"DRAGOMAN_LOCAL_PORTS": ""}) == {}
+    assert local_ports({"DRAGOMAN_LOCAL_PORTS": "vllm=9000, ollama=9001"}) == {"vllm": 9000, "ollama": 9001}
+
+
+@pytest.mark.parametrize("text", ["vllm", "vllm=", "vllm=0", "vllm=65536", "olama=1", "vllm=-1"])
+def test_ports_that_are_none_are_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="DRAGOMAN_LOCAL_PORTS"):
+        local_ports({"DRAGOMAN_LOCAL_PORTS": text})
