@@ -2,9 +2,18 @@
 
 import re
 
+import msgspec
+
 from dragoman.protocols.chat.wire import CallPiece
 
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def argument_text(value: object) -> str:
+    """Arguments as text; some servers send the object itself."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else msgspec.json.encode(value).decode()
 
 
 def number(calls: list[CallPiece]) -> None:

@@ -32,9 +32,9 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
-from dragoman.protocols.chat.calls import Calls, number
+from dragoman.protocols.chat.calls import Calls, argument_text, number
 from dragoman.protocols.chat.errors import error_of, read_error
-from dragoman.protocols.chat.thoughts import Details, block_opaque, detail_text, is_opaque, part_text
+from dragoman.protocols.chat.thoughts import Details, block_opaque, call_opaque, detail_text, is_opaque, part_text
 from dragoman.protocols.chat.wire import (
     DONE,
     FAILED_STOPS,
@@ -301,13 +301,16 @@ class Decoder:
             name, text = custom.name, custom.input or ""
         else:
             function = piece.function or FunctionPiece()
-            name, text = function.name, _arguments(function.arguments)
+            name, text = function.name, argument_text(function.arguments)
         call = self._calls.of(piece, name, self._id)
         if call.block is None:
             if not name:
                 call.held.append(text)
                 return
             self._hush(events)
+            vouched = call_opaque(piece.extra_content, call.id, self._issuer.name, self._issuer.model)
+            if vouched is not None:
+                self._seal(vouched, events)
             call.block = self._open(CallBlock(call.id, name, custom=custom is not None), events)
             text = "".join((*call.held, text))
         if text:
@@ -377,12 +380,6 @@ def _read(data: bytes) -> Chunk:
 
 def _array(logprobs: msgspec.Raw) -> msgspec.Raw | None:
     return logprobs if bytes(logprobs) not in (b"", b"null", b"[]") else None
-
-
-def _arguments(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else msgspec.json.encode(value).decode()
 
 
 def _empty() -> Failure:

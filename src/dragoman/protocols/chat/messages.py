@@ -25,7 +25,7 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.protocols.chat.parts import PartWriter
-from dragoman.protocols.chat.thoughts import write_thoughts
+from dragoman.protocols.chat.thoughts import vouchers, write_thoughts
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 
 _Wire = dict[str, object]
@@ -216,7 +216,12 @@ class _Writer:
             message["content"] = None
         if refusal:
             message["refusal"] = refusal
-        message |= write_thoughts([kept for part in parts for kept in self._kept(part)])
+        kept = [thought for part in parts for thought in self._kept(part)]
+        message |= write_thoughts(kept)
+        vouched = vouchers(kept)
+        for wire in wire_calls:
+            if wire["id"] in vouched:
+                wire["extra_content"] = vouched[wire["id"]]
         if wire_calls:
             message["tool_calls"] = wire_calls
         if len(message) > 2 or content or self._own:

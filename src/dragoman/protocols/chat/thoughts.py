@@ -13,6 +13,7 @@ from dragoman.hub.request import Thinking
 from dragoman.protocols.chat.wire import ThinkingPart
 
 _VISIBLE = ("text", "summary")
+_CALL = "tool_call"  # in an entry of ours: the call that it belongs to
 _GROWING = (*_VISIBLE, "data", "signature")
 
 
@@ -68,6 +69,15 @@ def block_opaque(block: ThinkingPart, issuer: str, model: str) -> Opaque | None:
     return None
 
 
+def call_opaque(extra: object, call_id: str, issuer: str, model: str) -> Opaque | None:
+    """What Google writes beside a call to vouch for it; without it the next request is refused."""
+    google = extra.get("google") if isinstance(extra, dict) else None
+    if not isinstance(google, dict) or not google.get("thought_signature"):
+        return None
+    entry = {_CALL: call_id, "extra_content": extra}
+    return Opaque(issuer, Form.DETAIL, msgspec.json.encode(entry).decode(), model)
+
+
 def read_thoughts(message: Fields) -> list[Thinking]:
     """The thoughts that a client sends back, told once however many fields repeat them."""
     key = "reasoning_content" if message.has("reasoning_content") else "reasoning"
@@ -117,6 +127,13 @@ def _read_blocks(message: Fields) -> Iterator[Thinking]:
             yield Thinking(text, block.at, read_slot(signature, Form.SIGNATURE, "") if signature else None)
 
 
+def vouchers(thoughts: list[Thinking]) -> dict[str, object]:
+    """What stands beside calls to vouch for them, by the calls' ids."""
+    opaques = [thought.opaque for thought in thoughts if thought.opaque is not None]
+    entries = [msgspec.json.decode(opaque.payload) for opaque in opaques if opaque.form is Form.DETAIL]
+    return {entry[_CALL]: entry["extra_content"] for entry in entries if _CALL in entry}
+
+
 def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
     """The fields of a message that give thoughts back to the server that had them."""
     fields: dict[str, object] = {}
@@ -131,7 +148,9 @@ def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
             continue
         match opaque.form:
             case Form.DETAIL:
-                details.append(msgspec.json.decode(opaque.payload))
+                entry = msgspec.json.decode(opaque.payload)
+                if _CALL not in entry:
+                    details.append(entry)
             case Form.SIGNATURE:
                 blocks.append({"type": "thinking", "thinking": thought.text, "signature": opaque.payload})
             case Form.REDACTED:

@@ -27,6 +27,7 @@ class CallPiece(Struct):
     id: str | None = None
     function: FunctionPiece | None = None
     custom: CustomPiece | None = None
+    extra_content: object = None  # where Google keeps the signature of a call
 
 
 class ContentPart(Struct):

@@ -1,0 +1,66 @@
+"""Google's compatible endpoint vouches for each step's first call, and wants that back: it gets it, from any client."""
+
+import json
+
+import pytest
+from outside import JSON, Outside, sse
+from said import CHAT_END, WHOLE, chat, chunk
+
+from fakes.upstream import Answer
+
+VOUCHED = {"google": {"thought_signature": "c2lnbmVk/+=="}}
+CALLS = [
+    {
+        "id": "call_a",
+        "type": "function",
+        "extra_content": VOUCHED,
+        "function": {"name": "weather", "arguments": '{"a":1}'},
+    },
+    {"id": "call_b", "type": "function", "function": {"name": "weather", "arguments": '{"a":2}'}},
+]
+
+
+def called(stream: bool) -> Answer:
+    if not stream:
+        return Answer(json.dumps(chat({"tool_calls": CALLS}, "tool_calls")).encode(), content_type=JSON)
+    deltas = [
+        chunk({"role": "assistant", "tool_calls": [{"index": place, **call}]}) for place, call in enumerate(CALLS)
+    ]
+    return Answer(sse(*deltas, chunk({}, "tool_calls"), *CHAT_END))
+
+
+def history(client: str, told: dict) -> dict:
+    if client == "messages":
+        results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "sunny"} for call in CALLS]
+        return {
+            "messages": [
+                {"role": "user", "content": "Go on."},
+                {"role": "assistant", "content": told["content"]},
+                {"role": "user", "content": results},
+            ]
+        }
+    results = [{"type": "function_call_output", "call_id": call["id"], "output": "sunny"} for call in CALLS]
+    return {"input": [{"role": "user", "content": "Go on."}, *told["output"], *results]}
+
+
+@pytest.mark.parametrize("client", ["messages", "responses"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_the_signature_of_a_call_returns_to_it(gate: Outside, client: str, stream: bool) -> None:
+    told = gate.hears(client, "chat", called(stream), stream)
+    fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    answer = gate.ask(client, "chat/m", **history(client, told))
+    assert answer.status == 200, answer.body
+    spoken = fake.calls[-1].json["messages"][1]
+    assert "reasoning_details" not in spoken
+    assert spoken["tool_calls"] == CALLS
+
+
+@pytest.mark.parametrize("client", ["messages", "responses"])
+def test_another_upstream_does_not_get_it(gate: Outside, client: str) -> None:
+    told = gate.hears(client, "chat", called(True))
+    other = "responses" if client == "messages" else "messages"
+    fake = gate.plays(other, Answer(WHOLE[other], content_type=JSON))
+    answer = gate.ask(client, f"{other}/m", **history(client, told))
+    assert answer.status == 200, answer.body
+    assert b"c2lnbmVk" not in fake.calls[-1].body
+    assert b"dgm1." not in fake.calls[-1].body
