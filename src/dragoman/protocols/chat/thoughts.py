@@ -131,7 +131,8 @@ def vouchers(thoughts: list[Thinking]) -> dict[str, object]:
     """What stands beside calls to vouch for them, by the calls' ids."""
     opaques = [thought.opaque for thought in thoughts if thought.opaque is not None]
     entries = [msgspec.json.decode(opaque.payload) for opaque in opaques if opaque.form is Form.DETAIL]
-    return {entry[_CALL]: entry["extra_content"] for entry in entries if _CALL in entry}
+    ours = [entry for entry in entries if isinstance(entry, dict) and _CALL in entry]
+    return {str(entry[_CALL]): entry.get("extra_content") for entry in ours}
 
 
 def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
@@ -149,7 +150,7 @@ def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
         match opaque.form:
             case Form.DETAIL:
                 entry = msgspec.json.decode(opaque.payload)
-                if _CALL not in entry:
+                if not isinstance(entry, dict) or _CALL not in entry:
                     details.append(entry)
             case Form.SIGNATURE:
                 blocks.append({"type": "thinking", "thinking": thought.text, "signature": opaque.payload})
