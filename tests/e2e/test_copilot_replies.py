@@ -23,7 +23,7 @@ from fakes.copilot import (
     FakeCopilot,
 )
 from fakes.service import json_answer, plain
-from fakes.upstream import Asked
+from fakes.upstream import Answer, Asked
 
 CLIENTS = ("chat", "responses", "messages")
 ENDPOINTS = {"claude-sonnet-4.5": MESSAGES, "gpt-5.5": RESPONSES, "gpt-4.1": CHAT}
@@ -226,3 +226,26 @@ def test_what_is_left_of_the_account_is_kept(rig: Rig) -> None:
     premium, chat = limits.windows["premium_interactions"], limits.windows["chat"]
     assert (premium.used_percent, premium.resets_at, premium.unlimited) == (87.5, 1796083200.0, False)
     assert chat.unlimited
+
+
+def test_thoughts_of_a_chat_model_return_with_what_vouches_for_them(rig: Rig) -> None:
+    deltas = [
+        {"role": "assistant", "content": None, "reasoning_text": "Weigh it up."},
+        {"content": None, "reasoning_opaque": "ZmFrZS1vcGFxdWU="},
+        {"content": "Yes."},
+    ]
+    chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    head = {"id": "chatcmpl-fake", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4.1"}
+    encoded = [msgspec.json.encode({**head, **chunk}) for chunk in chunks]
+    rig.fake.script(CHAT, Answer(b"".join(b"data: %b\n\n" % data for data in [*encoded, b"[DONE]"])))
+    asking: dict[str, Any] = {"model": "copilot/gpt-4.1", "max_tokens": 100}
+    user: Any = {"role": "user", "content": "Well?"}
+    with rig.sdk.anthropic.messages.stream(**asking, messages=[user]) as stream:
+        said = stream.get_final_message()
+    assert [block.type for block in said.content] == ["thinking", "text"]
+    history: Any = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in said.content]}
+    rig.sdk.anthropic.messages.create(**asking, messages=[user, history, user])
+    told = last(rig).json["messages"][1]  # type: ignore[index]
+    assert (told["reasoning_text"], told["reasoning_opaque"]) == ("Weigh it up.", "ZmFrZS1vcGFxdWU=")
+    assert "reasoning_content" not in told

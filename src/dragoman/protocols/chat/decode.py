@@ -34,7 +34,15 @@ from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
 from dragoman.protocols.chat.calls import Calls, argument_text, number
 from dragoman.protocols.chat.errors import error_of, read_error
-from dragoman.protocols.chat.thoughts import Details, block_opaque, call_opaque, detail_text, is_opaque, part_text
+from dragoman.protocols.chat.thoughts import (
+    Details,
+    block_opaque,
+    call_opaque,
+    detail_text,
+    field_opaque,
+    is_opaque,
+    part_text,
+)
 from dragoman.protocols.chat.wire import (
     DONE,
     FAILED_STOPS,
@@ -104,7 +112,7 @@ class Decoder:
         if data[:1] == b"[" and DONE.startswith(data):
             return self._told_done()
         try:
-            chunk = _read(data)
+            chunk = read_chunk(data)
         except (ValueError, RecursionError) as error:
             return self._unreadable(error)
         return self._take(chunk)
@@ -262,8 +270,9 @@ class Decoder:
         events.append(Cited(self._block, Citation(url=cited.url, title=cited.title, start=start, end=end)))
 
     def _think(self, message: Message, events: list[Event]) -> None:
-        plain = message.reasoning_content or message.reasoning
-        if not plain and message.reasoning_details is None and message.thinking_blocks is None:
+        plain = message.reasoning_content or message.reasoning or message.reasoning_text
+        carried = (message.reasoning_details, message.thinking_blocks, message.reasoning_opaque)
+        if not plain and carried == (None, None, None):
             return
         blocks = message.thinking_blocks or ()
         # LiteLLM tells the same thoughts in both places.
@@ -281,6 +290,8 @@ class Decoder:
             opaque = block_opaque(block, self._issuer.name, self._issuer.model)
             if opaque is not None:
                 self._seal(opaque, events)
+        if message.reasoning_opaque:
+            self._seal(field_opaque(message.reasoning_opaque, self._issuer.name, self._issuer.model), events)
 
     def _muse(self, text: str, events: list[Event]) -> None:
         if text:
@@ -353,20 +364,7 @@ class Decoder:
         return [*self._used(), Failed(failure)]
 
 
-def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """A whole reply's events; an error body or something that is no reply gives Failed."""
-    try:
-        chunk = _read(body)
-    except (ValueError, RecursionError):
-        said = plain(body)
-        return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not Chat" + (f": {said}" if said else "")))]
-    if not chunk.choices and not chunk.error:
-        failure = read_error(error_of(body))
-        return [Failed(failure or Failure(Kind.CORRUPT, "the upstream's reply has no choices"))]
-    return Decoder(issuer, ledger).take_whole(chunk)
-
-
-def _read(data: bytes) -> Chunk:
+def read_chunk(data: bytes) -> Chunk:
     try:
         return _chunks.decode(data)
     except msgspec.ValidationError:

@@ -14,6 +14,7 @@ from dragoman.protocols.chat.wire import ThinkingPart
 
 _VISIBLE = ("text", "summary")
 _CALL = "tool_call"  # in an entry of ours: the call that it belongs to
+_FIELD = "reasoning_opaque"  # in an entry of ours: it is no entry there, but a field of the message
 _GROWING = (*_VISIBLE, "data", "signature")
 
 
@@ -76,6 +77,11 @@ def call_opaque(extra: object, call_id: str, issuer: str, model: str) -> Opaque 
         return None
     entry = {_CALL: call_id, "extra_content": extra}
     return Opaque(issuer, Form.DETAIL, msgspec.json.encode(entry).decode(), model)
+
+
+def field_opaque(value: str, issuer: str, model: str) -> Opaque:
+    """What Copilot writes beside a thought's text, and wants back beside it."""
+    return Opaque(issuer, Form.DETAIL, msgspec.json.encode({_FIELD: value}).decode(), model)
 
 
 def read_thoughts(message: Fields) -> list[Thinking]:
@@ -150,7 +156,9 @@ def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
         match opaque.form:
             case Form.DETAIL:
                 entry = msgspec.json.decode(opaque.payload)
-                if not isinstance(entry, dict) or _CALL not in entry:
+                if isinstance(entry, dict) and _FIELD in entry:
+                    fields |= {"reasoning_text": fields.pop("reasoning_content", ""), _FIELD: entry[_FIELD]}
+                elif not isinstance(entry, dict) or _CALL not in entry:
                     details.append(entry)
             case Form.SIGNATURE:
                 blocks.append({"type": "thinking", "thinking": thought.text, "signature": opaque.payload})

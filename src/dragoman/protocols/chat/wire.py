@@ -69,6 +69,8 @@ class Message(Struct):
     function_call: FunctionPiece | None = None
     reasoning_content: str | None = None
     reasoning: str | dict[str, object] | None = None
+    reasoning_text: str | None = None  # Copilot's
+    reasoning_opaque: str | None = None
     reasoning_details: list[dict[str, object]] | None = None
     thinking_blocks: list[ThinkingPart] | None = None
     annotations: list[Annotation] | None = None
@@ -145,6 +147,9 @@ STOPS: dict[str, Stop] = {
     "refusal": Stop.FILTERED,
     "safety": Stop.FILTERED,
 }
+
+# Of these, the ones that mean the same whatever else a reply without tool calls says.
+PLAIN_STOPS = {finish: STOPS[finish] for finish in ("stop", "length", "content_filter")}
 
 # Finish reasons that tell of a failure rather than of an end: OpenRouter's, DeepSeek's.
 FAILED_STOPS = frozenset({"error", "insufficient_system_resource"})

@@ -73,7 +73,11 @@ class Account:
             models = await self.models()
         except Refused as refused:
             failure = refused.failure
-            to_do = "`dragoman login codex`" if failure.kind is Kind.CREDENTIAL else "is the network up? A proxy helps?"
+            to_do = (
+                "`dragoman login codex`"
+                if failure.kind is Kind.CREDENTIAL
+                else "is the network up? A proxy goes into `proxy`"
+            )
             return [Finding(what, BROKEN, failure.message, to_do)]
         found = f"takes the credential (plan {credential.plan or 'unknown'}) and lists {len(models)} models"
         return [Finding(what, OK, found), await self._allowance(f"{what} usage")]

@@ -119,7 +119,10 @@ class Copilot:
         return ((b"authorization", b"Bearer " + session.access_token.encode()),)
 
     def describe(self, request: Callable[[], Request], headers: Headers) -> tuple[Header, ...]:
-        return asked.describe(request())
+        try:
+            return asked.describe(request())
+        except Refused:  # what only its own protocol understands passes unread
+            return ((b"x-initiator", b"user"),)
 
     def limits(self) -> Limits | None:
         return self._limits
