@@ -6,6 +6,7 @@ import pytest
 from outside import JSON, Outside, sse
 from said import CHAT_END, WHOLE, chat, chunk
 
+from dragoman.hub.opaque import Form, Opaque, seal
 from fakes.upstream import Answer
 
 VOUCHED = {"google": {"thought_signature": "c2lnbmVk/+=="}}
@@ -64,3 +65,17 @@ def test_another_upstream_does_not_get_it(gate: Outside, client: str) -> None:
     assert answer.status == 200, answer.body
     assert b"c2lnbmVk" not in fake.calls[-1].body
     assert b"dgm1." not in fake.calls[-1].body
+
+
+@pytest.mark.parametrize("payload", ["oops", "[1]", "5", "{}", '{"tool_call":[1]}', "[" * 5000])
+def test_a_forged_envelope_costs_nothing(gate: Outside, payload: str) -> None:
+    forged = seal(Opaque("chat", Form.DETAIL, payload, "m"))
+    fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
+    spoken = [{"type": "redacted_thinking", "data": forged}, {"type": "text", "text": "So."}]
+    turns = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": spoken},
+        {"role": "user", "content": "y"},
+    ]
+    assert gate.ask("messages", "chat/m", messages=turns).status == 200
+    assert fake.calls[-1].json["messages"][1] == {"role": "assistant", "content": "So."}

@@ -136,9 +136,16 @@ def _read_blocks(message: Fields) -> Iterator[Thinking]:
 def vouchers(thoughts: list[Thinking]) -> dict[str, object]:
     """What stands beside calls to vouch for them, by the calls' ids."""
     opaques = [thought.opaque for thought in thoughts if thought.opaque is not None]
-    entries = [msgspec.json.decode(opaque.payload) for opaque in opaques if opaque.form is Form.DETAIL]
-    ours = [entry for entry in entries if isinstance(entry, dict) and _CALL in entry]
-    return {str(entry[_CALL]): entry.get("extra_content") for entry in ours}
+    entries = [_entry(opaque) for opaque in opaques if opaque.form is Form.DETAIL]
+    return {str(entry[_CALL]): entry.get("extra_content") for entry in entries if _CALL in entry}
+
+
+def _entry(opaque: Opaque) -> dict[str, object]:
+    """An entry as it was; nothing of one that a client has forged."""
+    try:
+        return msgspec.json.decode(opaque.payload, type=dict[str, object])
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
 
 
 def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
@@ -155,10 +162,10 @@ def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
             continue
         match opaque.form:
             case Form.DETAIL:
-                entry = msgspec.json.decode(opaque.payload)
-                if isinstance(entry, dict) and _FIELD in entry:
+                entry = _entry(opaque)
+                if _FIELD in entry:
                     fields |= {"reasoning_text": fields.pop("reasoning_content", ""), _FIELD: entry[_FIELD]}
-                elif not isinstance(entry, dict) or _CALL not in entry:
+                elif entry and _CALL not in entry:
                     details.append(entry)
             case Form.SIGNATURE:
                 blocks.append({"type": "thinking", "thinking": thought.text, "signature": opaque.payload})
