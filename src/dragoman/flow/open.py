@@ -76,12 +76,12 @@ class Opener:
         watch = self._build.watch()
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
         streamed = is_stream(prepared.upstream, answer.headers, body)
-        events = _events(prepared, body, ledger, streamed)
+        as_is = prepared.passthrough and not streamed  # events are no answer to who asked for the whole
+        events = _glanced(prepared, body) if as_is else _events(prepared, body, ledger, streamed)
         for event in events:
             watch.see(event)
         if watch.failure is not None:
             raise Refused(_named(prepared, watch.failure))
-        as_is = prepared.passthrough and not streamed  # events are no answer to who asked for the whole
         if not as_is:
             events = await self._mended(call, prepared, events, watch)
             body = call.client.whole(self._build.staged(events, prepared), self._build.asked(call), ledger)
@@ -248,6 +248,12 @@ def _events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> 
         return prepared.upstream.whole(body, prepared.issuer, ledger)
     source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, ledger))
     return source.feed(body) + source.finish()
+
+
+def _glanced(prepared: Prepared, body: bytes) -> list[Event]:
+    """What must be known of a body that passes as it came."""
+    upstream = prepared.upstream
+    return (upstream.glance or upstream.whole)(body, prepared.issuer, Ledger())
 
 
 async def _read(prepared: Prepared, answer: Answer, limit: int, timeout_s: float) -> bytes:

@@ -72,6 +72,7 @@ class Upstream(Struct, frozen=True):
     read: Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body
     tools: ToolLimits
     inlines: Callable[[Part], bool] = lambda part: False  # linked media that must be fetched and sent in the body
+    glance: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None  # `whole`, perhaps without what blocks hold
 
 
 class Protocol(Struct, frozen=True):

@@ -22,7 +22,7 @@ from dragoman.hub.opaque import Form
 from dragoman.hub.ports import Issuer
 from dragoman.hub.reply import Piece
 from dragoman.hub.usage import Usage
-from dragoman.protocols.chat.decode import whole
+from dragoman.protocols.chat.document import whole
 
 
 def test_a_text_stream_is_told_event_by_event() -> None:

@@ -3,7 +3,7 @@
 from dragoman.framing.sse import COMMENT, SseFramer
 from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
 from dragoman.hub.request import Document, Part
-from dragoman.protocols.chat import decode, encode, errors, reply
+from dragoman.protocols.chat import decode, document, encode, errors, reply
 from dragoman.protocols.chat.build import build
 from dragoman.protocols.chat.parse import parse
 from dragoman.protocols.chat.wire import NAME
@@ -31,9 +31,10 @@ PROTOCOL = Protocol(
         build=build,
         decoder=decode.Decoder,
         framer=SseFramer,
-        whole=decode.whole,
+        whole=document.whole,
         read=errors.read,
         tools=ToolLimits(custom=True, namespaces=False, name_max=64),
         inlines=_is_document,
+        glance=document.glance,
     ),
 )

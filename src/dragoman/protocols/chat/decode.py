@@ -112,7 +112,7 @@ class Decoder:
         if data[:1] == b"[" and DONE.startswith(data):
             return self._told_done()
         try:
-            chunk = _read(data)
+            chunk = read_chunk(data)
         except (ValueError, RecursionError) as error:
             return self._unreadable(error)
         return self._take(chunk)
@@ -364,20 +364,7 @@ class Decoder:
         return [*self._used(), Failed(failure)]
 
 
-def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """A whole reply's events; an error body or something that is no reply gives Failed."""
-    try:
-        chunk = _read(body)
-    except (ValueError, RecursionError):
-        said = plain(body)
-        return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not Chat" + (f": {said}" if said else "")))]
-    if not chunk.choices and not chunk.error:
-        failure = read_error(error_of(body))
-        return [Failed(failure or Failure(Kind.CORRUPT, "the upstream's reply has no choices"))]
-    return Decoder(issuer, ledger).take_whole(chunk)
-
-
-def _read(data: bytes) -> Chunk:
+def read_chunk(data: bytes) -> Chunk:
     try:
         return _chunks.decode(data)
     except msgspec.ValidationError:

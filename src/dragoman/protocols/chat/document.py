@@ -1,0 +1,52 @@
+"""A whole reply's body comes in; what a stream would have told goes out, or only how it began and ended."""
+
+from dragoman.framing.errortext import plain
+from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Issuer
+from dragoman.protocols.chat.decode import Decoder, read_chunk
+from dragoman.protocols.chat.errors import error_of, read_error
+from dragoman.protocols.chat.wire import PLAIN_STOPS, Chunk
+
+
+def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+    """A whole reply's events; an error body or something that is no reply gives Failed."""
+    try:
+        chunk = read_chunk(body)
+    except (ValueError, RecursionError):
+        said = plain(body)
+        return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not Chat" + (f": {said}" if said else "")))]
+    if not chunk.choices and not chunk.error:
+        failure = read_error(error_of(body))
+        return [Failed(failure or Failure(Kind.CORRUPT, "the upstream's reply has no choices"))]
+    return Decoder(issuer, ledger).take_whole(chunk)
+
+
+def glance(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+    """How a whole reply starts and ends and what it used; one that is not plain is read in full."""
+    try:
+        chunk = read_chunk(body)
+    except (ValueError, RecursionError):
+        return whole(body, issuer, ledger)
+    stop = _plain_stop(chunk)
+    if stop is None:
+        return whole(body, issuer, ledger)
+    events: list[Event] = [Started(chunk.id or "", chunk.model or issuer.model)]
+    if chunk.usage is not None:
+        events.append(Used(chunk.usage.meaning(chunk.service_tier or None)))
+    events.append(Ended(stop))
+    return events
+
+
+def _plain_stop(chunk: Chunk) -> Stop | None:
+    """Why one answer of words alone ended, where nothing about it needs weighing."""
+    if chunk.error or not chunk.choices or len(chunk.choices) > 1:
+        return None
+    choice = chunk.choices[0]
+    message = choice.delta or choice.message
+    if choice.index or choice.usage or choice.stop_reason or choice.matched_stop:
+        return None
+    if message is not None and (message.tool_calls or message.function_call):
+        return None
+    return PLAIN_STOPS.get(choice.finish_reason or "")
