@@ -123,21 +123,6 @@ def test_a_name_of_the_history_never_takes_that_of_an_offered_tool() -> None:
     assert names[ToolId("a__b")] != "a__b"
 
 
-def test_a_call_that_leaves_out_its_namespace_means_the_only_tool_of_that_name() -> None:
-    call = Turn(Role.ASSISTANT, (ToolCall("c", "exec", "1+1", custom=True),))
-    found, tool_map, _ = lowered(asked(Custom("exec", namespace="functions"), turns=(call,)), MESSAGES)
-    (part,) = found.turns[0].parts
-    assert isinstance(part, ToolCall)
-    assert [tool.name for tool in found.tools if isinstance(tool, Function)] == [part.name] == ["functions__exec"]
-    assert tool_map.tools == {"functions__exec": ToolId("exec", "functions", custom=True)}
-    assert tool_map.wrapped == {"functions__exec"}
-
-
-def test_a_call_that_could_mean_two_tools_keeps_its_name() -> None:
-    offered = [ToolId("f", "a"), ToolId("f", "b")]
-    assert assign_names(offered, [ToolId("f")], CHAT)[ToolId("f")] == "f"
-
-
 NAMES = st.text("ab_.é", min_size=0, max_size=6)
 IDS = st.lists(st.builds(ToolId, NAMES, st.none() | NAMES, st.booleans()), max_size=12)
 
@@ -148,9 +133,7 @@ def test_no_two_tools_ever_share_a_name(offered: list[ToolId], remembered: list[
     limits = ToolLimits(custom=False, namespaces=not flat, name_max=12)
     names = assign_names(offered, remembered, limits)
     assert set(names) == {*offered, *remembered}
-    spaced = [ToolId(tool.name, None, tool.custom) for tool in set(offered) if tool.namespace is not None]
-    meant = {tool for tool in remembered if tool not in offered and spaced.count(tool) == 1}
-    places = [(None if flat else tool.namespace, name) for tool, name in names.items() if tool not in meant]
+    places = [(None if flat else tool.namespace, name) for tool, name in names.items()]
     assert len(set(places)) == len(places)
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,12}", name) for name in names.values())
 

@@ -51,7 +51,7 @@ def lower_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[R
         turns=tuple(map(lowering.turn, request.turns)),
     )
     wrapped = frozenset(name for tool, name in changed.items() if tool.custom and not limits.custom)
-    return lowered, ToolMap({name: tool for tool, name in reversed(changed.items())}, wrapped)
+    return lowered, ToolMap({name: tool for tool, name in changed.items()}, wrapped)
 
 
 def _offered(request: Request) -> Iterator[ToolId]:

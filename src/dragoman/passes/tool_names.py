@@ -35,23 +35,9 @@ def assign_names(offered: Iterable[ToolId], remembered: Iterable[ToolId], limits
     """A name for every tool: those offered choose before those that only the history mentions."""
     names: dict[ToolId, str] = {}
     taken: dict[str | None, set[str]] = {}
-    _assign(list(dict.fromkeys(offered)), names, taken, limits)
-    spaced = _spaced(names)
-    unknown = [tool for tool in dict.fromkeys(remembered) if tool not in names]
-    for tool in unknown:
-        if tool in spaced:  # a call that leaves out the namespace of the only tool it can mean
-            names[tool] = names[spaced[tool]]
-    _assign([tool for tool in unknown if tool not in names], names, taken, limits)
+    for tools in (offered, remembered):
+        _assign([tool for tool in dict.fromkeys(tools) if tool not in names], names, taken, limits)
     return names
-
-
-def _spaced(offered: Iterable[ToolId]) -> dict[ToolId, ToolId]:
-    """Tools within a namespace by what they are called without it, where that is unmistakable."""
-    found: dict[ToolId, list[ToolId]] = {}
-    for tool in offered:
-        if tool.namespace is not None:
-            found.setdefault(ToolId(tool.name, None, tool.custom), []).append(tool)
-    return {bare: tools[0] for bare, tools in found.items() if len(tools) == 1}
 
 
 def _assign(
