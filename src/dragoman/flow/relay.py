@@ -37,7 +37,8 @@ class Relay:
             exchange.finish(last + await self._mended() + reply.line.close())
         except asyncio.CancelledError:
             if not exchange.gone:  # the gateway is stopping, the client is still there
-                stopping = Failure(Kind.OVERLOADED, "The gateway is shutting down.")
+                # Worth a retry: there may be another gateway by now. Codex takes an overload for final.
+                stopping = Failure(Kind.UPSTREAM, "The gateway is shutting down.")
                 exchange.finish(reply.line.fail(stopping))
             raise
         else:

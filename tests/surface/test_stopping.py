@@ -1,0 +1,33 @@
+"""A gateway that stops in the middle of a stream asks for a retry, in words that each client takes for one."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from outside import GRAMMARS, ONCE, Answered, outside
+from said import STREAM
+
+from fakes.upstream import Answer, End
+
+BEGUN = {"chat": 2, "messages": 3}  # events until something is said
+WORDS = {"chat": ("type", "server_error"), "responses": ("code", "server_error"), "messages": ("type", "api_error")}
+
+
+@pytest.mark.parametrize("client", WORDS)
+def test_a_stream_cut_by_the_end_of_the_gateway_is_worth_a_retry(tmp_path: Path, client: str) -> None:
+    upstream = "chat" if client != "chat" else "messages"
+    begun = b"".join(block + b"\n\n" for block in STREAM[upstream].split(b"\n\n")[: BEGUN[upstream]])
+    heard: list[Answered] = []
+    with outside(tmp_path, ONCE + "[server]\ndrain_s = 0.1\n") as gate:
+        fake = gate.plays(upstream, Answer(begun, end=End.HANG))
+        asking = threading.Thread(target=lambda: heard.append(gate.ask(client, f"{upstream}/m", True)))
+        asking.start()
+        while not fake.sent:
+            asking.join(0.01)
+        gate.gateway.stop_soon().result(timeout=5)
+        asking.join(5)
+    text, error = GRAMMARS[client].fold_broken(heard[0].body)
+    field, word = WORDS[client]
+    assert text
+    assert error[field] == word
+    assert "shutting down" in error["message"]
