@@ -65,24 +65,26 @@ class Site:
     async def __call__(self, exchange: Exchange) -> None:
         request_id = self._request_id(exchange.headers)
         path = plain_path(exchange.path)
-        client = self._client(path, exchange.headers)
         try:
             await self._dispatch(exchange, path, request_id)
         except Refused as refused:
             self._gateway.refused += 1
             log.info("%s %s refused: %s", request_id, path, refused.failure.kind.value)
-            refuse_exchange(exchange, client, refused, request_id)
+            self._refuse(exchange, path, refused, request_id)
         except ClientGone:
             raise
         except Unreadable as unreadable:
-            refuse_exchange(exchange, client, Refused(_unreadable(unreadable)), request_id)
+            self._refuse(exchange, path, Refused(_unreadable(unreadable)), request_id)
         except Exception as bug:
             log.error("%s %s failed: %s", request_id, path, place_of(bug))
             if exchange.started:
                 exchange.abort()
                 return
             message = f"The gateway failed on this request; its log names the place under {request_id}."
-            refuse_exchange(exchange, client, Refused(Failure(Kind.BUG, message)), request_id)
+            self._refuse(exchange, path, Refused(Failure(Kind.BUG, message)), request_id)
+
+    def _refuse(self, exchange: Exchange, path: str, refused: Refused, request_id: str) -> None:
+        refuse_exchange(exchange, self._client(path, exchange.headers), refused, request_id)
 
     async def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> None:
         objection = self.doorkeeper.objection(exchange.headers)

@@ -8,17 +8,17 @@ Header = tuple[bytes, bytes]
 class Headers:
     """The fields of one message in their order; a name may occur more than once."""
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_fields", "_first")
 
     def __init__(self, fields: list[Header]) -> None:
         self._fields = fields
+        self._first: dict[bytes, bytes] | None = None  # made by the first lookup; a request sees a dozen
 
     def get(self, name: bytes) -> bytes | None:
         """The first value of that name."""
-        for field, value in self._fields:
-            if field == name:
-                return value
-        return None
+        if self._first is None:
+            self._first = dict(reversed(self._fields))
+        return self._first.get(name)
 
     def get_all(self, name: bytes) -> list[bytes]:
         return [value for field, value in self._fields if field == name]
