@@ -16,13 +16,27 @@ SIGNS = {"ok": "ok    ", "warning": "note  ", "broken": "BROKEN"}
 
 
 @click.command("doctor")
+@click.argument("name", required=False)
+@click.option("-m", "--model", metavar="M", help="With NAME: ask this model, not the first.")
+@click.option("--write", is_flag=True, help="With NAME: put what was found into dragoman.toml, after a backup.")
 @config_option
 @json_option
-def command(config_file: str | None, as_json: bool) -> None:
-    """Check configuration, store, port, providers and clock, and say what to do."""
+def command(name: str | None, model: str | None, write: bool, config_file: str | None, as_json: bool) -> None:
+    """Check configuration, store, port, providers and clock, and say what to do.
+
+    With the NAME of a provider of kind openai-compatible: ask its server what it takes, and say which protocols and
+    quirks to write down. This sends it some small requests.
+    """
     from dragoman.cli.logs import Remark, log_to_stderr
 
     log_to_stderr(Remark(), logging.ERROR)
+    if name is not None:
+        from dragoman.cli.probing import Wish, examine_one
+
+        examine_one(read_found_settings(config_file), Wish(name, model, write, as_json))
+        return
+    if model is not None or write:
+        raise click.UsageError("--model and --write go with the NAME of a provider.")
     findings = _examined(config_file)
     broken = sum(finding.state == BROKEN for finding in findings)
     if as_json:

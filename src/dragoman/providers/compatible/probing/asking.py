@@ -1,0 +1,188 @@
+"""A provider and a request's fields come in; what is heard of the answer goes out, whole or streamed, or why none."""
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.framing.errortext import clean
+from dragoman.framing.sse import Frame, SseFramer
+from dragoman.hub.failure import Failure, Kind
+from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.headers import Header
+from dragoman.protocols.chat.errors import error_of, read, read_error
+from dragoman.protocols.chat.wire import DONE, CallPiece, Chunk, Message
+from dragoman.providers.provider import Answer, Provider
+
+PATIENCE_S = 120.0  # a server may have to load the model first
+MAX_BYTES = 4 * 1024 * 1024
+PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
+# llama-cpp-python answers 500 to what it does not know.
+REFUSALS = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.UPSTREAM})
+
+Wire = dict[str, object]
+Manner = Literal["takes", "refuses", "unclear"]
+
+
+class Heard(Struct, frozen=True):
+    """An answer: whole in one chunk, or streamed in many. `said` are the words of what went wrong."""
+
+    manner: Manner
+    said: str = ""
+    chunks: tuple[Chunk, ...] = ()
+    done: bool = False
+
+    @property
+    def messages(self) -> list[Message]:
+        choices = (choice for chunk in self.chunks for choice in chunk.choices or ())
+        return [message for choice in choices if (message := choice.message or choice.delta) is not None]
+
+    @property
+    def calls(self) -> list[CallPiece]:
+        return [call for message in self.messages for call in message.tool_calls or ()]
+
+    @property
+    def text(self) -> str:
+        return "".join(message.content for message in self.messages if isinstance(message.content, str))
+
+    @property
+    def finish(self) -> str | None:
+        told = [choice.finish_reason for chunk in self.chunks for choice in chunk.choices or ()]
+        return next((reason for reason in reversed(told) if reason), None)
+
+    @property
+    def tokens(self) -> int | None:
+        """How long the answer was, if it was told."""
+        told = [chunk.usage.completion_tokens for chunk in self.chunks if chunk.usage is not None]
+        return told[-1] if told else None
+
+
+class Asker:
+    """Asks one provider in any protocol, and counts how often."""
+
+    def __init__(self, provider: Provider, model: str) -> None:
+        self._provider = provider
+        self._model = model
+        self.asked = 0
+
+    async def whole(self, fields: Wire) -> Heard:
+        answer = await self._post("chat", fields)
+        return answer if isinstance(answer, Heard) else await _rest_of(answer)
+
+    async def streamed(self, fields: Wire) -> Heard:
+        return _heard([item async for item in self._stream(fields)])
+
+    async def disturbed(self, fields: Wire, by: Wire) -> Heard:
+        """A stream during which another request comes, as soon as it has begun."""
+        items = []
+        async for item in self._stream(fields):
+            items.append(item)
+            if len(items) == 1:
+                await self.whole(by)
+        return _heard(items)
+
+    async def _stream(self, fields: Wire) -> AsyncIterator[Chunk | bytes | Heard]:
+        """Chunks as they come, and DONE; or what was heard instead."""
+        answer = await self._post("chat", {**fields, "stream": True})
+        if isinstance(answer, Heard):
+            yield answer
+            return
+        framer = SseFramer()
+        try:
+            while piece := await answer.chunk(PATIENCE_S):
+                for item in _read_frames(framer.feed(piece)):
+                    yield item
+            for item in _read_frames(framer.finish()):
+                yield item
+        except (Lost, TimedOut, msgspec.MsgspecError) as fault:
+            yield Heard("unclear", clean(str(fault)))
+        finally:
+            answer.close()
+
+    async def takes(self, protocol: str, fields: Wire, mark: str) -> Heard:
+        """Whether a protocol's request gets an answer of that protocol, which has the marked field."""
+        answer = await self._post(protocol, fields)
+        if isinstance(answer, Heard):
+            return answer
+        body = await _body_of(answer)
+        if isinstance(body, Heard):
+            return body
+        try:
+            reply = msgspec.json.decode(body, type=dict[str, object])
+        except msgspec.MsgspecError:
+            reply = {}
+        return Heard("takes") if reply.get(mark) else Heard("refuses", "its answer is of another kind")
+
+    async def _post(self, protocol: str, fields: Wire) -> Answer | Heard:
+        self.asked += 1
+        provider = self._provider
+        url = provider.endpoint + PATHS[protocol]
+        own: tuple[Header, ...] = ((b"content-type", b"application/json"),)
+        if protocol == "messages":
+            own = (*own, (b"anthropic-version", b"2023-06-01"))
+        headers = (*provider.headers, *own, *await provider.authorize(protocol))
+        body = msgspec.json.encode({"model": self._model, **fields})
+        try:
+            out = Outgoing("POST", url, headers, body)
+            answer = await provider.send(out, provider.dial, head_timeout_s=PATIENCE_S)
+            if answer.status == 200:
+                return answer
+            try:
+                failure = read(answer.status, dict(answer.headers), await answer.read(MAX_BYTES, PATIENCE_S))
+            finally:
+                answer.close()
+        except (Lost, TimedOut, TooLarge) as fault:
+            return Heard("unclear", clean(str(fault)))
+        return _failed(failure)
+
+
+def _failed(failure: Failure) -> Heard:
+    return Heard("refuses" if failure.kind in REFUSALS else "unclear", failure.message)
+
+
+async def _body_of(answer: Answer) -> bytes | Heard:
+    try:
+        return await answer.read(MAX_BYTES, PATIENCE_S)
+    except (Lost, TimedOut, TooLarge) as fault:
+        return Heard("unclear", clean(str(fault)))
+    finally:
+        answer.close()
+
+
+async def _rest_of(answer: Answer) -> Heard:
+    body = await _body_of(answer)
+    if isinstance(body, Heard):
+        return body
+    try:
+        chunk = msgspec.json.decode(body, type=Chunk)
+    except msgspec.MsgspecError:
+        return Heard("refuses", "its answer is not Chat")
+    if not chunk.choices:
+        failure = read_error(error_of(body))
+        return Heard("refuses", failure.message if failure is not None else "its answer has no choices")
+    return Heard("takes", chunks=(chunk,))
+
+
+def _read_frames(frames: Iterable[object]) -> list[Chunk | bytes | Heard]:
+    read_items: list[Chunk | bytes | Heard] = []
+    for frame in frames:
+        data = frame.data.strip() if isinstance(frame, Frame) else b""
+        if data == DONE:
+            read_items.append(DONE)
+        elif data:
+            read_items.append(msgspec.json.decode(data, type=Chunk))
+    return read_items
+
+
+def _heard(items: list[Chunk | bytes | Heard]) -> Heard:
+    """A stream as one answer; one that says an error, or nothing at all, was not taken."""
+    instead = next((item for item in items if isinstance(item, Heard)), None)
+    chunks = tuple(item for item in items if isinstance(item, Chunk))
+    if instead is not None:
+        return instead
+    wrong = next((chunk.error for chunk in chunks if chunk.error), None)
+    if wrong is not None or not any(chunk.choices for chunk in chunks):
+        failure = read_error(wrong)
+        return Heard("refuses", failure.message if failure is not None else "its stream says nothing")
+    return Heard("takes", chunks=chunks, done=DONE in items)

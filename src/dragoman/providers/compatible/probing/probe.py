@@ -1,0 +1,151 @@
+"""An asker comes in; what its server takes, trial by trial, and the quirks that follow from it go out."""
+
+from typing import get_args
+
+from msgspec import Struct
+
+from dragoman.config.settings import ProtocolName, Quirk
+from dragoman.providers.compatible.probing.asking import Asker, Heard, Wire
+from dragoman.providers.compatible.probing.streams import about_calls, about_stream
+from dragoman.providers.compatible.probing.traits import Trait
+from dragoman.providers.compatible.probing.trials import (
+    ABOUT_TEXT,
+    ABOUT_TOOLS,
+    CAP,
+    COUNT,
+    LOOK_UP,
+    NAMED,
+    PROTOCOLS,
+    SAY,
+    STREAM,
+    TOOLS,
+    Trial,
+)
+
+QUIRKS: tuple[Quirk, ...] = get_args(Quirk)
+
+
+class Profile(Struct, frozen=True):
+    """What is now known of a server. `undecided` are quirks of which its answers told nothing."""
+
+    model: str
+    requests: int
+    protocols: tuple[ProtocolName, ...]
+    quirks: tuple[Quirk, ...]
+    undecided: frozenset[Quirk]
+    traits: tuple[Trait, ...]
+
+
+async def probe(asker: Asker, model: str) -> Profile:
+    examination = _Examination(asker)
+    protocols = await examination.protocols()
+    if "chat" in protocols:
+        await examination.chat()
+    traits = tuple(examination.traits)
+    found = {trait.quirk for trait in traits if trait.quirk is not None}
+    quirks = tuple(quirk for quirk in QUIRKS if quirk in found)
+    undecided = frozenset(QUIRKS) - found - (examination.settled - examination.doubted)
+    return Profile(model, asker.asked, protocols, quirks, undecided, traits)
+
+
+class _Examination:
+    """One server, asked one thing after the other: a small one answers only one at a time."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+        self._cap = "max_tokens"
+        self.traits: list[Trait] = []
+        self.settled: set[Quirk] = set()  # of which an answer told whether they are needed
+        self.doubted: set[Quirk] = set()  # of which an answer told nothing
+
+    async def protocols(self) -> tuple[ProtocolName, ...]:
+        spoken: list[ProtocolName] = []
+        chat = await self._asker.whole({**SAY, self._cap: CAP})
+        if chat.manner == "refuses" and self._cap in chat.said:
+            self._cap = "max_completion_tokens"
+            chat = await self._asker.whole({**SAY, self._cap: CAP})
+        self._note(Trait("protocol chat", chat.manner, chat.said))
+        if chat.manner == "takes":
+            spoken.append("chat")
+        others: tuple[ProtocolName, ...] = ("responses", "messages")
+        for name in others:
+            heard = await self._asker.takes(name, *PROTOCOLS[name])
+            self._note(Trait(f"protocol {name}", heard.manner, heard.said))
+            if heard.manner == "takes":
+                spoken.append(name)
+        return tuple(spoken)
+
+    async def chat(self) -> None:
+        for trial in ABOUT_TEXT:
+            await self._try(trial)
+        if (await self._try(TOOLS)).found == "takes":
+            for trial in ABOUT_TOOLS:
+                await self._try(trial)
+            await self._stream_a_call()
+        await self._stream()
+
+    async def _try(self, trial: Trial) -> Trait:
+        heard = await self._asker.whole(self._capped(trial.fields) if trial.capped else trial.fields)
+        trait = _judged(trial, heard)
+        if trait.quirk is not None and trait.quirk == trial.quirk and trial.remedy is not None:
+            trait = await self._with_remedy(trait, trial.remedy)
+        if trial.quirk is not None:
+            (self.doubted if trait.found == "unclear" else self.settled).add(trial.quirk)
+        return self._note(trait)
+
+    async def _with_remedy(self, trait: Trait, remedy: Wire) -> Trait:
+        heard = await self._asker.whole(self._capped(remedy))
+        if heard.manner == "takes":
+            return trait
+        return Trait(trait.what, trait.found, f"and what would be sent instead too: {heard.said}")
+
+    async def _stream(self) -> None:
+        heard = await self._asker.streamed(self._capped(STREAM))
+        self._note(Trait("stream_options", heard.manner, heard.said))
+        if heard.manner != "takes":
+            heard = await self._asker.streamed(self._capped(SAY))
+        if heard.manner != "takes":
+            self._note(Trait("streams", heard.manner, heard.said))
+            return
+        self.traits += about_stream(heard)
+        if heard.finish is not None:
+            await self._disturb()
+
+    async def _stream_a_call(self) -> None:
+        choice: object = NAMED if "no_required" in {trait.quirk for trait in self.traits} else "required"
+        heard = await self._asker.streamed(self._capped({**LOOK_UP, "tool_choice": choice}))
+        self.traits += about_calls(heard)
+
+    async def _disturb(self) -> None:
+        """Some servers cut a stream short when the next request comes, and end it as if it were whole."""
+        what = "a stream during another request"
+        heard = await self._asker.disturbed(self._capped(COUNT), self._capped(SAY))
+        if heard.manner != "takes" or not heard.done:
+            self._note(Trait(what, "unclear", heard.said or "it has no end"))
+            return
+        self.settled.add("cut_then_done")
+        cut = heard.finish is None
+        self._note(Trait(what, "is cut" if cut else "is whole", quirk="cut_then_done" if cut else None))
+
+    def _capped(self, fields: Wire) -> Wire:
+        return {**fields, self._cap: CAP}
+
+    def _note(self, trait: Trait) -> Trait:
+        self.traits.append(trait)
+        return trait
+
+
+def _judged(trial: Trial, heard: Heard) -> Trait:
+    if heard.manner == "takes":
+        match trial.obeyed(heard):
+            case True:
+                return Trait(trial.what, "takes")
+            case False:
+                return Trait(trial.what, "ignores", quirk=trial.quirk)
+            case None:
+                return Trait(trial.what, "unclear", "its answer ended too soon to tell")
+    if heard.manner == "refuses":
+        other = trial.complaint
+        named = other is not None and other[0] in heard.said
+        return Trait(trial.what, "refuses", heard.said, other[1] if other is not None and named else trial.quirk)
+    return Trait(trial.what, "unclear", heard.said)

@@ -1,0 +1,114 @@
+"""`dragoman doctor NAME`: what it shows, what it writes down, and what it refuses to guess."""
+
+import tomllib
+
+import msgspec
+import pytest
+from shell import Shell
+
+from dragoman.config import load
+from fakes.compatible import Body, Server, refusal
+from fakes.upstream import FakeUpstream
+
+KEY = "sk-fake-0123456789"
+
+
+def objecting(body: Body) -> str | None:
+    words = ('"developer"', '"max_completion_tokens"')
+    return next((f"{KEY} may not send {word}" for word in words if word in msgspec.json.encode(body).decode()), None)
+
+
+def stanza(url: str, more: str = "") -> str:
+    return f'# mine\n[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\napi_key = "{KEY}"\n{more}'
+
+
+def test_the_table_and_the_lines_to_write_are_shown(shell: Shell) -> None:
+    with FakeUpstream(choose=Server(objection=objecting), models=("tiny",)) as fake:
+        file = shell.write("dragoman.toml", stanza(fake.url))
+        done = shell.run("doctor", "up")
+    assert done.code == 0
+    row = next(line for line in done.out.splitlines() if line.startswith("developer messages"))
+    assert row.split()[2:4] == ["refuses", "no_developer"]
+    assert done.out.endswith('\n[providers.up]\nprotocol = "chat"\nquirks = ["max_tokens","no_developer"]\n')
+    assert "Asking tiny at" in done.err
+    assert "at most" in done.err
+    assert KEY not in done.out + done.err
+    assert file.read_text() == stanza(fake.url)
+
+
+def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> None:
+    with FakeUpstream(choose=Server("messages", objection=objecting), models=("tiny",)) as fake:
+        file = shell.write("dragoman.toml", stanza(fake.url, 'models = ["tiny"]\n\n[retry]\nattempts = 2\n'))
+        before = file.read_text()
+        done = shell.run("doctor", "up", "--write")
+        again = shell.run("doctor", "up", "--write")
+    assert '+quirks = ["max_tokens","no_developer"]' in done.err
+    assert KEY not in done.out + done.err
+    (backup,) = shell.home.glob("dragoman.toml.dragoman-backup-*")
+    assert backup.read_text() == before
+    written = load(str(file), {}, shell.home, shell.home)
+    assert written.providers["up"].protocols == ("chat", "messages")
+    assert written.providers["up"].quirks == ("max_tokens", "no_developer")
+    assert file.read_text().startswith("# mine\n")
+    assert written.retry.attempts == 2
+    assert "is right already" in again.err
+
+
+def test_a_server_that_was_found_gets_a_stanza_of_its_own(shell: Shell) -> None:
+    with FakeUpstream(choose=Server(), models=("tiny",)) as fake:
+        done = shell.run("doctor", "vllm", "--write", DRAGOMAN_LOCAL_PORTS=f"vllm={fake.port}")
+    assert done.code == 0
+    written = tomllib.loads(shell.read(".config/dragoman/dragoman.toml"))["providers"]["vllm"]
+    assert written == {"kind": "openai-compatible", "endpoint": fake.url, "protocol": "chat"}
+
+
+@pytest.mark.parametrize(
+    ("configured", "odd", "expected"),
+    [
+        ('"ollama"', objecting, ["max_tokens", "no_developer"]),
+        ('["deepseek", "plain"]', lambda body: None, ["replay_reasoning"]),
+    ],
+)
+def test_quirks_that_are_disproved_go_and_others_stay(
+    shell: Shell, configured: str, odd: object, expected: list[str]
+) -> None:
+    assert callable(odd)
+    with FakeUpstream(choose=Server(objection=odd), models=("tiny",)) as fake:
+        shell.write("dragoman.toml", stanza(fake.url, f"quirks = {configured}\n"))
+        told = shell.run("doctor", "up", "--json").json
+    assert isinstance(told, dict)
+    assert told["stanza"] == {"protocol": "chat", "quirks": expected}
+    assert told["model"] == "tiny"
+    assert told["requests"] == len(fake.calls)
+
+
+def test_a_model_may_be_named(shell: Shell) -> None:
+    with FakeUpstream(choose=Server()) as fake:
+        shell.write("dragoman.toml", stanza(fake.url))
+        nameless = shell.run("doctor", "up")
+        assert shell.run("doctor", "up", "--model", "large").code == 0
+    assert (nameless.code, "--model" in nameless.err) == (1, True)
+    assert {call.json["model"] for call in fake.calls} == {"large"}
+
+
+def test_a_server_that_answers_nothing_is_not_written_down(shell: Shell) -> None:
+    with FakeUpstream(choose=lambda asked: refusal("who are you?", 401), models=("tiny",)) as fake:
+        file = shell.write("dragoman.toml", stanza(fake.url))
+        done = shell.run("doctor", "up", "--write")
+    assert done.code == 1
+    assert "nothing to write down" in done.err
+    assert file.read_text() == stanza(fake.url)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("upp",), 1, 'did you mean "up"?'),
+        (("other",), 1, "is of kind echo"),
+        (("--write",), 2, "NAME"),
+    ],
+)
+def test_what_cannot_be_probed_is_said(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
+    shell.write("dragoman.toml", stanza("http://127.0.0.1:9") + '[providers.other]\nkind = "echo"\n')
+    done = shell.run("doctor", *words)
+    assert (done.code, said in done.err) == (code, True), done.err

@@ -1,0 +1,93 @@
+"""A compatible server that takes all that OpenAI takes, and the ways in which real ones differ from it, one by one."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from fakes.upstream import Answer, Asked
+
+Body = dict[str, object]
+Piece = dict[str, object]
+REFUSED = 400
+
+
+def reply(value: object, status: int = 200) -> Answer:
+    return Answer(msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def refusal(message: str, status: int = REFUSED) -> Answer:
+    return reply({"error": {"message": message, "type": "invalid_request_error"}}, status)
+
+
+class Server:
+    """Its `objections` refuse a request; other oddities are switched on by name."""
+
+    def __init__(self, *odd: str, objection: Callable[[Body], str | None] = lambda body: None) -> None:
+        self._odd = frozenset(odd)
+        self._objection = objection
+
+    def __call__(self, asked: Asked) -> Answer:
+        body = asked.json
+        if asked.path == "/v1/responses":
+            return reply({"object": "response", "output": [{"type": "message"}]}) if "responses" in self._odd else GONE
+        if asked.path == "/v1/messages":
+            return reply({"type": "message", "content": [{"type": "text"}]}) if "messages" in self._odd else GONE
+        objection = self._objection(body)
+        if objection is not None:
+            return refusal(objection, 500 if "says 500" in self._odd else REFUSED)
+        return self._stream(body) if body.get("stream") else reply(self._whole(body))
+
+    def _whole(self, body: Body) -> Piece:
+        cap = body.get("max_tokens") or body.get("max_completion_tokens")
+        text = self._text(body)
+        assert isinstance(cap, int)
+        cut = len(text.split()) > cap and not ("ignores cap" in self._odd and "max_tokens" not in body)
+        text = " ".join(text.split()[:cap]) if cut else text
+        message: Piece = {"role": "assistant", "content": text}
+        if self._calls(body):
+            message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+        finish = self._finish(body) or ("length" if cut else "stop")
+        usage = {"prompt_tokens": 9, "completion_tokens": len(text.split()), "total_tokens": 99}
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        return {"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": usage}
+
+    def _stream(self, body: Body) -> Answer:
+        pieces: list[Piece] = [{"role": "assistant", "content": "ok"}]
+        if self._calls(body):
+            words = ['{"word":"dragoman"}'] if "arguments at once" in self._odd else ['{"word":', '"dragoman"}']
+            ids: Piece = {} if "no call ids" in self._odd else {"id": "call_1"}
+            pieces = [{"tool_calls": [{"index": 0, **ids, "function": {"name": "look_up", "arguments": ""}}]}]
+            pieces += [{"tool_calls": [{"index": 0, "function": {"arguments": word}}]} for word in words]
+        chunks = [self._chunk([{"index": 0, "delta": piece, "finish_reason": None}]) for piece in pieces]
+        cut = "cuts streams" in self._odd and "fifty" in str(body["messages"])
+        if not cut:
+            finish = self._finish(body) or "stop"
+            chunks.append(self._chunk([{"index": 0, "delta": {}, "finish_reason": finish}]))
+        if "stream_options" in body and "no usage" not in self._odd:
+            chunks.append(self._chunk([]) | {"usage": {"prompt_tokens": 9, "completion_tokens": 2}})
+        frames = [b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks]
+        return Answer(b"".join(frames) + (b"" if "no DONE" in self._odd else b"data: [DONE]\n\n"))
+
+    def _chunk(self, choices: list[Piece]) -> Piece:
+        ids: Piece = {} if "no ids" in self._odd else {"id": "chatcmpl-1"}
+        return {**ids, "object": "chat.completion.chunk", "choices": choices}
+
+    def _calls(self, body: Body) -> bool:
+        choice = body.get("tool_choice", "auto")
+        return choice != "auto" and not (choice == "required" and "ignores required" in self._odd)
+
+    def _finish(self, body: Body) -> str | None:
+        return ("stop" if "lies" in self._odd else "tool_calls") if self._calls(body) else None
+
+    def _text(self, body: Body) -> str:
+        if "fifty" in str(body["messages"]):
+            return "number " * 50
+        return '{"ok":true}' if "response_format" in body else "ok"
+
+
+GONE = refusal("not found", 404)
+CALL: Piece = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look_up", "arguments": '{"word":"dragoman"}'},
+}
