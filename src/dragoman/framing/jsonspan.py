@@ -6,7 +6,7 @@ Measured against a compiled scan of strings and brackets it is more than ten tim
 
 import re
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TypeVar
 
 import msgspec
@@ -55,7 +55,7 @@ def head(body: bytes) -> Head:
 
 def top_level(body: bytes, keys: frozenset[str]) -> dict[str, Span]:
     """Where the values of these top-level keys stand; of a duplicate the last, which is the one parsers keep."""
-    return {name: span for name, span in _spans(body) if name in keys}
+    return dict(_spans(body, keys))
 
 
 def find_value(body: bytes, key: str) -> Span | None:
@@ -71,10 +71,9 @@ def replace_value(body: bytes, key: str, new: bytes) -> bytes:
     view = memoryview(body)
     pieces: list[bytes | memoryview] = []
     kept = 0
-    for name, (start, end) in _spans(body):
-        if name == key:
-            pieces += (view[kept:start], new)
-            kept = end
+    for _, (start, end) in _spans(body, frozenset((key,))):
+        pieces += (view[kept:start], new)
+        kept = end
     pieces.append(view[kept:])
     return b"".join(pieces)
 
@@ -101,15 +100,19 @@ def depth_exceeds(body: bytes, limit: int) -> bool:
     return False
 
 
-def _spans(body: bytes) -> Iterator[tuple[str, Span]]:
+def _spans(body: bytes, keys: frozenset[str]) -> Iterator[tuple[str, Span]]:
+    """Walks no further than the last of these keys."""
+    values = _decoded(_object_decoder, body)
+    places = [place for place, key in enumerate(values) if key.name in keys]
     at = body.find(b"{")
-    for key, value in _decoded(_object_decoder, body).items():
+    for key, value in islice(values.items(), places[-1] + 1 if places else 0):
         found = _KEY.match(body, at)
         if found is None:
             raise ValueError(f"no key at byte {at}")
         start = found.end()
         at = start + len(memoryview(value))
-        yield key.name, (start, at)
+        if key.name in keys:
+            yield key.name, (start, at)
 
 
 def _decoded(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
