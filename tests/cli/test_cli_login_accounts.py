@@ -46,7 +46,7 @@ def test_a_login_with_github_is_found_by_doctor(tmp_path: Path) -> None:
         assert "FAKE-CODE" in done.out
         assert APP_TOKEN not in done.out + done.err
         stored = tmp_path / ".local" / "share" / "dragoman" / "copilot.json"
-        assert msgspec.json.decode(stored.read_bytes()) == {"github.com": {"oauth_token": APP_TOKEN}}
+        assert msgspec.json.decode(stored.read_bytes()) == {"github.com": {"oauth_token": APP_TOKEN, "auth": "direct"}}
         checks = shell.run("doctor", "--json").json["checks"]  # type: ignore[index]
         (copilot,) = [check for check in checks if check["what"].startswith("provider copilot")]
         assert (copilot["state"], "3 models" in copilot["found"]) == ("ok", True)

@@ -55,6 +55,7 @@ class FakeCopilot(FakeService):
         self.listed = LISTED
         self.github = {EDITOR_TOKEN, APP_TOKEN, INSTALLATION_TOKEN}
         self.sessions: set[str] = set()
+        self.used: set[str] = set()  # refresh tokens that were exchanged already
         self.refresh_in = 1500.0
         self.named_api = "https://api.individual.githubcopilot.com"
         self.device: deque[dict[str, object]] = deque()  # what polling hears before its token
@@ -74,7 +75,19 @@ class FakeCopilot(FakeService):
         codes = {"device_code": "fake-device", "user_code": "FAKE-CODE"}
         return json_answer({**codes, "verification_uri": f"{self.root}/device", "expires_in": 900, "interval": 0.1})
 
+    def renewable(self, number: str) -> dict[str, object]:
+        """What an app whose tokens expire is given."""
+        self.github.add(f"ghu_FAKE{number}")
+        return {"access_token": f"ghu_FAKE{number}", "refresh_token": f"ghr_FAKE{number}", "expires_in": 28_800}
+
     def _token(self, asked: Asked) -> Answer:
+        form = {name: values[0] for name, values in parse_qs(asked.body.decode()).items()}
+        if form.get("grant_type") == "refresh_token":
+            used = form.get("refresh_token", "")
+            if used in self.used or form.get("client_id") != CLIENT_ID:
+                return json_answer({"error": "bad_refresh_token"})
+            self.used.add(used)
+            return json_answer(self.renewable(used.removeprefix("ghr_FAKE") + "x"))
         if self.device:
             return json_answer(self.device.popleft())  # errors come with 200
         return json_answer({"access_token": APP_TOKEN, "token_type": "bearer", "scope": "read:user"})

@@ -92,7 +92,7 @@ def codex(device: bool, config_file: str | None) -> None:
 def copilot(client_id: str | None, config_file: str | None) -> None:
     """Sign in with GitHub, for the models of Copilot."""
     from dragoman.providers.copilot.hosts import addresses
-    from dragoman.providers.copilot.login import DeviceLogin, entry
+    from dragoman.providers.copilot.login import DeviceLogin
     from dragoman.providers.copilot.provider import line_of
 
     stanza = _stanza(read_settings(config_file), CopilotProviderConfig(name="copilot", kind="copilot"))
@@ -105,7 +105,7 @@ def copilot(client_id: str | None, config_file: str | None) -> None:
         prompt = await login.begin()
         click.echo(f"Open   {prompt.verification_uri}\nCode   {prompt.user_code}")
         with Waiting() as waiting:
-            return entry(stanza.domain, await login.wait(prompt, waiting.tick))
+            return {stanza.domain: await login.wait(prompt, waiting.tick)}
 
     _signed_in(stanza, sign_in, "copilot.json", stanza.credentials)
 

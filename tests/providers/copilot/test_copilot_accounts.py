@@ -1,6 +1,7 @@
 """A GitHub account with Copilot: its token found, exchanged, renewed, and sent nowhere that it does not belong."""
 
 import asyncio
+import stat
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from dragoman.accounts.asking import Line
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.keeper import Keeper
-from dragoman.accounts.moments import Clock
+from dragoman.accounts.moments import Clock, format_moment
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind, Refused
@@ -20,7 +21,7 @@ from dragoman.net.client import Dial, HttpClient
 from dragoman.providers.copilot.credential import Session, source_of
 from dragoman.providers.copilot.exchange import Exchange
 from dragoman.providers.copilot.hosts import addresses, is_trusted
-from fakes.copilot import APP_TOKEN, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, FakeCopilot
+from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, TOKEN, FakeCopilot
 from fakes.service import json_answer
 
 T = TypeVar("T")
@@ -53,7 +54,8 @@ def rigged(
     environ: dict[str, str] | None = None,
 ) -> T:
     async def run() -> T:
-        rig = Rig(fake, msgspec.structs.replace(config, control_endpoint=fake.root), environ or {})
+        roots = {"control_endpoint": fake.root, "auth_endpoint": fake.root}
+        rig = Rig(fake, msgspec.structs.replace(config, **roots), environ or {})
         try:
             return await work(rig)
         finally:
@@ -240,3 +242,52 @@ def test_the_host_that_the_exchange_names_is_kept_if_it_is_trusted() -> None:
         assert rigged(fake, stanza(EDITOR_TOKEN), session).api == "https://api.individual.githubcopilot.com"
         fake.named_api = "https://evil.example"
         assert rigged(fake, stanza(EDITOR_TOKEN), session).api == ""
+
+
+def own(life_s: float) -> dict[str, object]:
+    """What a login with an app of one's own leaves, if the app's tokens expire."""
+    expires_at = format_moment(time.time() + life_s)
+    entry = {"oauth_token": "ghu_FAKE1", "auth": "direct", "refresh_token": "ghr_FAKE1", "expires_at": expires_at}
+    return {"github.com": {**entry, "client_id": CLIENT_ID, "of_tomorrow": 1}, "other": {"kept": True}}
+
+
+def test_a_token_of_ones_own_app_is_renewed_and_written_back(tmp_path: Path) -> None:
+    path = leave(tmp_path / "copilot.json", own(-60))
+    with FakeCopilot() as fake:
+        assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE1x"
+    assert fake.counts[EXCHANGE] == 0
+    table = msgspec.json.decode(path.read_bytes())
+    entry = table["github.com"]
+    assert (entry["oauth_token"], entry["refresh_token"], entry["of_tomorrow"]) == ("ghu_FAKE1x", "ghr_FAKE1x", 1)
+    assert table["other"] == {"kept": True}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_living_token_of_ones_own_app_is_used_as_it_is(tmp_path: Path) -> None:
+    path = leave(tmp_path / "copilot.json", own(7200))
+    before = path.read_bytes()
+    with FakeCopilot() as fake:
+        assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE1"
+    assert fake.asked == []
+    assert path.read_bytes() == before
+
+
+def test_a_refresh_token_that_somebody_else_has_used_is_found_renewed(tmp_path: Path) -> None:
+    path = leave(tmp_path / "copilot.json", own(-60))
+    with FakeCopilot() as fake:
+        fake.used.add("ghr_FAKE1")
+        newer = own(7200)
+        newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}  # type: ignore[dict-item]
+        fake.before[TOKEN] = lambda: print(leave(path, newer))
+        assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE2"
+    assert fake.counts[TOKEN] == 1
+
+
+def test_a_refresh_token_that_is_refused_for_good_is_told(tmp_path: Path) -> None:
+    path = leave(tmp_path / "copilot.json", own(-60))
+    with FakeCopilot() as fake:
+        fake.used.add("ghr_FAKE1")
+        with pytest.raises(Refused, match=r"bad_refresh_token.*dragoman login copilot") as refused:
+            rigged(fake, stanza(path), session)
+    assert refused.value.failure.kind is Kind.CREDENTIAL
+    assert "ghr_" not in refused.value.failure.message

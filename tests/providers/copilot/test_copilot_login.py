@@ -5,12 +5,13 @@ import asyncio
 import pytest
 
 from dragoman.accounts.asking import Line
+from dragoman.accounts.json_table import Table
 from dragoman.accounts.moments import Clock
 from dragoman.accounts.signing_in import LoginFailed
 from dragoman.net.client import Dial, HttpClient
 from dragoman.providers.copilot.login import DeviceLogin
 from fakes.copilot import APP_TOKEN, CLIENT_ID, TOKEN, FakeCopilot
-from fakes.service import plain
+from fakes.service import json_answer, plain
 
 
 class Nap:
@@ -23,8 +24,8 @@ class Nap:
         self.taken.append(round(seconds, 3))
 
 
-def by_code(fake: FakeCopilot, nap: Nap, client_id: str = CLIENT_ID) -> str:
-    async def sign_in() -> str:
+def by_code(fake: FakeCopilot, nap: Nap, client_id: str = CLIENT_ID) -> Table:
+    async def sign_in() -> Table:
         http = HttpClient()
         try:
             login = DeviceLogin(Line(http.send, Dial(), Clock(), ()), fake.root, client_id, nap)
@@ -40,7 +41,7 @@ def by_code(fake: FakeCopilot, nap: Nap, client_id: str = CLIENT_ID) -> str:
 def test_a_person_confirms_after_a_while() -> None:
     with FakeCopilot() as fake:
         fake.device.extend([{"error": "authorization_pending"}] * 2)
-        assert by_code(fake, Nap()) == APP_TOKEN
+        assert by_code(fake, Nap()) == {"oauth_token": APP_TOKEN, "auth": "direct"}
     assert fake.counts[TOKEN] == 3
     assert fake.at(TOKEN)[0].headers["accept"] == "application/json"
 
@@ -74,9 +75,17 @@ def test_a_code_that_nobody_confirms_expires() -> None:
 def test_a_hiccup_does_not_end_the_waiting() -> None:
     with FakeCopilot() as fake:
         fake.script(TOKEN, plain("<html>unicorn</html>", 502))
-        assert by_code(fake, Nap()) == APP_TOKEN
+        assert by_code(fake, Nap()) == {"oauth_token": APP_TOKEN, "auth": "direct"}
 
 
 def test_an_app_that_github_does_not_know_is_told() -> None:
     with FakeCopilot() as fake, pytest.raises(LoginFailed, match="client id"):
         by_code(fake, Nap(), "Ov23FAKEunknown")
+
+
+def test_a_token_that_expires_is_kept_with_what_renews_it() -> None:
+    with FakeCopilot() as fake:
+        fake.script(TOKEN, json_answer(fake.renewable("1")))
+        table = by_code(fake, Nap())
+    assert (table["oauth_token"], table["refresh_token"], table["client_id"]) == ("ghu_FAKE1", "ghr_FAKE1", CLIENT_ID)
+    assert str(table["expires_at"]).endswith("Z")

@@ -5,9 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from dragoman.accounts import atomic
 from dragoman.accounts.credential import NEVER, Source, Unusable, is_sendable
-from dragoman.accounts.json_table import Table, inner, load, text
+from dragoman.accounts.json_table import Table, encoded, inner, load, text
+from dragoman.accounts.moments import format_moment, parse_moment
 from dragoman.accounts.named import named_file, revealed, shown
 from dragoman.config.installed import copilot_places, home_of
 from dragoman.config.settings import CopilotProviderConfig
@@ -21,12 +24,13 @@ MODES = {"ghu_": "exchange", "gho_": "direct", "github_pat_": "direct", "ghs_": 
 
 
 class Session(Struct, frozen=True):
-    """What requests carry. Where that is exchanged for the GitHub token, the latter is what renews it."""
+    """What requests carry. Where it was had for a GitHub token, that renews it; else a refresh token does, if any."""
 
     access_token: str = ""
     refresh_token: str = ""
     expires_at: float = 0.0
     api: str = ""  # where GitHub says that it is served
+    client_id: str = ""  # of the app that its refresh token belongs to
     account: str = ""
 
     def __repr__(self) -> str:
@@ -34,7 +38,7 @@ class Session(Struct, frozen=True):
 
 
 class GithubToken:
-    """Read anew each time: a person may sign in again, and an installation's token lives an hour. Never written."""
+    """A bare token, read anew each time: an installation's lives an hour."""
 
     lock = None
 
@@ -44,17 +48,69 @@ class GithubToken:
         self._mode = mode
 
     def read(self) -> Session:
-        token = self._read()
-        if not token or not is_sendable(token):
-            raise Unusable(f"{self.where} holds no GitHub token: {REMEDY}")
-        if token.startswith("ghp_"):
-            raise Unusable(f"{self.where} holds a classic personal access token, which Copilot does not take: {REMEDY}")
-        if mode_of(token, self._mode) == "exchange":
-            return Session(refresh_token=token)
-        return Session(access_token=token, expires_at=NEVER)
+        return _session(self._read(), self.where, self._mode)
 
     def write(self, consumed: Session, fresh: Session) -> bool:
         return True
+
+
+class TokenFile:
+    """Our own, or that of an editor's plugin; only our own has anything that may be renewed, and is then written."""
+
+    def __init__(self, path: Path, domain: str, mode: str) -> None:
+        self._path = path
+        self._domain = domain
+        self._mode = mode
+
+    @property
+    def where(self) -> str:
+        return str(self._path)
+
+    @property
+    def lock(self) -> Path | None:
+        return self._path if _entry(load(self._path, REMEDY)[1], self._domain).get("refresh_token") else None
+
+    def read(self) -> Session:
+        _, table = load(self._path, REMEDY)
+        entry = _entry(table, self._domain)
+        token = text(entry, "oauth_token") or text(inner(table, OPENCODE), "refresh")
+        if not token:
+            raise Unusable(f"{self._path} holds no token for {self._domain}: {REMEDY}")
+        mode = (text(entry, "auth") or self._mode) if self._mode == "auto" else self._mode
+        session = _session(token, self.where, mode)
+        if not text(entry, "refresh_token") or not session.access_token:
+            return session
+        return replace(
+            session,
+            refresh_token=text(entry, "refresh_token"),
+            expires_at=parse_moment(text(entry, "expires_at")) or 0.0,
+            client_id=text(entry, "client_id"),
+        )
+
+    def write(self, consumed: Session, fresh: Session) -> bool:
+        if not consumed.client_id:
+            return True  # exchanged tokens are kept in memory
+        content, table = load(self._path, REMEDY)
+        entry = _entry(table, self._domain)
+        if text(entry, "refresh_token") != consumed.refresh_token:
+            return False
+        renewed = {**entry, **renewable(fresh.access_token, fresh.refresh_token, fresh.expires_at)}
+        return atomic.replace(self._path, encoded({**table, self._domain: renewed}), content)
+
+
+def renewable(token: str, refresh_token: str, expires_at: float) -> Table:
+    """The keys of an entry that a renewal changes."""
+    return {"oauth_token": token, "refresh_token": refresh_token, "expires_at": format_moment(expires_at)}
+
+
+def _session(token: str, where: str, mode: str) -> Session:
+    if not token or not is_sendable(token):
+        raise Unusable(f"{where} holds no GitHub token: {REMEDY}")
+    if token.startswith("ghp_"):
+        raise Unusable(f"{where} holds a classic personal access token, which Copilot does not take: {REMEDY}")
+    if mode_of(token, mode) == "exchange":
+        return Session(refresh_token=token)
+    return Session(access_token=token, expires_at=NEVER)
 
 
 def mode_of(token: str, configured: str) -> str:
@@ -69,19 +125,19 @@ def source_of(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Call
     secret, mode, domain = config.credentials, config.auth, config.domain
     if secret is not None:
         path = named_file(secret)
-        read = partial(revealed, secret, environ) if path is None else partial(_stored, path, domain)
-        configured = GithubToken(read, shown(secret) if path is None else str(path), mode)
-        return lambda: configured
+        if path is not None:
+            file = TokenFile(path, domain, mode)
+            return lambda: file
+        given = GithubToken(partial(revealed, secret, environ), shown(secret), mode)
+        return lambda: given
     places = copilot_places(environ, home) if home is not None else ()
 
     def found() -> Source[Session]:
         own = next((path for path in places[:1] if path.is_file()), None)
         if own is None and environ.get(VARIABLE):
             return GithubToken(lambda: environ[VARIABLE].strip(), VARIABLE, mode)
-        path = own or next((path for path in places if path.is_file() and _token(path, domain)), None)
-        if path is None:
-            return GithubToken(_nothing, "no credential", mode)
-        return GithubToken(partial(_stored, path, domain), str(path), mode)
+        path = own or next((path for path in places if path.is_file() and _holds(path, domain)), None)
+        return GithubToken(_nothing, "no credential", mode) if path is None else TokenFile(path, domain, mode)
 
     return found
 
@@ -90,23 +146,13 @@ def _nothing() -> str:
     raise Unusable(f"it has no credential: {REMEDY} makes one, {VARIABLE} holds one, or `credentials` names one")
 
 
-def _stored(path: Path, domain: str) -> str:
-    token = _token(path, domain)
-    if not token:
-        raise Unusable(f"{path} holds no token for {domain}: {REMEDY}")
-    return token
+def _holds(path: Path, domain: str) -> bool:
+    return bool(_entry(load(path, REMEDY)[1], domain))
 
 
-def _token(path: Path, domain: str) -> str:
-    _, table = load(path, REMEDY)
-    return _entry(table, domain) or text(inner(table, OPENCODE), "refresh")
-
-
-def _entry(table: Table, domain: str) -> str:
+def _entry(table: Table, domain: str) -> Table:
     """By the host alone, or by host and app; nothing of another host is ever used."""
     for key in table:
-        if key == domain or key.startswith(f"{domain}:"):
-            token = text(inner(table, key), "oauth_token")
-            if token:
-                return token
-    return ""
+        if (key == domain or key.startswith(f"{domain}:")) and text(inner(table, key), "oauth_token"):
+            return inner(table, key)
+    return {}

@@ -1,7 +1,8 @@
-"""A GitHub token comes in; the short-lived token that Copilot takes for it goes out."""
+"""A GitHub token comes in; the short-lived token that Copilot takes for it goes out, or a successor of its own."""
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Declined, Unusable
@@ -24,6 +25,15 @@ class _Token(Struct):
     endpoints: _Endpoints | None = None
 
 
+class _Successor(Struct):
+    """Errors come with status 200 too."""
+
+    access_token: str = ""
+    refresh_token: str = ""
+    expires_in: float | None = None
+    error: str = ""
+
+
 class _Details(Struct):
     notification_id: str | None = None
     message: str | None = None
@@ -42,6 +52,27 @@ class Exchange:
         self._places = places
 
     async def renew(self, old: Session) -> Session:
+        return await (self._renewed(old) if old.client_id else self._exchanged(old))
+
+    async def _renewed(self, old: Session) -> Session:
+        form = {"client_id": old.client_id, "grant_type": "refresh_token", "refresh_token": old.refresh_token}
+        told = await self._line.post_form(f"{self._places.login}/login/oauth/access_token", form)
+        try:
+            answer = msgspec.json.decode(told.body, type=_Successor)
+        except msgspec.MsgspecError:
+            raise Unusable(f"GitHub answered HTTP {told.status}", Kind.UPSTREAM) from None
+        if answer.error:
+            raise Declined(answer.error[:64], for_good=True)
+        if not answer.access_token:
+            raise Unusable(f"GitHub answered HTTP {told.status} without a token", Kind.UPSTREAM)
+        return replace(
+            old,
+            access_token=answer.access_token,
+            refresh_token=answer.refresh_token or old.refresh_token,
+            expires_at=self._line.clock.now() + (answer.expires_in or LIFE_S),
+        )
+
+    async def _exchanged(self, old: Session) -> Session:
         url = f"{self._places.exchange}/copilot_internal/v2/token"
         github = (b"authorization", b"token " + old.refresh_token.encode())
         token = _granted(await self._line.ask("GET", url, (github,)))
@@ -57,7 +88,8 @@ class Exchange:
         )
 
     def told(self, credential: Session, declined: Declined) -> str:
-        return f"GitHub gives no Copilot token for it ({declined.code})"
+        refused = "does not renew it" if credential.client_id else "gives no Copilot token for it"
+        return f"GitHub {refused} ({declined.code})"
 
 
 def _granted(told: Told) -> _Token:

@@ -12,6 +12,7 @@ from dragoman.accounts.json_table import Table
 from dragoman.accounts.polling import DEVICE_CODE, Pace, Sleep, Tick, Waiting, poll
 from dragoman.accounts.signing_in import LoginFailed
 from dragoman.hub.failure import Kind
+from dragoman.providers.copilot.credential import renewable
 
 T = TypeVar("T")
 
@@ -32,7 +33,8 @@ class _Answer(Struct):
     """Errors come with status 200 too."""
 
     access_token: str = ""
-    scope: str = ""
+    refresh_token: str = ""  # of apps whose tokens expire
+    expires_in: float | None = None
     error: str = ""
     interval: float | None = None
 
@@ -56,28 +58,29 @@ class DeviceLogin:
             refused = _word(told) or f"HTTP {told.status}"
             raise LoginFailed(f"GitHub refused ({refused}): is the client id right, and its device flow on?") from error
 
-    async def wait(self, prompt: Prompt, tick: Tick) -> str:
-        """The token."""
+    async def wait(self, prompt: Prompt, tick: Tick) -> Table:
+        """What is kept of the account."""
         form = {"client_id": self._client_id, "device_code": prompt.device_code, "grant_type": DEVICE_CODE}
 
-        async def ask() -> str:
+        async def ask() -> _Answer:
             return _granted(await self._line.post_form(f"{self._root}/login/oauth/access_token", form))
 
-        return await poll(ask, Pace(prompt.interval, prompt.expires_in, self._sleep), tick)
+        answer = await poll(ask, Pace(prompt.interval, prompt.expires_in, self._sleep), tick)
+        entry: Table = {"oauth_token": answer.access_token, "auth": "direct"}  # only editors' apps are for exchange
+        if not answer.refresh_token or answer.expires_in is None:
+            return entry
+        expires_at = self._line.clock.now() + answer.expires_in
+        renews = renewable(answer.access_token, answer.refresh_token, expires_at)
+        return {**entry, **renews, "client_id": self._client_id}
 
 
-def entry(domain: str, token: str) -> Table:
-    """What our own file holds, in the shape of the editors' plugins."""
-    return {domain: {"oauth_token": token}}
-
-
-def _granted(told: Told) -> str:
+def _granted(told: Told) -> _Answer:
     try:
         answer = msgspec.json.decode(told.body, type=_Answer)
     except msgspec.MsgspecError:
         raise Unusable(f"GitHub answered HTTP {told.status}", Kind.OVERLOADED) from None
     if answer.access_token:
-        return answer.access_token
+        return answer
     if answer.error in ("authorization_pending", "slow_down"):
         raise Waiting(slower=answer.error == "slow_down", interval_s=answer.interval)
     raise Declined(answer.error or f"HTTP {told.status}")
