@@ -48,7 +48,7 @@ def places(value: Json, at: Path_ = ()) -> Iterator[Path_]:
 
 def put(body: Json, at: Path_, value: Json) -> None:
     holder = holder_of(body, at)
-    holder[at[-1]] = value
+    holder[at[-1]] = copy.deepcopy(value)
 
 
 def remove(body: Json, at: Path_) -> None:
