@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from bench.cases import CASES, CROWD_CASES, Case
-from bench.chart import draw
+from bench.cases import CASES, CROWD_CASES, CROWDS, Case
+from bench.chart import as_png, draw
 from bench.gateways import GATEWAYS
 from bench.measure import Plan, measure
 from bench.report import as_markdown, as_text
@@ -22,7 +22,6 @@ from bench.tree import CORES, LOAD_CORES
 LATEST = ROOT / "bench" / "results" / "latest.json"
 DOCS = ROOT / "docs"
 COLD_STARTS = 3
-CROWD = 500
 
 
 def main() -> int:
@@ -60,11 +59,11 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--without-litellm", action="store_true", help="neither install nor measure LiteLLM")
     parser.add_argument("--connections", default="1,32", help="numbers of connections, with commas (1,32)")
-    parser.add_argument("--crowd", action="store_true", help=f"{CROWD} slow streams at once, too")
+    parser.add_argument("--crowd", action="store_true", help="500 and 1,000 slow streams at once, too")
     parser.add_argument("--only", default="", help="cases whose name contains this text, such as chat>chat or /paced")
     parser.add_argument("--rounds", type=int, default=3, choices=range(1, 21), metavar="1..20", help="how often (3)")
     parser.add_argument("--seconds", type=int, default=2, choices=range(1, 61), metavar="1..60", help="per wrk run (2)")
-    parser.add_argument("--publish", action="store_true", help="write docs/performance.md and docs/performance.svg")
+    parser.add_argument("--publish", action="store_true", help="write docs/performance.md with its charts")
     return parser.parse_args()
 
 
@@ -72,7 +71,7 @@ def chosen_loads(options: argparse.Namespace) -> tuple[tuple[Case, int], ...]:
     connections = [int(number) for number in options.connections.split(",")]
     loads = [(case, number) for case in CASES for number in connections]
     if options.crowd:
-        loads += [(case, CROWD) for case in CROWD_CASES]
+        loads += [(case, crowd) for case in CROWD_CASES for crowd in CROWDS]
     return tuple(load for load in loads if options.only in load[0].name)
 
 
@@ -118,8 +117,11 @@ def keep(results: Results, publish: bool) -> None:
     if publish:
         DOCS.mkdir(exist_ok=True)
         (DOCS / "performance.md").write_text(as_markdown(results))
-        (DOCS / "performance.svg").write_text(draw(results))
-        say("docs/performance.md and docs/performance.svg are written.")
+        chart = draw(results)
+        (DOCS / "performance.svg").write_text(chart)
+        if get_program("rsvg-convert"):
+            (DOCS / "performance.png").write_bytes(as_png(chart))
+        say("docs/performance.md is written, with its charts.")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class Outcome(msgspec.Struct, frozen=True):
     p99: float
     first_p50: float | None = None
     first_p99: float | None = None
+    gap_p99: float | None = None  # between one piece of a stream and the next
 
     @property
     def rate(self) -> float:
@@ -96,7 +97,7 @@ async def run_counted(shot: Shot, connections: int, count: int, limit_s: float) 
         for caller in callers:
             caller.close()
     seconds = time.perf_counter() - began
-    wholes, firsts = sorted(tally.wholes), sorted(tally.firsts)
+    wholes, firsts, gaps = sorted(tally.wholes), sorted(tally.firsts), sorted(tally.gaps)
     return Outcome(
         requests=len(wholes),
         seconds=seconds,
@@ -105,6 +106,7 @@ async def run_counted(shot: Shot, connections: int, count: int, limit_s: float) 
         p99=quantile(wholes, 0.99),
         first_p50=quantile(firsts, 0.5),
         first_p99=quantile(firsts, 0.99),
+        gap_p99=quantile(gaps, 0.99) if gaps else None,
     )
 
 
@@ -121,6 +123,7 @@ class Tally:
     errors: int = 0
     wholes: list[float] = field(default_factory=list)
     firsts: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
 
 
 class Caller(asyncio.Protocol):
@@ -131,6 +134,7 @@ class Caller(asyncio.Protocol):
         self._tally = tally
         self._head: bytes | None = b""
         self._asking = False
+        self._asked = self._last = 0.0  # when this connection asked, and when it last got anything
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -153,11 +157,15 @@ class Caller(asyncio.Protocol):
         self._transport.close()
 
     def on_body(self, data: bytes) -> None:
-        if self._head is not None:
+        now = time.perf_counter()
+        if self._head is None:
+            self._tally.gaps.append(now - self._last)
+        else:
             self._head += data
             if FIRST_TOKEN in self._head:
                 self._head = None
-                self._tally.firsts.append(time.perf_counter() - self._asked)
+                self._tally.firsts.append(now - self._asked)
+        self._last = now
 
     def on_message_complete(self) -> None:
         self._asking = False
@@ -175,7 +183,7 @@ class Caller(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._head = b""
         self._asking = True
-        self._asked = time.perf_counter()
+        self._asked = self._last = time.perf_counter()
         self._transport.write(self._raw)
 
     def _end(self) -> None:

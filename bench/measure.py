@@ -20,7 +20,7 @@ PATIENCE = 2  # readings, until one is calm
 MANY = 10_000
 PACED_STREAMS = {1: 8}  # for other numbers of connections, this many waves:
 PACED_WAVES = 4
-CROWD_WAVES = 2
+CROWD_WAVES = 1
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from bench.cases import CASES, CROWD_CASES, Case
+from bench.cases import CASES, CROWD_CASES, CROWDS, Case
 from bench.results import Results
 from bench.wire import EVENTS
 
@@ -47,7 +47,19 @@ def judge(results: Results) -> list[Target]:
             memory.after_many if memory else None,
         ),
         Target("cold start to a healthy /health", "s", 0.8, 0.8, median(cold) if cold else None),
+        Target(f"{CROWDS[-1]:,} streams at once: an event's delay, p99", "ms", 50, 50, _crowd_delay(results)),
+        Target(f"{CROWDS[-1]:,} streams at once: errors", "errors", 0, 0, _crowd_errors(results)),
     ]
+
+
+def _crowd_delay(results: Results) -> float | None:
+    found = [results.delay_ms("dragoman", case.name, case.baseline.name, CROWDS[-1]) for case in CROWD_CASES]
+    return max((delay for delay in found if delay is not None), default=None)
+
+
+def _crowd_errors(results: Results) -> float | None:
+    cells = [results.found("dragoman", case.name, CROWDS[-1]) for case in CROWD_CASES]
+    return sum(cell.errors for cell in cells) if any(cell.readings for cell in cells) else None
 
 
 def _chosen(translated: bool, mode: str) -> list[Case]:
@@ -118,6 +130,24 @@ def first_token_table(results: Results) -> list[list[str]]:
     return rows
 
 
+def delay_table(results: Results) -> list[list[str]]:
+    """ms by which an event of a stream comes later after the one before it, p99."""
+    names = [name for name in ("nginx", "dragoman", "litellm") if any(cell.gateway == name for cell in results.cells)]
+    rows = [["case", "connections", *names]]
+    for case in (*CASES, *CROWD_CASES):
+        for connections in _connections(results):
+            delays = [
+                results.delay_ms(
+                    name, (case.baseline if name == "nginx" else case).name, case.baseline.name, connections
+                )
+                for name in names
+            ]
+            if case.paced and any(delay is not None for delay in delays):
+                cells = [NONE if delay is None else f"{delay:.2f}" for delay in delays]
+                rows.append([case.title, str(connections), *cells])
+    return rows
+
+
 def footprint_table(results: Results) -> list[list[str]]:
     rows = [["gateway", "MB at start", "MB after", "requests", "MB at the end", "cold start s"]]
     for name, memory in results.memory.items():
@@ -156,6 +186,7 @@ def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
         ("Targets", targets_table(results)),
         *cpu,
         ("Time added before the first token of a stream, ms, p50 / p99", first_token_table(results)),
+        ("Delay added between two events of a stream, ms, p99", delay_table(results)),
         ("Memory and start", footprint_table(results)),
         ("Calibration: upstream and load generator without a gateway", direct_table(results)),
     ]
@@ -210,7 +241,8 @@ over the number of answered requests: on a busy machine it stays put where laten
 stream, copied. Every figure is the median over the rounds. JSON replies and bursts are loaded with wrk; paced
 streams, and gateways so slow that the generator's speed does not matter, with a fixed number of requests by
 `bench/load.py`, which also notes first tokens: when the first piece of text reached the client, since a gateway may
-rightly hold the head of a stream back until then. A reading during which other processes took more than a tenth of
+rightly hold the head of a stream back until then. An event's delay is how much longer than without a gateway it
+took to come after the event before. A reading during which other processes took more than a tenth of
 the gateway's core is repeated once, and counts only where none was calm. Each gateway is asked first whether
 it answers rightly; one that does not is shown as failing, not as fast."""
 

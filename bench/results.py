@@ -45,6 +45,16 @@ class Cell(Struct):
             return None
         return median(o.first_p50 or 0.0 for o in found) * 1e3, median(o.first_p99 or 0.0 for o in found) * 1e3
 
+    @property
+    def gap_ms(self) -> float | None:
+        """The p99 of what passes between two pieces of a stream."""
+        found = [r.outcome.gap_p99 for r in self.readings if r.outcome.gap_p99 is not None]
+        return median(found) * 1e3 if found else None
+
+    @property
+    def errors(self) -> int:
+        return sum(reading.outcome.errors for reading in self.readings)
+
 
 class Memory(Struct, frozen=True):
     """The resident set of a gateway's processes, in MB."""
@@ -106,3 +116,9 @@ class Results(Struct):
         if through is None or direct is None:
             return None
         return through[0] - direct[0], through[1] - direct[1]
+
+    def delay_ms(self, gateway: str, case: str, baseline: str, connections: int) -> float | None:
+        """By how much an event comes later after the one before than it does without a gateway, p99."""
+        through = self.found(gateway, case, connections).gap_ms
+        direct = self.found("direct", baseline, connections).gap_ms
+        return None if through is None or direct is None else through - direct

@@ -34,7 +34,7 @@ async def load_upstream(case: Case, connections: int, count: int) -> Outcome:
 
 
 def reading(cpu_us: float, others: float = 0.0, first_s: float | None = None) -> Reading:
-    outcome = Outcome(100, 1.0, 0, 0.01, 0.02, first_s, first_s)
+    outcome = Outcome(100, 1.0, 0, 0.01, 0.02, first_s, first_s, first_s)
     return Reading(outcome, cpu_us, "counted", others)
 
 
@@ -96,6 +96,24 @@ def test_figures_are_judged_against_nginx_in_the_same_run() -> None:
 def test_time_to_the_first_token_is_what_the_gateway_adds() -> None:
     added = measured().added_ms("dragoman", "messages>chat/paced", "chat>chat/paced", 32)
     assert added == pytest.approx((2.0, 2.0))
+
+
+def test_a_crowd_is_judged_by_its_errors_and_by_what_is_added_between_two_events() -> None:
+    results = measured()
+    for name, gap_s, errors in (("direct", 0.1, 0), ("dragoman", 0.13, 2)):
+        outcome = Outcome(998, 7.0, errors, 6.4, 6.5, 0.1, 0.1, gap_s)
+        results.cell(name, "chat>chat/slow", 1000).readings.append(Reading(outcome, 100.0, "counted", 0.0))
+    verdicts = {target.title: (target.found, target.verdict) for target in judge(results)}
+    delay, verdict = verdicts["1,000 streams at once: an event's delay, p99"]
+    assert delay == pytest.approx(30.0)
+    assert verdict == "reached"
+    assert verdicts["1,000 streams at once: errors"] == (2, "MISSED")
+
+
+def test_the_gaps_of_a_paced_stream_are_its_pace() -> None:
+    outcome = uvloop.run(load_upstream(Case("chat", "chat", "paced"), 2, 4))
+    assert outcome.gap_p99 is not None
+    assert 0.004 < outcome.gap_p99 < 0.5
 
 
 def test_the_reports_name_every_case_and_the_chart_is_well_formed() -> None:
