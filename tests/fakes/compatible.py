@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fakes.upstream import Answer, Asked
+from fakes.upstream import Answer, Asked, End
 
 Body = dict[str, object]
 Piece = dict[str, object]
@@ -66,7 +66,8 @@ class Server:
         if "stream_options" in body and "no usage" not in self._odd:
             chunks.append(self._chunk([]) | {"usage": {"prompt_tokens": 9, "completion_tokens": 2}})
         frames = [b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks]
-        return Answer(b"".join(frames) + (b"" if "no DONE" in self._odd else b"data: [DONE]\n\n"))
+        frames += [] if "no DONE" in self._odd else [b"data: [DONE]\n\n"]
+        return Answer(b"".join(frames), end=End.CUT if cut else End.CLEAN)
 
     def _chunk(self, choices: list[Piece]) -> Piece:
         ids: Piece = {} if "no ids" in self._odd else {"id": "chatcmpl-1"}
@@ -82,6 +83,8 @@ class Server:
     def _text(self, body: Body) -> str:
         if "fifty" in str(body["messages"]):
             return "number " * 50
+        if body.get("tool_choice") and ("rambles" in self._odd or "thinks" in self._odd):
+            return ("<think>" if "thinks" in self._odd else "") + " word" * 99
         return '{"ok":true}' if "response_format" in body else "ok"
 
 

@@ -90,6 +90,16 @@ def test_what_a_server_does_silently_yields_exactly_its_quirk(quirk: str, odd: s
     assert probed(Server(odd)).quirks == (quirk,)
 
 
+def test_text_where_a_call_must_be_made_shows_that_required_is_ignored() -> None:
+    assert probed(Server("ignores required", "rambles")).quirks == ("no_required",)
+
+
+def test_a_thought_that_takes_all_the_room_tells_nothing_of_required() -> None:
+    profile = probed(Server("ignores required", "thinks"))
+    assert profile.quirks == ()
+    assert "no_required" in profile.undecided
+
+
 @pytest.mark.parametrize(
     ("odd", "what", "word"),
     [

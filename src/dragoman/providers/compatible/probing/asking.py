@@ -93,6 +93,8 @@ class Asker:
             while piece := await answer.chunk(PATIENCE_S):
                 for item in _read_frames(framer.feed(piece)):
                     yield item
+                    if item == DONE:  # some servers drop the connection after it
+                        return
             for item in _read_frames(framer.finish()):
                 yield item
         except (Lost, TimedOut, msgspec.MsgspecError) as fault:

@@ -72,8 +72,11 @@ def _was_capped(heard: Heard) -> bool | None:
 
 
 def _called_a_tool(heard: Heard) -> bool | None:
-    """None where the answer ended before it came to a call."""
-    return True if heard.calls else None if heard.finish == "length" else False
+    """None where the answer ended before it came to a call: a thought may precede one, text does not."""
+    if heard.calls:
+        return True
+    thinking = not heard.text.strip() or heard.text.lstrip().startswith("<think")
+    return None if heard.finish == "length" and thinking else False
 
 
 def _is_json(heard: Heard) -> bool | None:

@@ -1,0 +1,34 @@
+"""A real server is found on its port, and `doctor NAME` finds of it what its quirks say."""
+
+import asyncio
+from urllib.parse import urlsplit
+
+from dragoman.config import ProviderConfig
+from dragoman.net.client import HttpClient
+from dragoman.providers.compatible.discovery import discover
+from dragoman.providers.compatible.probing.asking import Asker
+from dragoman.providers.compatible.probing.probe import Profile, probe
+from dragoman.providers.compatible.provider import make
+from dragoman.providers.compatible.quirks import SERVERS
+from model.server import ALIAS
+
+
+def test_the_server_is_known_by_its_list_of_models(upstream: str) -> None:
+    port = urlsplit(upstream).port
+    assert port is not None
+    (server,) = asyncio.run(discover({"vllm": port}, besides=0))
+    assert (server.name, server.endpoint, server.quirks) == ("llamacpp", upstream, ("llama-cpp-python",))
+
+
+def test_asking_the_server_finds_the_quirks_that_it_is_known_for(upstream: str) -> None:
+    async def ask() -> Profile:
+        http = HttpClient()
+        config = ProviderConfig(name="p", kind="openai-compatible", endpoint=upstream, protocols=("chat",))
+        try:
+            return await probe(Asker(make(config, http.send, {}), ALIAS), ALIAS)
+        finally:
+            await http.close()
+
+    profile = asyncio.run(ask())
+    assert profile.protocols == ("chat",)
+    assert set(profile.quirks) == SERVERS["llama-cpp-python"]
