@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-clients test-model check bench profile matrix lock clean
+.PHONY: run test test-clients test-model check bench profile matrix clients-page lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -15,7 +15,7 @@ test: $(DEV_STAMP)
 	@$(BIN)/python -m pytest
 
 test-clients: $(DEV_STAMP)
-	@$(BIN)/python -m pytest tests/clients tests/clients/all
+	@$(BIN)/python -m pytest tests/clients/smoke tests/clients/all
 
 test-model: $(DEV_STAMP)
 	@$(BIN)/python -m pytest tests/model
@@ -36,6 +36,10 @@ profile: $(DEV_STAMP)
 # Writes docs/compatibility.md from what the tests prove.
 matrix: $(DEV_STAMP)
 	@DRAGOMAN_WRITE_PAGES=1 $(BIN)/python -m pytest tests/e2e/test_matrix.py tests/e2e/test_page.py
+
+# Writes docs/clients.md from what the client tests prove.
+clients-page: $(DEV_STAMP)
+	@DRAGOMAN_CLIENTS_PAGE=1 $(BIN)/python -m pytest tests/clients/smoke tests/clients/all
 
 lock: $(DEV_STAMP)
 	@$(BIN)/python -m pip install --quiet uv
