@@ -64,6 +64,11 @@ class Running:
         """Tells the gateway to stop, as a signal would."""
         return asyncio.run_coroutine_threadsafe(self.app.stop(accept_s), self._loop)
 
+    def settle(self) -> None:
+        """Waits until the first lists of models have come: they use credentials too, and would be counted."""
+        for catalogue in self.app.gateway.world.catalogues.values():
+            asyncio.run_coroutine_threadsafe(catalogue.settled(), self._loop).result(timeout=10)
+
     async def _stop(self) -> None:
         await self.app.server.close()
         await self.app.stop()

@@ -52,6 +52,7 @@ def _rigged(made: F, directory: Path, sign_in: Callable[[F, Path], None]) -> Ite
         fake = stack.enter_context(made)
         sign_in(made, file)
         gateway = stack.enter_context(running(QUICK + made.stanza(str(file)), directory))  # type: ignore[attr-defined]
+        gateway.settle()
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)
         assert fake is made

@@ -31,6 +31,7 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[KiroRig]:
     with kiro_rigged(tmp_path) as own:
+        own.gateway.settle()
         yield own
 
 
