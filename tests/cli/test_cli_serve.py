@@ -246,3 +246,14 @@ def test_commands_without_a_gateway_find_model_servers_too(shell: Shell) -> None
         ports = {"DRAGOMAN_LOCAL_PORTS": f"vllm={fake.port}"}
         assert "vllm/tiny" in shell.run("models", **ports).out
         assert f"{fake.url} answers" in shell.run("doctor", **ports).out
+
+
+def test_what_is_found_is_shown_as_in_force_and_no_echo_is_suggested(shell: Shell) -> None:
+    with FakeUpstream(models=("tiny",)) as fake:
+        ports = {"DRAGOMAN_LOCAL_PORTS": f"vllm={fake.port}"}
+        shown = shell.run("config", "show", **ports).out.splitlines()
+        connected = shell.run("connect", "codex", **ports)
+    endpoint = next(line.split() for line in shown if line.startswith("providers.vllm.endpoint"))
+    assert endpoint[1:] == [fake.url, *f"port {fake.port} of this machine".split()]
+    assert not any(line.startswith("providers.echo") for line in shown)
+    assert "echo" not in connected.out

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.cli.screen import remark, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
+from dragoman.cli.settings import config_option, json_option, read_found_settings
 from dragoman.config import Config, Secret, SecretSource
 
 SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort")
@@ -36,7 +36,7 @@ def command() -> None:
 @config_option
 def check(config_file: str | None) -> None:
     """Say whether the configuration can be used, and all that is wrong with it."""
-    config = read_settings(config_file)
+    config = read_found_settings(config_file)
     for warning in config.warnings:
         remark(f"Warning: {warning}")
     click.echo(f"{_source(config)}: fine, {_count(len(config.providers), 'provider')}.")
@@ -47,7 +47,7 @@ def check(config_file: str | None) -> None:
 @json_option
 def show(config_file: str | None, as_json: bool) -> None:
     """Show every value, and who set it."""
-    config = read_settings(config_file)
+    config = read_found_settings(config_file)
     values = list(flattened(config))
     if as_json:
         show_json(values)

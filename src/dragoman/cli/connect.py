@@ -11,7 +11,7 @@ from dragoman.cli.clients.recipes import RECIPES, Recipe, SettingsFile
 from dragoman.cli.clients.target import Target
 from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import remark, show_json
-from dragoman.cli.settings import base_url, config_option, json_option, read_settings, suggested_model
+from dragoman.cli.settings import base_url, config_option, json_option, read_found_settings, suggested_model
 
 
 @click.command("connect")
@@ -29,7 +29,7 @@ def command(client: str, write: bool, undo: bool, model: str | None, config_file
     if undo:
         _undo(recipe)
         return
-    config = read_settings(config_file)
+    config = read_found_settings(config_file)
     # A model that was not asked for is shown as an example, but written only where the client cannot do without.
     target = Target(base_url(config.server.host, config.server.port), model or suggested_model(config))
     if write and recipe.file is not None:
