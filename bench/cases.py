@@ -84,5 +84,6 @@ WAYS = (
 MODES: tuple[Mode, ...] = ("whole", "burst", "paced")
 CASES = tuple(Case(client, upstream, mode) for client, upstream in WAYS for mode in MODES)
 CROWDS = (500, 1000)
+CROWD_SPREAD_S = EVENTS * PACE_S["slow"] / 2  # so that all of a crowd live at once for as long as it took to gather
 CROWD_CASES = tuple(Case(client, upstream, "slow") for client, upstream in WAYS[:2])
 UPSTREAMS = tuple(dict.fromkeys(upstream for _, upstream in WAYS))

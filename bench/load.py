@@ -79,8 +79,11 @@ def run_wrk(shot: Shot, connections: int, seconds: int, cores: set[int], directo
     return msgspec.json.decode(done.stdout.strip().splitlines()[-1], type=Outcome)
 
 
-async def run_counted(shot: Shot, connections: int, count: int, limit_s: float) -> Outcome:
-    """Loads with a fixed number of requests, so that none is left half done; notes when each first token came."""
+async def run_counted(shot: Shot, connections: int, count: int, limit_s: float, spread_s: float = 0.0) -> Outcome:
+    """Loads with a fixed number of requests, so that none is left half done; notes when each first token came.
+
+    `spread_s` is over how long the connections begin: streams of different people do not start in the same moment.
+    """
     tally = Tally(count)
     loop = asyncio.get_running_loop()
     began = time.perf_counter()
@@ -89,6 +92,7 @@ async def run_counted(shot: Shot, connections: int, count: int, limit_s: float) 
         for _ in range(min(connections, count)):
             _, caller = await loop.create_connection(lambda: Caller(shot.raw(), tally), "127.0.0.1", shot.port)
             callers.append(caller)
+            await asyncio.sleep(spread_s / connections)
         async with asyncio.timeout(limit_s):
             await asyncio.gather(*(caller.ended for caller in callers))
     except TimeoutError:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from bench.cases import Case
+from bench.cases import CROWD_SPREAD_S, Case
 from bench.gateways import GATEWAYS
 from bench.load import Outcome, run_counted, run_wrk
 from bench.results import Cell, Memory, Reading, Results
@@ -140,7 +140,8 @@ class Trial:
         count = self._count()
         if self.heavy:
             count = min(count, max(4, int(HEAVY_BUDGET_S / max(cost_s, 1e-6))))
-        return "counted", uvloop.run(run_counted(shot, self.connections, count, LIMIT_S))
+        spread_s = CROWD_SPREAD_S if self.case.mode == "slow" else 0.0
+        return "counted", uvloop.run(run_counted(shot, self.connections, count, LIMIT_S, spread_s))
 
     def _count(self) -> int:
         if not self.case.paced:

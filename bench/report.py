@@ -242,9 +242,10 @@ stream, copied. Every figure is the median over the rounds. JSON replies and bur
 streams, and gateways so slow that the generator's speed does not matter, with a fixed number of requests by
 `bench/load.py`, which also notes first tokens: when the first piece of text reached the client, since a gateway may
 rightly hold the head of a stream back until then. An event's delay is how much longer than without a gateway it
-took to come after the event before. A reading during which other processes took more than a tenth of
-the gateway's core is repeated once, and counts only where none was calm. Each gateway is asked first whether
-it answers rightly; one that does not is shown as failing, not as fast."""
+took to come after the event before. The streams of a crowd begin one after the other, over half of a stream's life.
+A reading during which other processes took more than a tenth of the gateway's core is repeated once, and counts
+only where none was calm. Each gateway is asked first whether it answers rightly; one that does not is shown as
+failing, not as fast."""
 
 
 def _number(value: float | None) -> str:
