@@ -10,8 +10,9 @@ from msgspec import Struct
 from dragoman.config.settings import Server
 from dragoman.flow.advice import advised
 from dragoman.flow.attempt import TurnedAway
+from dragoman.flow.blame import named
 from dragoman.flow.call import Call
-from dragoman.flow.discretion import hide, hushed
+from dragoman.flow.discretion import hide
 from dragoman.flow.line import Line, Source, Tap, Translation
 from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
@@ -81,7 +82,7 @@ class Opener:
         for event in events:
             watch.see(event)
         if watch.failure is not None:
-            raise Refused(_named(prepared, watch.failure))
+            raise Refused(named(prepared, watch.failure))
         if not as_is:
             events = await self._mended(call, prepared, events, watch)
             body = call.client.whole(self._build.staged(events, prepared), self._build.asked(call), ledger)
@@ -127,7 +128,7 @@ class Opener:
             held += line.feed(chunk) if chunk else line.drain()
             ended = not chunk
             if line.watch.failure is not None and not line.watch.substance:
-                raise Refused(_named(prepared, line.watch.failure))
+                raise Refused(named(prepared, line.watch.failure))
             if line.watch.substance:
                 deadline = clock() + self._server.idle_timeout_s
                 break
@@ -146,7 +147,7 @@ class Opener:
         line = self._build.translation(call, prepared)
         held = line.push(events)
         if line.watch.failure is not None:
-            raise Refused(_named(prepared, line.watch.failure))
+            raise Refused(named(prepared, line.watch.failure))
         return Streaming(prepared, answer, line, held, True, 0.0)
 
     async def _send(self, prepared: Prepared, head_timeout_s: float) -> Answer:
@@ -165,7 +166,7 @@ class Opener:
             body = hide(await _read(prepared, answer, MAX_ERROR_BYTES, head_timeout_s), prepared.secrets)
         finally:
             answer.close()
-        failure = _named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
+        failure = named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
         failure = advised(failure, answer.headers, time.time())
         if prepared.passthrough and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN) and _is_error_body(body):
             raise TurnedAway(failure, answer.status, answer.headers, body)
@@ -278,26 +279,3 @@ def _first_token_late(prepared: Prepared) -> Failure:
         Kind.TIMEOUT,
         f"{prepared.provider.name} gave no token in time; server.first_token_timeout_s sets how long to wait.",
     )
-
-
-MENDING = {"kiro": "dragoman login kiro", "codex": "dragoman login codex", "copilot": "dragoman login copilot"}
-
-
-def _named(prepared: Prepared, failure: Failure) -> Failure:
-    """A refused credential or entitlement says whose it is, and what mends it: it is not the client's own."""
-    failure = prepared.provider.heed(failure)
-    name, kind = prepared.provider.name, prepared.provider.kind
-    failure = hushed(failure, prepared.secrets)
-    if failure.kind is Kind.CREDENTIAL:
-        mend = MENDING.get(kind, f"set providers.{name}.api_key, then run `dragoman doctor`")
-        return Failure(
-            Kind.CREDENTIAL,
-            f"Provider {name!r} refused the gateway's credential (HTTP {failure.status}). To mend it: {mend}.",
-            status=failure.status,
-            code=failure.code,
-        )
-    if failure.kind is Kind.FORBIDDEN:
-        return Failure(
-            Kind.FORBIDDEN, f"Provider {name!r}: {failure.message}", status=failure.status, code=failure.code
-        )
-    return failure

@@ -1,0 +1,37 @@
+"""A refusal of an upstream comes in; it goes out saying whose it is, and what mends it."""
+
+import re
+
+from msgspec.structs import replace
+
+from dragoman.flow.discretion import hushed
+from dragoman.flow.prepare import Prepared
+from dragoman.hub.failure import Failure, Kind
+
+MENDING = {"kiro": "dragoman login kiro", "codex": "dragoman login codex", "copilot": "dragoman login copilot"}
+
+# Some vendors answer 403 to a bad token: that is a refused credential, not a missing entitlement.
+BAD_TOKEN_CODES = frozenset({"invalid_api_key", "token_expired", "token_invalidated", "invalid_token", "expired_token"})
+BAD_TOKEN = re.compile(
+    r"\b(?:token|api[ -]?key)\b.{0,60}\b(?:invalid|expired|revoked|malformed)\b"
+    r"|\b(?:invalid|incorrect|expired|bad)\b.{0,60}\b(?:token|(?:api[ -]?)?key|credentials?)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def named(prepared: Prepared, failure: Failure) -> Failure:
+    """A refused credential or entitlement is the gateway's, and must not look like the client's own."""
+    failure = hushed(prepared.provider.heed(failure), prepared.secrets)
+    name = prepared.provider.name
+    if failure.kind is Kind.CREDENTIAL or (failure.kind is Kind.FORBIDDEN and _is_bad_token(failure)):
+        told = f" (HTTP {failure.status})" if failure.status is not None else ""
+        mend = MENDING.get(prepared.provider.kind, f"set providers.{name}.api_key, then run `dragoman doctor`")
+        message = f"Provider {name!r} refused the gateway's credential{told}. To mend it: {mend}."
+        return Failure(Kind.CREDENTIAL, message, status=failure.status, code=failure.code)
+    if failure.kind is Kind.FORBIDDEN:
+        return replace(failure, message=f"Provider {name!r}: {failure.message}", detail=None, retry_after=None)
+    return failure
+
+
+def _is_bad_token(failure: Failure) -> bool:
+    return failure.code in BAD_TOKEN_CODES or BAD_TOKEN.search(failure.message) is not None

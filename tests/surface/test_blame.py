@@ -1,0 +1,70 @@
+"""Whose fault a 403 is: a bad token is the gateway's to mend, a missing entitlement is told as one."""
+
+import json
+
+import pytest
+from outside import JSON, PROTOCOLS, Outside, sse
+from said import chunk
+
+from fakes.upstream import Answer
+
+TOKENS = [
+    ("Invalid API key provided", None),
+    ("The token has expired", None),
+    ("Your API key was revoked", None),
+    ("invalid x-api-key", None),
+    ("Bad credentials", None),
+    ("unauthorized: token expired", None),
+    ("The bearer token included in the request is invalid.", None),
+    ("No.", "token_expired"),
+    ("No.", "invalid_api_key"),
+]
+RIGHTS = [
+    ("You do not have access to this model", None),
+    ("Country, region, or territory not supported", None),
+    ("Your organization has been suspended", None),
+    ("This key is limited to other models", "permission_denied"),
+]
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+
+
+def refusal(upstream: str, message: str, code: str | None) -> Answer:
+    kind = "permission_error" if upstream == "messages" else "forbidden"
+    error = {"type": "error", "error": {"type": kind, "message": message, "code": code}}
+    return Answer(json.dumps(error).encode(), status=403, content_type=JSON)
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize(("message", "code"), TOKENS)
+def test_a_bad_token_is_the_gateways(gate: Outside, client: str, upstream: str, message: str, code: str | None) -> None:
+    gate.plays(upstream, refusal(upstream, message, code))
+    answer = gate.ask(client, f"{upstream}/m")
+    assert answer.status == 502
+    told = answer.json["error"]["message"]
+    assert f"Provider '{upstream}'" in told
+    assert "doctor" in told
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize(("message", "code"), RIGHTS)
+def test_a_missing_entitlement_is_a_permission_error(
+    gate: Outside, client: str, upstream: str, message: str, code: str | None
+) -> None:
+    gate.plays(upstream, refusal(upstream, message, code))
+    answer = gate.ask(client, f"{upstream}/m")
+    assert answer.status == 403
+    assert answer.json["error"]["type"] == "permission_error"
+    assert f"Provider '{upstream}': {message}" in answer.json["error"]["message"]
+
+
+@clients
+def test_a_credential_refused_inside_a_stream_names_no_status(gate: Outside, client: str) -> None:
+    refused = {"error": {"message": "Incorrect API key", "type": "x", "code": "invalid_api_key"}}
+    gate.plays("chat", Answer(sse(chunk({"role": "assistant"}), refused)))
+    answer = gate.ask(client, "chat/m", True)
+    assert answer.status == 502
+    assert "None" not in answer.json["error"]["message"]
