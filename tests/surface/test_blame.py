@@ -68,3 +68,36 @@ def test_a_credential_refused_inside_a_stream_names_no_status(gate: Outside, cli
     answer = gate.ask(client, "chat/m", True)
     assert answer.status == 502
     assert "None" not in answer.json["error"]["message"]
+
+
+ODD = {
+    "chat": [b'{"error":"no"}', b'{"error":{}}', b'{"message":"no"}', b'{"error":{"message":7}}', b"[]", b"no"],
+    "responses": [b'{"detail":"no"}', b'{"error":{"code":5}}', b"", b"null"],
+    "messages": [
+        b'{"error":{"message":"no","type":"x"}}',
+        b'{"type":"error","error":{"message":"no"}}',
+        b'{"detail":"no"}',
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body"), [(protocol, body) for protocol, bodies in ODD.items() for body in bodies]
+)
+def test_an_error_in_another_shape_is_told_in_the_protocols_own(gate: Outside, protocol: str, body: bytes) -> None:
+    gate.plays(protocol, Answer(body, status=500, content_type=JSON))
+    answer = gate.ask(protocol, f"{protocol}/m")
+    assert answer.status == 500
+    error = answer.json["error"]
+    assert error["message"]
+    assert isinstance(error["message"], str)
+    assert error["type"] == ("api_error" if protocol == "messages" else "server_error")
+    assert (answer.json.get("type") == "error") == (protocol == "messages")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_error_in_its_own_shape_passes_as_it_was_written(gate: Outside, protocol: str) -> None:
+    body = b'{ "type":"error", "error":{"extra":[1],"type":"odd_error","message":"no"},"request_id":"req_9" }'
+    gate.plays(protocol, Answer(body, status=418, content_type=JSON))
+    answer = gate.ask(protocol, f"{protocol}/m")
+    assert (answer.status, answer.body) == (418, body)

@@ -20,7 +20,7 @@ from dragoman.flow.shape import begins_document, is_named_stream, is_stream
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import Asked, ErrorShape
 from dragoman.hub.stage import Stage
 from dragoman.net.client import Lost, TimedOut, TooLarge
 from dragoman.net.faults import Corrupt
@@ -168,7 +168,11 @@ class Opener:
             answer.close()
         failure = named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
         failure = advised(failure, answer.headers, time.time())
-        if prepared.passthrough and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN) and _is_error_body(body):
+        if (
+            prepared.passthrough
+            and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN)
+            and _is_error_body(prepared, body)
+        ):
             raise TurnedAway(failure, answer.status, answer.headers, body)
         raise Refused(failure)
 
@@ -222,17 +226,11 @@ class LineBuilder:
         return stages
 
 
-class _ErrorBody(Struct):
-    error: dict[str, object]
-
-
-_error_body = msgspec.json.Decoder(_ErrorBody)
-
-
-def _is_error_body(body: bytes) -> bool:
-    """Whether a client's SDK can read this; a proxy's page of HTML is told in the protocol's own shape instead."""
+def _is_error_body(prepared: Prepared, body: bytes) -> bool:
+    """Whether a client's SDK can read this; anything else is told in the protocol's own shape instead."""
+    client = prepared.protocol.client
     try:
-        _error_body.decode(body)
+        msgspec.json.decode(body, type=client.error_shape if client is not None else ErrorShape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True

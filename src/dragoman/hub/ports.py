@@ -46,6 +46,16 @@ class ToolLimits(Struct, frozen=True):
     letter_first: bool = False  # a name must begin with a letter
 
 
+class _Said(Struct):
+    message: str
+
+
+class ErrorShape(Struct):
+    """The least that an error body must be for an SDK to read it."""
+
+    error: _Said
+
+
 class Client(Struct, frozen=True):
     """The side that faces clients."""
 
@@ -58,6 +68,7 @@ class Client(Struct, frozen=True):
     keep_alive: bytes
     parse_to_count: Callable[[bytes, Ledger], Request] | None = None  # where counting takes another body than answering
     id_header: bytes = b"x-request-id"  # where its SDK looks for the request's id
+    error_shape: type[Struct] = ErrorShape  # of its error bodies: one that fits passes as the upstream wrote it
     endings: tuple[bytes, ...] = ()  # one of these stands in a stream that has ended, also where we cannot read it
 
 

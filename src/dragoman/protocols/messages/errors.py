@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -56,6 +57,16 @@ _NO_CREDIT = re.compile(r"credit balance is too low|usage limits?\b.*\breached",
 _BAD_TOKEN = re.compile(
     r"\b(token|api[ -]?key)\b.*\b(invalid|expired|revoked|malformed)\b|\binvalid\b.*\b(token|key)\b", _ANY_CASE
 )
+
+
+class _Told(msgspec.Struct):
+    type: str
+    message: str
+
+
+class ErrorShape(msgspec.Struct):
+    type: Literal["error"]
+    error: _Told
 
 
 class _Body(msgspec.Struct):
