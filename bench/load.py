@@ -139,6 +139,7 @@ class Caller(asyncio.Protocol):
         self._head: bytes | None = b""
         self._asking = False
         self._asked = self._last = 0.0  # when this connection asked, and when it last got anything
+        self._gap: float | None = None  # the last one never counts: a translation's end waits for what belongs to it
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -163,7 +164,9 @@ class Caller(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         now = time.perf_counter()
         if self._head is None:
-            self._tally.gaps.append(now - self._last)
+            if self._gap is not None:
+                self._tally.gaps.append(self._gap)
+            self._gap = now - self._last
         else:
             self._head += data
             if FIRST_TOKEN in self._head:
@@ -186,6 +189,7 @@ class Caller(asyncio.Protocol):
         self._tally.started += 1
         self._parser = httptools.HttpResponseParser(self)
         self._head = b""
+        self._gap = None
         self._asking = True
         self._asked = self._last = time.perf_counter()
         self._transport.write(self._raw)
