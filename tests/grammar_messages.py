@@ -157,7 +157,10 @@ def _object(text: str, stop: str) -> object:
     try:
         value = json.loads(text)
     except ValueError:
-        require(stop in ("max_tokens", "model_context_window_exceeded"), f"arguments of broken JSON: {text[:100]}")
+        require(
+            stop in ("max_tokens", "model_context_window_exceeded", "refusal"),
+            f"broken arguments: {text[:100]}",
+        )
         return text
     require(isinstance(value, dict), f"arguments are no object: {text[:100]}")
     return value

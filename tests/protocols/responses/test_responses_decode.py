@@ -336,3 +336,27 @@ def test_frames_of_other_kinds_are_refused_without_raising():
     decoder = UPSTREAM.decoder(ISSUER, Ledger())
     assert list(decoder.feed(Frame("", b""))) == []
     assert list(decoder.feed(Frame("x", b"[1,2]"))) != []
+
+
+def cited_in(*spoken: dict[str, object]) -> list[Event]:
+    """A message of which an annotation comes first, and the finished item last."""
+    source = {"type": "url_citation", "url": "https://example.com", "title": "E", "start_index": 0, "end_index": 2}
+    place = {"output_index": 0, "content_index": 0}
+    part = {"type": "output_text", "text": "Hi", "annotations": [source]}
+    early = {"type": "response.output_text.annotation.added", **place, "annotation_index": 0, "annotation": source}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": {"type": "message", "content": [part]}}
+    over = {"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": []}}
+    events = (early, *({**delta, **place} for delta in spoken), done, over)
+    return events_of(b"".join(b"data: " + msgspec.json.encode(event) + b"\n\n" for event in events))
+
+
+def test_a_citation_that_comes_before_its_text_is_told_with_it():
+    events = cited_in({"type": "response.output_text.delta", "delta": "Hi"})
+    assert [event.citation.url for event in events if isinstance(event, Cited)] == ["https://example.com"]
+    assert texts(events) == [(TextBlock(), "Hi")]
+
+
+def test_a_refusal_cites_nothing():
+    events = cited_in({"type": "response.refusal.delta", "delta": "No."})
+    assert not any(isinstance(event, Cited) for event in events)
+    assert isinstance(events[-1], Ended)

@@ -37,12 +37,13 @@ _object = msgspec.json.Decoder(dict[str, object])
 class _Open:
     """A text, refusal or call block of the reply."""
 
-    __slots__ = ("block", "cited", "open", "sent")
+    __slots__ = ("block", "citable", "cited", "open", "sent")
 
     def __init__(self, block: int) -> None:
         self.block = block
         self.open = True
         self.sent = False  # whether any of its text has come
+        self.citable = True  # unlike a refusal
         self.cited = 0
 
     def close(self) -> Events:
@@ -134,12 +135,13 @@ class Messages:
         if part is not None:
             return part, ()
         part = parts[notice.content_index] = _Open(next(self._numbers))
+        part.citable = isinstance(what, TextBlock)
         return part, (Opened(part.block, what),)
 
     def _cite(self, notice: Notice, raw: Raw) -> Events:
-        part, opened = self._part_at(notice, TextBlock())
-        if not part.open:
-            return ()
+        part = self._known(notice)
+        if part is None or not part.open or not part.citable:
+            return ()  # nothing is cited where nothing is said; the finished part repeats it if something was
         part.cited += 1
         told = _annotation.decode(raw)
         citation = Citation(
@@ -149,7 +151,7 @@ class Messages:
             end=told.end_index,
             raw=_object.decode(raw),
         )
-        return [*opened, Cited(part.block, citation)]
+        return (Cited(part.block, citation),)
 
 
 class _Thought:

@@ -1,0 +1,145 @@
+"""Whatever an upstream streams, in whatever order: every client gets a legal stream, or a legal error."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from outside import GRAMMARS, PROTOCOLS, Outside, folded, sse
+from said import CHAT_END, MESSAGES_USAGE, chunk, message, response, text_item
+
+from fakes.upstream import Answer
+from grammar_sse import Illegal
+
+Event = dict | str
+
+
+def call(index: int | None, id: str | None, name: str | None, arguments: object) -> dict:
+    piece = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
+    return chunk({"tool_calls": [{key: value for key, value in piece.items() if value is not None}]})
+
+
+CHAT: list[Event] = [
+    chunk({"role": "assistant", "content": ""}),
+    chunk({"content": "é👍"}),
+    chunk({"reasoning_content": "hm"}),
+    chunk({"reasoning_details": [{"type": "reasoning.text", "text": "q", "signature": "s", "index": 0}]}),
+    chunk({"refusal": "no"}),
+    call(0, "t0", "weather", '{"a":'),
+    call(0, None, None, "1}"),
+    call(7, "x.y:z", "weather", {"a": 1}),
+    call(None, None, "weather", ""),
+    chunk({"function_call": {"name": "weather", "arguments": "{}"}}),
+    {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": None}]},
+    {"id": "chatcmpl-1", "choices": [{"index": 1, "delta": {"content": "other"}}]},
+    chunk({"content": "more"}, usage={"prompt_tokens": 3, "completion_tokens": 1}),
+    chunk({}, "stop"),
+    chunk({}, "length"),
+    chunk({}, "content_filter"),
+    {"error": {"message": "broken", "type": "server_error"}},
+    *CHAT_END,
+]
+
+
+def opened(index: int, **block: object) -> dict:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def grown(index: int, **delta: object) -> dict:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+MESSAGES: list[Event] = [
+    {"type": "message_start", "message": message()},
+    {"type": "ping"},
+    opened(0, type="text", text=""),
+    grown(0, type="text_delta", text="é👍"),
+    {"type": "content_block_stop", "index": 0},
+    opened(1, type="thinking", thinking="", signature=""),
+    grown(1, type="thinking_delta", thinking="hm"),
+    grown(1, type="signature_delta", signature="s"),
+    {"type": "content_block_stop", "index": 1},
+    opened(2, type="tool_use", id="toolu_1", name="weather", input={}),
+    grown(2, type="input_json_delta", partial_json='{"a":1}'),
+    {"type": "content_block_stop", "index": 2},
+    opened(3, type="server_tool_use", id="srvtoolu_1", name="web_search", input={"query": "q"}),
+    opened(4, type="web_search_tool_result", tool_use_id="srvtoolu_1", content=[]),
+    opened(5, type="redacted_thinking", data="r"),
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": MESSAGES_USAGE},
+    {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 9}},
+    {"type": "message_stop"},
+    {"type": "error", "error": {"type": "overloaded_error", "message": "broken"}},
+]
+
+FUNCTION = {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}'}
+REASONING = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+SEARCH = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}
+
+
+def told(kind: str, index: int, **fields: object) -> dict:
+    return {"type": f"response.{kind}", "output_index": index, "item_id": "any", "content_index": 0, **fields}
+
+
+RESPONSES: list[Event] = [
+    {"type": "response.created", "response": response(status="in_progress")},
+    {"type": "response.in_progress", "response": response(status="in_progress")},
+    told("output_item.added", 0, item={"id": "msg_1", "type": "message", "role": "assistant"}),
+    told("output_text.delta", 0, delta="é👍"),
+    told("output_text.done", 0, text="é👍"),
+    told("output_item.done", 0, item=text_item("é👍")),
+    told("refusal.delta", 0, delta="no"),
+    told("output_item.added", 1, item={**FUNCTION, "arguments": ""}),
+    told("function_call_arguments.delta", 1, delta='{"a":1}'),
+    told("function_call_arguments.done", 1, arguments='{"a":1}'),
+    told("output_item.done", 1, item=FUNCTION),
+    told("reasoning_summary_text.delta", 2, summary_index=0, delta="hm"),
+    told("output_item.done", 2, item={**REASONING, "encrypted_content": "e"}),
+    told("output_item.done", 3, item=SEARCH),
+    told("output_text.annotation.added", 0, annotation={"type": "url_citation", "url": "http://x", "title": "X"}),
+    {"type": "response.completed", "response": response(text_item("é👍"), FUNCTION)},
+    {"type": "response.incomplete", "response": response(status="incomplete")},
+    {"type": "response.failed", "response": response(status="failed", error={"code": "x", "message": "broken"})},
+]
+EVENTS = {"chat": CHAT, "messages": MESSAGES, "responses": RESPONSES}
+
+
+def pieces(upstream: str) -> st.SearchStrategy[list[Event]]:
+    """Any of its events in any order, mostly begun as it should be."""
+    events = EVENTS[upstream]
+    rest = st.lists(st.sampled_from(events), max_size=14)
+    return st.one_of(rest, rest.map(lambda drawn: [events[0], *drawn]), rest.map(lambda drawn: [*drawn, events[-1]]))
+
+
+def is_legal(client: str, body: bytes) -> bool:
+    readers: tuple[Callable[[], object], ...] = (
+        lambda: folded(client, body),
+        lambda: GRAMMARS[client].fold_broken(body),
+    )
+    for read in readers:
+        try:
+            read()
+        except (Illegal, KeyError, IndexError, AttributeError):
+            continue
+        return True
+    return False
+
+
+PAIRS = [(client, upstream) for client in PROTOCOLS for upstream in PROTOCOLS if client != upstream]
+
+
+@pytest.mark.parametrize(("client", "upstream"), PAIRS)
+def test_whatever_is_streamed_the_client_reads_something_legal(gate: Outside, client: str, upstream: str) -> None:
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(pieces(upstream), st.sampled_from([0, 0, 7]))
+    def holds(events: list[Event], cut: int) -> None:
+        gate.plays(upstream, Answer(sse(*events), cut=cut))
+        answer = gate.ask(client, f"{upstream}/m", True)
+        if answer.status == 200:
+            assert is_legal(client, answer.body), (events, answer.body)
+        else:
+            assert answer.status in (429, 500, 502, 503, 529), answer.body
+            assert answer.json["error"]["message"]
+
+    trips = gate.gateway.app.gateway.trips
+    holds()
+    assert gate.gateway.app.gateway.trips == trips
