@@ -28,7 +28,7 @@ check: $(DEV_STAMP)
 	@$(BIN)/python tools/size_check.py
 
 bench: $(DEV_STAMP)
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench --crowd
 
 profile: $(DEV_STAMP)
 	@$(BIN)/python -m bench.profile

@@ -46,6 +46,7 @@ def _head() -> list[str]:
         "Written by `make matrix` from what the tests proved; a test fails when this page is stale.",
         "The official openai and anthropic SDKs are the judges, over real sockets, whole replies and streams,",
         "each stream in one piece, byte by byte, and in pieces of seven bytes.",
+        "Which real client works on which upstream is in [clients.md](clients.md).",
         "",
     ]
 
