@@ -80,4 +80,7 @@ def test_a_stream_that_does_not_end_is_told_why_it_must(impatient: Rig, client: 
     assert isinstance(heard.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
     assert "shutting down" in str(heard.error)
     assert heard.text == "It was a dark"
+    soon = time.monotonic() + 5
+    while not fake.closed and time.monotonic() < soon:
+        time.sleep(0.01)
     assert len(fake.closed) == 1
