@@ -11,9 +11,8 @@ DEV_STAMP := $(VENV)/.dev-ready
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
 
-# Real sockets, processes and clients on a busy machine: what failed is run once more, alone. A fault of ours fails again.
 test: $(DEV_STAMP)
-	@$(BIN)/python -m pytest || (echo "Once more, what failed:" && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none)
+	@$(BIN)/python -m pytest
 
 test-clients: $(DEV_STAMP)
 	@$(BIN)/python -m pytest tests/clients/smoke tests/clients/all
