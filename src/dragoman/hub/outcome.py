@@ -1,0 +1,46 @@
+"""What one request came to: a usage row, a log line and a set of metrics are each made from this value alone."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from dragoman.hub.usage import Usage
+
+OK = "ok"
+GONE = "client_gone"  # the client left before the end
+
+
+class Step(Struct, frozen=True):
+    """One question to an upstream that came to nothing, and why."""
+
+    route: str  # provider/model
+    why: str  # a Kind of failure
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    id: str  # of the request, as its headers and log lines name it
+    began: float  # seconds since the epoch
+    key: str = ""  # the id of the client's key, never the key
+    client: str = ""  # the program that asked, by its user agent
+    asked: str  # the client's protocol
+    spoken: str = ""  # the upstream's; "" where none was reached
+    wanted: str = ""  # the model's name as the client gave it
+    provider: str = ""
+    model: str = ""  # the upstream's name for it
+    stream: bool = False
+    passthrough: bool = False
+    usage: Usage | None = None  # None: nobody told
+    first_token_s: float | None = None
+    seconds: float = 0.0
+    result: str = OK  # or GONE, or the kind of the failure
+    code: str | None = None  # the vendor's word for the failure
+    losses: int = 0
+    deltas: int = 0
+    steps: tuple[Step, ...] = ()  # what was tried before
+
+    @property
+    def route(self) -> str:
+        return f"{self.provider}/{self.model}" if self.provider else ""
+
+
+Observe = Callable[[Outcome], None]
