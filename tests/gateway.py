@@ -11,6 +11,7 @@ from types import TracebackType
 from dragoman.accounts.keys import Keyring
 from dragoman.app import App
 from dragoman.config import Secret, load
+from dragoman.hub.outcome import Outcome
 
 KEY = "dgm_fake-client-key-for-tests-only"
 
@@ -20,6 +21,7 @@ class Running:
 
     def __init__(self, toml: str, directory: Path) -> None:
         self._toml = toml
+        self.outcomes: list[Outcome] = []
         self._directory = directory
 
     def __enter__(self) -> "Running":
@@ -31,7 +33,7 @@ class Running:
         problems: list[BaseException] = []
 
         async def start() -> None:
-            self.app = App(config, Keyring(None, Secret(KEY)), {})
+            self.app = App(config, Keyring(None, Secret(KEY)), {}, observers=[self.outcomes.append])
             await self.app.start()
 
         def run() -> None:

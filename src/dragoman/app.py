@@ -7,7 +7,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,11 +22,13 @@ from dragoman.flow.serve import Gateway, World
 from dragoman.http.safety import Doorkeeper, is_loopback
 from dragoman.http.site import Site
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.outcome import Observe
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
+from dragoman.observers.request_log import log_request
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import Catalogue
@@ -54,7 +56,12 @@ class App:
     """One process's gateway."""
 
     def __init__(
-        self, config: Config, keyring: Keyring, environ: Mapping[str, str], store: Store | None = None
+        self,
+        config: Config,
+        keyring: Keyring,
+        environ: Mapping[str, str],
+        store: Store | None = None,
+        observers: Sequence[Observe] = (),
     ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):
             problem = "an address that others can reach needs a client key; `dragoman keys create` makes one"
@@ -62,7 +69,7 @@ class App:
         self._environ = environ
         self._keyring = keyring
         self._client = HttpClient()
-        self.gateway = Gateway(self._world(config, None), Memory(store))
+        self.gateway = Gateway(self._world(config, None), Memory(store), [log_request, *observers])
         server = config.server
         self._host = server.host
         self.site = Site(self.gateway, keyring, Doorkeeper(server.host, server.allowed_hosts))

@@ -6,6 +6,7 @@ from functools import cached_property
 import msgspec
 from msgspec import Struct
 
+from dragoman.flow.trail import Trail
 from dragoman.framing.jsontext import mend_surrogates
 from dragoman.hub.failure import Failure, Kind, Refused, refuse
 from dragoman.hub.loss import Ledger
@@ -28,7 +29,7 @@ class Call:
     """A request body with what routing needs of it; the whole is parsed once, and only to be translated."""
 
     def __init__(
-        self, protocol: Protocol, body: bytes, headers: Headers, query: str, id: str, parse: Parse | None = None
+        self, protocol: Protocol, body: bytes, headers: Headers, query: str, trail: Trail, parse: Parse | None = None
     ) -> None:
         assert protocol.client is not None
         self.protocol = protocol
@@ -38,10 +39,12 @@ class Call:
         self.body = body
         self.headers = headers
         self.query = query
-        self.id = id
+        self.id = trail.id
+        self.trail = trail
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         self.model, self.stream = _read_head(body)
+        trail.wanted, trail.stream, trail.body_bytes = self.model, self.stream, len(body)
 
     @cached_property
     def _parsed(self) -> tuple[Request, Ledger]:

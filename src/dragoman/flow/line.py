@@ -9,8 +9,10 @@ from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Client
 from dragoman.hub.stage import Stage
+from dragoman.hub.usage import Usage
 from dragoman.net.tasks import place_of
 from dragoman.observers.watch import Watch
+from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.hold_cut import HoldCut
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ class Line(Protocol):
 
     watch: Watch
 
+    @property
+    def usage(self) -> Usage | None: ...
     def feed(self, chunk: bytes) -> bytes: ...
     def drain(self) -> bytes: ...
     def close(self) -> bytes: ...
@@ -58,7 +62,7 @@ class Source:
 class Translation:
     """Another protocol's bytes: decoded, put through the stages, and encoded anew."""
 
-    __slots__ = ("_encoder", "_secrets", "_source", "_stages", "hold", "watch")
+    __slots__ = ("_encoder", "_estimate", "_secrets", "_source", "_stages", "hold", "watch")
 
     def __init__(
         self,
@@ -73,8 +77,13 @@ class Translation:
         self._source = source
         self.hold = hold
         self._stages = (hold, *stages)
+        self._estimate = next((stage for stage in stages if isinstance(stage, EstimateUsage)), None)
         self._encoder = encoder
         self.watch = watch
+
+    @property
+    def usage(self) -> Usage | None:
+        return None if self._estimate is None else self._estimate.usage
 
     def feed(self, chunk: bytes) -> bytes:
         return self.push(self._source.feed(chunk))
@@ -119,6 +128,10 @@ class Tap:
         self._unwatched = False
         self._ended_unseen = False
         self.watch = watch
+
+    @property
+    def usage(self) -> Usage | None:
+        return self.watch.usage
 
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)

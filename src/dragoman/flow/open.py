@@ -17,11 +17,12 @@ from dragoman.flow.line import Line, Source, Tap, Translation
 from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.shape import begins_document, is_named_stream, is_stream
-from dragoman.hub.events import Event
+from dragoman.hub.events import Event, Used
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Asked, ErrorShape
 from dragoman.hub.stage import Stage
+from dragoman.hub.usage import Usage
 from dragoman.net.client import Lost, TimedOut, TooLarge
 from dragoman.net.faults import Corrupt
 from dragoman.net.headers import Headers
@@ -47,6 +48,7 @@ class Whole(Struct, frozen=True):
     body: bytes
     watch: Watch
     as_is: bool  # the body is the upstream's
+    usage: Usage | None = None  # where it is not the upstream's own word
 
 
 class Streaming(Struct, frozen=True):
@@ -58,6 +60,14 @@ class Streaming(Struct, frozen=True):
     held: bytes
     ended: bool
     deadline: float  # for the next byte
+
+    @property
+    def watch(self) -> Watch:
+        return self.line.watch
+
+    @property
+    def usage(self) -> Usage | None:
+        return self.line.usage
 
 
 class Opener:
@@ -84,9 +94,10 @@ class Opener:
         if watch.failure is not None:
             raise Refused(named(prepared, watch.failure))
         if not as_is:
-            events = await self._mended(call, prepared, events, watch)
-            body = call.client.whole(self._build.staged(events, prepared), self._build.asked(call), ledger)
-        return Whole(prepared, answer.headers, body, watch, as_is)
+            events = self._build.staged(await self._mended(call, prepared, events, watch), prepared)
+            body = call.client.whole(events, self._build.asked(call), ledger)
+        usage = next((event.usage for event in reversed(events) if isinstance(event, Used)), None)
+        return Whole(prepared, answer.headers, body, watch, as_is, usage)
 
     async def _mended(self, call: Call, prepared: Prepared, events: list[Event], watch: Watch) -> list[Event]:
         hold = HoldCut()

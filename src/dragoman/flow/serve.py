@@ -5,7 +5,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,10 +22,12 @@ from dragoman.flow.open import LineBuilder, Opener, Streaming, Whole
 from dragoman.flow.prepare import Change, Fitting, Prepared, prepare
 from dragoman.flow.relay import Relay
 from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.outcome import Observe, Outcome
 from dragoman.hub.ports import Asked, Protocol
 from dragoman.hub.profile import Profile
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
+from dragoman.net.tasks import place_of
 from dragoman.observers.watch import Watch
 from dragoman.passes.truncation_notice import digests, tell
 from dragoman.providers.catalogue import Catalogue
@@ -58,14 +60,16 @@ class World(Struct, frozen=True):
 class Gateway:
     """Answers calls in the world of the moment."""
 
-    def __init__(self, world: World, memory: Memory) -> None:
+    def __init__(self, world: World, memory: Memory, observers: Sequence[Observe] = ()) -> None:
         self._memory = memory
+        self._observers = tuple(observers)
         self._mender = Mender(memory)
         self._lines = LineBuilder(self._asked, _watch, self._tripped)
         self.adopt(world)
         self.trips = 0  # how often the grammar guard had to step in
         self.answered = 0
         self.refused = 0
+        self.unobserved = 0  # how often an observer failed
 
     def adopt(self, world: World) -> None:
         """From the next request on, this is the world."""
@@ -74,8 +78,7 @@ class Gateway:
 
     async def answer(self, exchange: Exchange, call: Call) -> None:
         """Raises Refused when no target could be brought to its first token."""
-        began = time.monotonic()
-        world = self.world
+        world, trail = self.world, call.trail
         opener = self._opener
         chances = SecondChances(world.learnt)
 
@@ -87,22 +90,30 @@ class Gateway:
                     prepared = await prepare(call, route, provider, fitting(world, route), [*chances.changes, *notices])
                     return await (opener.stream(call, prepared) if call.stream else opener.whole(call, prepared))
                 except Refused as refused:
+                    trail.failed_step(route, refused)
                     if not await chances.granted(provider, refused):
                         raise
 
         routes = await targets(world, call.model)
         reply = await first_success(routes, world.config.retry, _jitter, ask)
+        trail.answered(reply.prepared.route, reply.prepared.protocol.name, reply.prepared.ledger, reply)
         if isinstance(reply, Whole):
             fields = passed_on(reply.headers) if reply.as_is else [JSON]
             exchange.respond(200, [*fields, *own_headers(call, reply.prepared, fields)], reply.body)
-            watch = reply.watch
         else:
             fields = _stream_fields(reply)
             head = [*fields, *own_headers(call, reply.prepared, fields)]
             await Relay(exchange, call, reply, world.config.server, self._mender).run(head)
-            watch = reply.line.watch
         self.answered += 1
-        _log(call, reply.prepared, watch, time.monotonic() - began)
+
+    def tell(self, outcome: Outcome) -> None:
+        """Every observer hears how a request ended; one that fails harms nobody."""
+        for observe in self._observers:
+            try:
+                observe(outcome)
+            except Exception as bug:
+                self.unobserved += 1
+                log.error("%s went unobserved: %s", outcome.id, place_of(bug))
 
     async def _notices(self, call: Call, provider: Provider) -> list[Change]:
         """What the model must be told that its last reply in this conversation lost."""
@@ -191,9 +202,3 @@ def _mint(prefix: str) -> str:
 
 def _jitter() -> float:
     return random.uniform(0.75, 1.25)  # spreads retries, guards nothing
-
-
-def _log(call: Call, prepared: Prepared, watch: Watch, seconds: float) -> None:
-    outcome = watch.failure.kind.value if watch.failure else "ok"
-    way = call.protocol.name if prepared.passthrough else f"{call.protocol.name}>{prepared.protocol.name}"
-    log.info("%s %s %s %s %.0fms", call.id, way, prepared.route, outcome, seconds * 1000)

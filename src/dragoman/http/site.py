@@ -10,12 +10,13 @@ from datetime import UTC, datetime
 import msgspec
 
 from dragoman import __version__
-from dragoman.accounts.keys import Keyring, presented_keys
+from dragoman.accounts.keys import KeyId, Keyring, presented_keys
 from dragoman.flow.call import Call
 from dragoman.flow.count import count_tokens
 from dragoman.flow.headers import id_headers
 from dragoman.flow.refusal import refuse_exchange
 from dragoman.flow.serve import Gateway
+from dragoman.flow.trail import Trail
 from dragoman.http.models import Listing
 from dragoman.http.safety import Doorkeeper
 from dragoman.hub.failure import Failure, Kind, Refused
@@ -97,17 +98,24 @@ class Site:
         if answerer is not None and exchange.method in ("GET", "HEAD"):
             await answerer(exchange, path, request_id)
             return
-        presented = presented_keys(exchange.headers, exchange.query)
-        if all(self._keyring.check(key) is None for key in presented):
-            raise Refused(_wrong_key(exchange))
-        await self._keyed(exchange, path, request_id)
+        key = self._key(exchange)
+        if path in INFERENCE and exchange.method == "POST":
+            await self._infer(exchange, Trail(request_id, INFERENCE[path], exchange.headers, key))
+        else:
+            await self._keyed(exchange, path, request_id)
+
+    def _key(self, exchange: Exchange) -> KeyId:
+        """Whose key opens the door."""
+        for presented in presented_keys(exchange.headers, exchange.query):
+            key = self._keyring.check(presented)
+            if key is not None:
+                return key
+        raise Refused(_wrong_key(exchange))
 
     async def _keyed(self, exchange: Exchange, path: str, request_id: str) -> None:
         method = "GET" if exchange.method == "HEAD" else exchange.method
-        if path in INFERENCE and method == "POST":
-            await self._infer(exchange, path, request_id)
-        elif path in COUNTS and method == "POST":
-            call = await self._call(exchange, COUNTS[path], request_id)
+        if path in COUNTS and method == "POST":
+            call = await self._call(exchange, Trail(request_id, COUNTS[path], exchange.headers))
             await count_tokens(self._gateway, exchange, call)
         elif path == "/models" and method == "GET":
             await self._models(exchange, request_id)
@@ -123,15 +131,22 @@ class Site:
         else:
             raise Refused(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
 
-    async def _infer(self, exchange: Exchange, path: str, request_id: str) -> None:
-        if self._under_way >= self._gateway.world.config.server.max_requests:
-            message = "The gateway has as many requests under way as it takes (server.max_requests)."
-            raise Refused(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
+    async def _infer(self, exchange: Exchange, trail: Trail) -> None:
         self._under_way += 1
         try:
-            await self._gateway.answer(exchange, await self._call(exchange, INFERENCE[path], request_id))
+            self._check_room()
+            await self._gateway.answer(exchange, await self._call(exchange, trail))
+        except BaseException as fault:
+            trail.ended_by(fault)
+            raise
         finally:
             self._under_way -= 1
+            self._gateway.tell(trail.outcome())
+
+    def _check_room(self) -> None:
+        if self._under_way > self._gateway.world.config.server.max_requests:
+            message = "The gateway has as many requests under way as it takes (server.max_requests)."
+            raise Refused(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
 
     def _methods(self, path: str) -> str | None:
         """What may be done at a path; None where there is nothing."""
@@ -146,17 +161,17 @@ class Site:
         head = [JSON, (b"allow", allowed.encode()), *id_headers(client, request_id, [])]
         exchange.respond(405, head, body)
 
-    async def _call(self, exchange: Exchange, protocol: str, request_id: str) -> Call:
+    async def _call(self, exchange: Exchange, trail: Trail) -> Call:
         body = await exchange.body()
         encoding = exchange.headers.get(b"content-encoding")
         if encoding:
             body = self._unpacked(encoding, body)
         parse = None
-        if protocol == "chat" and b'"input"' in body and _is_responses_body(body):
+        if trail.asked == "chat" and b'"input"' in body and _is_responses_body(body):
             responses = self._protocol("responses").client
             assert responses is not None
             parse = responses.parse
-        return Call(self._protocol(protocol), body, exchange.headers, exchange.query, request_id, parse)
+        return Call(self._protocol(trail.asked), body, exchange.headers, exchange.query, trail, parse)
 
     def _unpacked(self, encoding: bytes, body: bytes) -> bytes:
         limit = self._gateway.world.config.server.max_body_bytes

@@ -14,7 +14,7 @@ from dragoman.hub.usage import Source, Usage
 class EstimateUsage:
     """Keeps the reply's text until its usage is told, for nothing can be counted well word by word."""
 
-    __slots__ = ("_count", "_input", "_known", "_partial", "_text", "_thinking", "_thoughts", "_told")
+    __slots__ = ("_count", "_input", "_known", "_partial", "_text", "_thinking", "_thoughts", "_told", "usage")
 
     def __init__(self, count: Callable[[str], int], input_tokens: int | Callable[[], int]) -> None:
         self._count = count
@@ -22,6 +22,7 @@ class EstimateUsage:
         self._known: Usage | None = None
         self._partial: Usage | None = None  # how full the context is, or what the reply costs, without any counts
         self._told = False
+        self.usage: Usage | None = None  # the last that went out
         self._thinking: set[int] = set()
         self._text: list[str] = []
         self._thoughts: list[str] = []
@@ -41,12 +42,14 @@ class EstimateUsage:
             case Used(usage=usage) if usage.context is not None or usage.source is Source.ESTIMATED:
                 self._partial = usage
                 return ()
-            case Used():
+            case Used(usage=usage):
                 self._told = True
+                self.usage = usage
                 self._text.clear()
                 self._thoughts.clear()
             case Ended() if not self._told:
-                return (Used(self._estimate()), event)
+                self.usage = self._estimate()
+                return (Used(self.usage), event)
             case _:
                 pass
         return (event,)

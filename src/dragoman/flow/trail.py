@@ -1,0 +1,126 @@
+"""What is learnt of a request on its way is noted here; what it came to goes out at its end."""
+
+import asyncio
+import re
+import time
+from functools import lru_cache
+from typing import Protocol
+
+from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.outcome import GONE, OK, Outcome, Step
+from dragoman.hub.usage import Source, Usage
+from dragoman.net.headers import Headers
+from dragoman.net.refusals import ClientGone
+from dragoman.observers.watch import Seen, Watch
+from dragoman.routing.resolve import Route
+
+VERSION = re.compile(r"v?\d")
+NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._@+-]")
+NAME_LENGTH = 40
+BYTES_PER_TOKEN = 4  # roughly, where nobody has counted
+
+UNSEEN = Seen("", "", None, None, None, None, 0, 0, ())
+
+
+class Answered(Protocol):
+    """A reply, as far as it has come."""
+
+    @property
+    def watch(self) -> Watch: ...
+    @property
+    def usage(self) -> Usage | None: ...  # as the client is told it
+
+
+class Trail:
+    """One request's, from its head to its outcome."""
+
+    __slots__ = (
+        *("asked", "body_bytes", "client", "id", "key", "ledger", "route", "spoken", "steps", "stream", "wanted"),
+        *("_began", "_code", "_reply", "_result", "_started"),
+    )
+
+    def __init__(self, id: str, asked: str, headers: Headers, key: str = "") -> None:
+        self.id = id
+        self.asked = asked
+        self.key = key
+        self.client = client_name(headers.get(b"user-agent") or b"")
+        self.wanted = ""
+        self.stream = False
+        self.body_bytes = 0
+        self.route: Route | None = None
+        self.spoken = ""
+        self.ledger: Ledger | None = None  # None: passed through
+        self.steps: list[Step] = []
+        self._reply: Answered | None = None
+        self._result = OK
+        self._code: str | None = None
+        self._began = time.time()
+        self._started = time.monotonic()
+
+    def failed_step(self, route: Route, refused: Refused) -> None:
+        self.steps.append(Step(str(route), refused.failure.kind.value))
+
+    def answered(self, route: Route, spoken: str, ledger: Ledger | None, reply: Answered) -> None:
+        """There is a first token, from this target."""
+        self.route, self.spoken, self.ledger, self._reply = route, spoken, ledger, reply
+
+    def ended_by(self, fault: BaseException) -> None:
+        """What was raised is how the request ends."""
+        match fault:
+            case Refused(failure=failure):
+                self._result, self._code = failure.kind.value, failure.code
+            case asyncio.CancelledError() | ClientGone():
+                self._result = GONE
+            case _:
+                self._result = Kind.BUG.value
+
+    def outcome(self) -> Outcome:
+        reply = self._reply
+        seen, told = (UNSEEN, None) if reply is None else (reply.watch.seen(), reply.usage)
+        result, code = self._result, self._code
+        if seen.failure is not None:
+            result, code = seen.failure.kind.value, seen.failure.code
+        elif seen.stop is not None and result == GONE:
+            result = OK  # it had the whole reply before it left
+        route = self.route
+        return Outcome(
+            id=self.id,
+            began=self._began,
+            key=self.key,
+            client=self.client,
+            asked=self.asked,
+            spoken=self.spoken,
+            wanted=self.wanted,
+            provider="" if route is None else route.provider,
+            model="" if route is None else route.model,
+            stream=self.stream,
+            passthrough=route is not None and self.ledger is None,
+            usage=told or seen.usage or self._guessed(seen),
+            first_token_s=None if seen.first_token is None else seen.first_token - self._started,
+            seconds=time.monotonic() - self._started,
+            result=result,
+            code=code,
+            losses=0 if self.ledger is None else len(self.ledger),
+            deltas=seen.deltas,
+            steps=tuple(self.steps),
+        )
+
+    def _guessed(self, seen: Seen) -> Usage | None:
+        """From sizes, where an upstream answered and told no counts."""
+        if not seen.deltas and not seen.blocks:
+            return None
+        asked, told = self.body_bytes // BYTES_PER_TOKEN, seen.bytes // BYTES_PER_TOKEN
+        return Usage(input=asked, output=told, source=Source.ESTIMATED)
+
+
+@lru_cache(maxsize=256)
+def client_name(user_agent: bytes) -> str:
+    """The product, without versions and platforms: `claude-cli`, `OpenAI/Python`, `ai-sdk/openai`."""
+    product = user_agent.decode("latin-1").partition(" ")[0].split("/")
+    parts: list[str] = []
+    for part in product[:3]:
+        if parts and VERSION.match(part):
+            break
+        parts.append(NOT_IN_A_NAME.sub("", part))
+    return "/".join(filter(None, parts))[:NAME_LENGTH]
