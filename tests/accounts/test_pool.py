@@ -1,0 +1,213 @@
+"""The laws of a pool: sessions keep their member, work is spread, and rests are kept until they are doubted."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.accounts.pool import (
+    DOUBTED_S,
+    EVERYTHING,
+    MAX_DOUBT_S,
+    MAX_RESTS,
+    MAX_SESSIONS,
+    Member,
+    Pool,
+    State,
+)
+
+NOW = 1_800_000_000.0
+MODEL = "model-1"
+sizes = st.integers(2, 6)
+sessions = st.text(max_size=12)
+
+
+def pool_of(size: int) -> Pool:
+    return Pool(tuple(Member(f"id-{place}", f"credential {place + 1}") for place in range(size)))
+
+
+def first(pool: Pool, session: str | None, now: float = NOW, model: str = MODEL) -> int:
+    chosen = pool.choose(session, model, (), now)
+    assert chosen is not None
+    return chosen
+
+
+def walk(pool: Pool, session: str | None, now: float = NOW) -> list[int]:
+    """Everyone whom a request asks that is refused by all."""
+    tried: list[int] = []
+    while (chosen := pool.choose(session, MODEL, tried, now)) is not None:
+        tried.append(chosen)
+    return tried
+
+
+@given(sizes, sessions, st.lists(sessions, max_size=20))
+@settings(max_examples=50)
+def test_every_session_keeps_its_member_whatever_others_do(size: int, session: str, others: list[str]) -> None:
+    pool = pool_of(size)
+    home = first(pool, session)
+    pool.served(home, MODEL, session)
+    for other in others:
+        pool.served(first(pool, other), MODEL, other)
+        assert first(pool, session) == home
+        pool.served(home, MODEL, session)
+
+
+@given(sizes, sessions)
+@settings(max_examples=50)
+def test_two_processes_that_know_nothing_of_each_other_agree(size: int, session: str) -> None:
+    assert walk(pool_of(size), session) == walk(pool_of(size), session)
+
+
+@given(sizes, st.integers(0, 1000))
+@settings(max_examples=25)
+def test_sessions_are_spread_evenly(size: int, seed: int) -> None:
+    pool = pool_of(size)
+    counts = Counter(first(pool, f"session {seed}-{number}") for number in range(100 * size))
+    assert all(45 < counts[member] < 175 for member in range(size))
+
+
+@given(sizes)
+@settings(max_examples=10)
+def test_without_a_session_the_least_recently_asked_is_next(size: int) -> None:
+    pool = pool_of(size)
+    assert [first(pool, None) for _ in range(2 * size)] == [*range(size), *range(size)]
+
+
+@given(sizes, sessions, st.data())
+@settings(max_examples=50)
+def test_only_the_sessions_of_a_resting_member_move(size: int, session: str, data: st.DataObject) -> None:
+    resting = data.draw(st.integers(0, size - 1))
+    usual = first(pool_of(size), session)
+    pool = pool_of(size)
+    pool.park(resting, EVERYTHING, NOW + 60, "rate_limited", NOW)
+    assert (first(pool, session) == usual) is (usual != resting)
+
+
+@given(sizes, sessions, st.floats(1, DOUBTED_S), st.floats(0, 2 * DOUBTED_S))
+@settings(max_examples=100)
+def test_a_short_rest_is_kept_to_the_end_and_not_longer(size: int, session: str, rest: float, later: float) -> None:
+    pool = pool_of(size)
+    home = first(pool, session)
+    pool.park(home, MODEL, NOW + rest, "rate_limited", NOW)
+    assert (home in walk(pool, session, NOW + later)) is (NOW + later >= NOW + rest)
+
+
+@given(sizes, st.one_of(st.none(), sessions), st.data())
+@settings(max_examples=100)
+def test_nobody_is_ever_refused_by_hearsay(size: int, session: str | None, data: st.DataObject) -> None:
+    pool = pool_of(size)
+    for member in range(size):
+        if data.draw(st.booleans()):
+            model = data.draw(st.sampled_from((EVERYTHING, MODEL, "another")))
+            pool.park(member, model, NOW + data.draw(st.floats(0, 1e6)), "quota", NOW)
+    asked = walk(pool, session)
+    assert asked
+    assert len(set(asked)) == len(asked)
+
+
+def test_where_all_rest_the_one_that_is_free_soonest_is_asked_and_no_other() -> None:
+    pool = pool_of(3)
+    for member, seconds in enumerate((90, 20, 60)):
+        pool.park(member, EVERYTHING, NOW + seconds, "rate_limited", NOW)
+    assert walk(pool, "a session") == [1]
+    assert pool.free_at(1, MODEL, NOW) == NOW + 20
+
+
+def test_a_moved_session_stays_where_its_cache_is_now() -> None:
+    pool = pool_of(2)
+    home = first(pool, "a session")
+    pool.served(home, MODEL, "a session")
+    pool.park(home, MODEL, NOW + 20, "rate_limited", NOW)
+    other = first(pool, "a session")
+    pool.served(other, MODEL, "a session")
+    assert other != home
+    assert pool.home("a session") == first(pool, "a session", NOW + 30) == other
+
+
+def test_a_rest_for_one_model_leaves_the_others_alone() -> None:
+    pool = pool_of(2)
+    home = first(pool, "a session")
+    pool.park(home, MODEL, NOW + 20, "rate_limited", NOW)
+    assert first(pool, "a session") != home
+    assert first(pool, "a session", model="another") == home
+
+
+def test_a_long_rest_is_doubted_by_one_request_at_a_time() -> None:
+    pool = pool_of(2)
+    home = first(pool, "a session")
+    pool.park(home, EVERYTHING, NOW + 400_000, "quota", NOW)
+    assert home not in walk(pool, "a session", NOW + DOUBTED_S - 1)
+    assert first(pool, "a session", NOW + DOUBTED_S) == home
+    assert home not in walk(pool, "a session", NOW + DOUBTED_S), "another is finding out already"
+    pool.left(home, MODEL)
+    assert first(pool, "a session", NOW + DOUBTED_S) == home, "the one that was finding out told nothing"
+
+
+def test_a_doubt_that_was_right_frees_the_member() -> None:
+    pool = pool_of(2)
+    home = first(pool, "a session")
+    pool.park(home, EVERYTHING, NOW + 400_000, "quota", NOW)
+    assert first(pool, "a session", NOW + DOUBTED_S) == home
+    pool.served(home, MODEL, "a session")
+    assert first(pool, "a session", NOW + DOUBTED_S + 1) == home
+    assert all(state.free_at is None for state in pool.states(NOW + DOUBTED_S))
+
+
+def test_doubts_that_were_wrong_come_half_as_often_but_never_stop() -> None:
+    pool = pool_of(2)
+    home = first(pool, "a session")
+    end = NOW + 1_000_000
+    now = NOW
+    waits: list[float] = []
+    pool.park(home, EVERYTHING, end, "quota", now)
+    while len(waits) < 6:
+        then = next(at for at in range(1, 10_000) if home in walk(pool, "a session", now + at))
+        waits.append(float(then))
+        now += then
+        pool.park(home, EVERYTHING, end, "quota", now)
+    assert waits == [DOUBTED_S, 2 * DOUBTED_S, 4 * DOUBTED_S, 8 * DOUBTED_S, MAX_DOUBT_S, MAX_DOUBT_S]
+
+
+def test_refusals_that_come_together_count_as_one() -> None:
+    pool = pool_of(2)
+    for _ in range(5):
+        pool.park(0, EVERYTHING, NOW + 400_000, "quota", NOW)
+    assert 0 in walk(pool, None, NOW + DOUBTED_S)
+
+
+def test_an_edit_keeps_what_is_known_of_the_members_that_stay() -> None:
+    old = pool_of(3)
+    old.park(1, EVERYTHING, NOW + 60, "quota", NOW)
+    old.served(2, MODEL, "a session")
+    old.served(0, MODEL, "of one that goes")
+    new = Pool((Member("id-2", "credential 1"), Member("id-9", "credential 2"), Member("id-1", "credential 3")))
+    new.inherit(old)
+    assert new.home("a session") == 0
+    assert new.home("of one that goes") is None
+    assert new.states(NOW) == [
+        State("credential 1"),
+        State("credential 2"),
+        State("credential 3", NOW + 60, "quota"),
+    ]
+
+
+def test_a_state_names_the_models_that_a_member_does_not_answer_for() -> None:
+    pool = pool_of(2)
+    pool.park(1, MODEL, NOW + 60, "rate_limited", NOW)
+    assert pool.states(NOW) == [
+        State("credential 1"),
+        State("credential 2"),
+        State("credential 2", NOW + 60, "rate_limited", MODEL),
+    ]
+    assert pool.states(NOW + 60) == [State("credential 1"), State("credential 2")]
+
+
+def test_memory_is_bounded_however_many_sessions_and_models_there_are() -> None:
+    pool = pool_of(2)
+    for number in range(MAX_SESSIONS + 100):
+        pool.served(0, MODEL, f"session {number}")
+    assert pool.home("session 0") is None
+    assert pool.home(f"session {MAX_SESSIONS + 99}") == 0
+    for number in range(MAX_RESTS + 100):
+        pool.park(0, f"model {number}", NOW + 60 + number, "rate_limited", NOW)
+    assert len(pool.states(NOW)) <= MAX_RESTS + 2
