@@ -36,8 +36,8 @@ class Trail:
     """One request's, from its head to its outcome."""
 
     __slots__ = (
-        *("asked", "body_bytes", "client", "id", "key", "ledger", "route", "spoken", "steps", "stream", "wanted"),
-        *("_began", "_code", "_reply", "_result", "_started"),
+        *("asked", "body_bytes", "client", "id", "key", "ledger", "route", "spoken", "steps", "stream"),
+        *("trace", "wanted", "_began", "_code", "_reply", "_result", "_started"),
     )
 
     def __init__(self, id: str, asked: str, headers: Headers, key: str = "") -> None:
@@ -45,6 +45,7 @@ class Trail:
         self.asked = asked
         self.key = key
         self.client = client_name(headers.get(b"user-agent") or b"")
+        self.trace = headers.get(b"traceparent") or b""
         self.wanted = ""
         self.stream = False
         self.body_bytes = 0
@@ -94,6 +95,7 @@ class Trail:
             wanted=self.wanted,
             provider="" if route is None else route.provider,
             model="" if route is None else route.model,
+            told_model=seen.model,
             stream=self.stream,
             passthrough=route is not None and self.ledger is None,
             usage=told or seen.usage or self._guessed(seen),
@@ -102,8 +104,10 @@ class Trail:
             result=result,
             code=code,
             losses=0 if self.ledger is None else len(self.ledger),
+            lost=self.ledger.by_how() if self.ledger else (),
             deltas=seen.deltas,
             steps=tuple(self.steps),
+            trace=self.trace.decode("latin-1"),
         )
 
     def _guessed(self, seen: Seen) -> Usage | None:

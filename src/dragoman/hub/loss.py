@@ -50,6 +50,11 @@ class Ledger:
         twin._losses = self._losses.copy()
         return twin
 
+    def by_how(self) -> tuple[int, ...]:
+        """How many of each, in the order of How."""
+        told = [how for _, how in self._losses]
+        return tuple(told.count(how) for how in How)
+
     def __iter__(self) -> Iterator[Loss]:
         return iter(self._losses.values())
 

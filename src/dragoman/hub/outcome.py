@@ -27,6 +27,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     wanted: str = ""  # the model's name as the client gave it
     provider: str = ""
     model: str = ""  # the upstream's name for it
+    told_model: str = ""  # as the reply itself names it
     stream: bool = False
     passthrough: bool = False
     usage: Usage | None = None  # None: nobody told
@@ -35,8 +36,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
     result: str = OK  # or GONE, or the kind of the failure
     code: str | None = None  # the vendor's word for the failure
     losses: int = 0
+    lost: tuple[int, ...] = ()  # the losses by how, in the order of How; () where there are none
     deltas: int = 0
     steps: tuple[Step, ...] = ()  # what was tried before
+    trace: str = ""  # the client's traceparent header, as it came
 
     @property
     def route(self) -> str:

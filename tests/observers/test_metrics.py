@@ -1,0 +1,210 @@
+"""Metrics: what outcomes add up to, in the text that prometheus_client itself reads."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from dragoman.hub.outcome import GONE, Outcome, Step
+from dragoman.hub.usage import Source, Usage
+from dragoman.observers.metrics import MAX_MODELS, MAX_NAME, Tally
+from dragoman.observers.metrics_catalogue import (
+    CATALOGUE,
+    DURATION_BOUNDS,
+    TOKEN_BOUNDS,
+    Type,
+)
+from dragoman.observers.metrics_text import Reading, as_text, counted, joined
+
+Scrape = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scraped(text: bytes) -> Scrape:
+    found: Scrape = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            series = sample.name, frozenset(sample.labels.items())
+            assert series not in found, f"{series} stands there twice"
+            found[series] = sample.value
+    return found
+
+
+def value(scrape: Scrape, name: str, **labels: str) -> float:
+    """The one series with these labels among others."""
+    wanted = labels.items()
+    matching = [number for (found, given), number in scrape.items() if found == name and wanted <= given]
+    assert len(matching) == 1, f"{name} {labels}: {matching}"
+    return matching[0]
+
+
+def seen(*outcomes: Outcome) -> Scrape:
+    tally = Tally()
+    for outcome in outcomes:
+        tally.observe(outcome)
+    return scraped(as_text(tally.readings()))
+
+
+def outcome(**given: object) -> Outcome:
+    fields: dict[str, object] = {
+        "id": "req_1",
+        "began": 1763200000.0,
+        "asked": "messages",
+        "spoken": "chat",
+        "provider": "local",
+        "model": "qwen",
+        "seconds": 0.5,
+    }
+    return Outcome(**{**fields, **given})  # type: ignore[arg-type]
+
+
+def test_requests_are_counted_by_their_way_and_their_end() -> None:
+    scrape = seen(outcome(), outcome(), outcome(model="other-model"), outcome(result="lost"))
+    way = {"client_protocol": "messages", "upstream_protocol": "chat", "provider": "local"}
+    assert value(scrape, "dragoman_requests_total", outcome="ok", **way) == 3
+    assert value(scrape, "dragoman_requests_total", outcome="lost", **way) == 1
+
+
+def test_tokens_fall_into_the_buckets_of_the_convention() -> None:
+    scrape = seen(outcome(usage=Usage(input=16, output=17)))
+    name = "gen_ai_client_token_usage"
+    labels = {"gen_ai_operation_name": "chat", "gen_ai_provider_name": "local", "gen_ai_request_model": "qwen"}
+    assert value(scrape, f"{name}_bucket", gen_ai_token_type="input", le="16", **labels) == 1
+    assert value(scrape, f"{name}_bucket", gen_ai_token_type="output", le="16", **labels) == 0
+    assert value(scrape, f"{name}_bucket", gen_ai_token_type="output", le="64", **labels) == 1
+    assert value(scrape, f"{name}_sum", gen_ai_token_type="output", **labels) == 17
+    assert value(scrape, f"{name}_count", gen_ai_token_type="input", **labels) == 1
+
+
+def test_the_buckets_are_the_ones_that_the_convention_advises() -> None:
+    assert TOKEN_BOUNDS[:3] == (1, 4, 16)
+    assert TOKEN_BOUNDS[-1] == 67108864
+    assert DURATION_BOUNDS[:4] == (0.01, 0.02, 0.04, 0.08)
+    assert DURATION_BOUNDS[-1] == 81.92
+
+
+def test_the_parts_of_the_tokens_are_counted_by_whose_word_they_are() -> None:
+    reported = Usage(input=10, output=7, cache_read=4, cache_write=2, reasoning=3)
+    scrape = seen(outcome(usage=reported), outcome(usage=Usage(input=5, output=1, source=Source.ESTIMATED)))
+    told = {
+        kind: value(scrape, "dragoman_tokens_total", type=kind, source="reported", provider="local", model="qwen")
+        for kind in ("input", "output", "cache_read", "cache_write", "reasoning")
+    }
+    assert told == {"input": 10, "output": 7, "cache_read": 4, "cache_write": 2, "reasoning": 3}
+    assert value(scrape, "dragoman_tokens_total", type="input", source="estimated") == 5
+
+
+def test_the_first_token_and_the_pace_after_it_are_told_of_streams_only() -> None:
+    usage = Usage(input=1, output=11)
+    streamed = seen(outcome(stream=True, first_token_s=0.2, seconds=1.2, usage=usage))
+    assert value(streamed, "gen_ai_server_time_to_first_token_seconds_sum") == 0.2
+    assert value(streamed, "gen_ai_server_time_per_output_token_seconds_sum") == pytest.approx(0.1)
+    whole = seen(outcome(first_token_s=0.2, seconds=1.2, usage=usage))
+    assert not [name for name, _ in whole if name.startswith("gen_ai_server_time")]
+
+
+def test_a_stream_that_broke_says_nothing_of_the_pace() -> None:
+    scrape = seen(outcome(stream=True, first_token_s=0.2, usage=Usage(output=11), result="lost"))
+    assert not [name for name, _ in scrape if name.startswith("gen_ai_server_time_per_output_token")]
+
+
+def test_an_error_type_is_named_where_there_is_one() -> None:
+    scrape = seen(outcome(seconds=1.0), outcome(seconds=2.0, result=GONE))
+    name = "gen_ai_server_request_duration_seconds_sum"
+    assert value(scrape, name, error_type="") == 1.0
+    assert value(scrape, name, error_type="client_gone") == 2.0
+
+
+def test_where_nobody_answered_the_last_one_asked_is_named() -> None:
+    steps = (Step("first/a", "overloaded"), Step("second/b", "lost"))
+    scrape = seen(outcome(spoken="", provider="", model="", steps=steps, result="lost"))
+    assert value(scrape, "dragoman_requests_total", provider="second", outcome="lost") == 1
+    assert value(scrape, "gen_ai_client_operation_duration_seconds_count", gen_ai_request_model="b") == 1
+
+
+def test_a_request_that_reached_nobody_is_no_operation_of_an_upstream() -> None:
+    scrape = seen(outcome(spoken="", provider="", model="", wanted="nonsense", result="not_found"))
+    assert value(scrape, "gen_ai_server_request_duration_seconds_count", error_type="not_found") == 1
+    assert not [name for name, _ in scrape if name.startswith("gen_ai_client_operation")]
+    assert not [labels for _, labels in scrape if "nonsense" in dict(labels).values()]
+
+
+def test_retries_and_fallbacks_are_told_apart() -> None:
+    steps = (Step("a/m", "overloaded"), Step("a/m", "rate_limited"), Step("b/m", "lost"))
+    scrape = seen(outcome(provider="c", model="m", steps=steps), outcome(spoken="", provider="", steps=steps[:2]))
+    assert value(scrape, "dragoman_retries_total", provider="a", why="overloaded") == 2
+    assert value(scrape, "dragoman_fallbacks_total", provider="a", why="rate_limited") == 1
+    assert value(scrape, "dragoman_fallbacks_total", provider="b", why="lost") == 1
+
+
+def test_losses_are_counted_by_how() -> None:
+    scrape = seen(outcome(losses=4, lost=(3, 0, 1)))
+    assert value(scrape, "dragoman_losses_total", how="dropped", provider="local") == 3
+    assert value(scrape, "dragoman_losses_total", how="invented") == 1
+
+
+def test_gemini_is_named_as_the_convention_names_it() -> None:
+    scrape = seen(outcome(asked="gemini", provider="gemini"))
+    name = "gen_ai_server_request_duration_seconds_count"
+    assert value(scrape, name, gen_ai_operation_name="generate_content", gen_ai_provider_name="gcp.gemini") == 1
+
+
+def test_more_models_than_are_bearable_are_other_and_none_is_lost() -> None:
+    many = MAX_MODELS + 50
+    scrape = seen(*(outcome(model=f"m{number}") for number in range(many)), outcome(model="m1"), outcome(model="m249"))
+    name = "gen_ai_server_request_duration_seconds_count"
+    assert value(scrape, name, gen_ai_request_model="other") == 51
+    assert value(scrape, name, gen_ai_request_model="m1") == 2
+    assert sum(number for (found, _), number in scrape.items() if found == name) == many + 2
+
+
+@given(st.lists(st.text(max_size=3 * MAX_NAME) | st.text(st.sampled_from('"\\\n{},= \r\t\u2028\ud800'), max_size=9)))
+@settings(max_examples=100, deadline=None)
+def test_any_model_name_leaves_the_text_readable(names: list[str]) -> None:
+    scrape = seen(*(outcome(model=name) for name in names))
+    name = "gen_ai_server_request_duration_seconds_count"
+    assert sum(number for (found, _), number in scrape.items() if found == name) == len(names)
+    assert all(len(dict(labels)["gen_ai_request_model"]) <= MAX_NAME for found, labels in scrape if found == name)
+
+
+def test_every_family_is_announced_with_type_and_help_before_anything_was_counted() -> None:
+    families = {family.name: family for family in text_string_to_metric_families(as_text([]).decode())}
+    for name, family in CATALOGUE.items():
+        plain = name.removesuffix("_total") if family.type is Type.COUNTER else name
+        assert (families[plain].type, families[plain].documentation) == (family.type.value, family.help)
+
+
+def test_two_workers_readings_make_one_whole() -> None:
+    workers = []
+    for seconds in (0.3, 3.0):
+        tally = Tally()
+        tally.observe(outcome(seconds=seconds))
+        workers += [
+            *tally.readings(),
+            Reading("dragoman_connections", (), (seconds * 10,)),
+            Reading("process_start_time_seconds", (), (seconds,)),
+            Reading("dragoman_pool_credentials", ("kiro", "available"), (seconds,)),
+        ]
+    scrape = scraped(as_text(workers))
+    assert value(scrape, "dragoman_requests_total") == 2
+    assert value(scrape, "gen_ai_server_request_duration_seconds_sum") == 3.3
+    assert value(scrape, "gen_ai_server_request_duration_seconds_bucket", le="0.32") == 1
+    assert value(scrape, "dragoman_connections") == 33
+    assert value(scrape, "process_start_time_seconds") == 0.3
+    assert value(scrape, "dragoman_pool_credentials") == 3
+
+
+def test_of_a_process_that_is_gone_the_counts_stay_and_the_gauges_go() -> None:
+    tally = Tally()
+    tally.observe(outcome())
+    left = counted([*tally.readings(), Reading("dragoman_connections", (), (9,))])
+    assert {reading.name for reading in left} >= {"dragoman_requests_total", "gen_ai_server_request_duration_seconds"}
+    assert "dragoman_connections" not in {reading.name for reading in left}
+
+
+def test_what_a_worker_of_another_version_means_is_left_out() -> None:
+    strange = [
+        Reading("dragoman_from_the_future_total", (), (1,)),
+        Reading("dragoman_connections", ("label",), (1,)),
+        Reading("dragoman_loop_lag_seconds", (), (1, 2, 3)),
+    ]
+    assert joined(strange) == []
