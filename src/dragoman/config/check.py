@@ -73,6 +73,16 @@ def expand(text: str, base: Path, home: Path) -> Path:
     return base / text
 
 
+def expand_source(source: SecretSource, base: Path, home: Path) -> SecretSource:
+    """The same with its path made absolute, where it names one."""
+    text = source.text
+    if text.startswith("file:"):
+        text = f"file:{expand(text.removeprefix('file:'), base, home)}"
+    elif text.startswith("~/"):
+        text = str(expand(text, base, home))
+    return SecretSource(text, source.key, source.file, source.line)
+
+
 def _convert(tree: Tree, key: Key, value: object, info: FieldInfo) -> object:
     def read_special(wanted: type, raw: object) -> object:
         if not isinstance(raw, str) or not raw.strip():

@@ -110,6 +110,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     proxy: SecretSource | None = None
     ca_file: Path | None = None
     quirks: tuple[Literal[Quirk, ServerName], ...] = ()
+    spares: tuple[SecretSource | Path, ...] = ()  # further keys or credentials, which share the work with the first
 
 
 class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
