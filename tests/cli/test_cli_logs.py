@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.cli.logs import JsonLine, Line, PerTurn
-from dragoman.cli.redact import redacted
+from dragoman.framing.redact import redacted
 
 SECRETS = [
     "sk-fake-0123456789abcdef",

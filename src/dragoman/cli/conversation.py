@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.cli.faults import Trouble
-from dragoman.cli.redact import redacted
+from dragoman.framing.redact import redacted
 from dragoman.cli.screen import DIM, PLAIN, harmless, has_colour
 from dragoman.hub.events import (
     CallBlock,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dragoman.accounts.keys import Keyring
 from dragoman.cli.gateway import version_at
-from dragoman.cli.redact import redacted
+from dragoman.framing.redact import redacted
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, ConfigError, ProviderConfig
 from dragoman.http.safety import is_loopback
@@ -19,8 +19,8 @@ from dragoman.net.headers import Header
 from dragoman.providers import KINDS
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.provider import Provider
-from dragoman.store import StoreError, open_store
-from dragoman.store.sqlite import SQLITE
+from dragoman.store import StoreError, make_store, open_store
+from dragoman.store.opening import SQLITE
 
 PATIENCE_S = 10.0
 MAX_SKEW_S = 300
@@ -86,13 +86,13 @@ async def _address(config: Config) -> Finding:
 
 async def _store(config: Config) -> Findings:
     if not config.store.url.startswith(SQLITE):
-        return [Finding("store", BROKEN, "PostgreSQL is not in this version yet", "use sqlite:///PATH in store.url")]
+        return await _database(config)
     path = Path(config.store.url.removeprefix(SQLITE))
     findings = _file(path)
     if not os.access(path, os.F_OK):
         return [*findings, _keys(config, 0)]
     try:
-        store = open_store(config.store.url)
+        store = await open_store(config.store.url)
     except StoreError as error:
         return [Finding("store", BROKEN, str(error), "another path in store.url, or the file from a backup")]
     try:
@@ -100,9 +100,21 @@ async def _store(config: Config) -> Findings:
     except StoreError as error:
         return [Finding("store", BROKEN, str(error), "move the file away: a new one is made, with new keys")]
     finally:
-        store.close()
+        await store.close()
     live = sum(row.revoked_at is None for row in rows)
     return [*findings, _keys(config, live)]
+
+
+async def _database(config: Config) -> Findings:
+    store = make_store(config.store.url)
+    try:
+        rows = await store.keys()
+    except StoreError as error:
+        to_do = "start the server, or mend user, password and address in store.url"
+        return [Finding("store", BROKEN, str(error), to_do)]
+    finally:
+        await store.close()
+    return [Finding("store", OK, store.name), _keys(config, sum(row.revoked_at is None for row in rows))]
 
 
 def _file(path: Path) -> Findings:

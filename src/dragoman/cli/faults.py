@@ -2,7 +2,7 @@
 
 import click
 
-from dragoman.cli.redact import redacted
+from dragoman.framing.redact import redacted
 
 
 class Trouble(click.ClickException):

@@ -9,7 +9,7 @@ from typing import TextIO
 
 import msgspec
 
-from dragoman.cli.redact import redacted
+from dragoman.framing.redact import redacted
 from dragoman.net.tasks import place_of
 
 OURS = "dragoman"

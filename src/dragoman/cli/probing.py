@@ -11,7 +11,7 @@ import msgspec
 from dragoman.cli.clients import files
 from dragoman.cli.clients.merge import CannotMerge, merge_toml
 from dragoman.cli.faults import Trouble
-from dragoman.cli.redact import redacted
+from dragoman.framing.redact import redacted
 from dragoman.cli.screen import harmless, remark, show_json, show_table
 from dragoman.config import Config, ProviderConfig
 from dragoman.config.load import FILE_NAME

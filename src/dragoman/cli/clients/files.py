@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dragoman.cli.clients.merge import CannotMerge
-from dragoman.cli.redact import MASK, redacted
+from dragoman.framing.redact import MASK, redacted
 
 OTHERS_KEY = re.compile(
     r"""(?P<before>\w*(?:key|token|secret|password)["']?\s*[:=]\s*["']?)(?!DRAGOMAN_|\{env:|[$*])[^\s"',]{6,}""",

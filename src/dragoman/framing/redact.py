@@ -1,0 +1,147 @@
+"""Text or bytes come in; the same without anything that looks like a credential goes out.
+
+Text for a person gets a short mask. Bytes that are kept for later keep their length: a frame stays a frame, and JSON
+stays JSON.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+MASK = "***"
+STAR = b"*"
+
+_SHAPED = r"""(?<![A-Za-z0-9])(?:
+            (?:sk|pk|rk)-[A-Za-z0-9_-]{8,}
+          | (?:dgm|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_[A-Za-z0-9_-]{8,}
+          | AIza[A-Za-z0-9_-]{20,}
+          | AKIA[A-Z0-9]{16}
+          | xox[abps]-[A-Za-z0-9-]{8,}
+          | ao[ar][A-Za-z0-9_-]{20,}
+          | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?
+        )"""
+SECRET = re.compile(_SHAPED, re.VERBOSE)
+CARRIED = re.compile(
+    r"""(?P<before>\b(?:bearer|basic)\s+
+          | \b(?:x-)?(?:goog-)?api[-_]?key["']?\s*[:=]\s*["']?
+          | \b(?:authorization|refresh_?token|access_?token|client_?secret|password)["']?\s*[:=]\s*["']?(?!bearer|basic)
+          | [?&]key=
+          | (?<=://)[^\s/:@]+:(?=[^\s/@]+@)
+        )(?P<secret>[^\s"'&,;@]+)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+# In bodies a label alone proves nothing: a tool may well have a parameter called `password`. A value must follow.
+_LABELS = r"""(?:x-)?(?:goog-)?api[-_]?key | authorization | (?:proxy|x)-authorization | password | passphrase
+          | (?:refresh|access|auth|bearer|session|security|id)[-_]?token | client[-_]?secret
+          | secret[-_]?(?:access[-_]?)?key | private[-_]?key"""
+_HELD = re.compile(
+    rf"""\b(?:bearer|basic)\x20+(?=[^\s"'\\]*[0-9=])(?P<scheme>[A-Za-z0-9._~+/=-]{{8,}})
+      | \\?["'](?:{_LABELS})\\?["']\s*:\s*\\?["'](?:(?:bearer|basic)\x20+)?(?P<field>[^"'\\\s]{{6,}})
+      | [?&](?:key|{_LABELS}|token|sig|signature|x-amz-signature|x-amz-credential)=(?P<query>[^\s"'&\\\#]{{6,}})
+      | \b[A-Za-z0-9_]*(?:api[-_]?key|token|secret|password)=(?=[^\s"'\\]*[0-9])(?P<set>[^\s"'&,;\\)]{{8,}})
+      | ://[^\s/:@"'\\]+:(?P<url>[^\s/@"'\\]+)@
+      | -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY-----(?P<pem>.{{16,4000}}?)-----END""".encode(),
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+_SHAPED_BYTES = re.compile(_SHAPED.encode(), re.VERBOSE)
+_GROUPS = ("scheme", "field", "query", "set", "url", "pem")
+
+# What a secret or its label holds, in lower case: a text without any of these needs no closer look.
+MARKS = (
+    *(
+        "sk-",
+        "pk-",
+        "rk-",
+        "dgm_",
+        "ksk_",
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "github_pat_",
+        "hf_",
+        "gsk_",
+        "xai_",
+        "xox",
+    ),
+    *("aiza", "akia", "aoa", "aor", "eyj", "bearer", "basic", "key", "authorization", "token", "secret", "password"),
+    *("passphrase", "sig=", "signature", "://"),
+)
+ANY_MARK = re.compile("|".join(map(re.escape, MARKS)))
+_MARKS_BYTES = tuple(mark.encode() for mark in MARKS)
+
+# By their names: what these carry is a credential, whatever it looks like.
+_TELLING = re.compile(
+    r"(?:^|[-_])(?:authorization|api-?key|key|token|secret|cookie2?|password|signature)$", re.IGNORECASE
+)
+_QUERY = re.compile(
+    rf"([?&](?:key|{_LABELS}|token|sig|signature|x-amz-signature|x-amz-credential)=)[^&#]*", re.VERBOSE | re.IGNORECASE
+)
+
+# A long text is searched in windows, so that other threads get their turn.
+WINDOW = 16 * 1024
+OVERLAP = 4 * 1024
+
+Field = tuple[str, str]
+
+
+def redacted(text: str) -> str:
+    if not ANY_MARK.search(text.lower()):
+        return text
+    return CARRIED.sub(rf"\g<before>{MASK}", SECRET.sub(MASK, text))
+
+
+def masked(data: bytes, secrets: Iterable[bytes] = ()) -> bytes:
+    """The same number of bytes; stars stand where a known secret, or what looks like one, stood."""
+    spans = sorted({*_known(data, secrets), *_found(data)})
+    if not spans:
+        return data
+    out = bytearray(data)
+    for start, end in spans:
+        out[start:end] = STAR * (end - start)
+    return bytes(out)
+
+
+def masked_text(text: str, secrets: Iterable[bytes] = ()) -> str:
+    """As many characters; where there is nothing to hide, the very same text."""
+    said = text.encode(errors="surrogatepass")
+    hidden = masked(said, secrets)
+    return text if hidden == said else hidden.decode(errors="replace")
+
+
+def masked_fields(fields: Iterable[Field], secrets: Sequence[bytes] = ()) -> tuple[Field, ...]:
+    """Header fields; one whose name tells that it is a credential keeps only its scheme."""
+    return tuple((name, _masked_field(name, value, secrets)) for name, value in fields)
+
+
+def masked_url(url: str, secrets: Sequence[bytes] = ()) -> str:
+    """A URL, or the query of one with its question mark."""
+    return masked_text(_QUERY.sub(rf"\1{MASK}", url), secrets)
+
+
+def _masked_field(name: str, value: str, secrets: Sequence[bytes]) -> str:
+    if not _TELLING.search(name):
+        return masked_text(value, secrets)
+    scheme, space, _ = value.partition(" ")
+    return f"{scheme} {MASK}" if space and scheme.lower() in ("bearer", "basic") else MASK
+
+
+def _known(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+    for secret in secrets:
+        at = data.find(secret)
+        while at >= 0:
+            yield at, at + len(secret)
+            at = data.find(secret, at + len(secret))
+
+
+def _found(data: bytes) -> Iterator[tuple[int, int]]:
+    for start in range(0, len(data), WINDOW):
+        end = min(len(data), start + WINDOW + OVERLAP)
+        window = data[start:end].lower()
+        if not any(mark in window for mark in _MARKS_BYTES):
+            continue
+        for match in _SHAPED_BYTES.finditer(data, start, end):
+            yield match.span()
+        for match in _HELD.finditer(data, start, end):
+            yield from (match.span(group) for group in _GROUPS if match[group] is not None)
