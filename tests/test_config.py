@@ -14,6 +14,7 @@ from dragoman.config import (
     normalise_endpoint,
     resolve_secret,
 )
+from fakes.certificate import server_context
 
 CONTRACT = Path(__file__).parent / "fixtures" / "config" / "contract.toml"
 
@@ -190,8 +191,9 @@ KINDS = '"anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini
             "3: providers.p.endpoint: the address must begin with http:// or https://",
         ),
         (
-            'kind = "openai"\nproxy = "socks5://h:1"',
-            "3: providers.p.proxy: the address must begin with http:// or https://",
+            'kind = "openai"\nproxy = "socks4://h:1"',
+            "3: providers.p.proxy: SOCKS4 is not spoken here; "
+            "if the proxy speaks SOCKS5 too, write socks5:// or socks5h://",
         ),
         (
             'kind = "openai"\nheaders = { "a b" = "c" }',
@@ -250,11 +252,14 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
         "etc/own.toml",
     )
     write(tmp_path, "sk-fake-1\n", "etc/key")
-    config = load("etc/own.toml", {}, tmp_path, Path("/home/someone"))
+    home = tmp_path / "home"
+    home.mkdir()
+    Path(server_context(tmp_path)[1]).rename(home / "ca.pem")
+    config = load("etc/own.toml", {}, tmp_path, home)
     provider = config.providers["p"]
     assert config.store.url == f"sqlite:///{tmp_path}/etc/data/d.db"
     assert config.debug.directory == tmp_path / "etc" / "captures"
-    assert provider.ca_file == Path("/home/someone/ca.pem")
+    assert provider.ca_file == home / "ca.pem"
     assert provider.api_key is not None
     assert resolve_secret(provider.api_key, {}) == Secret("sk-fake-1")
     assert resolve_secret(provider.headers["x-a"], {}) == Secret("sk-fake-1")

@@ -73,3 +73,24 @@ def test_a_named_file_that_is_missing_fails(shell: Shell) -> None:
 def test_completion_scripts_are_printed(shell: Shell) -> None:
     for name in ("bash", "zsh", "fish"):
         assert "_DRAGOMAN_COMPLETE" in shell.run("completion", name).out
+
+
+def test_every_credential_of_a_list_is_shown_masked(shell: Shell) -> None:
+    stanza = '[providers.p]\nkind = "openai"\napi_key = ["env:KEY_A", "sk-fake-literal-key", "sk-fake-other-key"]\n'
+    path = shell.write("dragoman.toml", stanza)
+    value = shown(shell)["providers.p.api_key"]
+    assert (value.value, value.origin) == (["env:KEY_A", "***", "***"], f"{path}:3")
+    assert "sk-fake" not in shell.run("config", "show").out
+
+
+def test_the_environments_proxies_are_shown_without_their_passwords(shell: Shell) -> None:
+    values = shown(shell, HTTPS_PROXY="https://me:fake-proxy-password@box.test:3128", NO_PROXY="a.test,10.0.0.0/8")
+    assert values["proxy to https://"].value == "https://me:***@box.test:3128"
+    assert values["no proxy to"].value == ["this machine", "a.test", "10.0.0.0/8"]
+    assert "proxy to http://" not in values
+
+
+def test_a_proxy_variable_that_cannot_be_followed_is_named(shell: Shell) -> None:
+    done = shell.run("config", "check", https_proxy="socks4://me:fake-proxy-password@box.test")
+    assert (done.code, "fake-proxy-password" in done.out + done.err) == (1, False)
+    assert "https_proxy: SOCKS4 is not spoken here" in done.err

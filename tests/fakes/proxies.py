@@ -1,7 +1,8 @@
-"""Small HTTP and SOCKS5 proxies on the loopback that write down what they were asked."""
+"""Small HTTP, HTTPS and SOCKS5 proxies on the loopback that write down what they were asked."""
 
 import asyncio
 import ipaddress
+import ssl
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
@@ -12,14 +13,17 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 class FakeProxy:
     """Leads every connection to 127.0.0.1, at the port that was asked for."""
 
-    def __init__(self, serve: Callable[["FakeProxy"], Serve], *, secret: bytes | None = None) -> None:
+    def __init__(
+        self, serve: Callable[["FakeProxy"], Serve], *, secret: bytes | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._tls = tls
         self.asked: list[bytes] = []
         self.secret = secret
         self._serve = serve(self)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._welcome, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._welcome, "127.0.0.1", 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -2,16 +2,19 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_found_settings
-from dragoman.config import Config, Secret, SecretSource
+from dragoman.config import Config, ProviderConfig, Secret, SecretSource
+from dragoman.config.proxies import detours
+from dragoman.config.several import credential_field, credentials_of
 
 SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort")
 PASSWORD = re.compile(r"(?<=://)([^/:@]*):[^/@]*(?=@)")
@@ -60,10 +63,27 @@ def flattened(config: Config) -> Iterator[Value]:
     for section in SECTIONS:
         yield from _fields(section, getattr(config, section), config.origins)
     for name, provider in config.providers.items():
-        yield from _fields(f"providers.{name}", provider, config.origins, skip=("name",))
+        yield from _provider_fields(f"providers.{name}", provider, config.origins)
     for index, route in enumerate(config.models):
         yield from _fields(f"models[{index}]", route, config.origins)
     yield Value("client key", _shown(config.client_key), _client_key_origin(config))
+    yield from _proxies(os.environ)
+
+
+def _proxies(environ: Mapping[str, str]) -> Iterator[Value]:
+    """What leads to providers whose stanza names no proxy."""
+    found = detours(environ)
+    if found is not None:
+        for scheme, proxy in (("http", found.http), ("https", found.https)):
+            if proxy is not None:
+                yield Value(f"proxy to {scheme}://", _shown(proxy), "environment")
+        yield Value("no proxy to", ["this machine", *found.exempt], "environment")
+
+
+def _provider_fields(prefix: str, provider: ProviderConfig, origins: dict[str, str]) -> Iterator[Value]:
+    several = f"{prefix}.{credential_field(provider)}" if provider.spares else None
+    for value in _fields(prefix, provider, origins, skip=("name", "spares")):
+        yield value if value.key != several else replace(value, value=_shown(credentials_of(provider)))
 
 
 def _fields(prefix: str, struct: Struct, origins: dict[str, str], skip: tuple[str, ...] = ()) -> Iterator[Value]:

@@ -15,6 +15,7 @@ from dragoman.config.lines import key_lines
 from dragoman.config.local import LocalServer
 from dragoman.config.problems import ConfigError, Key, Problem, suggestion
 from dragoman.config.providers import read_providers
+from dragoman.config.proxies import detours
 from dragoman.config.settings import (
     Config,
     Debug,
@@ -52,6 +53,7 @@ def load(
     found = from_environment(environ, _read_dotenv(cwd / DOTENV), cwd)
     tree.problems.extend(found.problems)
     tree.warnings.extend(found.warnings)
+    _check_detours(tree, environ)
     for name, value in (flags or {}).items():
         if value is not None:
             tree.put(tuple(name.split(".")), value, Origin("command line", None, f"--{name.split('.')[-1]}", cwd))
@@ -102,6 +104,14 @@ def _read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError([Problem(str(path), line, "", "not valid TOML: the file is not UTF-8 text")]) from error
+
+
+def _check_detours(tree: Tree, environ: Mapping[str, str]) -> None:
+    """A proxy variable that cannot be followed is a fault: going straight past the proxy is not what it asks for."""
+    try:
+        detours(environ)
+    except ConfigError as error:
+        tree.problems.extend(error.problems)
 
 
 def _read_dotenv(path: Path) -> dict[str, Variable]:

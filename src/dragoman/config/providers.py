@@ -1,6 +1,7 @@
 """Provider tables: the raw `[providers.*]` come in; checked ProviderConfigs with endpoint and protocols go out."""
 
 import re
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -8,9 +9,10 @@ from typing import get_args
 
 import msgspec
 
-from dragoman.config.check import expand, read_fields, table_at
+from dragoman.config.check import expand, expand_source, read_fields, table_at
 from dragoman.config.endpoints import OWN_ENDPOINT, normalise_endpoint
 from dragoman.config.problems import Key, quoted, suggestion
+from dragoman.config.proxies import NONE, parse_proxy
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import (
     CodexProviderConfig,
@@ -20,9 +22,11 @@ from dragoman.config.settings import (
     ProtocolName,
     ProviderConfig,
 )
+from dragoman.config.several import take_spares
 from dragoman.config.tree import Raw, Tree
 
 KINDS: tuple[str, ...] = get_args(Kind)
+OURS = frozenset({"name", "spares"})
 PROVIDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 OUR_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade"})
@@ -69,9 +73,11 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
     model = STANZAS.get(kind, ProviderConfig)
     _refuse_others_keys(tree, key, table, model)
     before = len(tree.problems)
-    fields = read_fields(tree, key, model, frozenset({"name"}))
+    spares = take_spares(tree, key, table, home)
+    fields = read_fields(tree, key, model, OURS)
     if fields is None:
         return None
+    fields["spares"] = spares
     fields["protocols"] = _protocols(tree, key, kind, fields.get("protocols"))
     _read_addresses(tree, key, kind, fields)
     _expand_paths(tree, key, fields, home)
@@ -140,8 +146,11 @@ def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object]) 
     if "endpoint" not in fields and kind == "openai-compatible":
         tree.problem(key, '"endpoint" is missing; a provider of kind "openai-compatible" needs one')
     proxy = fields.get("proxy")
-    if isinstance(proxy, SecretSource) and not proxy.text.startswith(("http://", "https://", "env:", "file:")):
-        tree.problem((*key, "proxy"), "the address must begin with http:// or https://")
+    if isinstance(proxy, SecretSource) and proxy.text != NONE and not proxy.text.startswith(("env:", "file:")):
+        try:
+            parse_proxy(proxy.text)
+        except ValueError as error:
+            tree.problem((*key, "proxy"), str(error))
 
 
 def _expand_paths(tree: Tree, key: Key, fields: dict[str, object], home: Path) -> None:
@@ -150,18 +159,21 @@ def _expand_paths(tree: Tree, key: Key, fields: dict[str, object], home: Path) -
         if isinstance(value, Path):
             fields[name] = expand(str(value), base, home)
         elif isinstance(value, SecretSource):
-            fields[name] = _expand_source(value, base, home)
+            fields[name] = expand_source(value, base, home)
         elif name == "headers" and isinstance(value, dict):
-            fields[name] = {header: _expand_source(source, base, home) for header, source in value.items()}
+            fields[name] = {header: expand_source(source, base, home) for header, source in value.items()}
+    ca_file = fields.get("ca_file")
+    if isinstance(ca_file, Path):
+        _check_certificates(tree, (*key, "ca_file"), ca_file)
 
 
-def _expand_source(source: SecretSource, base: Path, home: Path) -> SecretSource:
-    text = source.text
-    if text.startswith("file:"):
-        text = f"file:{expand(text.removeprefix('file:'), base, home)}"
-    elif text.startswith("~/"):
-        text = str(expand(text, base, home))
-    return SecretSource(text, source.key, source.file, source.line)
+def _check_certificates(tree: Tree, key: Key, file: Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except ssl.SSLError:
+        tree.problem(key, f"{file} holds no certificates in PEM form")
+    except OSError as error:
+        tree.problem(key, f"{file} cannot be read: {error.strerror}")
 
 
 def _check_headers(tree: Tree, key: Key, headers: object) -> None:

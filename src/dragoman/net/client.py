@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Coroutine
 from functools import partial
 
-from dragoman.net.dial import Dial, Target, connect, parse_target
+from dragoman.config.proxies import parse_proxy
+from dragoman.net.dial import Dial, Target, connect, parse_target, settled
 from dragoman.net.encoding import Unpacking, decoders
 from dragoman.net.faults import BadEncoding, Corrupt, Lost, TimedOut, TooLarge
 from dragoman.net.headers import Headers
 from dragoman.net.outbound import DONE, Connection
 from dragoman.net.outgoing import Outgoing, write_head
 from dragoman.net.pool import Lane
-from dragoman.net.proxy import parse_proxy
 
 __all__ = ["Answer", "Corrupt", "Dial", "HttpClient", "Lost", "Outgoing", "TimedOut", "TooLarge"]
 
@@ -124,6 +124,8 @@ class HttpClient:
         single byte of answer, the request goes out once more, on a fresh connection.
         """
         target = parse_target(out.url)
+        if dial.detours is not None:
+            dial = settled(dial, target.scheme, target.host, target.port)
         proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
         head = write_head(out, target, proxy)
         lane = self._lane(target, dial)

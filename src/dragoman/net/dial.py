@@ -5,14 +5,16 @@ import os
 import re
 import socket
 import ssl
+from asyncio.sslproto import _SSLProtocolTransport
 from functools import lru_cache
 from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from dragoman.config.proxies import Detours, Proxy, parse_proxy
 from dragoman.net.faults import Lost, TimedOut
-from dragoman.net.proxy import Proxy, ProxyRefused, open_tunnel, parse_proxy
+from dragoman.net.proxy import ProxyRefused, open_tunnel, reach
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -24,10 +26,11 @@ class Dial(msgspec.Struct, frozen=True):
     """How to reach an origin."""
 
     proxy: str | None = None
-    ca_file: str | None = None
+    ca_file: str | None = None  # believed besides the system's, of the origin and of the proxy
     verify: bool = True
     connect_timeout_s: float = 10.0
     address: str | None = None  # connect here and ask no resolver; TLS and the host header keep the URL's name
+    detours: Detours | None = None  # where no proxy is set: what the environment says of each host
 
     def __repr__(self) -> str:
         # The proxy's URL may hold a password.
@@ -85,11 +88,20 @@ def _port_of(parts: SplitResult) -> int:
     return _PORTS[parts.scheme] if port is None else port
 
 
+@lru_cache(maxsize=512)
+def settled(dial: Dial, scheme: str, host: str, port: int) -> Dial:
+    """The dial for one origin: with the environment's proxy, if it has one for that."""
+    proxy = None if dial.detours is None else dial.detours.towards(scheme, host, port)
+    return msgspec.structs.replace(dial, proxy=dial.proxy or proxy, detours=None)
+
+
 @lru_cache(maxsize=64)
 def tls_context(ca_file: str | None, verify: bool) -> ssl.SSLContext:
     """The settings of every TLS connection with these two options; ValueError if the file is no good."""
     try:
-        context = ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context()
+        if ca_file is not None:
+            context.load_verify_locations(ca_file)
     except OSError as error:
         raise ValueError(f"the CA file {ca_file} cannot be used: {_say(error)}") from error
     if not verify:
@@ -119,15 +131,16 @@ async def connect(target: Target, dial: Dial, protocol: P) -> P:
 
 async def _open(target: Target, dial: Dial, protocol: asyncio.Protocol) -> None:
     loop = asyncio.get_running_loop()
-    context = tls_context(dial.ca_file, dial.verify) if target.scheme == "https" else None
     proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
+    secured = target.scheme == "https" or (proxy is not None and proxy.secured)
+    context = tls_context(dial.ca_file, dial.verify) if secured else None
     if proxy is None:
         name = target.host if context else None
         await loop.create_connection(
             lambda: protocol, dial.address or target.host, target.port, ssl=context, server_hostname=name
         )
     elif proxy.forwards(target.scheme):
-        await loop.create_connection(lambda: protocol, proxy.host, proxy.port)
+        await reach(proxy, context, lambda: protocol)
     else:
         await _open_through(proxy, target, context, protocol)
 
@@ -135,20 +148,29 @@ async def _open(target: Target, dial: Dial, protocol: asyncio.Protocol) -> None:
 async def _open_through(
     proxy: Proxy, target: Target, context: ssl.SSLContext | None, protocol: asyncio.Protocol
 ) -> None:
-    transport = await open_tunnel(proxy, target.host, target.port)
+    transport = await open_tunnel(proxy, context, target.host, target.port)
     try:
-        if context is not None:
-            loop = asyncio.get_running_loop()
-            secured = await loop.start_tls(transport, protocol, context, server_hostname=target.host)
-            if secured is None:
-                raise ConnectionResetError("closed in the TLS handshake")
-            protocol.connection_made(secured)
+        if context is not None and target.scheme == "https":
+            protocol.connection_made(await _secure(transport, protocol, context, target.host))
         else:
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
     except BaseException:
         transport.abort()
         raise
+
+
+async def _secure(
+    transport: asyncio.Transport, protocol: asyncio.Protocol, context: ssl.SSLContext, name: str
+) -> asyncio.Transport:
+    if isinstance(transport, _SSLProtocolTransport):
+        # asyncio before 3.11.8 trips over its own signature when TLS inside TLS fails, and so hides why it did.
+        transport._force_close = lambda _: transport.abort()  # type: ignore[attr-defined]
+    loop = asyncio.get_running_loop()
+    secured = await loop.start_tls(transport, protocol, context, server_hostname=name)
+    if secured is None:
+        raise ConnectionResetError("closed in the TLS handshake")
+    return secured
 
 
 def _say(error: OSError) -> str:

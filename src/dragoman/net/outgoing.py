@@ -5,9 +5,9 @@ from functools import lru_cache
 
 import msgspec
 
+from dragoman.config.proxies import Proxy
 from dragoman.net.dial import Target, parse_target
 from dragoman.net.headers import Header
-from dragoman.net.proxy import Proxy
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BREAKS = re.compile(rb"[\r\n\0]")

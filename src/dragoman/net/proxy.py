@@ -1,18 +1,16 @@
 """A proxy's URL and a destination come in; a transport that leads through the proxy to it goes out."""
 
 import asyncio
-import base64
 import ipaddress
 import socket
-from functools import lru_cache
-from typing import Literal, cast
-from urllib.parse import unquote, urlsplit
+import ssl
+from collections.abc import Callable
+from typing import TypeVar, cast
 
-import msgspec
+from dragoman.config.proxies import Proxy
 
-Kind = Literal["http", "socks5", "socks5h"]
+P = TypeVar("P", bound=asyncio.Protocol)
 
-_PORTS: dict[str, int] = {"http": 80, "socks5": 1080, "socks5h": 1080}
 _REPLY_LIMIT = 16 << 10
 
 _SOCKS_ERRORS = {
@@ -31,54 +29,23 @@ class ProxyRefused(Exception):
     """The proxy would not lead us on; the message holds no secret."""
 
 
-class Proxy(msgspec.Struct, frozen=True):
-    kind: Kind
-    host: str
-    port: int
-    user: str | None
-    password: str
-
-    @property
-    def where(self) -> str:
-        return f"proxy [{self.host}]:{self.port}" if ":" in self.host else f"proxy {self.host}:{self.port}"
-
-    def __repr__(self) -> str:
-        return f"Proxy({self.kind}, {self.where})"
-
-    def forwards(self, scheme: str) -> bool:
-        """Whether requests are sent to the proxy itself, with the whole URL in the request line."""
-        return self.kind == "http" and scheme == "http"
-
-    def authorization(self) -> bytes | None:
-        """The proxy-authorization header's value."""
-        if self.user is None:
-            return None
-        return b"Basic " + base64.b64encode(f"{self.user}:{self.password}".encode())
-
-
-@lru_cache(maxsize=64)
-def parse_proxy(url: str) -> Proxy:
-    """Take a proxy's URL apart; ValueError, which never quotes it, if it is none."""
-    parts = urlsplit(url)
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError("a proxy must be http://, socks5:// or socks5h:// with a host")
-    try:
-        port = parts.port or _PORTS[parts.scheme]
-    except ValueError:
-        raise ValueError("a proxy's port must be a number below 65536") from None
-    user = None if parts.username is None else unquote(parts.username)
-    password = unquote(parts.password or "")
-    if max(len((user or "").encode()), len(password.encode())) > 255:
-        raise ValueError("a proxy's user and password must be at most 255 bytes each")
-    return Proxy(cast(Kind, parts.scheme), parts.hostname, port, user, password)
-
-
-async def open_tunnel(proxy: Proxy, host: str, port: int) -> asyncio.Transport:
-    """A connection through the proxy, on which the next byte is the destination's."""
+async def reach(proxy: Proxy, context: ssl.SSLContext | None, protocol: Callable[[], P]) -> P:
+    """A connection to the proxy itself, over TLS if it wants that; its own certificate is judged like any other."""
     loop = asyncio.get_running_loop()
-    _, talk = await loop.create_connection(_Talk, proxy.host, proxy.port)
     try:
-        if proxy.kind == "http":
+        _, made = await loop.create_connection(protocol, proxy.host, proxy.port, ssl=context if proxy.secured else None)
+    except ssl.SSLCertVerificationError as error:
+        raise ProxyRefused(f"the proxy's certificate is refused: {error.verify_message}") from error
+    except ssl.SSLError as error:
+        raise ProxyRefused(f"TLS with the proxy failed ({error.reason or 'handshake'})") from error
+    return made
+
+
+async def open_tunnel(proxy: Proxy, context: ssl.SSLContext | None, host: str, port: int) -> asyncio.Transport:
+    """A connection through the proxy, on which the next byte is the destination's."""
+    talk = await reach(proxy, context, _Talk)
+    try:
+        if proxy.kind in ("http", "https"):
             await _ask_http(talk, proxy, host, port)
         else:
             await _ask_socks(talk, proxy, host, port)

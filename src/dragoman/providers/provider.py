@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec import Struct
 
 from dragoman import __version__
+from dragoman.config.proxies import NONE, detours, parse_proxy
 from dragoman.config.secret import resolve_secret
 from dragoman.config.settings import ProviderConfig
 from dragoman.hub.events import Event
@@ -113,9 +114,18 @@ def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], *
 
 
 def dial_of(config: ProviderConfig, environ: Mapping[str, str]) -> Dial:
-    """The route to it: its proxy, and whose certificates are believed."""
-    proxy = resolve_secret(config.proxy, environ).reveal() if config.proxy else None
-    return Dial(proxy=proxy, ca_file=str(config.ca_file) if config.ca_file else None)
+    """The route to it: its proxy or else the environment's, and whose certificates are believed."""
+    ca_file = str(config.ca_file) if config.ca_file else None
+    if config.proxy is None:
+        return Dial(ca_file=ca_file, detours=detours(environ))
+    proxy = resolve_secret(config.proxy, environ).reveal()
+    if proxy == NONE:
+        return Dial(ca_file=ca_file)
+    try:
+        parse_proxy(proxy)
+    except ValueError as error:
+        raise config.proxy.fault(str(error)) from None
+    return Dial(proxy=proxy, ca_file=ca_file)
 
 
 def api_key(config: ProviderConfig, environ: Mapping[str, str]) -> Callable[[], bytes | None]:

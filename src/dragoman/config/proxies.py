@@ -1,0 +1,158 @@
+"""A proxy's URL and the environment come in; the proxy that leads to a host, if any, goes out."""
+
+import base64
+import ipaddress
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal, cast
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from dragoman.config.problems import ConfigError, Problem
+
+Kind = Literal["http", "https", "socks5", "socks5h"]
+
+NONE = "none"  # what a stanza says to go straight where the environment names a proxy
+
+_PORTS: dict[str, int] = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+_OTHER_NAMES = {"socks": "socks5h"}  # what desktops write into ALL_PROXY
+_TOO_OLD = ("socks4", "socks4a")
+
+
+class Proxy(Struct, frozen=True):
+    kind: Kind
+    host: str
+    port: int
+    user: str | None
+    password: str
+
+    @property
+    def where(self) -> str:
+        return f"proxy [{self.host}]:{self.port}" if ":" in self.host else f"proxy {self.host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.kind}, {self.where})"
+
+    @property
+    def secured(self) -> bool:
+        """Whether the proxy itself is spoken to over TLS."""
+        return self.kind == "https"
+
+    def forwards(self, scheme: str) -> bool:
+        """Whether requests are sent to the proxy itself, with the whole URL in the request line."""
+        return self.kind in ("http", "https") and scheme == "http"
+
+    def authorization(self) -> bytes | None:
+        """The proxy-authorization header's value."""
+        if self.user is None:
+            return None
+        return b"Basic " + base64.b64encode(f"{self.user}:{self.password}".encode())
+
+
+@lru_cache(maxsize=64)
+def parse_proxy(url: str) -> Proxy:
+    """Take a proxy's URL apart; ValueError, which never quotes it, if it is none."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        raise ValueError("the proxy's address cannot be read") from None
+    kind = _OTHER_NAMES.get(parts.scheme, parts.scheme)
+    if kind in _TOO_OLD:
+        raise ValueError("SOCKS4 is not spoken here; if the proxy speaks SOCKS5 too, write socks5:// or socks5h://")
+    if kind not in _PORTS or not host:
+        raise ValueError("a proxy must be http://, https://, socks5:// or socks5h:// with a host")
+    try:
+        port = parts.port or _PORTS[kind]
+    except ValueError:
+        raise ValueError("a proxy's port must be a number below 65536") from None
+    user = None if parts.username is None else unquote(parts.username)
+    password = unquote(parts.password or "")
+    if max(len((user or "").encode()), len(password.encode())) > 255:
+        raise ValueError("a proxy's user and password must be at most 255 bytes each")
+    return Proxy(cast(Kind, kind), host, port, user, password)
+
+
+class Detours(Struct, frozen=True):
+    """The proxies that the environment names, by the scheme of what is asked, and whom they are not for."""
+
+    http: str | None
+    https: str | None
+    exempt: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        # The URLs may hold passwords.
+        return f"Detours(http={self.http is not None}, https={self.https is not None}, exempt={self.exempt!r})"
+
+    def towards(self, scheme: str, host: str, port: int) -> str | None:
+        """The URL of the proxy that leads there; never one to this machine itself."""
+        proxy = self.https if scheme == "https" else self.http
+        if proxy is None or is_loopback_name(host) or any(_covers(entry, host, port) for entry in self.exempt):
+            return None
+        return proxy
+
+
+def detours(environ: Mapping[str, str]) -> Detours | None:
+    """What HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, in small letters first, as curl reads them."""
+    every = _named(environ, "ALL_PROXY")
+    # A CGI server sets HTTP_PROXY from a header that its client chose.
+    http = None if "REQUEST_METHOD" in environ else _named(environ, "HTTP_PROXY")
+    found = Detours(http or every, _named(environ, "HTTPS_PROXY") or every, _exempt(environ))
+    return None if found.http is None and found.https is None else found
+
+
+def is_loopback_name(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    address = _address(host)
+    return address is not None and address.is_loopback
+
+
+def _named(environ: Mapping[str, str], variable: str) -> str | None:
+    name = variable.lower() if variable.lower() in environ else variable
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parse_proxy(url)
+    except ValueError as error:
+        raise ConfigError([Problem("environment", None, name, str(error))]) from None
+    return url
+
+
+def _exempt(environ: Mapping[str, str]) -> tuple[str, ...]:
+    text = environ.get("no_proxy", environ.get("NO_PROXY", ""))
+    return tuple(entry.lower() for entry in text.replace(",", " ").split())
+
+
+def _covers(entry: str, host: str, port: int) -> bool:
+    """Whether an entry of NO_PROXY means this host: `*`, a domain and all below it, an address or a network."""
+    if entry == "*":
+        return True
+    name, colon, number = entry.rpartition(":")
+    if colon and number.isdigit() and (":" not in name or name.endswith("]")):
+        if int(number) != port:
+            return False
+        entry = name
+    entry = entry.strip("[]")
+    address = _address(host)
+    if address is not None:
+        return _holds(entry, address)
+    domain = entry.removeprefix("*").removeprefix(".")
+    return bool(domain) and (host == domain or host.endswith(f".{domain}"))
+
+
+def _holds(entry: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    try:
+        return address in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
