@@ -25,11 +25,11 @@ from dragoman.accounts.keys import Keyring
 from dragoman.store import open_store
 
 async def main():
-    store = open_store(sys.argv[1])
+    store = await open_store(sys.argv[1])
     for name in sys.argv[2:]:
         created = await Keyring(store).create(name)
         print(created.secret.reveal())
-    store.close()
+    await store.close()
 
 asyncio.run(main())
 """
@@ -37,11 +37,11 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def keyring_at(path: Path, environment_key: Secret | None = None) -> AsyncIterator[Keyring]:
-    store = open_store(f"sqlite:///{path}")
+    store = await open_store(f"sqlite:///{path}")
     try:
         yield Keyring(store, environment_key)
     finally:
-        store.close()
+        await store.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -275,7 +275,7 @@ def test_a_store_in_trouble_leaves_the_known_keys_valid(tmp_path: Path, caplog: 
 
 def test_use_is_written_down_without_asking_per_request(tmp_path: Path) -> None:
     async def scenario() -> None:
-        store = open_store(f"sqlite:///{tmp_path / 'keys.db'}")
+        store = await open_store(f"sqlite:///{tmp_path / 'keys.db'}")
         keyring = Keyring(store, clock=lambda: 1_800_000_000.5)
         used = await keyring.create("used")
         await keyring.create("idle")
@@ -284,7 +284,7 @@ def test_use_is_written_down_without_asking_per_request(tmp_path: Path) -> None:
         assert [row.last_used_at for row in await keyring.list()] == [None, None]
         await keyring.touch()
         assert [row.last_used_at for row in await keyring.list()] == [1_800_000_000, None]
-        store.close()
+        await store.close()
 
     asyncio.run(scenario())
 
@@ -292,7 +292,7 @@ def test_use_is_written_down_without_asking_per_request(tmp_path: Path) -> None:
 def test_the_watch_writes_use_down_once_a_minute(tmp_path: Path) -> None:
     async def scenario() -> None:
         now = [1_800_000_000.0]
-        store = open_store(f"sqlite:///{tmp_path / 'keys.db'}")
+        store = await open_store(f"sqlite:///{tmp_path / 'keys.db'}")
         keyring = Keyring(store, clock=lambda: now[0])
         created = await keyring.create("laptop")
         watching = asyncio.create_task(keyring.watch(poll_s=0.01))
@@ -304,7 +304,7 @@ def test_the_watch_writes_use_down_once_a_minute(tmp_path: Path) -> None:
         assert (await keyring.list())[0].last_used_at == 1_800_000_061
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-        store.close()
+        await store.close()
 
     asyncio.run(scenario())
 

@@ -22,48 +22,48 @@ class Clock:
 @pytest.mark.parametrize("stored", [False, True], ids=["in this process", "in the store"])
 def test_a_lost_call_is_recalled_until_it_expires(stored: bool, tmp_path: Path) -> None:
     clock = Clock()
-    store = open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
 
     async def story() -> None:
+        store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
         memory = Memory(store, clock)
         await memory.remember(b"one", LOST)
         assert await memory.recall((b"other", b"one")) == LOST
         assert await memory.recall((b"other",)) == ()
         clock.now += cut_calls.LIFE_S + 1
         assert await memory.recall((b"one",)) == ()
+        if store:
+            await store.close()
 
     asyncio.run(story())
-    if store:
-        store.close()
 
 
 def test_two_workers_share_what_was_lost(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/d.db"
-    first, second = open_store(url), open_store(url)
 
     async def story() -> None:
+        first, second = await open_store(url), await open_store(url)
         await Memory(first).remember(b"one", LOST)
         assert await Memory(second).recall((b"one",)) == LOST
+        await first.close()
+        await second.close()
 
     asyncio.run(story())
-    first.close()
-    second.close()
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["in this process", "in the store"])
 def test_the_memory_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cut_calls, "KEPT", 3)
     clock = Clock()
-    store = open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
 
     async def story() -> None:
+        store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
         memory = Memory(store, clock)
         for name in (b"a", b"b", b"c", b"d", b"e"):
             clock.now += 1
             await memory.remember(name, LOST)
         kept = [name for name in (b"a", b"b", b"c", b"d", b"e") if await memory.recall((name,))]
         assert kept == [b"c", b"d", b"e"]
+        if store:
+            await store.close()
 
     asyncio.run(story())
-    if store:
-        store.close()

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable
 from urllib.parse import unquote_to_bytes
 
-import apsw
 from msgspec import Struct
 
 from dragoman.config import Secret, is_placeholder
 from dragoman.net.headers import Headers
-from dragoman.store import Store, StoreError, client_keys
+from dragoman.store import Store, StoreError
 from dragoman.store.client_keys import KeyId, KeyRow, NameTaken
 
 __all__ = ["ENVIRONMENT_KEY", "CreatedKey", "KeyId", "KeyRow", "Keyring", "NameTaken", "UnknownKey", "presented_keys"]
@@ -83,7 +82,7 @@ class Keyring:
     async def create(self, name: str) -> CreatedKey:
         """Make a key and store its digest; NameTaken if a live key has the name."""
         created, digest = self._make(name)
-        await self._open_store().write(lambda connection: client_keys.add(connection, created.row, digest))
+        await self._open_store().add_key(created.row, digest)
         await self.refresh()
         return created
 
@@ -92,25 +91,18 @@ class Keyring:
         if self._fixed:
             return None
         created, digest = self._make(FIRST_NAME)
-
-        def add_if_none(connection: apsw.Connection) -> bool:
-            if client_keys.rows(connection):
-                return False
-            client_keys.add(connection, created.row, digest)
-            return True
-
-        is_new = await self._open_store().write(add_if_none)
+        is_new = await self._open_store().add_first_key(created.row, digest)
         await self.refresh()
         return created if is_new else None
 
     async def list(self) -> tuple[KeyRow, ...]:
         """All keys of the store, the revoked ones too."""
-        return await self._open_store().read(client_keys.rows)
+        return await self._open_store().keys()
 
     async def revoke(self, which: str) -> KeyRow:
         """Revoke a key by id or name, at once in this process and within seconds in others."""
         now = int(self._clock())
-        row = await self._open_store().write(lambda connection: client_keys.revoke(connection, which, now))
+        row = await self._open_store().revoke_key(which, now)
         await self.refresh()
         if row is None:
             raise UnknownKey(which)
@@ -119,13 +111,14 @@ class Keyring:
     async def refresh(self) -> None:
         """Read the live keys anew."""
         if self._store is not None:
-            self._publish(await self._store.read(client_keys.live_digests))
+            self._publish(await self._store.live_digests())
 
     async def watch(self, poll_s: float = POLL_S) -> None:
         """Follow what other processes do to the keys, for ever; a store in trouble leaves the known keys valid."""
         if self._store is None:
             return
         seen = -1
+        in_trouble = False
         next_touch = self._clock() + TOUCH_S
         while True:
             try:
@@ -133,16 +126,20 @@ class Keyring:
                 if self._clock() >= next_touch:
                     next_touch = self._clock() + TOUCH_S
                     await self.touch()
+                if in_trouble:
+                    log.info("the client keys can be read again")
+                in_trouble = False
             except StoreError as error:
-                log.warning("the client keys could not be read again: %s", error)
+                if not in_trouble:
+                    log.warning("the client keys could not be read; those known stay valid: %s", error)
+                in_trouble = True
             await asyncio.sleep(poll_s)
 
     async def touch(self) -> None:
         """Write down which keys were used since the last time."""
         used, self._used = frozenset(self._used - {ENVIRONMENT_KEY}), set()
         if used and self._store is not None:
-            now = int(self._clock())
-            await self._store.write(lambda connection: client_keys.touch(connection, used, now))
+            await self._store.touch_keys(used, int(self._clock()))
 
     async def _follow(self, store: Store, seen: int) -> int:
         version = await store.version()

@@ -32,7 +32,7 @@ class Memory:
                 self._own.popitem(last=False)
             return
         try:
-            await self._store.write(lambda connection: cut_calls.remember(connection, digest, packed, now))
+            await self._store.remember_cut(digest, packed, now)
         except StoreError as error:
             log.warning("a lost tool call could not be remembered: %s", error)
 
@@ -43,7 +43,7 @@ class Memory:
             packed = found[1] if found is not None and found[0] > now else None
         else:
             try:
-                packed = await self._store.read(lambda connection: cut_calls.recall(connection, digests, now))
+                packed = await self._store.recall_cut(digests, now)
             except StoreError as error:
                 log.warning("lost tool calls could not be recalled: %s", error)
                 packed = None

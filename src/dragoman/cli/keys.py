@@ -90,11 +90,11 @@ def revoke(name_or_id: str, config_file: str | None, as_json: bool) -> None:
 
 
 async def _with_keyring(config: Config, work: Callable[[Keyring], Awaitable[T]]) -> T:
-    store = open_store(config.store.url)
+    store = await open_store(config.store.url)
     try:
         return await work(Keyring(store))
     finally:
-        store.close()
+        await store.close()
 
 
 async def _create(keyring: Keyring, name: str | None) -> CreatedKey:

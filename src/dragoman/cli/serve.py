@@ -104,20 +104,16 @@ def _labour(order: Order, ready: Callable[[], None]) -> None:
 
 
 async def _run(order: Order, ready: Callable[[], None]) -> None:
-    from dragoman.accounts.keys import Keyring
     from dragoman.app import App, Listening, run
-    from dragoman.cli.serving.opening import open_key_store
+    from dragoman.cli.serving.opening import open_keys
 
-    store = open_key_store(order.config)
+    store, keyring = await open_keys(order.config)
     try:
-        keyring = Keyring(store, order.config.client_key)
-        await keyring.refresh()
         _spare_the_collector()
         listening = Listening(order.sock, lambda app: ready())
         await run(App(order.config, keyring, os.environ, store), order.reload, listening)
     finally:
-        if store is not None:
-            store.close()
+        await store.close()
 
 
 def _spare_the_collector() -> None:

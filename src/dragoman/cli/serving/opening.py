@@ -11,7 +11,7 @@ from dragoman.cli.faults import Trouble
 from dragoman.cli.serving.banner import Keys, banner, key_line
 from dragoman.config import Config
 from dragoman.http.safety import is_loopback
-from dragoman.store import Store, StoreError, open_store
+from dragoman.store import Store, StoreError, make_store
 
 NO_KEY = (
     "others can reach {host}, and no client key guards it.\n"
@@ -21,15 +21,18 @@ NO_KEY = (
 log = logging.getLogger(__name__)
 
 
-def open_key_store(config: Config) -> Store | None:
-    """The store; None where it cannot be had and a key from outside opens the door all the same."""
+async def open_keys(config: Config) -> tuple[Store, Keyring]:
+    """The store and its keys; it may be had later only, where a key from outside opens the door all the same."""
+    store = make_store(config.store.url)
+    keyring = Keyring(store, config.client_key)
     try:
-        return open_store(config.store.url)
+        await keyring.refresh()
     except StoreError as error:
         if config.client_key is None:
+            await store.close()
             raise
-        log.warning("no store, so only the key from the environment is valid: %s", error)
-        return None
+        log.warning("no store yet, so only the key from the environment is valid: %s", error)
+    return store, keyring
 
 
 class Opening:
@@ -55,16 +58,17 @@ class Opening:
             click.echo(f"A client key was made, shown only this once:\n  {key_line(self._keys.made)}")
 
     async def _counted(self) -> Keys:
-        store = open_key_store(self._config)
-        if store is None:
-            return self._keys
+        store, keyring = await open_keys(self._config)
         try:
-            keyring = Keyring(store, self._config.client_key)
             # Where others can reach us, somebody must have made a key on purpose.
             made = await keyring.create_first() if is_loopback(self._config.server.host) else None
             live = [row for row in await keyring.list() if row.revoked_at is None]
+        except StoreError:
+            if self._config.client_key is None:
+                raise
+            return self._keys
         finally:
-            store.close()
+            await store.close()
         keys = Keys(made.secret if made else None, len(live), self._config.client_key is not None)
         if not keys.stored and not keys.outside and not is_loopback(self._config.server.host):
             raise Trouble(NO_KEY.format(host=self._config.server.host))

@@ -1,0 +1,70 @@
+"""The schema: numbered steps, each applied once and in order; the number reached is in dragoman.schema_version."""
+
+VERSION_TABLE = """
+    CREATE SCHEMA IF NOT EXISTS dragoman;
+    CREATE TABLE dragoman.schema_version (version INTEGER NOT NULL);
+"""
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE dragoman.client_keys (
+        id           TEXT PRIMARY KEY,
+        place        BIGINT GENERATED ALWAYS AS IDENTITY,
+        name         TEXT NOT NULL,
+        digest       BYTEA NOT NULL UNIQUE,
+        prefix       TEXT NOT NULL,
+        last4        TEXT NOT NULL,
+        created_at   BIGINT NOT NULL,
+        revoked_at   BIGINT,
+        last_used_at BIGINT
+    );
+    CREATE UNIQUE INDEX client_keys_by_name ON dragoman.client_keys (name) WHERE revoked_at IS NULL;
+    CREATE TABLE dragoman.key_changes (number BIGINT NOT NULL);
+    INSERT INTO dragoman.key_changes VALUES (1);
+    CREATE FUNCTION dragoman.count_key_change() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            UPDATE dragoman.key_changes SET number = number + 1;
+            RETURN NULL;
+        END
+    $$;
+    CREATE TRIGGER count_key_change AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF digest, revoked_at
+        ON dragoman.client_keys FOR EACH STATEMENT EXECUTE FUNCTION dragoman.count_key_change();
+    """,
+    """
+    CREATE TABLE dragoman.cut_calls (
+        digest     BYTEA PRIMARY KEY,
+        lost       BYTEA NOT NULL,
+        expires_at BIGINT NOT NULL
+    );
+    """,
+    """
+    CREATE TABLE dragoman.usage (
+        id             BYTEA PRIMARY KEY,
+        began_ms       BIGINT NOT NULL,
+        request        TEXT NOT NULL,
+        key            TEXT NOT NULL,
+        client         TEXT NOT NULL,
+        asked          TEXT NOT NULL,
+        spoken         TEXT NOT NULL,
+        provider       TEXT NOT NULL,
+        model          TEXT NOT NULL,
+        wanted         TEXT NOT NULL,
+        stream         BOOLEAN NOT NULL,
+        input          BIGINT,
+        cached         BIGINT,
+        written        BIGINT,
+        output         BIGINT,
+        reasoning      BIGINT,
+        credits        DOUBLE PRECISION,
+        source         TEXT,
+        cost_nano      BIGINT,
+        first_token_ms BIGINT,
+        duration_ms    BIGINT NOT NULL,
+        result         TEXT NOT NULL,
+        code           TEXT,
+        losses         BIGINT NOT NULL,
+        attempts       BIGINT NOT NULL
+    );
+    CREATE INDEX usage_by_time ON dragoman.usage (began_ms);
+    """,
+)

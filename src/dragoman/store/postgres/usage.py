@@ -1,0 +1,53 @@
+"""The table of usage on PostgreSQL."""
+
+from collections.abc import Sequence
+
+import asyncpg
+from msgspec.structs import astuple
+
+from dragoman.store.usage_rows import SLOT_MS, By, Span, UsageRow, UsageSum
+
+INSERT = """
+    INSERT INTO dragoman.usage (
+        id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
+        output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
+    ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
+        $24, $25)
+    ON CONFLICT (id) DO NOTHING
+"""
+ROWS = """
+    SELECT id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
+        output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
+    FROM dragoman.usage WHERE began_ms >= $1 AND began_ms < $2 ORDER BY began_ms, id
+"""
+SUMS = """
+    SELECT CASE $1::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
+            WHEN 'provider' THEN provider ELSE '' END AS grouped,
+        began_ms / $2::bigint AS slot,
+        count(*),
+        count(*) FILTER (WHERE result NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE result = 'client_gone'),
+        coalesce(sum(input), 0)::bigint, coalesce(sum(cached), 0)::bigint, coalesce(sum(written), 0)::bigint,
+        coalesce(sum(output), 0)::bigint, coalesce(sum(reasoning), 0)::bigint,
+        coalesce(sum(credits), 0)::double precision, coalesce(sum(cost_nano), 0)::bigint,
+        count(cost_nano), count(source),
+        count(*) FILTER (WHERE source = 'derived'),
+        count(*) FILTER (WHERE source = 'estimated'),
+        coalesce(sum(input + output) FILTER (WHERE source = 'estimated'), 0)::bigint,
+        sum(duration_ms)::bigint
+    FROM dragoman.usage WHERE began_ms >= $3 AND began_ms < $4
+    GROUP BY 1, 2 ORDER BY 1 COLLATE "C", 2
+"""
+
+
+async def append(connection: asyncpg.Connection, rows: Sequence[UsageRow]) -> None:
+    await connection.executemany(INSERT, [astuple(row) for row in rows])
+
+
+async def rows(connection: asyncpg.Connection, span: Span) -> tuple[UsageRow, ...]:
+    return tuple(UsageRow(*columns) for columns in await connection.fetch(ROWS, span.since_ms, span.until_ms))
+
+
+async def sums(connection: asyncpg.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
+    found = await connection.fetch(SUMS, by, SLOT_MS, span.since_ms, span.until_ms)
+    return tuple(UsageSum(*columns) for columns in found)

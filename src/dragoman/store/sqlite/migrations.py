@@ -1,0 +1,54 @@
+"""The schema: numbered steps, each applied once and in order; the number reached is SQLite's user_version."""
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE client_keys (
+        id           TEXT PRIMARY KEY,
+        name         TEXT NOT NULL,
+        digest       BLOB NOT NULL UNIQUE,
+        prefix       TEXT NOT NULL,
+        last4        TEXT NOT NULL,
+        created_at   INTEGER NOT NULL,
+        revoked_at   INTEGER,
+        last_used_at INTEGER
+    );
+    CREATE UNIQUE INDEX client_keys_by_name ON client_keys (name) WHERE revoked_at IS NULL;
+    """,
+    """
+    CREATE TABLE cut_calls (
+        digest     BLOB PRIMARY KEY,
+        lost       BLOB NOT NULL,
+        expires_at INTEGER NOT NULL
+    );
+    """,
+    """
+    CREATE TABLE usage (
+        id             BLOB PRIMARY KEY,
+        began_ms       INTEGER NOT NULL,
+        request        TEXT NOT NULL,
+        key            TEXT NOT NULL,
+        client         TEXT NOT NULL,
+        asked          TEXT NOT NULL,
+        spoken         TEXT NOT NULL,
+        provider       TEXT NOT NULL,
+        model          TEXT NOT NULL,
+        wanted         TEXT NOT NULL,
+        stream         INTEGER NOT NULL,
+        input          INTEGER,
+        cached         INTEGER,
+        written        INTEGER,
+        output         INTEGER,
+        reasoning      INTEGER,
+        credits        REAL,
+        source         TEXT,
+        cost_nano      INTEGER,
+        first_token_ms INTEGER,
+        duration_ms    INTEGER NOT NULL,
+        result         TEXT NOT NULL,
+        code           TEXT,
+        losses         INTEGER NOT NULL,
+        attempts       INTEGER NOT NULL
+    );
+    CREATE INDEX usage_by_time ON usage (began_ms);
+    """,
+)

@@ -1,0 +1,94 @@
+"""The store on SQLite: operations come in and run one by one on their own thread; results go out."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from dragoman.store.client_keys import KeyId, KeyRow
+from dragoman.store.sqlite import client_keys, cut_calls, usage
+from dragoman.store.sqlite.connecting import connect, in_transaction
+from dragoman.store.store import StoreError
+from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
+
+T = TypeVar("T")
+Work = Callable[[apsw.Connection], T]
+
+
+class SqliteStore:
+    """One connection on one thread, so that the event loop never waits for a disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._connection: apsw.Connection | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    async def open(self) -> None:
+        await self.read(lambda connection: None)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown()
+
+    async def version(self) -> int:
+        return await self.read(lambda connection: int(connection.pragma("data_version")))
+
+    async def add_key(self, row: KeyRow, digest: bytes) -> None:
+        await self.write(lambda connection: client_keys.add(connection, row, digest))
+
+    async def add_first_key(self, row: KeyRow, digest: bytes) -> bool:
+        return await self.write(lambda connection: client_keys.add_first(connection, row, digest))
+
+    async def keys(self) -> tuple[KeyRow, ...]:
+        return await self.read(client_keys.rows)
+
+    async def live_digests(self) -> dict[bytes, KeyId]:
+        return await self.read(client_keys.live_digests)
+
+    async def revoke_key(self, which: str, now: int) -> KeyRow | None:
+        return await self.write(lambda connection: client_keys.revoke(connection, which, now))
+
+    async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
+        await self.write(lambda connection: client_keys.touch(connection, used, now))
+
+    async def remember_cut(self, digest: bytes, lost: bytes, now: int) -> None:
+        await self.write(lambda connection: cut_calls.remember(connection, digest, lost, now))
+
+    async def recall_cut(self, digests: tuple[bytes, ...], now: int) -> bytes | None:
+        return await self.read(lambda connection: cut_calls.recall(connection, digests, now))
+
+    async def append_usage(self, rows: Sequence[UsageRow]) -> None:
+        await self.write(lambda connection: usage.append(connection, rows))
+
+    async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
+        return await self.read(lambda connection: usage.rows(connection, span))
+
+    async def usage_sums(self, span: Span, by: By) -> tuple[UsageSum, ...]:
+        return await self.read(lambda connection: usage.sums(connection, span, by))
+
+    async def read(self, work: Work[T]) -> T:
+        """Runs a function that only reads."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+
+    async def write(self, work: Work[T]) -> T:
+        """Runs a function inside one transaction that holds the write lock from its start."""
+        return await self.read(lambda connection: in_transaction(connection, work))
+
+    def _guarded(self, work: Work[T]) -> T:
+        try:
+            if self._connection is None:
+                self._connection = connect(self.path)
+            return work(self._connection)
+        except (apsw.Error, OSError) as error:
+            raise StoreError(f"{self.path}: {error}") from error
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()

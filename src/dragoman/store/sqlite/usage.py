@@ -1,0 +1,52 @@
+"""The table of usage on SQLite."""
+
+from collections.abc import Sequence
+
+import apsw
+from msgspec.structs import astuple, replace
+
+from dragoman.store.usage_rows import SLOT_MS, By, Span, UsageRow, UsageSum
+
+INSERT = """
+    INSERT INTO usage (
+        id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
+        output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO NOTHING
+"""
+ROWS = """
+    SELECT id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
+        output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
+    FROM usage WHERE began_ms >= ? AND began_ms < ? ORDER BY began_ms, id
+"""
+SUMS = """
+    SELECT CASE ? WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
+            WHEN 'provider' THEN provider ELSE '' END AS grouped,
+        began_ms / ? AS slot,
+        count(*),
+        count(*) FILTER (WHERE result NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE result = 'client_gone'),
+        coalesce(sum(input), 0), coalesce(sum(cached), 0), coalesce(sum(written), 0),
+        coalesce(sum(output), 0), coalesce(sum(reasoning), 0),
+        total(credits), coalesce(sum(cost_nano), 0), count(cost_nano), count(source),
+        count(*) FILTER (WHERE source = 'derived'),
+        count(*) FILTER (WHERE source = 'estimated'),
+        coalesce(sum(input + output) FILTER (WHERE source = 'estimated'), 0),
+        sum(duration_ms)
+    FROM usage WHERE began_ms >= ? AND began_ms < ?
+    GROUP BY grouped, slot ORDER BY grouped, slot
+"""
+
+
+def append(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
+    connection.executemany(INSERT, [astuple(row) for row in rows])
+
+
+def rows(connection: apsw.Connection, span: Span) -> tuple[UsageRow, ...]:
+    found = connection.execute(ROWS, (span.since_ms, span.until_ms))
+    return tuple(replace(UsageRow(*columns), stream=bool(columns[10])) for columns in found)
+
+
+def sums(connection: apsw.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
+    found = connection.execute(SUMS, (by, SLOT_MS, span.since_ms, span.until_ms))
+    return tuple(UsageSum(*columns) for columns in found)

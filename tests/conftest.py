@@ -1,0 +1,27 @@
+"""What tests of several folders share: a real PostgreSQL, started by the first that needs one."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from postgres import Postgres
+
+
+@pytest.fixture(scope="session")
+def postgres() -> "Iterator[Postgres]":
+    from postgres import Postgres
+
+    server = Postgres()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """An empty store, once of each kind."""
+    if request.param == "postgresql":
+        server: Postgres = request.getfixturevalue("postgres")
+        return server.database()
+    return f"sqlite:///{request.getfixturevalue('tmp_path')}/dragoman.db"
