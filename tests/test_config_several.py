@@ -1,0 +1,75 @@
+"""Several credentials of one provider, as its stanza lists them."""
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.config import ConfigError, KiroProviderConfig, load
+from dragoman.config.several import credentials_of, singles
+
+
+def problems_of(directory: Path, text: str) -> list[str]:
+    path = directory / "dragoman.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, directory, directory)
+    return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
+
+
+def test_a_list_of_keys_is_one_provider_for_each(tmp_path: Path) -> None:
+    stanza = '[providers.p]\nkind = "openai"\napi_key = [\n  "env:A",\n  "file:b.key",\n  "sk-fake-c",\n]\n'
+    (tmp_path / "dragoman.toml").write_text(stanza)
+    provider = load(None, {}, tmp_path, tmp_path).providers["p"]
+    assert [str(source) for source in credentials_of(provider)] == ["env:A", f"file:{tmp_path}/b.key", "***"]
+    assert [str(single.api_key) for single in singles(provider)] == ["env:A", f"file:{tmp_path}/b.key", "***"]
+    assert all(single.spares == () and single.endpoint == provider.endpoint for single in singles(provider))
+
+
+def test_a_list_of_one_is_a_single_credential(tmp_path: Path) -> None:
+    for written in ('"env:A"', '["env:A"]'):
+        (tmp_path / "dragoman.toml").write_text(f'[providers.p]\nkind = "openai"\napi_key = {written}\n')
+        provider = load(None, {}, tmp_path, tmp_path).providers["p"]
+        assert singles(provider) == (provider,)
+        assert str(provider.api_key) == "env:A"
+
+
+def test_accounts_are_listed_by_their_files(tmp_path: Path) -> None:
+    text = '[providers.k]\nkind = "kiro"\ncredentials = ["~/a.json", "env:TOKEN"]\n'
+    text += '[providers.c]\nkind = "codex"\ncredentials = ["a/auth.json", "~/b/auth.json"]\n'
+    (tmp_path / "dragoman.toml").write_text(text)
+    home = tmp_path / "home"
+    config = load(None, {}, tmp_path, home)
+    kiro = config.providers["k"]
+    assert isinstance(kiro, KiroProviderConfig)
+    assert [single.credentials.text for single in singles(kiro)] == [str(home / "a.json"), "env:TOKEN"]  # type: ignore[attr-defined]
+    assert credentials_of(config.providers["c"]) == (tmp_path / "a" / "auth.json", home / "b" / "auth.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('kind = "openai"\napi_key = []', "3: providers.p.api_key: names no credential"),
+        ('kind = "openai"\napi_key = ["a", 3]', "3: providers.p.api_key: expected a string (at [1])"),
+        ('kind = "openai"\napi_key = ["a", " "]', "3: providers.p.api_key: must not be empty (at [1])"),
+        ('kind = "openai"\napi_key = ["a", "b", "a"]', "3: providers.p.api_key: names a credential twice (at [2])"),
+        (
+            'kind = "kiro"\ncredentials = ["a.json", "b.json"]\napi_key = ["c", "d"]',
+            '4: providers.p.api_key: only one of "credentials" and "api_key" can be a list',
+        ),
+        (
+            'kind = "kiro"\ncredentials = "a.json"\napi_key = ["c", "d"]',
+            '4: providers.p.api_key: "credentials" is set as well, and only that is used',
+        ),
+        (
+            'kind = "copilot"\napi_key = ["c", "d"]',
+            '3: providers.p.api_key: several accounts of kind "copilot" are listed under "credentials"',
+        ),
+        (
+            'kind = "openai"\ncredentials = ["c", "d"]',
+            '3: providers.p.credentials: only a provider of kind "kiro", "codex", "copilot" has this key',
+        ),
+        ('kind = "openai"\nspares = ["c"]', "3: providers.p.spares: unknown key"),
+    ],
+)
+def test_a_bad_list_is_told_its_line_and_place(tmp_path: Path, text: str, problem: str) -> None:
+    assert problems_of(tmp_path, f"[providers.p]\n{text}\n") == [problem]
