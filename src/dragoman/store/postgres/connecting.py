@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 import asyncpg
 
@@ -31,9 +31,8 @@ class Connections:
 
     @property
     def name(self) -> str:
-        """The url without its password."""
-        server = urlsplit(self._url).netloc.rpartition("@")[2]
-        return f"postgresql://{server}{urlsplit(self._url).path}"
+        """The url without user and password, even where the password's own signs are not escaped."""
+        return "postgresql://" + self._url.partition("://")[2].rpartition("@")[2].partition("?")[0]
 
     async def run(self, work: Work[T]) -> T:
         try:
@@ -84,8 +83,9 @@ class Connections:
     def _said(self, error: Exception) -> str:
         """The server's or the driver's words; a password that they quote is taken out."""
         words = str(error) or type(error).__name__
-        password = urlsplit(self._url).netloc.rpartition("@")[0].partition(":")[2]
-        for secret in {password, unquote(password)} - {""}:
+        before, _, options = self._url.partition("://")[2].partition("?")
+        password = before.rpartition("@")[0].partition(":")[2]
+        for secret in {password, unquote(password), *parse_qs(options).get("password", ())} - {""}:
             words = words.replace(secret, "***")
         return words
 

@@ -36,7 +36,7 @@ SUMS = """
         coalesce(sum(input + output) FILTER (WHERE source = 'estimated'), 0)::bigint,
         sum(duration_ms)::bigint
     FROM dragoman.usage WHERE began_ms >= $3 AND began_ms < $4
-    GROUP BY 1, 2 ORDER BY 1 COLLATE "C", 2
+    GROUP BY grouped, slot
 """
 
 
@@ -50,4 +50,5 @@ async def rows(connection: asyncpg.Connection, span: Span) -> tuple[UsageRow, ..
 
 async def sums(connection: asyncpg.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
     found = await connection.fetch(SUMS, by, SLOT_MS, span.since_ms, span.until_ms)
-    return tuple(UsageSum(*columns) for columns in found)
+    # Sorted here, where text sorts the same whatever the database's collation.
+    return tuple(sorted((UsageSum(*columns) for columns in found), key=lambda part: (part.group, part.slot)))

@@ -1,0 +1,274 @@
+"""What every store does, tried on SQLite and on a real PostgreSQL alike."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from storing import EVER, row
+
+from dragoman.store import Store, cut_calls, open_store
+from dragoman.store.client_keys import KeyId, KeyRow, NameTaken
+from dragoman.store.usage_rows import SLOT_MS, Span, UsageRow
+
+DAY_MS = 24 * 3600 * 1000
+Story = Callable[[Store], Awaitable[None]]
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = await open_store(url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def tell(url: str, story: Story) -> None:
+    async def run() -> None:
+        async with opened(url) as store:
+            await story(store)
+
+    asyncio.run(run())
+
+
+def key(number: int, name: str) -> KeyRow:
+    return KeyRow(KeyId(f"key_{number}"), name, "dgm_abcd", "wxyz", 1_800_000_000 + number, None, None)
+
+
+def test_keys_are_listed_as_they_were_made(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        rows = [key(3, "c"), key(1, "a"), key(2, "b, with 'quotes' and ünïcode")]
+        for one in rows:
+            await store.add_key(one, one.id.encode())
+        assert list(await store.keys()) == rows
+        assert await store.live_digests() == {b"key_3": "key_3", b"key_1": "key_1", b"key_2": "key_2"}
+
+    tell(store_url, story)
+
+
+def test_a_name_is_taken_until_its_key_is_revoked(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.add_key(key(1, "laptop"), b"1")
+        with pytest.raises(NameTaken):
+            await store.add_key(key(2, "laptop"), b"2")
+        revoked = await store.revoke_key("laptop", 1_900_000_000)
+        assert revoked == replace(key(1, "laptop"), revoked_at=1_900_000_000)
+        assert await store.revoke_key("laptop", 1_900_000_001) is None
+        assert await store.live_digests() == {}
+        await store.add_key(key(2, "laptop"), b"2")
+        assert [found.revoked_at for found in await store.keys()] == [1_900_000_000, None]
+
+    tell(store_url, story)
+
+
+def test_an_id_is_meant_before_a_name(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.add_key(key(1, "key_2"), b"1")
+        await store.add_key(key(2, "other"), b"2")
+        revoked = await store.revoke_key("key_2", 5)
+        assert revoked is not None
+        assert revoked.id == "key_2"
+
+    tell(store_url, story)
+
+
+def test_the_first_key_is_made_once_however_many_start(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        async with opened(store_url) as other:
+            made = await asyncio.gather(
+                store.add_first_key(key(1, "first"), b"1"), other.add_first_key(key(2, "first"), b"2")
+            )
+        assert sorted(made) == [False, True]
+        assert len(await store.keys()) == 1
+
+    tell(store_url, story)
+
+
+def test_use_is_noted(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        for number in range(3):
+            await store.add_key(key(number, str(number)), b"%d" % number)
+        await store.touch_keys(frozenset({KeyId("key_0"), KeyId("key_2"), KeyId("key_gone")}), 77)
+        assert [found.last_used_at for found in await store.keys()] == [77, None, 77]
+
+    tell(store_url, story)
+
+
+def test_the_version_moves_when_another_changes_the_keys(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        async with opened(store_url) as other:
+            seen = [await store.version()]
+            await other.add_key(key(1, "one"), b"1")
+            seen.append(await store.version())
+            await other.revoke_key("one", 5)
+            seen.append(await store.version())
+            assert len(set(seen)) == 3
+            assert await store.version() == seen[-1]
+
+    tell(store_url, story)
+
+
+def test_what_is_stored_is_there_after_opening_again(store_url: str) -> None:
+    async def write(store: Store) -> None:
+        await store.add_key(key(1, "one"), b"1")
+        await store.append_usage([row(1)])
+
+    async def read(store: Store) -> None:
+        assert await store.keys() == (key(1, "one"),)
+        assert await store.usage_rows(EVER) == (row(1),)
+
+    tell(store_url, write)
+    tell(store_url, read)
+
+
+def test_several_may_open_an_empty_store_at_once(store_url: str) -> None:
+    async def run() -> None:
+        stores = await asyncio.gather(*(open_store(store_url) for _ in range(4)))
+        for number, store in enumerate(stores):
+            await store.add_key(key(number, str(number)), b"%d" % number)
+        assert len(await stores[0].keys()) == 4
+        await asyncio.gather(*(store.close() for store in stores))
+
+    asyncio.run(run())
+
+
+def test_a_cut_call_is_recalled_until_it_expires(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.remember_cut(b"\x00\xff", b"lost", 1000)
+        await store.remember_cut(b"two", b"old", 1000)
+        await store.remember_cut(b"two", b"new", 1001)
+        assert await store.recall_cut((b"none", b"two", b"\x00\xff"), 1002) == b"new"
+        assert await store.recall_cut((b"\x00\xff", b"two"), 1002) == b"lost"
+        assert await store.recall_cut((b"none",), 1002) is None
+        assert await store.recall_cut((), 1002) is None
+        assert await store.recall_cut((b"\x00\xff",), 1000 + cut_calls.LIFE_S) is None
+
+    tell(store_url, story)
+
+
+def test_only_so_many_cut_calls_are_kept(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_calls, "KEPT", 2)
+
+    async def story(store: Store) -> None:
+        for number in range(4):
+            await store.remember_cut(b"%d" % number, b"lost", 1000 + number)
+        kept = [await store.recall_cut((b"%d" % number,), 1005) for number in range(4)]
+        assert kept == [None, None, b"lost", b"lost"]
+
+    tell(store_url, story)
+
+
+def test_a_row_comes_back_as_it_went_in(store_url: str) -> None:
+    empty = replace(row(2), input=None, cached=None, written=None, output=None, reasoning=None, credits=None)
+    empty = replace(
+        empty, source=None, cost_nano=None, first_token_ms=None, code=None, provider="", model="", spoken=""
+    )
+    big = replace(row(3), input=2**53 + 1, cost_nano=2**62, credits=0.1 + 0.2, stream=True, wanted="模型/🦊'; --")
+
+    async def story(store: Store) -> None:
+        rows = (row(1), empty, big)
+        await store.append_usage(rows)
+        assert await store.usage_rows(EVER) == rows
+
+    tell(store_url, story)
+
+
+def test_a_row_appended_again_is_there_once(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.append_usage([row(1), row(2)])
+        await store.append_usage([row(2), row(3)])
+        assert await store.usage_rows(EVER) == (row(1), row(2), row(3))
+
+    tell(store_url, story)
+
+
+def test_a_span_begins_with_its_beginning_and_ends_before_its_end(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.append_usage([row(number) for number in range(5)])
+        first, last = row(1).began_ms, row(3).began_ms
+        assert await store.usage_rows(Span(first, last)) == (row(1), row(2))
+        assert sum(part.requests for part in await store.usage_sums(Span(first, last), "all")) == 2
+
+    tell(store_url, story)
+
+
+def test_sums_are_exact_by_any_group(store_url: str) -> None:
+    rows = [
+        replace(
+            row(number),
+            began_ms=row(0).began_ms + number * SLOT_MS // 3,
+            model=f"m{number % 3}",
+            provider=f"p{number % 2}",
+            key=f"key_{number % 4}",
+            client=("curl", "claude-cli")[number % 2],
+            input=2**40 + number,
+            source=("reported", "derived", "estimated", None)[number % 4],
+            cost_nano=None if number % 3 else 7 * number,
+            result=("ok", "client_gone", "overloaded")[number % 3],
+        )
+        for number in range(40)
+    ]
+
+    async def story(store: Store) -> None:
+        await store.append_usage(rows)
+        for by, group in (
+            ("all", lambda one: ""),
+            ("model", lambda one: f"{one.provider}/{one.model}"),
+            ("provider", lambda one: one.provider),
+            ("key", lambda one: one.key),
+            ("client", lambda one: one.client),
+        ):
+            found = await store.usage_sums(EVER, by)
+            wanted = sorted({(group(one), one.began_ms // SLOT_MS) for one in rows})
+            assert [(part.group, part.slot) for part in found] == wanted
+            for part in found:
+                mine = [one for one in rows if (group(one), one.began_ms // SLOT_MS) == (part.group, part.slot)]
+                assert part.requests == len(mine)
+                assert part.input == sum(one.input or 0 for one in mine)
+                assert part.output == sum(one.output or 0 for one in mine)
+                assert part.cost_nano == sum(one.cost_nano or 0 for one in mine)
+                assert part.priced == sum(one.cost_nano is not None for one in mine)
+                assert part.told == sum(one.source is not None for one in mine)
+                assert part.derived == sum(one.source == "derived" for one in mine)
+                guessed = [one for one in mine if one.source == "estimated"]
+                assert part.estimated == len(guessed)
+                assert part.estimated_tokens == sum((one.input or 0) + (one.output or 0) for one in guessed)
+                assert part.gone == sum(one.result == "client_gone" for one in mine)
+                assert part.failed == sum(one.result == "overloaded" for one in mine)
+                assert part.duration_ms == sum(one.duration_ms for one in mine)
+
+    tell(store_url, story)
+
+
+def test_no_usage_adds_up_to_nothing(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.append_usage([])
+        assert await store.usage_rows(EVER) == ()
+        assert await store.usage_sums(EVER, "model") == ()
+
+    tell(store_url, story)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
+counts = st.none() | st.integers(0, 2**63 - 1)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(texts, texts, counts, st.none() | st.floats(0, 1e9)), max_size=5))
+def test_any_values_come_back_as_they_went_in(
+    store_url: str, values: list[tuple[str, str, int | None, float | None]]
+) -> None:
+    async def story(store: Store) -> None:
+        taken = len(await store.usage_rows(EVER))
+        rows: list[UsageRow] = [
+            replace(row(taken + number), client=client, wanted=wanted, input=count, credits=credits)
+            for number, (client, wanted, count, credits) in enumerate(values)
+        ]
+        await store.append_usage(rows)
+        assert list((await store.usage_rows(EVER))[taken:]) == rows
+
+    tell(store_url, story)

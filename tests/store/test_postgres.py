@@ -1,0 +1,128 @@
+"""The store on PostgreSQL: a server that goes and comes back, one that hangs, and a password that is never told."""
+
+import asyncio
+import time
+
+import asyncpg
+import pytest
+from storing import EVER, row
+
+from dragoman.store import StoreError, make_store, open_store
+from dragoman.store.postgres import connecting
+from dragoman.store.postgres.migrations import MIGRATIONS
+from postgres import PASSWORD, URL_PASSWORD, Postgres
+
+
+def refusal(url: str) -> str:
+    with pytest.raises(StoreError) as refused:
+        asyncio.run(open_store(url))
+    return str(refused.value)
+
+
+def test_a_server_that_was_away_is_used_again(postgres: Postgres) -> None:
+    async def scenario(url: str) -> None:
+        store = await open_store(url)
+        await asyncio.gather(*(store.append_usage([row(number)]) for number in range(8)))
+        await asyncio.to_thread(postgres.stop)
+        with pytest.raises(StoreError, match="postgresql://"):
+            await store.append_usage([row(8)])
+        await asyncio.to_thread(postgres.start)
+        await store.append_usage([row(9)])
+        assert len(await store.usage_rows(EVER)) == 9
+        await store.close()
+
+    asyncio.run(scenario(postgres.database()))
+
+
+def test_a_server_that_starts_later_than_we_is_found(postgres: Postgres) -> None:
+    async def scenario(url: str) -> None:
+        store = make_store(url)
+        await asyncio.to_thread(postgres.stop)
+        try:
+            with pytest.raises(StoreError):
+                await store.open()
+        finally:
+            await asyncio.to_thread(postgres.start)
+        await store.append_usage([row(1)])
+        assert await store.usage_rows(EVER) == (row(1),)
+        await store.close()
+
+    asyncio.run(scenario(postgres.database()))
+
+
+def test_a_server_that_hangs_is_not_waited_for(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "WORK_S", 0.5)
+
+    async def scenario(url: str) -> None:
+        store = await open_store(url)
+        frozen = await asyncio.to_thread(postgres.freeze, url)
+        assert frozen
+        try:
+            began = time.monotonic()
+            with pytest.raises(StoreError, match="no answer in time"):
+                await store.append_usage([row(1)])
+            assert time.monotonic() - began < 5
+        finally:
+            postgres.thaw(frozen)
+        monkeypatch.setattr(connecting, "WORK_S", 15.0)
+        await store.append_usage([row(1), row(2)])
+        assert await store.usage_rows(EVER) == (row(1), row(2))
+        await store.close()
+
+    asyncio.run(scenario(postgres.database()))
+
+
+def test_no_words_of_ours_hold_the_password(postgres: Postgres) -> None:
+    url = postgres.url("no_such_database")
+    wrong = url.replace("postgres:", "nobody:")
+    asked = f"postgresql://nobody@127.0.0.1:{postgres.port}/none?password={URL_PASSWORD}"
+    raw = url.replace(URL_PASSWORD, PASSWORD)
+    port = url.replace(str(postgres.port), "none")
+    for said in (*map(refusal, (url, wrong, asked, raw, port)), make_store(url).name, make_store(raw).name):
+        assert "sk-fake" not in said
+        assert "word" not in said.replace("password authentication", "")
+        assert "postgresql://" in said
+
+
+def test_a_database_of_a_newer_version_is_left_alone(postgres: Postgres) -> None:
+    async def scenario(url: str) -> None:
+        await (await open_store(url)).close()
+        connection = await asyncpg.connect(url)
+        assert await connection.fetchval("SELECT max(version) FROM dragoman.schema_version") == len(MIGRATIONS)
+        await connection.execute("INSERT INTO dragoman.schema_version VALUES (9999)")
+        await connection.close()
+        with pytest.raises(StoreError, match="newer version"):
+            await open_store(url)
+
+    asyncio.run(scenario(postgres.database()))
+
+
+def test_a_user_who_may_not_make_schemas_may_use_one_that_is_there(postgres: Postgres) -> None:
+    async def scenario(url: str) -> None:
+        await (await open_store(url)).close()
+        connection = await asyncpg.connect(url)
+        await connection.execute(f"CREATE ROLE modest LOGIN PASSWORD '{PASSWORD}'")
+        await connection.execute("GRANT USAGE ON SCHEMA dragoman TO modest")
+        await connection.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dragoman TO modest")
+        await connection.close()
+        store = await open_store(url.replace("postgres:", "modest:"))
+        await store.append_usage([row(1)])
+        assert await store.usage_rows(EVER) == (row(1),)
+        await store.close()
+
+    asyncio.run(scenario(postgres.database()))
+
+
+def test_a_change_of_keys_by_hand_is_noticed(postgres: Postgres) -> None:
+    async def scenario(url: str) -> None:
+        store = await open_store(url)
+        before = await store.version()
+        await store.append_usage([row(1)])
+        assert await store.version() == before
+        connection = await asyncpg.connect(url)
+        await connection.execute("DELETE FROM dragoman.client_keys")
+        await connection.close()
+        assert await store.version() != before
+        await store.close()
+
+    asyncio.run(scenario(postgres.database()))
