@@ -80,25 +80,62 @@ async def test_bytes_on_a_resting_connection_poison_it() -> None:
     await client.close()
 
 
-@pytest.mark.parametrize("end", [(), (Reset(),), (HalfClose(), Hold())], ids=["close", "reset", "half-close"])
+ENDS = pytest.mark.parametrize("end", [(), (Reset(),), (HalfClose(), Hold())], ids=["close", "reset", "half-close"])
+
+
+async def look(client: HttpClient, server: RawServer) -> bytes:
+    return await (await client.send(Outgoing("GET", server.url, ()), DIRECT, head_timeout_s=2)).read(100, 2)
+
+
+@ENDS
 @on_both_loops
-async def test_a_stale_connection_is_replaced_unnoticed(end: tuple[object, ...]) -> None:
+async def test_a_stale_connection_is_replaced_unnoticed_for_what_changes_nothing(end: tuple[object, ...]) -> None:
+    client = HttpClient()
+    async with RawServer((Request(), OK, Request(), *end), (Request(), OK, Hold())) as server:
+        assert await look(client, server) == b"ok"
+        assert await look(client, server) == b"ok"
+        assert [len(visit.requests) for visit in server.visits] == [2, 1]
+    await client.close()
+
+
+@ENDS
+@on_both_loops
+async def test_what_an_upstream_may_have_read_is_never_sent_twice_unasked(end: tuple[object, ...]) -> None:
     client = HttpClient()
     async with RawServer((Request(), OK, Request(), *end), (Request(), OK, Hold())) as server:
         assert await fetch(client, server) == b"ok"
+        with pytest.raises(Lost) as caught:
+            await fetch(client, server)
+        assert (caught.value.sent, caught.value.received, caught.value.stale) == (True, False, True)
+        assert [len(visit.requests) for visit in server.visits] == [2]
         assert await fetch(client, server) == b"ok"
         assert [len(visit.requests) for visit in server.visits] == [2, 1]
     await client.close()
 
 
 @on_both_loops
-async def test_a_fresh_connection_in_place_of_a_stale_one_may_fail() -> None:
+async def test_after_a_stale_connection_those_that_rested_beside_it_are_not_tried_either() -> None:
     client = HttpClient()
-    async with RawServer((Request(), OK, Request()), (Request(),)) as server:
-        assert await fetch(client, server) == b"ok"
-        with pytest.raises(Lost) as caught:
+    old = (Request(), OK, Request())
+    async with RawServer(old, old, (Request(), OK, Hold())) as server:
+        first, second = await ask(client, server), await ask(client, server)
+        await first.read(9, 2)
+        await second.read(9, 2)
+        with pytest.raises(Lost):
             await fetch(client, server)
-        assert (caught.value.sent, caught.value.received) == (True, False)
+        assert await fetch(client, server) == b"ok"
+        assert [len(visit.requests) for visit in server.visits] == [1, 2, 1]
+    await client.close()
+
+
+@on_both_loops
+async def test_a_fresh_connection_in_place_of_a_stale_one_may_fail_and_that_is_all() -> None:
+    client = HttpClient()
+    async with RawServer((Request(), OK, Request()), (Request(),), (Request(), OK)) as server:
+        assert await look(client, server) == b"ok"
+        with pytest.raises(Lost) as caught:
+            await look(client, server)
+        assert (caught.value.sent, caught.value.received, caught.value.stale) == (True, False, False)
         assert len(server.visits) == 2
     await client.close()
 
@@ -256,7 +293,7 @@ async def test_a_stale_connection_at_the_limit_still_lets_everyone_through() -> 
     client = HttpClient(max_per_host=1)
     async with RawServer((Request(), OK, Request()), (*(Request(), OK) * 9, Hold())) as server:
         assert await fetch(client, server) == b"ok"
-        assert await asyncio.gather(*(fetch(client, server) for _ in range(5))) == [b"ok"] * 5
+        assert await asyncio.gather(*(look(client, server) for _ in range(5))) == [b"ok"] * 5
         assert [len(visit.requests) for visit in server.visits] == [2, 5]
     await client.close()
 

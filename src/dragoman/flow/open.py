@@ -280,7 +280,9 @@ async def _read(prepared: Prepared, answer: Answer, limit: int, timeout_s: float
 
 def _lost(prepared: Prepared, lost: Exception) -> Failure:
     kind = Kind.CORRUPT if isinstance(lost, Corrupt) else Kind.LOST
-    return Failure(kind, f"The connection to {prepared.provider.name} failed: {lost}")
+    # A connection that was only old is no reason to wait; it is an attempt all the same.
+    at_once = 0.0 if isinstance(lost, Lost) and lost.stale else None
+    return Failure(kind, f"The connection to {prepared.provider.name} failed: {lost}", retry_after=at_once)
 
 
 def _first_token_late(prepared: Prepared) -> Failure:

@@ -16,6 +16,7 @@ from dragoman.net.pool import Lane
 __all__ = ["Answer", "Corrupt", "Dial", "HttpClient", "Lost", "Outgoing", "TimedOut", "TooLarge"]
 
 DIRECT = Dial()
+_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _Origin = tuple[str, str, int, Dial]
 
@@ -121,7 +122,9 @@ class HttpClient:
         """Send a request and return once the head of its answer is there.
 
         A resting connection may have been closed by the server in the same moment. If it ends without a
-        single byte of answer, the request goes out once more, on a fresh connection.
+        single byte of answer, what changes nothing upstream goes out once more, on a fresh connection. Anything
+        else may have been read before the end, and be under way or billed already: whether it is sent again is for
+        those to decide who count the attempts, so it is Lost, and told to be `stale`.
         """
         target = parse_target(out.url)
         if dial.detours is not None:
@@ -134,6 +137,10 @@ class HttpClient:
             await _exchange(connection, head, out, head_timeout_s)
         except Lost as lost:
             if lost.received or not connection.used or self._closed:
+                raise
+            lane.drop_idle()
+            if lost.sent and out.method not in _REPEATABLE:
+                lost.stale = True
                 raise
             lane = self._lane(target, dial)
             connection = await lane.acquire_fresh(dial.connect_timeout_s)

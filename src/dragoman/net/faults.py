@@ -11,6 +11,8 @@ class Lost(Exception):
     The message is safe to show: it names host and port, never a path, query, header or password.
     """
 
+    stale = False  # it had served before and ended without a byte of answer: likely it was only old
+
     def __init__(self, message: str, *, sent: bool, received: bool) -> None:
         super().__init__(message)
         self.sent = sent

@@ -68,6 +68,12 @@ class Lane:
             self._sweep = self._loop.call_later(self._idle_s, self._expire)
         self._wake()
 
+    def drop_idle(self) -> None:
+        """One that rested has proved stale: those beside it may have been closed by the same hand."""
+        for connection in self._idle:
+            connection.abort()
+        self._idle.clear()
+
     async def close(self) -> None:
         """Abort everything; returns when the sockets are closed."""
         self._drained = self._loop.create_future()
