@@ -19,6 +19,7 @@ from dragoman.config import Config, ConfigError, Problem
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import id_headers
 from dragoman.flow.serve import Gateway, World
+from dragoman.http.readings import gateway_readings
 from dragoman.http.safety import Doorkeeper, is_loopback
 from dragoman.http.site import Site
 from dragoman.hub.failure import Failure, Kind
@@ -28,11 +29,12 @@ from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
-from dragoman.observers.request_log import log_request
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import Catalogue
 from dragoman.store import Store
+from dragoman.telemetry.board import Board
+from dragoman.telemetry.station import Station
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class App:
         environ: Mapping[str, str],
         store: Store | None = None,
         observers: Sequence[Observe] = (),
+        board: Board | None = None,
     ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):
             problem = "an address that others can reach needs a client key; `dragoman keys create` makes one"
@@ -69,16 +72,21 @@ class App:
         self._environ = environ
         self._keyring = keyring
         self._client = HttpClient()
-        self.gateway = Gateway(self._world(config, None), Memory(store), [log_request, *observers])
+        self._station = Station(board)
+        self.reloads = {"good": 0, "bad": 0}
+        observers = [self._station.tally.observe, *observers]
+        self.gateway = Gateway(self._world(config, None), Memory(store), observers)
         server = config.server
         self._host = server.host
-        self.site = Site(self.gateway, keyring, Doorkeeper(server.host, server.allowed_hosts))
+        self.site = Site(self.gateway, keyring, Doorkeeper(server.host, server.allowed_hosts), self._station.scrape)
         self.server = Server(self.site, Limits(max_body_bytes=server.max_body_bytes), _transport_error)
+        self._station.add(gateway_readings(self.gateway, self.site, self.server, self.reloads))
 
     async def start(self, sock: socket.socket | None = None) -> None:
         settings = self.gateway.world.config.server
         await self.server.start(settings.host, settings.port, sock=sock)
         self._watching = spawn(self._keyring.watch(KEY_POLL_S), name="key watch")
+        self._station.start()
         for catalogue in self.gateway.world.catalogues.values():
             catalogue.known()
 
@@ -92,6 +100,7 @@ class App:
         await self.server.close()
         await self._client.close()
         self._watching.cancel()
+        self._station.stop()
         await self._keyring.touch()
 
     def adopt(self, config: Config) -> None:
@@ -159,8 +168,10 @@ def _take_over(app: App, reload: Reload) -> None:
     try:
         app.adopt(reload())
     except ConfigError as error:
+        app.reloads["bad"] += 1
         log.error("the edited configuration is not taken over, the running one stays:\n%s", error)
     else:
+        app.reloads["good"] += 1
         log.info("the edited configuration is in force")
 
 

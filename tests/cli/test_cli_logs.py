@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cli.logs import JsonLine, Line, PerTurn
+from dragoman.cli.logs import Gathered, JsonLine, Line
 from dragoman.framing.redact import redacted
+from dragoman.net.current import request_id
 
 SECRETS = [
     "sk-fake-0123456789abcdef",
@@ -118,23 +119,69 @@ def news(message: str) -> logging.LogRecord:
 
 def test_what_one_turn_of_the_loop_tells_is_one_write() -> None:
     writes = Writes()
-    handler = PerTurn(writes)
+    handler = Gathered(writes)
 
-    async def turns() -> None:
+    async def turn() -> None:
         handler.handle(news("one"))
-        handler.handle(news("two"))
+        handler.tell("two")
         assert writes.all == []
         await asyncio.sleep(0)
-        handler.handle(news("three"))
+
+    asyncio.run(turn())
+    assert writes.all == ["one\ntwo\n"]
+
+
+def test_lines_that_come_in_a_hurry_wait_for_company_but_not_for_long() -> None:
+    writes = Writes()
+    handler = Gathered(writes)
+
+    async def turns() -> None:
+        handler.tell("first")
         await asyncio.sleep(0)
+        for number in range(20):
+            handler.tell(f"{number}")
+            await asyncio.sleep(0)
+        for _ in range(500):
+            if writes.all[-1].endswith("19\n"):
+                return
+            await asyncio.sleep(0.01)
 
     asyncio.run(turns())
-    assert writes.all == ["one\ntwo\n", "three\n"]
+    assert "".join(writes.all) == "first\n" + "".join(f"{number}\n" for number in range(20))
+    assert len(writes.all) <= 5
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_log_that_cannot_be_written_harms_nobody() -> None:
+    handler = Gathered(FullDisk())
+
+    async def turn() -> None:
+        handler.tell("lost")
+        handler.handle(record("lost, too"))
+        handler.flush()
+
+    asyncio.run(turn())
+
+
+def test_whatever_is_logged_while_a_request_is_answered_names_it() -> None:
+    async def answering() -> tuple[str, str]:
+        request_id.set("req_1")
+        told = record("broken")
+        return Line().format(told), JsonLine().format(told)
+
+    line, coded = asyncio.run(answering())
+    assert line.endswith(" error dragoman.x: req_1 broken")
+    assert msgspec.json.decode(coded, type=dict[str, str])["request"] == "req_1"
+    assert "request" not in msgspec.json.decode(JsonLine().format(record("broken")), type=dict[str, str])
 
 
 def test_a_warning_takes_along_what_waits_and_waits_for_nothing() -> None:
     writes = Writes()
-    handler = PerTurn(writes)
+    handler = Gathered(writes)
 
     async def turn() -> None:
         handler.handle(news("before"))
@@ -146,13 +193,13 @@ def test_a_warning_takes_along_what_waits_and_waits_for_nothing() -> None:
 
 def test_outside_an_event_loop_each_line_goes_out_at_once() -> None:
     writes = Writes()
-    PerTurn(writes).handle(news("alone"))
+    Gathered(writes).handle(news("alone"))
     assert writes.all == ["alone\n"]
 
 
 def test_what_still_waits_is_written_when_the_handler_is_flushed() -> None:
     writes = Writes()
-    handler = PerTurn(writes)
+    handler = Gathered(writes)
 
     async def turn() -> None:
         handler.handle(news("last words"))

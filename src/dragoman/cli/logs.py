@@ -3,17 +3,18 @@
 import asyncio
 import logging
 import sys
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import TextIO
 
 import msgspec
 
+from dragoman.framing.oneline import one_line
 from dragoman.framing.redact import redacted
+from dragoman.net.current import request_id
 from dragoman.net.tasks import place_of
+from dragoman.observers.request_log import moment
 
 OURS = "dragoman"
-SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+BATCH_S = 0.05  # how long lines may wait for company while there are many
 
 
 class Line(logging.Formatter):
@@ -23,17 +24,22 @@ class Line(logging.Formatter):
         return one_line(self.worded(record))
 
     def worded(self, record: logging.LogRecord) -> str:
-        return f"{_moment(record)} {record.levelname.lower()} {record.name}: {_message(record)}"
+        request = request_id.get()
+        message = f"{request} {_message(record)}" if request else _message(record)
+        return f"{moment(record.created)} {record.levelname.lower()} {record.name}: {message}"
 
 
 class JsonLine(Line):
     def worded(self, record: logging.LogRecord) -> str:
         fields = {
-            "time": _moment(record),
+            "time": moment(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redacted(_message(record)),
         }
+        request = request_id.get()
+        if request:
+            fields["request"] = request
         return msgspec.json.encode(fields).decode()
 
 
@@ -44,51 +50,59 @@ class Remark(Line):
         return f"{record.levelname.capitalize()}: {_message(record)}"
 
 
-class PerTurn(logging.StreamHandler[TextIO]):
-    """What one turn of the event loop has to tell goes out in one write; a warning or worse never waits for that."""
+class Gathered(logging.StreamHandler[TextIO]):
+    """Lines that come close together go out in one write; a warning or worse waits for nothing."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._lines: list[str] = []
+        self._written_at = 0.0  # by the loop's clock
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.append(self.format(record))
+            line = self.format(record)
             if record.levelno > logging.INFO:
+                self._lines.append(line)
                 self.flush()
-            elif len(self._lines) == 1:
-                self._flush_after_this_turn()
+            else:
+                self.tell(line)
         except Exception:
             self.handleError(record)
 
-    def _flush_after_this_turn(self) -> None:
+    def tell(self, line: str) -> None:
+        """A line that needs no more formatting: the first after a while goes out after this turn of the loop."""
+        self._lines.append(line)
+        if len(self._lines) > 1:
+            return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             self.flush()
-        else:
+            return
+        now = loop.time()
+        if now - self._written_at >= BATCH_S:
+            self._written_at = now
             loop.call_soon(self.flush)
+        else:
+            self._written_at = now + BATCH_S
+            loop.call_later(BATCH_S, self.flush)
 
     def flush(self) -> None:
+        """What cannot be written is lost: a full disk is no reason to serve nobody."""
         self.acquire()
         try:
             lines, self._lines = self._lines, []
-            self.stream.write("".join(f"{line}\n" for line in lines))
-            super().flush()
+            if lines:
+                self.stream.write("\n".join(lines) + "\n")
+                self.stream.flush()
+        except (OSError, ValueError):
+            return
         finally:
             self.release()
 
 
-def one_line(text: str) -> str:
-    """A line break in a record would let a client write log lines of its own."""
-    text = redacted(text)
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else _escaped(character) for character in text)
-
-
-def log_to_stderr(formatter: logging.Formatter, level: int) -> None:
-    handler = PerTurn(sys.stderr)
+def log_to_stderr(formatter: logging.Formatter, level: int) -> Gathered:
+    handler = Gathered(sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -98,23 +112,7 @@ def log_to_stderr(formatter: logging.Formatter, level: int) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     logging.getLogger(OURS).setLevel(level)
-
-
-def _escaped(character: str) -> str:
-    """Valid inside a JSON string too."""
-    if character in SHORT:
-        return SHORT[character]
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-
-
-def _moment(record: logging.LogRecord) -> str:
-    return f"{_second(int(record.created))}.{int(record.msecs):03}Z"
-
-
-@lru_cache(maxsize=2)
-def _second(since_epoch: int) -> str:
-    return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return handler
 
 
 def _message(record: logging.LogRecord) -> str:

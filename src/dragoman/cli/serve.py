@@ -9,12 +9,19 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.cli.settings import base_url, config_option, local_servers, read_settings, suggested_model
 from dragoman.config import Config
+
+if TYPE_CHECKING:
+    from dragoman.cli.logs import Gathered
+    from dragoman.hub.outcome import Outcome
+    from dragoman.telemetry.board import Board
 
 MAX_WORKERS = 64
 COLLECT_EVERY = 10_000  # objects: requests leave next to no cycles behind
@@ -28,6 +35,9 @@ class Order(Struct, frozen=True):
     config: Config
     reload: Callable[[], Config]
     sock: socket.socket
+    log: "Gathered"
+    line: "Callable[[Outcome], str]"  # what the log says of a request
+    board: "Board | None" = None  # where workers share their metrics
 
 
 @click.command("serve")
@@ -43,8 +53,9 @@ def command(
     """Start the gateway."""
     from dragoman.cli.logs import JsonLine, Line, log_to_stderr
     from dragoman.cli.serving.listener import bind, port_of
+    from dragoman.observers.request_log import as_json, readable
 
-    log_to_stderr(JsonLine() if log_json else Line(), logging.DEBUG if verbose else logging.INFO)
+    handler = log_to_stderr(JsonLine() if log_json else Line(), logging.DEBUG if verbose else logging.INFO)
     reload = partial(read_settings, config_file, {"server.host": host, "server.port": port})
     config = reload()
     with bind(config.server) as sock:
@@ -54,7 +65,7 @@ def command(
             config = reload()
         for warning in config.warnings:
             log.warning("%s", warning)
-        code = _serve(Order(config, reload, sock), workers)
+        code = _serve(Order(config, reload, sock, handler, as_json if log_json else readable), workers)
     sys.exit(code)
 
 
@@ -79,6 +90,9 @@ def _share(order: Order, workers: int, announce: Callable[[], None]) -> int:
     import dragoman.app  # noqa: F401  (loaded once, before the workers are forked, so that they share the memory)
     from dragoman.cli.faults import explain
     from dragoman.cli.serving.crew import Crew, tell_parent
+    from dragoman.telemetry.board import Board
+
+    order = replace(order, board=Board(workers))
 
     def labour(lifeline: int) -> int:
         def ready() -> None:
@@ -106,13 +120,17 @@ def _labour(order: Order, ready: Callable[[], None]) -> None:
 async def _run(order: Order, ready: Callable[[], None]) -> None:
     from dragoman.app import App, Listening, run
     from dragoman.cli.serving.opening import open_keys
+    from dragoman.observers.request_log import request_log
 
+    observers = [request_log(order.line, order.log.tell)]
     store, keyring = await open_keys(order.config)
     try:
         _spare_the_collector()
         listening = Listening(order.sock, lambda app: ready())
-        await run(App(order.config, keyring, os.environ, store), order.reload, listening)
+        app = App(order.config, keyring, os.environ, store, observers, order.board)
+        await run(app, order.reload, listening)
     finally:
+        order.log.flush()
         await store.close()
 
 

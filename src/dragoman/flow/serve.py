@@ -70,6 +70,7 @@ class Gateway:
         self.answered = 0
         self.refused = 0
         self.unobserved = 0  # how often an observer failed
+        self.streams = 0  # on their way to a client
 
     def adopt(self, world: World) -> None:
         """From the next request on, this is the world."""
@@ -103,7 +104,11 @@ class Gateway:
         else:
             fields = _stream_fields(reply)
             head = [*fields, *own_headers(call, reply.prepared, fields)]
-            await Relay(exchange, call, reply, world.config.server, self._mender).run(head)
+            self.streams += 1
+            try:
+                await Relay(exchange, call, reply, world.config.server, self._mender).run(head)
+            finally:
+                self.streams -= 1
         self.answered += 1
 
     def tell(self, outcome: Outcome) -> None:
@@ -113,7 +118,7 @@ class Gateway:
                 observe(outcome)
             except Exception as bug:
                 self.unobserved += 1
-                log.error("%s went unobserved: %s", outcome.id, place_of(bug))
+                log.error("an observer failed: %s", place_of(bug))
 
     async def _notices(self, call: Call, provider: Provider) -> list[Change]:
         """What the model must be told that its last reply in this conversation lost."""

@@ -21,6 +21,7 @@ from dragoman.http.models import Listing
 from dragoman.http.safety import Doorkeeper
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Client, Protocol
+from dragoman.net import current
 from dragoman.net.encoding import decompress
 from dragoman.net.exchange import Exchange
 from dragoman.net.faults import BadEncoding, TooLarge
@@ -28,6 +29,7 @@ from dragoman.net.headers import Header, Headers
 from dragoman.net.refusals import BodyTooLarge, ClientGone
 from dragoman.net.refusals import Refused as Unreadable
 from dragoman.net.tasks import place_of
+from dragoman.observers.metrics_text import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +46,13 @@ Answerer = Callable[[Exchange, str, str], Awaitable[None]]
 class Site:
     """The handler of every exchange."""
 
-    def __init__(self, gateway: Gateway, keyring: Keyring, doorkeeper: Doorkeeper) -> None:
+    def __init__(self, gateway: Gateway, keyring: Keyring, doorkeeper: Doorkeeper, scrape: Callable[[], bytes]) -> None:
         self._gateway = gateway
         self._keyring = keyring
+        self._scrape = scrape
         self.doorkeeper = doorkeeper
         self.ready = True
-        self._under_way = 0
+        self.under_way = 0
         # Request ids are unique without asking the system for chance each time: drawn once, then counted.
         self._drawn = secrets.token_hex(8)
         self._counted = itertools.count(1)
@@ -65,19 +68,21 @@ class Site:
 
     async def __call__(self, exchange: Exchange) -> None:
         request_id = self._request_id(exchange.headers)
+        current.request_id.set(request_id)
         path = plain_path(exchange.path)
         try:
             await self._dispatch(exchange, path, request_id)
         except Refused as refused:
             self._gateway.refused += 1
-            log.info("%s %s refused: %s", request_id, path, refused.failure.kind.value)
+            if not refused.observed:
+                log.info("%s refused: %s", path, refused.failure.kind.value)
             self._refuse(exchange, path, refused, request_id)
         except ClientGone:
             raise
         except Unreadable as unreadable:
             self._refuse(exchange, path, Refused(_unreadable(unreadable)), request_id)
         except Exception as bug:
-            log.error("%s %s failed: %s", request_id, path, place_of(bug))
+            log.error("%s failed: %s", path, place_of(bug))
             if exchange.started:
                 exchange.abort()
                 return
@@ -132,19 +137,21 @@ class Site:
             raise Refused(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
 
     async def _infer(self, exchange: Exchange, trail: Trail) -> None:
-        self._under_way += 1
+        self.under_way += 1
         try:
             self._check_room()
             await self._gateway.answer(exchange, await self._call(exchange, trail))
         except BaseException as fault:
             trail.ended_by(fault)
+            if isinstance(fault, Refused):
+                fault.observed = True
             raise
         finally:
-            self._under_way -= 1
+            self.under_way -= 1
             self._gateway.tell(trail.outcome())
 
     def _check_room(self) -> None:
-        if self._under_way > self._gateway.world.config.server.max_requests:
+        if self.under_way > self._gateway.world.config.server.max_requests:
             message = "The gateway has as many requests under way as it takes (server.max_requests)."
             raise Refused(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
 
@@ -214,14 +221,7 @@ class Site:
         exchange.respond(status, [JSON, _id(request_id)], msgspec.json.encode({"status": word}))
 
     async def _metrics(self, exchange: Exchange, path: str, request_id: str) -> None:
-        gateway = self._gateway
-        counters = {
-            "dragoman_requests_answered_total": gateway.answered,
-            "dragoman_requests_refused_total": gateway.refused,
-            "dragoman_guard_trips_total": gateway.trips,
-        }
-        text = "".join(f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items())
-        exchange.respond(200, [(b"content-type", b"text/plain; version=0.0.4"), _id(request_id)], text.encode())
+        exchange.respond(200, [(b"content-type", CONTENT_TYPE), _id(request_id)], self._scrape())
 
     def _request_id(self, headers: Headers) -> str:
         given = headers.get(b"x-request-id")

@@ -45,6 +45,7 @@ class Refused(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+        self.observed = False  # observers hear of it with the outcome of its request
 
 
 def refuse(at: str, message: str, *, code: str | None = None) -> Refused:

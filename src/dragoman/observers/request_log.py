@@ -1,13 +1,118 @@
-"""The outcome of a request comes in; one line of the log goes out."""
+"""The outcome of a request comes in; the one line that the log holds of it goes out, readable or as JSON."""
 
-import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
 
-from dragoman.hub.outcome import Outcome
+import msgspec
+from msgspec import Struct
 
-log = logging.getLogger("dragoman.requests")
+from dragoman.framing.oneline import one_line
+from dragoman.hub.outcome import Observe, Outcome
+from dragoman.hub.usage import Usage
+
+LOGGER = "dragoman.requests"
+REMEMBERED = 1024  # models and clients, which are few and come again and again
 
 
-def log_request(outcome: Outcome) -> None:
-    way = outcome.asked if outcome.passthrough else f"{outcome.asked}>{outcome.spoken}"
-    milliseconds = outcome.seconds * 1000
-    log.info("%s %s %s %s %.0fms", outcome.id, way, outcome.route, outcome.result, milliseconds)
+class Told(Struct, frozen=True, omit_defaults=True):
+    """A request's line as JSON; what is empty or not known is left out."""
+
+    time: str
+    level: str
+    logger: str
+    request: str
+    key: str = ""
+    client: str = ""
+    client_protocol: str = ""
+    upstream_protocol: str = ""
+    route: str = ""
+    model: str = ""
+    stream: bool | None = None
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    written_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    tokens: str = ""  # whose word they are
+    ttft_ms: float | None = None
+    duration_ms: float | None = None
+    outcome: str = ""
+    code: str = ""
+    losses: int | None = None
+    attempts: int | None = None
+    steps: tuple[str, ...] = ()
+
+
+def readable(outcome: Outcome) -> str:
+    """Only what was not said by us can hold a secret."""
+    asked = outcome.asked
+    way = asked if outcome.passthrough or not outcome.spoken else f"{asked}>{outcome.spoken}"
+    line = (
+        f"{moment(outcome.began + outcome.seconds)} info {LOGGER}: {one_line(outcome.id)} {way} "
+        f"{_clean(outcome.route or outcome.wanted or '-')} {outcome.result} {outcome.seconds * 1000:.0f}ms"
+    )
+    if outcome.first_token_s is not None and outcome.stream:
+        line += f" ttft={outcome.first_token_s * 1000:.0f}ms"
+    usage = outcome.usage
+    if usage is not None:
+        line += f" in={usage.input} out={usage.output}" + (f" cached={usage.cache_read}" if usage.cache_read else "")
+    if outcome.losses:
+        line += f" losses={outcome.losses}"
+    if outcome.steps:
+        line += " tried=" + ",".join(f"{_clean(step.route)}:{step.why}" for step in outcome.steps)
+    return f"{line} key={outcome.key or '-'} client={_clean(outcome.client) or '-'}"
+
+
+def as_json(outcome: Outcome) -> str:
+    usage = outcome.usage or Usage()
+    known = outcome.usage is not None
+    first = outcome.first_token_s
+    told = Told(
+        time=moment(outcome.began + outcome.seconds),
+        level="info",
+        logger=LOGGER,
+        request=one_line(outcome.id),
+        key=outcome.key,
+        client=_clean(outcome.client),
+        client_protocol=outcome.asked,
+        upstream_protocol=outcome.spoken,
+        route=_clean(outcome.route),
+        model=_clean(outcome.wanted),
+        stream=outcome.stream,
+        input_tokens=usage.input if known else None,
+        cached_tokens=usage.cache_read if known else None,
+        written_tokens=usage.cache_write if known else None,
+        output_tokens=usage.output if known else None,
+        reasoning_tokens=usage.reasoning if known else None,
+        tokens=usage.source.value if known else "",
+        ttft_ms=None if first is None else round(first * 1000, 3),
+        duration_ms=round(outcome.seconds * 1000, 3),
+        outcome=outcome.result,
+        code=_clean(outcome.code or ""),
+        losses=outcome.losses,
+        attempts=len(outcome.steps) + bool(outcome.provider),
+        steps=tuple(f"{_clean(step.route)}:{step.why}" for step in outcome.steps),
+    )
+    return msgspec.json.encode(told).decode()
+
+
+def request_log(form: Callable[[Outcome], str], write: Callable[[str], None]) -> Observe:
+    """An observer that writes one line for each request."""
+
+    def observe(outcome: Outcome) -> None:
+        write(form(outcome))
+
+    return observe
+
+
+def moment(since_epoch: float) -> str:
+    return f"{_second(int(since_epoch))}.{int(since_epoch % 1 * 1000):03}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(since_epoch: int) -> str:
+    return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+_clean = lru_cache(maxsize=REMEMBERED)(one_line)

@@ -1,0 +1,115 @@
+"""The one line of each request: what it tells, readable and as JSON, and what it never tells."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.hub.outcome import Outcome, Step
+from dragoman.hub.usage import Source, Usage
+from dragoman.observers.request_log import as_json, readable, request_log
+
+OUTCOME = Outcome(
+    id="req_1",
+    began=1763199637.0,
+    key="k_7",
+    client="claude-cli",
+    asked="messages",
+    spoken="chat",
+    wanted="qwen",
+    provider="local",
+    model="qwen-3",
+    stream=True,
+    usage=Usage(input=10, output=7, cache_read=4, reasoning=2, source=Source.DERIVED),
+    first_token_s=0.25,
+    seconds=1.5,
+    losses=2,
+    steps=(Step("other/qwen", "overloaded"),),
+)
+
+
+def test_a_person_reads_who_asked_whom_for_what_and_how_it_went() -> None:
+    assert readable(OUTCOME) == (
+        "2025-11-15T09:40:38.500Z info dragoman.requests: req_1 messages>chat local/qwen-3 ok 1500ms ttft=250ms"
+        " in=10 out=7 cached=4 losses=2 tried=other/qwen:overloaded key=k_7 client=claude-cli"
+    )
+
+
+def test_a_line_of_json_has_real_fields() -> None:
+    assert msgspec.json.decode(as_json(OUTCOME)) == {
+        "time": "2025-11-15T09:40:38.500Z",
+        "level": "info",
+        "logger": "dragoman.requests",
+        "request": "req_1",
+        "key": "k_7",
+        "client": "claude-cli",
+        "client_protocol": "messages",
+        "upstream_protocol": "chat",
+        "route": "local/qwen-3",
+        "model": "qwen",
+        "stream": True,
+        "input_tokens": 10,
+        "cached_tokens": 4,
+        "written_tokens": 0,
+        "output_tokens": 7,
+        "reasoning_tokens": 2,
+        "tokens": "derived",
+        "ttft_ms": 250.0,
+        "duration_ms": 1500.0,
+        "outcome": "ok",
+        "losses": 2,
+        "attempts": 2,
+        "steps": ["other/qwen:overloaded"],
+    }
+
+
+def test_what_nobody_told_is_left_out() -> None:
+    bare = Outcome(id="req_2", began=1763199637.0, asked="chat", wanted="nonsense", result="not_found", seconds=0.001)
+    line = readable(bare)
+    assert line.endswith("req_2 chat nonsense not_found 1ms key=- client=-")
+    told = msgspec.json.decode(as_json(bare), type=dict[str, object])
+    assert {"input_tokens", "ttft_ms", "route", "key", "steps", "code"}.isdisjoint(told)
+    assert (told["outcome"], told["attempts"], told["losses"]) == ("not_found", 0, 0)
+
+
+@given(st.text(max_size=60) | st.text(st.characters(categories=["Cs", "Cc", "Zl", "Cf", "Cn"]), max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_whatever_a_client_names_stays_on_one_line(text: str) -> None:
+    hostile = Outcome(
+        id="req_3",
+        began=1763199637.0,
+        asked="chat",
+        client=text,
+        wanted=text,
+        provider="p",
+        model=text,
+        code=text,
+        steps=(Step(f"p/{text}", "lost"),),
+    )
+    for line in (readable(hostile), as_json(hostile)):
+        assert line.isprintable()
+        assert line.encode()
+    assert msgspec.json.decode(as_json(hostile), type=dict[str, object])["request"] == "req_3"
+
+
+def test_a_secret_where_none_belongs_is_masked() -> None:
+    secret = "sk-fake-0123456789abcdef"
+    careless = Outcome(
+        id=secret,
+        began=1763199637.0,
+        asked="chat",
+        client=secret,
+        wanted=secret,
+        provider="p",
+        model=secret,
+        code=secret,
+        steps=(Step(f"p/{secret}", "lost"),),
+    )
+    assert secret not in readable(careless) + as_json(careless)
+
+
+def test_the_observer_writes_one_line_for_each_outcome() -> None:
+    lines: list[str] = []
+    observe = request_log(readable, lines.append)
+    observe(OUTCOME)
+    observe(OUTCOME)
+    assert lines == [readable(OUTCOME)] * 2
