@@ -26,6 +26,9 @@ class Relay:
         self._server = server
         self._mender = mender
         self._keep_alive = b"" if reply.prepared.passthrough else call.client.keep_alive
+        self._clock = asyncio.get_running_loop().time
+        self._deadline = 0.0  # for the next sign of life
+        self._last: bytes | None = None  # what `_pass_on` leaves for the end
 
     async def run(self, head: list[Header]) -> None:
         """A slow reader holds the upstream back; a gone one cancels this task."""
@@ -48,36 +51,48 @@ class Relay:
 
     async def _pump(self) -> bytes:
         """Passes on all but the last bytes, which it returns."""
-        clock = asyncio.get_running_loop().time
-        exchange, server = self._exchange, self._server
-        answer, line, deadline = self._reply.answer, self._reply.line, self._reply.deadline
-        watch = line.watch
-        patience = server.keep_alive_s if self._keep_alive else server.idle_timeout_s
+        exchange, reply, line = self._exchange, self._reply, self._reply.line
+        self._deadline, self._last = reply.deadline, None
         while True:
             try:
-                chunk = await answer.chunk(min(patience, max(0.001, deadline - clock())))
+                if await reply.answer.pour(self._pass_on, self._patience()):
+                    return line.drain()
             except TimedOut:
-                if watch.ended:
+                if line.watch.ended:
                     return b""
-                if clock() >= deadline:
-                    return line.fail(_silent(self._reply, watch.substance))
+                if self._clock() >= self._deadline:
+                    return line.fail(_silent(reply, line.watch.substance))
                 await exchange.send(self._keep_alive)
-                continue
             except Lost as lost:
-                return b"" if watch.ended else line.fail(_broken(self._reply, lost))
-            if not chunk:
-                return line.drain()
-            out = line.feed(chunk)
-            if watch.ended:
-                if isinstance(line, Translation) or clock() >= deadline:
-                    return out
-                deadline = min(deadline, clock() + LINGER_S)  # what still follows the terminal event passes too
-            elif is_speaking(self._reply.prepared, watch):
-                deadline = clock() + server.idle_timeout_s
-            elif clock() >= deadline:  # bytes without end, and none of them a token
-                return out + line.fail(_silent(self._reply, watch.substance))
-            if out:
-                await exchange.send(out)
+                return b"" if line.watch.ended else line.fail(_broken(reply, lost))
+            else:
+                if self._last is not None:
+                    return self._last
+                await exchange.writable()
+
+    def _pass_on(self, chunk: bytes) -> float | None:
+        """Called for each read of the upstream's socket, with no task in between; None: the last bytes, or too many."""
+        line, clock = self._reply.line, self._clock
+        watch = line.watch
+        out = line.feed(chunk)
+        if watch.ended:
+            if isinstance(line, Translation) or clock() >= self._deadline:
+                self._last = out
+                return None
+            self._deadline = min(self._deadline, clock() + LINGER_S)  # what follows the terminal event passes too
+        elif is_speaking(self._reply.prepared, watch):
+            self._deadline = clock() + self._server.idle_timeout_s
+        elif clock() >= self._deadline:  # bytes without end, and none of them a token
+            self._last = out + line.fail(_silent(self._reply, watch.substance))
+            return None
+        if out and not self._exchange.write(out):
+            return None
+        return self._patience()
+
+    def _patience(self) -> float:
+        """How long the next bytes may take; shorter than the deadline where the client must be kept alive."""
+        left = max(0.001, self._deadline - self._clock())
+        return min(left, self._server.keep_alive_s) if self._keep_alive else left
 
     async def _mended(self) -> bytes:
         """What completes a cut tool call, with the client kept alive while the upstream is asked for it."""

@@ -12,6 +12,7 @@ from dragoman.net.headers import Headers
 from dragoman.net.outbound import DONE, Connection
 from dragoman.net.outgoing import Outgoing, write_head
 from dragoman.net.pool import Lane
+from dragoman.net.pouring import Sink, pour_pieces
 
 __all__ = ["Answer", "Corrupt", "Dial", "HttpClient", "Lost", "Outgoing", "TimedOut", "TooLarge"]
 
@@ -44,6 +45,12 @@ class Answer:
             return self._raw_chunk(timeout_s)
         return self._unpacked_chunk(self._unpacking, timeout_s)
 
+    def pour(self, sink: Sink, timeout_s: float) -> Coroutine[object, object, bool]:
+        """All pieces go into the sink as they come; true at the clean end, false if the sink wanted no more for now."""
+        if self._unpacking is None:
+            return self._pour_raw(sink, timeout_s)
+        return pour_pieces(self.chunk, sink, timeout_s)
+
     async def read(self, limit: int, timeout_s: float) -> bytes:
         """The whole body; TooLarge beyond `limit`; `timeout_s` bounds every silence, not the whole."""
         pieces = []
@@ -74,6 +81,24 @@ class Answer:
             self._ended = True
             self.close()
         return data
+
+    async def _pour_raw(self, sink: Sink, timeout_s: float) -> bool:
+        connection = self._connection
+        if connection is None:
+            return not self._after_the_end()
+        while True:
+            piece = connection.take()
+            if piece:
+                wanted = sink(piece)
+                if wanted is None:
+                    return False
+                timeout_s = wanted
+            elif connection.phase is DONE:
+                self._ended = True
+                self.close()
+                return True
+            elif await connection.pour(sink, timeout_s):
+                return False
 
     def _after_the_end(self) -> bytes:
         if self._ended:

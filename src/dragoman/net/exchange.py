@@ -135,18 +135,26 @@ class Exchange:
 
     async def send(self, data: bytes) -> None:
         """One write; waits while the client reads too slowly. Empty data sends only a head that is still held."""
+        if not self.write(data):
+            await self.writable()
+
+    def write(self, data: bytes) -> bool:
+        """One write at once; false if the client reads too slowly or is gone: `writable` tells, before the next."""
         if self.gone:
-            raise ClientGone
+            return False
         if self.reply is not Reply.STREAM:
-            raise OutOfOrder("send outside a streamed reply")
+            raise OutOfOrder("a write outside a streamed reply")
         if self._bodiless or not data:
             data = b""
         elif self._chunked:
             data = chunk(data)
-        if not self._put(data):
+        return self._put(data) and not self._wire.blocked
+
+    async def writable(self) -> None:
+        """Waits until the client has taken enough of what was written; raises ClientGone."""
+        if self.gone:
             raise ClientGone
-        if self._wire.blocked:
-            await self._wire.writable()
+        await self._wire.writable()
 
     def finish(self, last: bytes = b"") -> None:
         """Ends the streamed reply; `last` goes out in the same write as the end."""

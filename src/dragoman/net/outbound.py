@@ -10,6 +10,7 @@ import httptools
 
 from dragoman.net.faults import Corrupt, Lost, TimedOut
 from dragoman.net.headers import Header, Headers
+from dragoman.net.pouring import Sink
 
 HEAD_LIMIT = 64 << 10
 BUFFER_LIMIT = 128 << 10
@@ -34,8 +35,9 @@ _NO_HEADERS = Headers([])
 class Connection(asyncio.Protocol):
     """Begin an exchange, `take` body bytes and `wait` for more until DONE, then rest or abort.
 
-    One waiter, one wake per socket read. The timer outlives single waits: it is set anew only when it fires
-    too early or would fire too late, so that a stream of chunks costs no timer per chunk.
+    One waiter, one wake per socket read; none while body bytes `pour` into a sink. The timer outlives single
+    waits: it is set anew only when it fires too early or would fire too late, so that a stream of chunks costs
+    no timer per chunk.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, where: str, on_lost: Callable[["Connection"], None]) -> None:
@@ -49,7 +51,8 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
+        self._sink: Sink | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._deadline = 0.0
@@ -86,13 +89,20 @@ class Connection(asyncio.Protocol):
         else:
             transport.write(head)
 
-    def wait(self, timeout_s: float) -> asyncio.Future[None]:
+    def wait(self, timeout_s: float) -> asyncio.Future[bool]:
         """A future that is done when there is news, or fails with TimedOut."""
-        loop = self._loop
-        self._waiter = waiter = loop.create_future()
-        self._deadline = deadline = loop.time() + timeout_s
-        if deadline < self._timer_at:
-            self._set_timer(deadline)
+        self._waiter = waiter = self._loop.create_future()
+        self._sink = None  # of a `pour` that was given up
+        self._expect(timeout_s)
+        return waiter
+
+    def pour(self, sink: Sink, timeout_s: float) -> asyncio.Future[bool]:
+        """Like `wait`, but until then body bytes go from the socket right into the sink, and no task wakes for them.
+
+        The future also ends when the sink wants no more, which makes it true, or fails.
+        """
+        waiter = self.wait(timeout_s)
+        self._sink = sink
         return waiter
 
     def take(self) -> bytes:
@@ -160,7 +170,9 @@ class Connection(asyncio.Protocol):
             self._count_overhead(len(data))
         else:
             self._overhead = 0
-            if self._buffered >= BUFFER_LIMIT and self.phase is BODY:
+            if self._sink is not None:
+                self._news = not self._drain(self._sink)
+            elif self._buffered >= BUFFER_LIMIT and self.phase is BODY:
                 self._pause()
         if self._news:
             self._news = False
@@ -228,12 +240,36 @@ class Connection(asyncio.Protocol):
 
     # Inside
 
-    def _wake(self) -> None:
+    def _drain(self, sink: Sink) -> bool:
+        """Whether there is nothing left to do but wait for more."""
         waiter = self._waiter
+        if waiter is None or waiter.done():  # given up: these bytes are for whoever asks next
+            self._sink = None
+            return True
+        try:
+            wanted = sink(self.take())
+        except Exception as fault:  # the sink's own: it belongs to whoever pours
+            self._sink = self._waiter = None
+            waiter.set_exception(fault)
+            return True
+        if wanted is None:
+            self._wake(sated=True)
+            return True
+        self._expect(wanted)
+        return self.phase is BODY
+
+    def _wake(self, *, sated: bool = False) -> None:
+        waiter = self._waiter
+        self._sink = None
         if waiter is not None:
             self._waiter = None
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(sated)
+
+    def _expect(self, timeout_s: float) -> None:
+        self._deadline = deadline = self._loop.time() + timeout_s
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
 
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
@@ -249,7 +285,9 @@ class Connection(asyncio.Protocol):
             return
         if self._loop.time() < self._deadline:
             self._set_timer(self._deadline)
-        elif self.phase is HEAD:
+            return
+        self._sink = None
+        if self.phase is HEAD:
             waiter.set_exception(TimedOut("first", f"{self.where} did not begin to answer in time"))
         else:
             waiter.set_exception(TimedOut("idle", f"{self.where} fell silent in its answer"))

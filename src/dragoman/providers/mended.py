@@ -4,6 +4,7 @@ import asyncio
 
 from dragoman.hub.stage import Stage
 from dragoman.net.headers import Headers
+from dragoman.net.pouring import Sink, pour_pieces
 from dragoman.net.sending import Answer
 
 
@@ -34,6 +35,9 @@ class Mended:
             if out:
                 return out
         return b""
+
+    async def pour(self, sink: Sink, timeout_s: float) -> bool:
+        return await pour_pieces(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         body = await self._answer.read(limit, timeout_s)

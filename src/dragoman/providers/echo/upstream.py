@@ -12,6 +12,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.request import Request
 from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.headers import Header, Headers
+from dragoman.net.pouring import Sink, pour_pieces
 from dragoman.providers.echo.models import MODELS, REFUSALS, SLOW, Pace
 from dragoman.providers.echo.script import Finish, Script, write
 
@@ -51,6 +52,9 @@ class EchoAnswer:
         await asyncio.sleep(max(0.0, self._due - now))
         piece, self._next = self._next, None
         return piece
+
+    async def pour(self, sink: Sink, timeout_s: float) -> bool:
+        return await pour_pieces(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         pieces = []
