@@ -18,7 +18,8 @@ from dragoman.accounts.memory import Memory
 from dragoman.config import Config, ConfigError, Problem
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import id_headers
-from dragoman.flow.serve import Gateway, World
+from dragoman.flow.serve import Gateway
+from dragoman.flow.world import World
 from dragoman.http.readings import gateway_readings
 from dragoman.http.safety import Doorkeeper, is_loopback
 from dragoman.http.site import Site

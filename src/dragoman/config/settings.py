@@ -56,6 +56,7 @@ class Retry(Struct, frozen=True):
     attempts: Annotated[int, Meta(ge=1, le=20)] = 3
     base_s: Wait = 1.0
     max_wait_s: Wait = 5.0
+    continue_streams: bool = False  # a stream that breaks off after text goes on at the next target
 
 
 class Debug(Struct, frozen=True):

@@ -34,6 +34,7 @@ class Call:
         assert protocol.client is not None
         self.protocol = protocol
         self.client: Client = protocol.client
+        self.continues = False  # another upstream may go on where the first breaks off
         self.retold = parse is not None  # the body is written in another protocol than the answer is awaited in
         self._parse = parse or protocol.client.parse
         self.body = body

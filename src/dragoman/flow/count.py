@@ -8,7 +8,8 @@ from dragoman.flow.call import Call
 from dragoman.flow.headers import id_headers
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.flow.prepare import prepare
-from dragoman.flow.serve import Gateway, World, fitting, targets
+from dragoman.flow.serve import Gateway
+from dragoman.flow.world import World, fitting, targets
 from dragoman.hub.failure import Refused
 from dragoman.hub.loss import Ledger
 from dragoman.net.client import Lost, TimedOut, TooLarge

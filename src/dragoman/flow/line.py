@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from dragoman.flow.discretion import Secrets, discreet, hide
+from dragoman.flow.sink import Sink
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Client
@@ -29,6 +30,8 @@ class Line(Protocol):
 
     @property
     def usage(self) -> Usage | None: ...
+    @property
+    def sink(self) -> Sink | None: ...
     def feed(self, chunk: bytes) -> bytes: ...
     def drain(self) -> bytes: ...
     def close(self) -> bytes: ...
@@ -82,6 +85,11 @@ class Translation:
         self.watch = watch
 
     @property
+    def sink(self) -> Sink | None:
+        """Where another upstream's reply may go on."""
+        return self._encoder if isinstance(self._encoder, Sink) else None
+
+    @property
     def usage(self) -> Usage | None:
         return None if self._estimate is None else self._estimate.usage
 
@@ -132,6 +140,10 @@ class Tap:
     @property
     def usage(self) -> Usage | None:
         return self.watch.usage
+
+    @property
+    def sink(self) -> Sink | None:
+        return None
 
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)

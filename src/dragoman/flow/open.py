@@ -17,6 +17,7 @@ from dragoman.flow.line import Line, Source, Tap, Translation
 from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.shape import begins_document, is_named_stream, is_stream
+from dragoman.flow.sink import Sink
 from dragoman.hub.events import Event, Used
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
@@ -106,20 +107,23 @@ class Opener:
             return events
         return told + await self._mender.events(call.request(), prepared, hold, watch.usage)
 
-    async def stream(self, call: Call, prepared: Prepared) -> Streaming:
+    async def stream(self, call: Call, prepared: Prepared, sink: Sink | None = None) -> Streaming:
+        """`sink`: of a reply that has broken off, and that this one goes on with."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._server.first_token_timeout_s
         answer = await self._send(prepared, self._server.first_token_timeout_s)
         try:
             if not is_named_stream(answer.headers):
-                return await self._stream_of_whole(call, prepared, answer)
-            return await self._until_first_token(call, prepared, answer, deadline)
+                return await self._stream_of_whole(call, prepared, answer, sink)
+            line = self._build.line(call, prepared, sink)
+            return await self._until_first_token(call, prepared, answer, line, deadline)
         except BaseException:
             answer.close()
             raise
 
-    async def _until_first_token(self, call: Call, prepared: Prepared, answer: Answer, deadline: float) -> Streaming:
-        line = self._build.line(call, prepared)
+    async def _until_first_token(
+        self, call: Call, prepared: Prepared, answer: Answer, line: Line, deadline: float
+    ) -> Streaming:
         clock = asyncio.get_running_loop().time
         commit_at = min(deadline, clock() + self._server.keep_alive_s)
         held = b""
@@ -134,7 +138,7 @@ class Opener:
             except Lost as lost:
                 raise Refused(_lost(prepared, lost)) from lost
             if first and begins_document(prepared.upstream, chunk):
-                return await self._stream_of_whole(call, prepared, answer, chunk)
+                return await self._stream_of_whole(call, prepared, answer, line.sink, chunk)
             first = False
             held += line.feed(chunk) if chunk else line.drain()
             ended = not chunk
@@ -149,13 +153,15 @@ class Opener:
                 break
         return Streaming(prepared, answer, line, held, ended, deadline)
 
-    async def _stream_of_whole(self, call: Call, prepared: Prepared, answer: Answer, begun: bytes = b"") -> Streaming:
+    async def _stream_of_whole(
+        self, call: Call, prepared: Prepared, answer: Answer, sink: Sink | None, begun: bytes = b""
+    ) -> Streaming:
         """The upstream was asked for a stream and answered whole: its events are told all the same."""
         body = begun + await _read(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
         answer.close()
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
         events = _events(prepared, body, ledger, not begun and is_stream(prepared.upstream, answer.headers, body))
-        line = self._build.translation(call, prepared)
+        line = self._build.translation(call, prepared, sink)
         held = line.push(events)
         if line.watch.failure is not None:
             raise Refused(named(prepared, line.watch.failure))
@@ -201,23 +207,25 @@ class LineBuilder:
         self.watch = watch
         self._on_trip = on_trip
 
-    def line(self, call: Call, prepared: Prepared) -> Line:
+    def line(self, call: Call, prepared: Prepared, sink: Sink | None) -> Line:
         if not prepared.passthrough:
-            return self.translation(call, prepared)
+            return self.translation(call, prepared, sink)
         upstream = prepared.upstream
         source = Source(upstream.framer(), upstream.decoder(prepared.issuer, Ledger()))
         return Tap(source, call.client, self.watch(), prepared.secrets)
 
-    def translation(self, call: Call, prepared: Prepared) -> Translation:
+    def translation(self, call: Call, prepared: Prepared, sink: Sink | None) -> Translation:
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
         upstream = prepared.upstream
         source = Source(upstream.framer(), upstream.decoder(prepared.issuer, ledger))
         stages = self._stages(prepared)
-        if call.client.serial:
-            stages += (CheckCalls(), SerialiseBlocks())
-        stages.append(Guard(self._on_trip))
+        if sink is not None:
+            return Translation(source, HoldCut(), stages, sink, self.watch(), prepared.secrets)
+        last = [*((CheckCalls(), SerialiseBlocks()) if call.client.serial else ()), Guard(self._on_trip)]
         encoder = call.client.encoder(self.asked(call), ledger)
-        return Translation(source, HoldCut(), stages, encoder, self.watch(), prepared.secrets)
+        if call.continues:
+            return Translation(source, HoldCut(), stages, Sink(last, encoder), self.watch(), prepared.secrets)
+        return Translation(source, HoldCut(), [*stages, *last], encoder, self.watch(), prepared.secrets)
 
     def staged(self, events: Iterable[Event], prepared: Prepared) -> list[Event]:
         """The events of a whole reply, after every stage that changes their meaning."""

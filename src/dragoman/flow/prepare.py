@@ -1,6 +1,6 @@
 """A call and its target come in; the bytes and headers to send upstream go out, with what was lost on the way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -21,7 +21,7 @@ from dragoman.net.client import Outgoing
 from dragoman.net.headers import Header, Headers
 from dragoman.passes.inline_media import inline, links_to_inline
 from dragoman.passes.lower_tools import ToolMap, lower_tools
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Pass, Provider
 from dragoman.routing.resolve import Route
 
 ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")
@@ -78,7 +78,7 @@ class Fitting(Struct, frozen=True):
     fetcher: Fetcher | None  # None: linked media are not fetched
 
 
-Change = Callable[[Request], Request]
+Change = Pass
 
 
 async def prepare(
@@ -86,7 +86,7 @@ async def prepare(
 ) -> Prepared:
     spoken = await provider.spoken(route.model)
     passing = provider.as_is(call.protocol.name, call.body) if call.protocol.name in spoken else None
-    altered = provider.stages is not None or bool(changes) or call.retold or passing is None
+    altered = provider.stages is not None or bool(changes) or call.retold or call.continues or passing is None
     chosen = plan(call.protocol.name, spoken, fitting.profile, call.body, altered)
     protocol = fitting.protocols[chosen.protocol]
     assert protocol.upstream is not None
@@ -134,7 +134,7 @@ async def _fitted(
         limits = replace(limits, custom=False)
     request, tools = lower_tools(call.request(), limits, ledger)
     for change in changes:
-        request = change(request)
+        request = change(request, ledger)
     if fitting.fetcher is not None:
         request = await _with_media(request, upstream, fitting.fetcher)
     for fit in provider.passes:

@@ -1,17 +1,23 @@
 """An opened stream and the client's exchange come in; bytes go from one to the other until either ends."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import TypeVar
 
 from dragoman.config.settings import Server
+from dragoman.flow.asking import Asking
 from dragoman.flow.call import Call
 from dragoman.flow.line import Translation
 from dragoman.flow.mend import Mender
 from dragoman.flow.open import Streaming, is_speaking
-from dragoman.hub.failure import Failure, Kind
+from dragoman.flow.sink import Sink
+from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.net.client import Lost, TimedOut
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.tasks import spawn
+
+T = TypeVar("T")
 
 LINGER_S = 1.0  # how long an upstream may take to end its body after its terminal event
 
@@ -19,12 +25,16 @@ LINGER_S = 1.0  # how long an upstream may take to end its body after its termin
 class Relay:
     """One reply on its way: one read, at most one write."""
 
-    def __init__(self, exchange: Exchange, call: Call, reply: Streaming, server: Server, mender: Mender) -> None:
+    def __init__(
+        self, exchange: Exchange, call: Call, reply: Streaming, server: Server, mender: Mender, asking: Asking
+    ) -> None:
         self._exchange = exchange
         self._call = call
         self._reply = reply
         self._server = server
         self._mender = mender
+        self._asking = asking
+        self._routes = [reply.prepared.route]
         self._keep_alive = b"" if reply.prepared.passthrough else call.client.keep_alive
         self._clock = asyncio.get_running_loop().time
         self._deadline = 0.0  # for the next sign of life
@@ -32,22 +42,53 @@ class Relay:
 
     async def run(self, head: list[Header]) -> None:
         """A slow reader holds the upstream back; a gone one cancels this task."""
-        exchange, reply = self._exchange, self._reply
+        exchange = self._exchange
         exchange.start(200, head)
         try:
-            await exchange.send(reply.held)
-            last = b"" if reply.ended else await self._pump()
-            exchange.finish(last + await self._mended() + reply.line.close())
+            last = await self._told()
+            while (sink := self._reply.line.sink) is not None and sink.broken is not None:
+                await exchange.send(last)
+                last = await self._handed_on(sink, sink.broken)
+            exchange.finish(last + self._reply.line.close(), self._trailers())
         except asyncio.CancelledError:
             if not exchange.gone:  # the gateway is stopping, the client is still there
                 # Worth a retry: there may be another gateway by now. Codex takes an overload for final.
                 stopping = Failure(Kind.UPSTREAM, "The gateway is shutting down.")
-                exchange.finish(reply.line.fail(stopping))
+                exchange.finish(self._given_up(stopping))
             raise
         else:
             await self._let_upstream_end()
         finally:
-            reply.answer.close()
+            self._reply.answer.close()
+
+    async def _told(self) -> bytes:
+        """Passes on what this upstream has to say, all but the last bytes, which it returns."""
+        await self._exchange.send(self._reply.held)
+        last = b"" if self._reply.ended else await self._pump()
+        return last + await self._mended()
+
+    async def _handed_on(self, sink: Sink, failure: Failure) -> bytes:
+        """Another upstream goes on where this one broke off; where none does, the failure is told."""
+        broken = self._reply
+        broken.answer.close()
+        try:
+            self._reply = await self._while_kept_alive(self._asking.heir(broken, sink, failure))
+        except Refused:
+            return self._given_up(failure)
+        self._routes.append(self._reply.prepared.route)
+        return await self._told()
+
+    def _given_up(self, failure: Failure) -> bytes:
+        line = self._reply.line
+        if line.sink is not None:
+            line.sink.seal()
+        return line.fail(failure)
+
+    def _trailers(self) -> list[Header]:
+        """Who answered, where that was more than the one named in the head."""
+        if len(self._routes) == 1:
+            return []
+        return [(b"x-dragoman-route", ", ".join(map(str, self._routes)).encode("ascii", "replace"))]
 
     async def _pump(self) -> bytes:
         """Passes on all but the last bytes, which it returns."""
@@ -99,15 +140,17 @@ class Relay:
         line, reply = self._reply.line, self._reply
         if not isinstance(line, Translation) or line.hold.held is None:
             return b""
-        asking = spawn(
-            self._mender.events(self._call.request(), reply.prepared, line.hold, line.watch.usage), name="mending"
-        )
+        mending = self._mender.events(self._call.request(), reply.prepared, line.hold, line.watch.usage)
+        return line.push(await self._while_kept_alive(mending))
+
+    async def _while_kept_alive(self, work: Coroutine[object, object, T]) -> T:
+        task = spawn(work, name="keeping a client waiting")
         try:
-            while not (await asyncio.wait((asking,), timeout=self._server.keep_alive_s))[0]:
+            while not (await asyncio.wait((task,), timeout=self._server.keep_alive_s))[0]:
                 await self._exchange.send(self._keep_alive)
         finally:
-            asking.cancel()
-        return line.push(asking.result())
+            task.cancel()
+        return task.result()
 
     async def _let_upstream_end(self) -> None:
         """Reads on to the end of the body, if it is near, so that the connection can be used again."""

@@ -5,7 +5,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from dragoman.flow.serve import World, known
+from dragoman.flow.world import World, known
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import ModelInfo
 from dragoman.routing.resolve import listed_names

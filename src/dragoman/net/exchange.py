@@ -7,7 +7,7 @@ from typing import Protocol
 from dragoman.net.bodies import IncomingBody
 from dragoman.net.headers import Header, Headers
 from dragoman.net.refusals import ClientGone, OutOfOrder, Refused
-from dragoman.net.replies import LAST_CHUNK, chunk, reply_head
+from dragoman.net.replies import LAST_CHUNK, chunk, last_chunk, reply_head
 from dragoman.net.requesthead import RequestHead
 
 _CLOSE = b"connection: close\r\n"
@@ -156,8 +156,8 @@ class Exchange:
             raise ClientGone
         await self._wire.writable()
 
-    def finish(self, last: bytes = b"") -> None:
-        """Ends the streamed reply; `last` goes out in the same write as the end."""
+    def finish(self, last: bytes = b"", trailers: Sequence[Header] = ()) -> None:
+        """Ends the streamed reply; `last` goes out in the same write as the end. Only a chunked one has trailers."""
         if self.gone:
             return
         if self.reply is not Reply.STREAM:
@@ -165,7 +165,8 @@ class Exchange:
         if self._bodiless:
             last = b""
         elif self._chunked:
-            last = chunk(last) + LAST_CHUNK if last else LAST_CHUNK
+            end = last_chunk(trailers) if trailers else LAST_CHUNK
+            last = chunk(last) + end if last else end
         self._put(last)
         self._end()
 

@@ -30,6 +30,11 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+def last_chunk(trailers: Sequence[Header]) -> bytes:
+    """The end of a chunked reply, with what is known of it only then."""
+    return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers if _is_clean(field)) + b"\r\n"
+
+
 def _is_clean(field: Header) -> bool:
     name, value = field
     if any(forbidden in part for part in field for forbidden in (b"\r", b"\n", b"\0")):

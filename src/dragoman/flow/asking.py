@@ -1,0 +1,101 @@
+"""One call and its targets come in; the first of them that answers goes out, and the next one where that breaks off."""
+
+import logging
+import random
+from collections.abc import Sequence
+
+from dragoman.accounts.memory import Memory
+from dragoman.flow.attempt import SecondChances, first_success
+from dragoman.flow.call import Call
+from dragoman.flow.open import Opener, Streaming, Whole
+from dragoman.flow.prepare import Change, prepare
+from dragoman.flow.rotation import go_round
+from dragoman.flow.sink import Sink
+from dragoman.flow.world import World, fitting, provider_of
+from dragoman.hub.failure import Failure, Refused
+from dragoman.passes.go_on import go_on
+from dragoman.passes.truncation_notice import digests, tell
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Route
+
+log = logging.getLogger(__name__)
+
+
+class Asking:
+    """What one request tries, in the world that it began in."""
+
+    def __init__(self, call: Call, world: World, opener: Opener, memory: Memory, routes: tuple[Route, ...]) -> None:
+        self._call = call
+        self._world = world
+        self._opener = opener
+        self._memory = memory
+        self._routes = routes
+        self._chances = SecondChances(world.learnt)
+
+    async def first(self) -> Whole | Streaming:
+        """Raises Refused when no target could be brought to its first token."""
+        reply = await first_success(self._routes, self._world.config.retry, _jitter, self._ask)
+        self._note(reply)
+        return reply
+
+    async def heir(self, broken: Streaming, sink: Sink, failure: Failure) -> Streaming:
+        """A reply of the targets after this one, which goes on with what it has said; Refused where there is none."""
+        route = broken.prepared.route
+        refused = Refused(failure)
+        self._call.trail.failed_step(route, refused)
+        rest = self._routes[self._routes.index(route) + 1 :]
+        if not rest:
+            raise refused
+        said = sink.said
+        sink.resume()
+
+        async def ask(route: Route) -> Streaming:
+            reply = await self._ask(route, [lambda request, ledger: go_on(request, said)], sink)
+            assert isinstance(reply, Streaming)
+            return reply
+
+        reply = await first_success(rest, self._world.config.retry, _jitter, ask)
+        self._note(reply)
+        log.warning("%s %s broke off (%s), %s goes on", self._call.id, route, failure.kind.value, reply.prepared.route)
+        return reply
+
+    async def _ask(self, route: Route, more: Sequence[Change] = (), sink: Sink | None = None) -> Whole | Streaming:
+        """Of several credentials, one after another is asked."""
+        provider = provider_of(self._world, route)
+        changes = [*more, *await self._notices(provider)]
+        if provider.pool is None:
+            return await self._ask_with(provider, route, changes, sink)
+
+        async def ask(member: Provider) -> Whole | Streaming:
+            return await self._ask_with(member, route, changes, sink)
+
+        return await go_round(self._call, provider, route.model, ask)
+
+    async def _ask_with(
+        self, provider: Provider, route: Route, changes: Sequence[Change], sink: Sink | None
+    ) -> Whole | Streaming:
+        call, chances, opener = self._call, self._chances, self._opener
+        while True:
+            try:
+                fit = fitting(self._world, route)  # anew each time: a refusal may have taught something
+                prepared = await prepare(call, route, provider, fit, [*chances.changes, *changes])
+                return await (opener.stream(call, prepared, sink) if call.stream else opener.whole(call, prepared))
+            except Refused as refused:
+                call.trail.failed_step(route, refused)
+                if not await chances.granted(provider, route.model, refused):
+                    raise
+
+    async def _notices(self, provider: Provider) -> list[Change]:
+        """What the model must be told that its last reply in this conversation lost."""
+        if not provider.withholds_cut_calls:
+            return []
+        lost = await self._memory.recall(digests(self._call.request()))
+        return [lambda request, ledger: tell(request, lost)] if lost else []
+
+    def _note(self, reply: Whole | Streaming) -> None:
+        prepared = reply.prepared
+        self._call.trail.answered(prepared.route, prepared.protocol.name, prepared.ledger, reply)
+
+
+def _jitter() -> float:
+    return random.uniform(0.75, 1.25)  # spreads retries, guards nothing

@@ -1,0 +1,53 @@
+"""The client's end of a line, which outlives an upstream: events come in, the client's bytes go out."""
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.hub.events import Event
+from dragoman.hub.failure import Failure
+from dragoman.hub.stage import Stage
+from dragoman.stages.carry_on import CarryOn
+
+
+class Sink:
+    """The stages and the encoder of one client, behind the machine that joins one upstream's reply to the next."""
+
+    __slots__ = ("_carry", "_encoder", "_stages")
+
+    def __init__(self, stages: Sequence[Stage[Event, Event]], encoder: Stage[Event, bytes]) -> None:
+        self._carry = CarryOn()
+        self._stages = stages
+        self._encoder = encoder
+
+    @property
+    def broken(self) -> Failure | None:
+        """Why the upstream broke off, while another may go on."""
+        return self._carry.broken
+
+    @property
+    def said(self) -> str:
+        return self._carry.said
+
+    def resume(self) -> None:
+        self._carry.resume()
+
+    def seal(self) -> None:
+        """Nobody goes on: the next failure is told."""
+        self._carry.seal()
+
+    def feed(self, event: Event) -> list[bytes]:
+        return self._encoded(self._carry.feed(event))
+
+    def finish(self) -> list[bytes]:
+        if self.broken is not None:
+            return []
+        events: list[Event] = []
+        for stage in self._stages:
+            events = [out for event in events for out in stage.feed(event)]
+            events += stage.finish()
+        told = [piece for event in events for piece in self._encoder.feed(event)]
+        return [*told, *self._encoder.finish()]
+
+    def _encoded(self, events: Iterable[Event]) -> list[bytes]:
+        for stage in self._stages:
+            events = [out for event in events for out in stage.feed(event)]
+        return [piece for event in events for piece in self._encoder.feed(event)]

@@ -1,0 +1,72 @@
+"""The configuration in force and what was made of it; names come in, targets and what fits them go out."""
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.config.settings import Config
+from dragoman.flow.fetch import Fetcher
+from dragoman.flow.prepare import Fitting
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.ports import Protocol
+from dragoman.hub.profile import Profile
+from dragoman.providers.catalogue import Catalogue
+from dragoman.providers.profiles import profile_of
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest
+
+
+class World(Struct, frozen=True):
+    """The configuration in force and what was made of it; an edit makes a new one, requests under way keep theirs."""
+
+    config: Config
+    providers: Mapping[str, Provider]
+    catalogues: Mapping[str, Catalogue]
+    protocols: dict[str, Protocol]
+    fetcher: Fetcher | None
+    budgets: dict[str, int]  # effort -> thinking budget
+    learnt: dict[str, set[str]]  # oddities that compatible servers have shown, by provider
+
+
+async def targets(world: World, name: str) -> tuple[Route, ...]:
+    """Who answers for a model name; raises Refused with the nearest names where nobody does."""
+    routes = configured_targets(name, world.config.models, world.providers)
+    if routes:
+        return routes
+    await asyncio.gather(*(catalogue.settled() for catalogue in world.catalogues.values()))
+    catalogues = known(world)
+    routes = listed_targets(name, catalogues)
+    if routes:
+        return routes
+    close = ", ".join(nearest(name, world.config.models, catalogues))
+    message = f"The model {name!r} does not exist here. Nearest names: {close}. GET /v1/models lists all."
+    raise Refused(Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model"))
+
+
+def provider_of(world: World, route: Route) -> Provider:
+    provider = world.providers.get(route.provider)
+    if provider is None:
+        raise Refused(Failure(Kind.NOT_FOUND, f"No provider is called {route.provider!r}.", code="model_not_found"))
+    return provider
+
+
+def fitting(world: World, route: Route) -> Fitting:
+    learnt = frozenset(world.learnt.get(route.provider, ()))
+    return Fitting(world.protocols, _profile(world, route), world.budgets, learnt, world.fetcher)
+
+
+def _profile(world: World, route: Route) -> Profile:
+    """What is known of a model; the most it writes is what its provider lists, where it lists that."""
+    profile = profile_of(route.model)
+    catalogue = world.catalogues.get(route.provider)
+    most = None if catalogue is None else catalogue.most_output(route.model)
+    return profile if most is None else replace(profile, max_output=most)
+
+
+def known(world: World) -> dict[str, Known]:
+    return {
+        name: Known(tuple(model.id for model in catalogue.known()), catalogue.complete, world.providers[name].rename)
+        for name, catalogue in world.catalogues.items()
+    }

@@ -1,0 +1,168 @@
+"""Where it is so configured, a stream that breaks off after text goes on at the next target, as one correct reply."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from cases import WEATHER, asked
+from hearing import STREAMS, Broke, Heard, Sdk
+from meaning import Ending, Meant, Say, Stop
+from raw_http import request_bytes
+from rig import PATHS, PROTOCOLS, SPEAKERS
+
+from dragoman.hub.outcome import Step
+from fakes.upstream import Answer, End, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+SETTINGS = """
+[server]
+idle_timeout_s = 0.5
+[retry]
+attempts = 1
+continue_streams = true
+[[models]]
+name = "three"
+to = ["one/vendor-model", "two/vendor-model", "three/vendor-model"]
+"""
+BEGUN, MORE, REST = "It was a dark and stormy night; ", "the rain fell in torrents, ", "except at intervals."
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+
+
+@dataclass
+class Relay:
+    gateway: Running
+    fakes: tuple[FakeUpstream, ...]
+    speaks: tuple[str, ...]
+    sdk: Sdk
+
+    def plays(self, *answers: Answer) -> None:
+        for fake in self.fakes:
+            fake.asked.clear()
+        for fake, answer in zip(self.fakes, answers, strict=False):
+            fake.answers = [answer]
+        self.gateway.outcomes.clear()
+
+    @property
+    def calls(self) -> list[int]:
+        return [len(fake.calls) for fake in self.fakes]
+
+
+@pytest.fixture(scope="module", params=PROTOCOLS)
+def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+    """Three targets of three protocols, in an order that puts each of them first once."""
+    turn = PROTOCOLS.index(request.param)
+    speaks = (*PROTOCOLS[turn:], *PROTOCOLS[:turn])
+    with ExitStack() as stack:
+        fakes = tuple(stack.enter_context(FakeUpstream()) for _ in speaks)
+        names = ("one", "two", "three")
+        stanzas = [stanza(protocol, fake.url, name) for protocol, fake, name in zip(speaks, fakes, names, strict=True)]
+        gateway = stack.enter_context(running("\n".join([SETTINGS, *stanzas]), tmp_path_factory.mktemp("gateway")))
+        sdk = Sdk(gateway.url, KEY)
+        stack.callback(sdk.close)
+        yield Relay(gateway, fakes, speaks, sdk)
+
+
+def says(protocol: str, text: str, **more: object) -> Answer:
+    return Answer(SPEAKERS[protocol].stream(Meant((Say(text),), **more)))
+
+
+def breaks(protocol: str, text: str, end: End) -> Answer:
+    """Its words, and then not even the next event."""
+    meant = Meant((Say(text),), ending=Ending.NONE)
+    return Answer(SPEAKERS[protocol].stream(meant), end=end)
+
+
+def heard(relay: Relay, client: str) -> Heard | Broke:
+    return STREAMS[client][0](relay.sdk, asked(client, "three"))
+
+
+@clients
+@pytest.mark.parametrize("end", [End.CLEAN, End.CUT, End.RESET, End.HANG])
+def test_a_broken_stream_goes_on_elsewhere(relay: Relay, client: str, end: End) -> None:
+    one, two, _ = relay.speaks
+    relay.plays(breaks(one, BEGUN, end), says(two, MORE + REST))
+    reply = heard(relay, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == BEGUN + MORE + REST
+    assert reply.stop in ("stop", "end_turn", "completed")
+    assert relay.calls == [1, 1, 0]
+
+
+@clients
+def test_an_error_in_mid_stream_goes_on_elsewhere(relay: Relay, client: str) -> None:
+    one, two, _ = relay.speaks
+    relay.plays(says(one, BEGUN, ending=Ending.ERROR), says(two, REST))
+    reply = heard(relay, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == BEGUN + REST
+
+
+@clients
+def test_it_goes_on_twice_and_says_nothing_twice(relay: Relay, client: str) -> None:
+    one, two, three = relay.speaks
+    again = says(three, MORE + REST)
+    relay.plays(breaks(one, BEGUN, End.CUT), breaks(two, MORE, End.CUT), again)
+    reply = heard(relay, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == BEGUN + MORE + REST
+    outcome = relay.gateway.outcomes[-1]
+    assert outcome.route == "three/vendor-model"
+    assert [step.route for step in outcome.steps] == ["one/vendor-model", "two/vendor-model"]
+
+
+@clients
+def test_the_next_target_is_told_what_was_said(relay: Relay, client: str) -> None:
+    one, two, _ = relay.speaks
+    relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
+    heard(relay, client)
+    assert BEGUN.strip().encode() in relay.fakes[1].calls[0].body
+    assert BEGUN.strip().encode() not in relay.fakes[0].calls[0].body
+
+
+@clients
+def test_it_may_go_on_to_a_tool_call(relay: Relay, client: str) -> None:
+    one, two, _ = relay.speaks
+    calls = Answer(SPEAKERS[two].stream(Meant((Say(REST), WEATHER), Stop.TOOL)))
+    relay.plays(breaks(one, BEGUN, End.CUT), calls)
+    reply = heard(relay, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == BEGUN + REST
+    assert [name for _, name, _ in reply.calls] == [WEATHER.name]
+
+
+@clients
+def test_where_nobody_goes_on_the_first_failure_is_told(relay: Relay, client: str) -> None:
+    refuses = Answer(b'{"error": {"message": "no"}}', status=401, content_type="application/json")
+    relay.plays(breaks(relay.speaks[0], BEGUN, End.CUT), refuses, refuses)
+    reply = heard(relay, client)
+    assert isinstance(reply, Broke), reply
+    assert reply.text == BEGUN
+    assert relay.calls == [1, 1, 1]
+    outcome = relay.gateway.outcomes[-1]
+    assert outcome.result == "lost" or outcome.result == "truncated"
+    assert outcome.steps[1:] == (Step("two/vendor-model", "credential"), Step("three/vendor-model", "credential"))
+
+
+@clients
+def test_after_a_tool_call_nobody_goes_on(relay: Relay, client: str) -> None:
+    one, two, _ = relay.speaks
+    stream = SPEAKERS[one].stream(Meant((Say(BEGUN), WEATHER), Stop.TOOL, ending=Ending.NONE))
+    relay.plays(Answer(stream, end=End.CUT), says(two, REST))
+    reply = heard(relay, client)
+    assert isinstance(reply, Broke), reply
+    assert relay.calls == [1, 0, 0]
+
+
+def test_the_trailer_names_everyone_who_answered(relay: Relay) -> None:
+    one, two, _ = relay.speaks
+    relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
+    body = b'{"model": "three", "stream": true, "messages": [{"role": "user", "content": "Go on."}]}'
+    with socket.create_connection(("127.0.0.1", relay.gateway.port), timeout=10) as sock:
+        sock.sendall(request_bytes(PATHS["chat"], body, "connection: close"))
+        raw = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert b"x-dragoman-route: one/vendor-model\r\n" in raw.partition(b"\r\n\r\n")[0]
+    assert raw.endswith(b"0\r\nx-dragoman-route: one/vendor-model, two/vendor-model\r\n\r\n")
