@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import time
+from contextvars import ContextVar
 
 import pytest
 
@@ -142,6 +143,29 @@ async def test_what_a_sink_raises_is_raised_where_it_is_poured() -> None:
         with pytest.raises(ZeroDivisionError):
             await answer.pour(broken, 2)
         answer.close()
+    await client.close()
+
+
+@on_both_loops
+async def test_a_sink_runs_in_the_context_of_whoever_pours() -> None:
+    whose: ContextVar[str] = ContextVar("whose", default="nobody's")
+    seen = []
+
+    def sink(piece: bytes) -> float:
+        seen.append(whose.get())
+        return 2.0
+
+    async def pour(name: str) -> None:
+        whose.set(name)
+        assert await (await ask(client, server)).pour(sink, 2)
+
+    client = HttpClient()
+    script = (Request(), STREAM, Pause(0.02), HELLO, Request(), STREAM, Pause(0.02), HELLO, Hold())
+    async with RawServer(script) as server:
+        for name in ("one's", "another's"):
+            await asyncio.create_task(pour(name))
+        assert len(server.visits) == 1
+    assert seen == ["one's", "another's"]
     await client.close()
 
 

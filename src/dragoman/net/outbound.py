@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
 from enum import Enum, auto
+from functools import partial
 from math import inf
 from typing import cast
 
@@ -102,7 +104,8 @@ class Connection(asyncio.Protocol):
         The future also ends when the sink wants no more, which makes it true, or fails.
         """
         waiter = self.wait(timeout_s)
-        self._sink = sink
+        # In the context of whoever pours: what the sink logs is about their request, not the connection's first one.
+        self._sink = partial(copy_context().run, sink)
         return waiter
 
     def take(self) -> bytes:
