@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from enum import Enum, auto
-from functools import partial
 from math import inf
 from typing import cast
 
@@ -55,6 +54,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[bool] | None = None
         self._sink: Sink | None = None
+        self._context: Context
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._deadline = 0.0
@@ -105,7 +105,8 @@ class Connection(asyncio.Protocol):
         """
         waiter = self.wait(timeout_s)
         # In the context of whoever pours: what the sink logs is about their request, not the connection's first one.
-        self._sink = partial(copy_context().run, sink)
+        self._context = copy_context()
+        self._sink = sink
         return waiter
 
     def take(self) -> bytes:
@@ -250,7 +251,7 @@ class Connection(asyncio.Protocol):
             self._sink = None
             return True
         try:
-            wanted = sink(self.take())
+            wanted = self._context.run(sink, self.take())
         except Exception as fault:  # the sink's own: it belongs to whoever pours
             self._sink = self._waiter = None
             waiter.set_exception(fault)
