@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -65,6 +66,14 @@ class Running:
     def stop_soon(self, accept_s: float = 0.0) -> "Future[None]":
         """Tells the gateway to stop, as a signal would."""
         return asyncio.run_coroutine_threadsafe(self.app.stop(accept_s), self._loop)
+
+    def outcome(self) -> Outcome:
+        """Of the only request since they were last cleared: a client has its reply a moment earlier."""
+        patience = time.monotonic() + 10.0
+        while not self.outcomes and time.monotonic() < patience:
+            time.sleep(0.01)
+        [outcome] = self.outcomes
+        return outcome
 
     def settle(self) -> None:
         """Waits until the first lists of models have come: they use credentials too, and would be counted."""

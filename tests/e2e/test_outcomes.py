@@ -1,6 +1,5 @@
 """Whatever a request comes to, its observers hear it once, with the counts that the upstream reported."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +14,6 @@ from dragoman.hub.usage import Source
 from fakes.upstream import Answer, End
 
 COUNTED = CASES["cached and reasoning tokens"].meant
-WAIT_S = 10.0
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -31,15 +29,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 def rig(shared: Rig) -> Rig:
     shared.gateway.outcomes.clear()
     return shared
-
-
-def outcome_of(rig: Rig) -> Outcome:
-    """The only one there is."""
-    patience = time.monotonic() + WAIT_S
-    while not rig.gateway.outcomes and time.monotonic() < patience:
-        time.sleep(0.01)
-    [outcome] = rig.gateway.outcomes
-    return outcome
 
 
 def assert_counted(outcome: Outcome, upstream: str) -> None:
@@ -59,7 +48,7 @@ def assert_counted(outcome: Outcome, upstream: str) -> None:
 def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
     rig.plays(upstream, Answer(SPEAKERS[upstream].whole(COUNTED), content_type="application/json"))
     WHOLE[client](rig.sdk, asked(client, rig.model(upstream)))
-    outcome = outcome_of(rig)
+    outcome = rig.gateway.outcome()
     assert_counted(outcome, upstream)
     assert not outcome.stream
 
@@ -69,7 +58,7 @@ def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: s
 def test_a_stream_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
     rig.plays(upstream, Answer(SPEAKERS[upstream].stream(COUNTED)))
     STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
-    outcome = outcome_of(rig)
+    outcome = rig.gateway.outcome()
     assert_counted(outcome, upstream)
     assert outcome.stream
     assert outcome.first_token_s is not None
@@ -81,7 +70,7 @@ def test_a_refusal_is_an_outcome_with_its_steps(rig: Rig, client: str) -> None:
     rig.plays("chat", refusal("chat", FAULTS["529"]))
     with pytest.raises(Exception):  # noqa: B017, PT011 - other tests judge which
         WHOLE[client](rig.sdk, asked(client, rig.model("chat")))
-    outcome = outcome_of(rig)
+    outcome = rig.gateway.outcome()
     assert outcome.result == "overloaded"
     assert outcome.usage is None
     assert outcome.steps == (Step("chat/vendor-model", "overloaded"),) * 2
@@ -89,7 +78,7 @@ def test_a_refusal_is_an_outcome_with_its_steps(rig: Rig, client: str) -> None:
 
 def test_a_request_that_cannot_be_read_is_an_outcome(rig: Rig) -> None:
     answered = post(rig.gateway.port, PATHS["chat"], b"{", "user-agent: OpenAI/Python 3.49.0")
-    outcome = outcome_of(rig)
+    outcome = rig.gateway.outcome()
     assert answered.status == 400
     assert (outcome.result, outcome.client, outcome.asked) == ("bad_request", "OpenAI/Python", "chat")
 
@@ -97,7 +86,7 @@ def test_a_request_that_cannot_be_read_is_an_outcome(rig: Rig) -> None:
 def test_a_wrong_key_is_nobodys_request(rig: Rig) -> None:
     assert post(rig.gateway.port, PATHS["chat"], b"{}", key="dgm_wrong-one").status == 401
     assert post(rig.gateway.port, PATHS["chat"], b"{").status == 400
-    assert outcome_of(rig).result == "bad_request"
+    assert rig.gateway.outcome().result == "bad_request"
 
 
 @upstreams
@@ -107,7 +96,7 @@ def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str)
     with dial(rig.gateway.port) as sock:
         sock.sendall(request_bytes(PATHS["chat"], body % rig.model(upstream).encode()))
         assert sock.recv(65536).startswith(b"HTTP/1.1 200")
-    outcome = outcome_of(rig)
+    outcome = rig.gateway.outcome()
     assert outcome.result == GONE
     assert outcome.usage is not None
 
@@ -115,4 +104,4 @@ def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str)
 def test_an_error_in_mid_stream_is_the_outcome(rig: Rig) -> None:
     rig.plays("messages", Answer(SPEAKERS["messages"].stream(CASES["text"].meant)[:-150], end=End.RESET))
     STREAMS["chat"][0](rig.sdk, asked("chat", rig.model("messages")))
-    assert outcome_of(rig).result == "lost"
+    assert rig.gateway.outcome().result == "lost"
