@@ -33,6 +33,7 @@ from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import Catalogue
+from dragoman.providers.pooled import make as make_provider
 from dragoman.store import Store
 from dragoman.telemetry.board import Board
 from dragoman.telemetry.station import Station
@@ -123,7 +124,8 @@ class App:
             if old is not None and old.config.providers.get(name) == stanza:
                 providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
                 continue
-            providers[name] = KINDS[stanza.kind](stanza, self._client.send, self._environ)
+            before = None if old is None else old.providers.get(name)
+            providers[name] = make_provider(stanza, self._client.send, self._environ, before)
             catalogues[name] = Catalogue(providers[name], clock)
         fetcher = Fetcher(self._client.send, config.fetch) if config.fetch.enabled else None
         learnt = old.learnt if old is not None else {}

@@ -85,13 +85,13 @@ def test_a_request_without_traffic_is_not_flattened() -> None:
 def test_thoughts_go_and_what_was_said_stays() -> None:
     thinking = Thinking("hm")
     turns = (HI, Turn(Role.ASSISTANT, (thinking, Text("A"))), Turn(Role.ASSISTANT, (thinking,)), Turn(Role.USER, ()))
-    found = drop_reasoning(asked(*turns)).turns
+    found = drop_reasoning(asked(*turns), Ledger()).turns
     assert found == (HI, Turn(Role.ASSISTANT, (Text("A"),)), Turn(Role.USER, ()))
 
 
 def test_a_request_without_thoughts_comes_back_itself() -> None:
     request = asked(HI, Turn(Role.ASSISTANT, ()))
-    assert drop_reasoning(request) is request
+    assert drop_reasoning(request, Ledger()) is request
 
 
 def test_short_descriptions_stay_where_they_are() -> None:

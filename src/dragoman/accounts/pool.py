@@ -1,10 +1,11 @@
 """Which of several credentials a conversation is asked with: answers and refusals come in, the member to ask goes out.
 
-Times are seconds since the epoch and are handed in; nothing here waits or asks.
+Times are seconds since the epoch and are handed in; nothing here waits or asks. `Pool.states` is what there is to show.
 """
 
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -46,8 +47,9 @@ class State(Struct, frozen=True):
 class Pool:
     """The members of one provider; members are named by their place in the list."""
 
-    def __init__(self, members: tuple[Member, ...]) -> None:
+    def __init__(self, members: tuple[Member, ...], clock: Callable[[], float] = time.time) -> None:
         self.members = members
+        self.clock = clock  # what those who ask are to take for now
         self._rests: dict[tuple[int, str], Rest] = {}
         self._served: OrderedDict[bytes, int] = OrderedDict()  # session -> who answered it last
         self._asked: list[int] = list(range(len(members)))  # least recently asked first
@@ -79,7 +81,6 @@ class Pool:
 
     def park(self, member: int, model: str, until: float, why: str, now: float) -> None:
         """It is left alone until then; asked in vain to find out, it is doubted half as often."""
-        self.left(member, model)
         if until <= now:
             return
         old = self._rests.get((member, model))

@@ -8,16 +8,20 @@ import time
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dragoman.accounts.keys import Keyring
 from dragoman.cli.gateway import version_at
-from dragoman.framing.redact import redacted
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, ConfigError, ProviderConfig
+from dragoman.config.several import singles
+from dragoman.framing.redact import redacted
 from dragoman.http.safety import is_loopback
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header
 from dragoman.providers import KINDS
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
+from dragoman.providers.pooled import labels_of
 from dragoman.providers.provider import Provider
 from dragoman.store import StoreError, make_store, open_store
 from dragoman.store.opening import SQLITE
@@ -35,7 +39,11 @@ async def examine(config: Config) -> Findings:
     clock = Clock()
     try:
         findings = [await _address(config), *await _store(config)]
-        providers = [_provider(provider, http, clock) for provider in config.providers.values()]
+        providers = [
+            _provider(single, label, http, clock)
+            for provider in config.providers.values()
+            for single, label in zip(singles(provider), labels_of(provider), strict=True)
+        ]
         for found in await asyncio.gather(*providers):
             findings += found
     finally:
@@ -149,15 +157,16 @@ def _keys(config: Config, live: int) -> Finding:
     return Finding("client keys", BROKEN, f"none, and {config.server.host} can be reached by others", to_do)
 
 
-async def _provider(config: ProviderConfig, http: HttpClient, clock: Clock) -> Findings:
-    what = f"provider {config.name}"
+async def _provider(config: ProviderConfig, label: str, http: HttpClient, clock: Clock) -> Findings:
+    whole = f"provider {config.name}"
+    what = f"{whole}, credential {label}" if label else whole
     make = KINDS.get(config.kind)
     if make is None:
         return [Finding(what, WARNING, f"kind {config.kind} is not in this version yet", "it is left out")]
     try:
         provider = make(config, http.send, os.environ)
         if provider.inspect is not None:
-            return await provider.inspect()
+            return [replace(told, what=told.what.replace(whole, what, 1)) for told in await provider.inspect()]
         if not provider.lists_models:
             return [Finding(what, OK, "built in" if config.kind == "echo" else "ready")]
         headers = await provider.authorize(provider.protocols[0])

@@ -10,6 +10,7 @@ import click
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.config import Config, ConfigError
+from dragoman.config.several import singles
 from dragoman.hub.failure import Refused
 from dragoman.net.client import HttpClient
 from dragoman.providers import KINDS
@@ -44,7 +45,8 @@ async def _asked(config: Config) -> tuple[list[Quota], list[str]]:
     quotas: list[Quota] = []
     problems: list[str] = []
     try:
-        for name, stanza in config.providers.items():
+        for stanza in (single for provider in config.providers.values() for single in singles(provider)):
+            name = stanza.name
             try:
                 provider = KINDS[stanza.kind](stanza, http.send, os.environ) if stanza.kind in KINDS else None
                 if provider is not None and provider.quota is not None:

@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from dragoman.config.settings import Retry
 from dragoman.hub.failure import Failure, Kind, Refused
-from dragoman.hub.request import Request
 from dragoman.net.headers import Headers
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Amend, Pass, Provider
 from dragoman.routing.resolve import Route
 
 T = TypeVar("T")
@@ -20,20 +19,23 @@ T = TypeVar("T")
 class After(Struct, frozen=True):
     again: bool = False  # ask the same target once more
     elsewhere: bool = False  # then the next one
+    another: bool = False  # before both, and at once: another credential of the same provider, if it has one
+    rest_s: float | None = None  # how long the refused credential is left alone, where the upstream does not say
+    for_all: bool = False  # it is left alone for every model, not only for the one that was asked for
 
 
 AFTER: dict[Kind, After] = {
     Kind.LOST: After(again=True, elsewhere=True),
     Kind.TIMEOUT: After(again=True, elsewhere=True),
-    Kind.RATE_LIMITED: After(again=True, elsewhere=True),
+    Kind.RATE_LIMITED: After(again=True, elsewhere=True, another=True, rest_s=30.0),
     Kind.OVERLOADED: After(again=True, elsewhere=True),
     Kind.UPSTREAM: After(again=True, elsewhere=True),
     Kind.TRUNCATED: After(again=True, elsewhere=True),  # before the first token: an empty reply
     Kind.CORRUPT: After(again=True, elsewhere=True),
-    Kind.CREDENTIAL: After(elsewhere=True),
-    Kind.FORBIDDEN: After(elsewhere=True),
-    Kind.QUOTA: After(elsewhere=True),
-    Kind.NOT_FOUND: After(elsewhere=True),
+    Kind.CREDENTIAL: After(elsewhere=True, another=True, rest_s=600.0, for_all=True),
+    Kind.FORBIDDEN: After(elsewhere=True, another=True, rest_s=600.0),
+    Kind.QUOTA: After(elsewhere=True, another=True, rest_s=3600.0, for_all=True),
+    Kind.NOT_FOUND: After(elsewhere=True, another=True),  # accounts differ in the models that they have
     Kind.BAD_REQUEST: After(),
     Kind.TOO_LARGE: After(),
     Kind.AUTH: After(),
@@ -42,6 +44,9 @@ AFTER: dict[Kind, After] = {
     Kind.REFUSED: After(),
     Kind.BUG: After(),
 }
+
+# What a client is told where every credential was refused, each for a reason of its own: what passes by itself first.
+TOLD_FIRST = (Kind.RATE_LIMITED, Kind.QUOTA, Kind.FORBIDDEN, Kind.CREDENTIAL, Kind.NOT_FOUND)
 
 
 class TurnedAway(Refused):
@@ -58,30 +63,41 @@ class SecondChances:
     """What a request may still try after a refusal that it can do something about; each only once."""
 
     def __init__(self, learnt: dict[str, set[str]]) -> None:
-        self._taken: set[tuple[str, str]] = set()
+        self._taken: set[tuple[str, int, str]] = set()
         self._learnt = learnt  # quirks by provider, kept from request to request
-        self.changes: list[Callable[[Request], Request]] = []
+        self.changes: list[Pass] = []
 
-    async def granted(self, provider: Provider, refused: Refused) -> bool:
+    async def granted(self, provider: Provider, model: str, refused: Refused) -> bool:
         """Whether to ask again at once, perhaps with another credential or a changed request."""
         failure = refused.failure
         if failure.kind is Kind.CREDENTIAL and provider.renew is not None and self._take(provider, "renew"):
             return await provider.renew()
-        amend = None if isinstance(refused, TurnedAway) else provider.amend(failure)
-        if amend is None or not self._take(provider, amend.name):
+        amend = provider.amend(failure)
+        if amend is None or (isinstance(refused, TurnedAway) and not _is_worth_changing(amend, provider)):
+            return False
+        if not self._take(provider, amend.name):
             return False
         if amend.quirk is not None:
-            self._learnt.setdefault(provider.name, set()).add(amend.quirk)
+            quirk = f"{amend.quirk}:{model}" if amend.of_model else amend.quirk
+            self._learnt.setdefault(provider.name, set()).add(quirk)
         if amend.change is not None:
             self.changes.append(amend.change)
         return True
 
     def _take(self, provider: Provider, name: str) -> bool:
-        chance = (provider.name, name)
+        chance = (provider.name, provider.seat, name)
         if chance in self._taken:
             return False
         self._taken.add(chance)
         return True
+
+
+def _is_worth_changing(amend: Amend, provider: Provider) -> bool:
+    """Whether bytes that pass as they are may be built anew: the refusal is of our making.
+
+    We have chosen the way, or moved a conversation to a credential that cannot read what another one's answers hold.
+    """
+    return amend.reroutes or (amend.change is not None and provider.pool is not None)
 
 
 async def first_success(

@@ -26,7 +26,8 @@ def named(prepared: Prepared, failure: Failure) -> Failure:
     if failure.kind is Kind.CREDENTIAL or (failure.kind is Kind.FORBIDDEN and _is_bad_token(failure)):
         told = f" (HTTP {failure.status})" if failure.status is not None else ""
         mend = MENDING.get(prepared.provider.kind, f"set providers.{name}.api_key, then run `dragoman doctor`")
-        message = f"Provider {name!r} refused the gateway's credential{told}. To mend it: {mend}."
+        which = f" {prepared.provider.credential}" if prepared.provider.credential else ""
+        message = f"Provider {name!r} refused the gateway's credential{which}{told}. To mend it: {mend}."
         return Failure(Kind.CREDENTIAL, message, status=failure.status, code=failure.code)
     if failure.kind is Kind.FORBIDDEN:
         return replace(failure, message=f"Provider {name!r}: {failure.message}", detail=None, retry_after=None)

@@ -8,6 +8,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.headers import id_headers
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.flow.prepare import prepare
+from dragoman.flow.rotation import rested
 from dragoman.flow.serve import Gateway
 from dragoman.flow.world import World, fitting, targets
 from dragoman.hub.failure import Refused
@@ -29,6 +30,8 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
     world = gateway.world
     route = (await targets(world, call.model))[0]
     provider = world.providers.get(route.provider)
+    if provider is not None:
+        provider = rested(provider, route.model)
     head: list[Header] = [
         (b"content-type", b"application/json"),
         *id_headers(call.client, call.id, []),

@@ -184,7 +184,7 @@ class Opener:
         finally:
             answer.close()
         failure = named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
-        failure = advised(failure, answer.headers, time.time())
+        failure = advised(failure, answer.headers, time.time(), provider.spent_until)
         if (
             prepared.passthrough
             and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN)

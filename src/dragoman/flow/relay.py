@@ -10,6 +10,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.line import Translation
 from dragoman.flow.mend import Mender
 from dragoman.flow.open import Streaming, is_speaking
+from dragoman.flow.rotation import learn_from_end
 from dragoman.flow.sink import Sink
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.net.client import Lost, TimedOut
@@ -65,6 +66,7 @@ class Relay:
         """Passes on what this upstream has to say, all but the last bytes, which it returns."""
         await self._exchange.send(self._reply.held)
         last = b"" if self._reply.ended else await self._pump()
+        learn_from_end(self._reply)
         return last + await self._mended()
 
     async def _handed_on(self, sink: Sink, failure: Failure) -> bytes:

@@ -12,6 +12,7 @@ from dragoman.flow.prepare import Fitting
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
+from dragoman.providers.amends import NO_CHAT_TOOLS
 from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.profiles import profile_of
 from dragoman.providers.provider import Provider
@@ -54,7 +55,10 @@ def provider_of(world: World, route: Route) -> Provider:
 
 def fitting(world: World, route: Route) -> Fitting:
     learnt = frozenset(world.learnt.get(route.provider, ()))
-    return Fitting(world.protocols, _profile(world, route), world.budgets, learnt, world.fetcher)
+    profile = _profile(world, route)
+    if f"{NO_CHAT_TOOLS}:{route.model}" in learnt:
+        profile = replace(profile, chat_tools=False)
+    return Fitting(world.protocols, profile, world.budgets, learnt, world.fetcher)
 
 
 def _profile(world: World, route: Route) -> Profile:

@@ -68,8 +68,7 @@ class Catalogue:
     async def refresh(self) -> None:
         self._asked_at, self._wait_s = self._clock(), self._provider.model_ttl_s
         try:
-            ask = self._provider.list_models
-            listed = await (_ask(self._provider) if ask is None else ask())
+            listed = await ask_models(self._provider)
         except (Lost, TimedOut, TooLarge, Refused, ValueError, msgspec.MsgspecError) as problem:
             log.info("models of %s are not to be had now: %s", self._provider.name, problem)
             self._wait_s = min(RETRY_AFTER_FAILURE_S, self._wait_s)
@@ -88,7 +87,10 @@ class Catalogue:
         return self._asked_at is None or self._clock() - self._asked_at > self._wait_s
 
 
-async def _ask(provider: Provider) -> tuple[ModelInfo, ...]:
+async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
+    """What it lists now, in its own way or with GET /models."""
+    if provider.list_models is not None:
+        return await provider.list_models()
     protocol = provider.protocols[0]
     headers = (*provider.headers, (b"accept", b"application/json"), *await provider.authorize(protocol))
     if protocol == "messages":

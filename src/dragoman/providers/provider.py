@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec import Struct
 
 from dragoman import __version__
+from dragoman.accounts.pool import Pool
 from dragoman.config.proxies import NONE, detours, parse_proxy
 from dragoman.config.secret import resolve_secret
 from dragoman.config.settings import ProviderConfig
@@ -20,6 +21,7 @@ from dragoman.net.sending import Send as Send
 from dragoman.providers.finding import Finding
 from dragoman.providers.limits import Limits
 from dragoman.providers.quota import Quota
+from dragoman.providers.spent import spent_until
 
 USER_AGENT = f"dragoman/{__version__}"
 
@@ -40,8 +42,10 @@ class Amend(Struct, frozen=True):
     """A second try: the same again, or with what the upstream objected to changed."""
 
     name: str
-    change: Callable[[Request], Request] | None = None
+    change: Callable[[Request, Ledger], Request] | None = None
     quirk: str | None = None  # learnt for good: from now on requests are built for it
+    of_model: bool = False  # the quirk is this model's, not the provider's
+    reroutes: bool = False  # it goes another way, so that bytes which were refused need not pass again
 
 
 Pass = Callable[[Request, Ledger], Request]
@@ -90,6 +94,11 @@ class Provider(Struct, frozen=True):
     mend: bool = False  # ask for the rest of a cut tool call within the same turn
     inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # what `dragoman doctor` says of it, asked now
     quota: Callable[[], Awaitable[list[Quota]]] | None = None  # what `dragoman usage` says of its plan, asked now
+    spent_until: Callable[[Headers, float], float | None] = spent_until  # when an answer says that nothing is left
+    members: tuple["Provider", ...] = ()  # one for each of several credentials; see providers/pooled.py
+    pool: Pool | None = None  # which of them is asked; each of them knows it, and its seat there
+    seat: int = 0
+    credential: str = ""  # which of several credentials it proves itself with, in words for people
 
     async def spoken(self, model: str) -> tuple[str, ...]:
         """What it speaks for that model, preferred first."""

@@ -75,7 +75,7 @@ def test_any_conversation_becomes_one_that_kiro_accepts(
 @settings(max_examples=50, deadline=None)
 def test_without_reasoning_nothing_else_changes(said: list[Turn]) -> None:
     request = Request("chat", "m", located(said))
-    dropped = send(drop_reasoning(request))
+    dropped = send(drop_reasoning(request, Ledger()))
     assert b"reasoningContent" not in dropped.body
     kept = send(request, ledger=Ledger())
     for entry in kept.history:

@@ -31,6 +31,16 @@ class Meter:
         return until if until is not None and until > now else None
 
 
+def spent_until(headers: Headers, now: float) -> float | None:
+    """When the account has an allowance again, where the headers say that it is used up and no credits step in."""
+    told = read_limits(headers, now)
+    if told is None or (told.credits is not None and (told.credits.has or told.credits.unlimited)):
+        return None
+    own = (told.windows[name] for name in ("primary", "secondary") if name in told.windows)
+    full = [window.resets_at for window in own if window.used_percent >= 100 and window.resets_at is not None]
+    return max((moment for moment in full if moment > now), default=None)
+
+
 def read_limits(headers: Headers, now: float) -> Limits | None:
     """None where the answer says nothing of them. Other limits than Codex's own have names like `spark/primary`."""
     fields = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in headers}

@@ -16,10 +16,11 @@ from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.request import Request, Role, Text
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
+from dragoman.providers.amends import unreadable_reasoning
 from dragoman.providers.codex.account import Account, bearer
 from dragoman.providers.codex.allowed import fit, passing
 from dragoman.providers.codex.credential import AuthFile, Credential, Nowhere
-from dragoman.providers.codex.limits import Meter
+from dragoman.providers.codex.limits import Meter, spent_until
 from dragoman.providers.codex.output import filling_output
 from dragoman.providers.codex.refresh import ISSUER, Issuer
 from dragoman.providers.limits import Limits
@@ -55,6 +56,8 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         describe=codex.describe,
         heed=codex.heed,
         limits=codex.limits,
+        spent_until=spent_until,
+        amend=unreadable_reasoning,
         renew=keeper.renew,
         inspect=account.inspect,
     )

@@ -8,6 +8,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.request import Request
 from dragoman.hub.stage import Stage
 from dragoman.net.headers import Header
+from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning
 from dragoman.providers.compatible.quirks import quirks_of
 from dragoman.providers.provider import Amend, Provider, Send, api_key, configured
 
@@ -51,8 +52,9 @@ def told_anew(request: Request) -> list[Stage[Event, Event]]:
 
 def amend(failure: Failure) -> Amend | None:
     """The field that a server did not know is left out from then on; the ledger says so."""
-    if failure.kind is not Kind.BAD_REQUEST:
-        return None
+    other_way = refused_chat_tools(failure) or unreadable_reasoning(failure)
+    if other_way is not None or failure.kind is not Kind.BAD_REQUEST:
+        return other_way
     complaint = failure.message + (failure.at or "")
     for word, quirk in OBJECTIONS.items():
         if word in complaint:

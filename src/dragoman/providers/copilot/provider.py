@@ -14,6 +14,7 @@ from dragoman.hub.request import Request
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.chat.errors import read as read_failure
+from dragoman.providers.amends import unreadable_reasoning
 from dragoman.providers.copilot import asked
 from dragoman.providers.copilot.credential import Session, source_of
 from dragoman.providers.copilot.exchange import Exchange
@@ -64,6 +65,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         describe=copilot.describe,
         heed=copilot.heed,
         limits=copilot.limits,
+        amend=unreadable_reasoning,
         renew=keeper.renew,
         inspect=copilot.inspect,
     )

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 
 from dragoman.config.settings import ProviderConfig
+from dragoman.hub.failure import Failure
 from dragoman.net.headers import Header
-from dragoman.providers.provider import Provider, Send, api_key, configured
+from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning
+from dragoman.providers.provider import Amend, Provider, Send, api_key, configured
 
 
 def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
@@ -14,4 +16,9 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         key = read_key()
         return ((b"authorization", b"Bearer " + key),) if key else ()
 
-    return configured(config, send, environ, issuer="openai", authorize=authorize)
+    return configured(config, send, environ, issuer="openai", authorize=authorize, amend=amend)
+
+
+def amend(failure: Failure) -> Amend | None:
+    """Another way to the same model, or the conversation without what it cannot read any more."""
+    return refused_chat_tools(failure) or unreadable_reasoning(failure)

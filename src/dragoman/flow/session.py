@@ -1,0 +1,94 @@
+"""A call comes in; what tells its conversation from others goes out: the client's own word, else how it began."""
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.flow.call import Call
+from dragoman.hub.failure import Refused
+from dragoman.hub.request import Request, Role, Text
+
+HEADERS = (
+    b"x-claude-code-session-id",
+    b"session-id",
+    b"session_id",
+    b"thread-id",
+    b"conversation_id",
+    b"x-session-id",
+    b"x-session-affinity",
+)
+SESSION_MARK = "session_"  # how Claude Code writes it into the user's id
+
+
+class _Body(Struct):
+    previous_response_id: object = None
+    conversation: object = None
+    prompt_cache_key: object = None
+    metadata: object = None
+
+
+class _UserId(Struct):
+    session_id: str
+
+
+_body = msgspec.json.Decoder(_Body)
+
+
+def session_of(call: Call, known: Callable[[str], bool]) -> str | None:
+    """None where nothing tells. `known`: whether somebody has answered for that name before."""
+    body = _read(call.body)
+    earlier = response_name(body.previous_response_id)
+    if earlier is not None and known(earlier):
+        return earlier
+    for header in HEADERS:
+        value = call.headers.get(header)
+        if value:
+            return value.decode("latin-1")
+    for told in (body.prompt_cache_key, _id_in(body.conversation), _in_user_id(body.metadata), earlier):
+        if isinstance(told, str) and told:
+            return told
+    try:
+        return _beginning(call.request())
+    except Refused:  # what only its own protocol understands passes unread
+        return None
+
+
+def response_name(id: object) -> str | None:
+    """The name under which a reply that is kept upstream is known; only who wrote it can go on from it."""
+    return f"response {id}" if isinstance(id, str) and id else None
+
+
+def _read(body: bytes) -> _Body:
+    try:
+        return _body.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Body()
+
+
+def _id_in(conversation: object) -> object:
+    return conversation.get("id") if isinstance(conversation, dict) else conversation
+
+
+def _in_user_id(metadata: object) -> str | None:
+    """Only a user's id that names a session: all conversations of one user would crowd one credential."""
+    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+    if not isinstance(user_id, str):
+        return None
+    try:
+        return msgspec.json.decode(user_id, type=_UserId).session_id
+    except (msgspec.MsgspecError, RecursionError):
+        return user_id.rpartition(SESSION_MARK)[2] if SESSION_MARK in user_id else None
+
+
+def _beginning(request: Request) -> str:
+    """Everything up to the first thing that a person said; that stays the same from turn to turn."""
+    digest = blake2b(digest_size=16)
+    for turn in request.turns:
+        for part in turn.parts:
+            if isinstance(part, Text):
+                digest.update(part.text.encode(errors="surrogatepass") + b"\0")
+        if turn.role is Role.USER:
+            break
+    return digest.hexdigest()

@@ -1,0 +1,23 @@
+"""A refusal comes in; what more than one kind of provider can change about it goes out."""
+
+import re
+
+from dragoman.hub.failure import Failure, Kind
+from dragoman.passes.drop_reasoning import drop_reasoning
+from dragoman.providers.provider import Amend
+
+NO_CHAT_TOOLS = "no_chat_tools"
+CHAT_TOOLS_REFUSED = re.compile(r"\btools?\b.*\bnot supported\b.*chat/completions.*\bv1/responses", re.I | re.S)
+
+
+def refused_chat_tools(failure: Failure) -> Amend | None:
+    """Some models take function tools on their Responses endpoint only, and say so on the other."""
+    if failure.kind is not Kind.BAD_REQUEST or not CHAT_TOOLS_REFUSED.search(failure.message):
+        return None
+    return Amend("other endpoint", quirk=NO_CHAT_TOOLS, of_model=True, reroutes=True)
+
+
+def unreadable_reasoning(failure: Failure) -> Amend | None:
+    """Encrypted reasoning is bound to the account that it was given to; without it, the conversation can go on."""
+    unreadable = failure.code == "invalid_encrypted_content"
+    return Amend("reasoning dropped", drop_reasoning) if unreadable else None

@@ -1,0 +1,87 @@
+"""A stanza comes in; its provider goes out, or where it lists several credentials, one that stands for all of them."""
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from dragoman.accounts.named import named_file
+from dragoman.accounts.pool import Member, Pool
+from dragoman.config.secret import SecretSource
+from dragoman.config.settings import ProviderConfig
+from dragoman.config.several import Credential, credentials_of, singles
+from dragoman.providers import KINDS
+from dragoman.providers.catalogue import ask_models
+from dragoman.providers.provider import ModelInfo, Provider, Send
+
+PATH_ENDS = (".json", ".sqlite3", ".sqlite", ".db")
+
+
+def make(config: ProviderConfig, send: Send, environ: Mapping[str, str], old: Provider | None = None) -> Provider:
+    """`old`: what an edited stanza replaces; what its pool knows of credentials that stay is kept."""
+    members = tuple(KINDS[config.kind](single, send, environ) for single in singles(config))
+    if len(members) == 1:
+        return members[0]
+    labels = labels_of(config)
+    ids = [_id(credential) for credential in credentials_of(config)]
+    pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)))
+    if old is not None and old.pool is not None:
+        pool.inherit(old.pool)
+    seated = tuple(
+        replace(member, pool=pool, seat=seat, credential=label)
+        for seat, (member, label) in enumerate(zip(members, labels, strict=True))
+    )
+    front = Front(seated)
+    return replace(seated[0], members=seated, list_models=front.models, rename=front.rename)
+
+
+def labels_of(config: ProviderConfig) -> tuple[str, ...]:
+    """What each of several credentials is called in messages; the secret is no part of it."""
+    credentials = credentials_of(config)
+    if len(credentials) < 2:
+        return ("",)
+    return tuple(
+        f"{number} of {len(credentials)}{_place(credential)}" for number, credential in enumerate(credentials, 1)
+    )
+
+
+class Front:
+    """What a provider is asked that no single one of its credentials answers."""
+
+    def __init__(self, members: tuple[Provider, ...]) -> None:
+        self._members = members
+
+    async def models(self) -> tuple[ModelInfo, ...]:
+        """What any of the accounts has; the first one's failure where none can be asked."""
+        asked = [ask_models(member) for member in self._members]
+        lists = await asyncio.gather(*asked, return_exceptions=True)
+        told = [models for models in lists if not isinstance(models, BaseException)]
+        if not told:
+            assert isinstance(lists[0], BaseException)
+            raise lists[0]
+        by_id: dict[str, ModelInfo] = {}
+        for model in (model for models in told for model in models):
+            by_id.setdefault(model.id, model)
+        return tuple(by_id.values())
+
+    def rename(self, name: str) -> str:
+        renamed = (member.rename(name) for member in self._members)
+        return next((own for own in renamed if own != name), name)
+
+
+def _place(credential: Credential) -> str:
+    """Where it comes from, without the folders of this machine."""
+    if isinstance(credential, SecretSource):
+        if credential.text.startswith("env:"):
+            return f" ({credential.text})"
+        file = credential.text.startswith("file:")
+        path = Path(credential.text.removeprefix("file:")) if file else named_file(credential, PATH_ENDS)
+        return f" ({path.name})" if path is not None else ""
+    return f" ({credential.name})"
+
+
+def _id(credential: Credential) -> str:
+    text = credential.text if isinstance(credential, SecretSource) else str(credential)
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
