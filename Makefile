@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-clients test-model check bench profile matrix clients-page lock clean
+.PHONY: run test test-clients test-model check bench profile matrix clients-page prices lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -40,6 +40,10 @@ matrix: $(DEV_STAMP)
 # Writes docs/clients.md from what the client tests prove.
 clients-page: $(DEV_STAMP)
 	@DRAGOMAN_CLIENTS_PAGE=1 $(BIN)/python -m pytest tests/clients/smoke tests/clients/all
+
+# Writes the price sheet that ships with the gateway from the prices of a package.
+prices: $(DEV_STAMP)
+	@$(BIN)/python tools/write_prices.py
 
 lock: $(DEV_STAMP)
 	@$(BIN)/python -m pip install --quiet uv

@@ -22,6 +22,7 @@ from dragoman.config.settings import (
     Effort,
     Fetch,
     ModelRoute,
+    PriceOverride,
     ProviderConfig,
     Retry,
     Server,
@@ -30,7 +31,7 @@ from dragoman.config.settings import (
 from dragoman.config.tree import Origin, Tree
 
 FILE_NAME = "dragoman.toml"
-SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "providers", "models")
+SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "providers", "models", "prices")
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
 SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -135,6 +136,7 @@ def _check(tree: Tree, found: Found, path: Path | None, home: Path) -> Config:
         effort=read_section(tree, "effort", Effort),
         providers=providers or {"echo": ProviderConfig(name="echo", kind="echo")},
         models=_read_models(tree, providers),
+        prices=_read_prices(tree),
         client_key=found.client_key,
         source=path,
         origins=tree.origins(),
@@ -174,6 +176,15 @@ def _read_models(tree: Tree, providers: dict[str, ProviderConfig]) -> tuple[Mode
             routes.append(ModelRoute(**fields))  # type: ignore[arg-type]
             _check_targets(tree, ("models", index, "to"), routes[-1].to, providers)
     return tuple(routes)
+
+
+def _read_prices(tree: Tree) -> tuple[PriceOverride, ...]:
+    tables = tree.values.get("prices", [])
+    if not isinstance(tables, list):
+        tree.problem(("prices",), "expected a list of tables: write [[prices]]")
+        return ()
+    found = (read_fields(tree, ("prices", index), PriceOverride) for index in range(len(tables)))
+    return tuple(PriceOverride(**fields) for fields in found if fields is not None)  # type: ignore[arg-type]
 
 
 def _check_targets(tree: Tree, key: Key, targets: tuple[str, ...], providers: dict[str, ProviderConfig]) -> None:

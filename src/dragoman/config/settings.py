@@ -12,6 +12,7 @@ Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Wait = Annotated[float, Meta(ge=0, le=86_400)]
 Megabytes = Annotated[float, Meta(gt=0, le=4096)]
+Dollars = Annotated[float, Meta(ge=0, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1)]
 
 Kind = Literal["anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo"]
@@ -163,6 +164,16 @@ class ModelRoute(Struct, frozen=True):
     to: Annotated[tuple[Name, ...], Meta(min_length=1)]
 
 
+class PriceOverride(Struct, frozen=True):
+    """What a model costs, in US dollars per million tokens; a cache without its own price costs as other input."""
+
+    model: Name  # a glob over provider/model and over model
+    input: Dollars
+    output: Dollars
+    cache_read: Dollars | None = None
+    cache_write: Dollars | None = None
+
+
 class Config(Struct, frozen=True, kw_only=True):
     """Everything. `origins` says where each value that is no default was set; `source` is the file, if any."""
 
@@ -174,6 +185,7 @@ class Config(Struct, frozen=True, kw_only=True):
     effort: Effort
     providers: dict[str, ProviderConfig]
     models: tuple[ModelRoute, ...]
+    prices: tuple[PriceOverride, ...] = ()
     client_key: Secret | None
     source: Path | None
     origins: dict[str, str]

@@ -1,0 +1,144 @@
+"""What requests cost: the same as the package says that our sheet was made from, and nothing where nobody knows."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Decimal
+from random import Random
+
+import genai_prices
+import pytest
+from genai_prices.data import providers as their_providers
+
+from dragoman.config import PriceOverride, ProviderConfig
+from dragoman.hub.outcome import Outcome
+from dragoman.hub.usage import Usage
+from dragoman.prices import Pricing
+from dragoman.prices.rates import Rates, cost_nano
+from dragoman.prices.sheet import Model, models_of, sheet, utc
+
+NOW = 1_800_000_000.0
+MOMENTS = (NOW, 1_700_000_000.0, 1_760_000_000.0 + 3 * 3600)
+OURS = {vendor.id: vendor for vendor in their_providers if vendor.id in sheet().vendors}
+
+ANTHROPIC = ProviderConfig(name="up", kind="anthropic", endpoint="https://api.anthropic.com/v1")
+
+
+def theirs(vendor: str, model: str, usage: Usage, moment: float) -> int:
+    told = genai_prices.Usage(
+        input_tokens=usage.input,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        cache_write_1h_tokens=usage.cache_write_1h,
+        output_tokens=usage.output,
+        output_reasoning_tokens=usage.reasoning,
+        web_searches=usage.web_searches,
+    )
+    (info,) = [found for found in OURS[vendor].models if found.id == model]
+    context = {"service_tier": usage.service_tier} if usage.service_tier else None
+    when = datetime.fromtimestamp(moment, UTC)
+    price = info.calc_price(told, OURS[vendor], genai_request_timestamp=when, price_context=context)
+    return int((price.total_price * 10**9).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+def some_usage(random: Random) -> Usage:
+    read, written = random.choice((0, random.randrange(90_000))), random.choice((0, random.randrange(90_000)))
+    fresh = random.choice((0, random.randrange(1000), random.randrange(600_000)))
+    output = random.randrange(70_000)
+    return Usage(
+        input=fresh + read + written,
+        cache_read=read,
+        cache_write=written,
+        cache_write_1h=random.choice((0, random.randrange(written + 1))),
+        output=output,
+        reasoning=random.choice((0, random.randrange(output + 1))),
+        web_searches=random.choice((0, 0, 3)),
+        service_tier=random.choice((None, "default", "flex", "priority")),
+    )
+
+
+@pytest.mark.parametrize("vendor", sorted(OURS))
+def test_a_cost_is_what_the_package_says(vendor: str) -> None:
+    random = Random(vendor)
+    models = models_of(vendor)
+    for model in random.sample(models, min(len(models), 60)):
+        for moment in MOMENTS:
+            usage = some_usage(random)
+            rates = model.at(utc(moment), usage.service_tier)
+            assert cost_nano(rates, usage) == theirs(vendor, model.id, usage, moment), (vendor, model.id, usage, moment)
+
+
+def found(kind: str, model: str, endpoint: str | None = None) -> str | None:
+    provider = ProviderConfig(name="up", kind=kind, endpoint=endpoint)  # type: ignore[arg-type]
+    known = Pricing({"up": provider})._found("up", model)
+    return known.id if isinstance(known, Model) else None
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "endpoint", "wanted"),
+    [
+        ("anthropic", "claude-sonnet-4-5", "https://api.anthropic.com/v1", "claude-sonnet-4-5"),
+        ("anthropic", "claude-sonnet-4-5-20250929", "https://api.anthropic.com/v1", "claude-sonnet-4-5"),
+        ("anthropic", "claude-sonnet-4-5", "http://127.0.0.1:9/v1", "claude-sonnet-4-5"),
+        ("openai", "gpt-5", "https://api.openai.com/v1", "gpt-5"),
+        ("openai", "gpt-5-20250807", "https://api.openai.com/v1", "gpt-5"),
+        ("openai", "GPT-5-2025-08-07", None, "gpt-5"),
+        ("codex", "gpt-5-codex", "https://chatgpt.com/backend-api/codex", "gpt-5"),
+        ("gemini", "gemini-2.5-pro", None, "gemini-2.5-pro"),
+        ("kiro", "claude-sonnet-4.5", "https://runtime.us-east-1.kiro.dev", "claude-sonnet-4-5"),
+        ("kiro", "CLAUDE_SONNET_4_5_20250929_V1_0", None, "claude-sonnet-4-5"),
+        ("kiro", "auto", None, None),
+        ("openai-compatible", "claude-sonnet-4-5", "http://10.0.0.1/v1", "claude-sonnet-4-5"),
+        ("openai-compatible", "anthropic/claude-sonnet-4-5", "http://10.0.0.1/v1", "claude-sonnet-4-5"),
+        ("openai-compatible", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", None, "claude-sonnet-4-5"),
+        ("openai-compatible", "llama3.2", "http://127.0.0.1:11434/v1", None),
+        ("openai-compatible", "gpt-oss-120b", "http://127.0.0.1:11434/v1", None),
+        ("openai-compatible", "deepseek-chat", "http://127.0.0.1:11434/v1", None),
+        ("openai-compatible", "deepseek-chat", "https://api.deepseek.com/v1", "deepseek-chat"),
+        ("openai-compatible", "no-such-model", "https://api.openai.com/v1", None),
+        ("echo", "claude-sonnet-4-5", None, None),
+    ],
+)
+def test_a_model_is_found_by_address_kind_or_family(
+    kind: str, model: str, endpoint: str | None, wanted: str | None
+) -> None:
+    assert found(kind, model, endpoint) == wanted
+
+
+def outcome(model: str, usage: Usage | None, provider: str = "up") -> Outcome:
+    return Outcome(id="req_1", began=NOW, asked="messages", provider=provider, model=model, usage=usage)
+
+
+def test_what_nobody_counted_or_priced_has_no_cost() -> None:
+    pricing = Pricing({"up": ANTHROPIC})
+    assert pricing.cost_nano(outcome("claude-sonnet-4-5", None)) is None
+    assert pricing.cost_nano(outcome("never-heard-of", Usage(input=5))) is None
+    assert pricing.cost_nano(outcome("claude-sonnet-4-5", Usage(input=5), provider="")) is None
+    assert pricing.cost_nano(outcome("claude-sonnet-4-5", Usage(input=5), provider="gone")) is None
+    assert pricing.cost_nano(outcome("claude-sonnet-4-5", Usage(input=1000, output=10))) == 3_150_000
+
+
+def test_an_override_wins_by_model_or_by_provider_and_model() -> None:
+    usage = Usage(input=1_000_000, cache_read=400_000, cache_write=100_000, output=1_000_000)
+    overrides = (
+        PriceOverride("up/claude-*", input=1.0, output=2.0),
+        PriceOverride("mine-?", input=1.0, output=2.0, cache_read=0.1, cache_write=1.25),
+        PriceOverride("*", input=0.0, output=0.0),
+    )
+    pricing = Pricing({"up": ANTHROPIC}, overrides)
+    assert pricing.cost_nano(outcome("claude-sonnet-4-5", usage)) == 3_000_000_000
+    assert pricing.cost_nano(outcome("mine-1", usage)) == (500_000 + 40_000 + 125_000 + 2_000_000) * 1000
+    assert pricing.cost_nano(outcome("never-heard-of", usage)) == 0
+
+
+def test_more_cached_than_there_was_input_never_costs_less_than_nothing() -> None:
+    rates = Rates(input=10**6, cache_read=10**5, cache_write=10**6, output=10**6)
+    assert cost_nano(rates, Usage(input=10, cache_read=50, cache_write=7, cache_write_1h=9)) == 5_000 + 7_000
+
+
+def test_the_gateway_never_loads_the_package_itself() -> None:
+    code = (
+        "import sys; from dragoman.prices.sheet import find; import dragoman.app; assert find('openai', 'gpt-5');"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('genai_prices', 'pydantic')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
