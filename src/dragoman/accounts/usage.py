@@ -1,0 +1,155 @@
+"""Outcomes are shown to it; rows of usage go to the store, a few times a second and all at once."""
+
+import asyncio
+import logging
+import math
+import os
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+from dragoman.hub.outcome import Outcome
+from dragoman.hub.usage import Usage
+from dragoman.net.tasks import spawn
+from dragoman.prices import Pricing
+from dragoman.store import Store, StoreError
+from dragoman.store.usage_rows import UsageRow
+
+MAX_WAITING = 10_000
+BATCH = 500
+PAUSE_S = 0.2  # between the end of a request and its row: what a crash may lose
+LONGEST_PAUSE_S = 5.0  # while the store is in trouble
+STOP_S = 5.0
+MAX_TEXT = 200
+MAX_TOKENS = 10**10  # of one request: no upstream's nonsense may keep the others' rows from being added up
+
+UNCOUNTED = (None,) * 5
+
+log = logging.getLogger(__name__)
+
+
+class UsageWriter:
+    """Keeps a bounded number of rows while the store is in trouble, and counts what it had to drop."""
+
+    def __init__(self, store: Store, pricing: Pricing) -> None:
+        self.pricing = pricing
+        self.dropped = 0
+        self._store = store
+        self._waiting: deque[Outcome] = deque()
+        self._batch: list[UsageRow] = []  # on its way, under the same ids until it has arrived
+        self._woken = asyncio.Event()
+        self._in_trouble = False
+        self._task: asyncio.Task[None] | None = None
+
+    def observe(self, outcome: Outcome) -> None:
+        if len(self._waiting) + len(self._batch) >= MAX_WAITING:
+            self.dropped += 1
+            return
+        self._waiting.append(outcome)
+        self._woken.set()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting) + len(self._batch)
+
+    def start(self) -> None:
+        self._task = spawn(self._run(), name="usage")
+
+    async def stop(self) -> None:
+        """Writes what is left, if the store takes it in time."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._flush()
+        except (StoreError, TimeoutError) as error:
+            log.error("%d rows of usage are lost: %s", self.waiting, error or "no answer in time")
+
+    async def _run(self) -> None:
+        pause = PAUSE_S
+        while True:
+            await self._woken.wait()
+            await asyncio.sleep(pause)
+            self._woken.clear()
+            try:
+                await self._flush()
+            except StoreError as error:
+                self._woken.set()
+                pause = min(LONGEST_PAUSE_S, pause * 2)
+                if not self._in_trouble:
+                    log.warning("usage cannot be stored, up to %d rows are kept until it can: %s", MAX_WAITING, error)
+                self._in_trouble = True
+            else:
+                pause = PAUSE_S
+                if self._in_trouble:
+                    log.warning("usage is stored again; %d rows had to be dropped in all", self.dropped)
+                self._in_trouble = False
+
+    async def _flush(self) -> None:
+        while self._batch or self._waiting:
+            if not self._batch:
+                outcomes = list(islice(self._waiting, BATCH))
+                self._batch = await asyncio.to_thread(_rows, outcomes, self.pricing)
+                for _ in outcomes:
+                    self._waiting.popleft()
+            await self._store.append_usage(self._batch)
+            self._batch = []
+
+
+def _rows(outcomes: list[Outcome], pricing: Pricing) -> list[UsageRow]:
+    return [row_of(outcome, pricing) for outcome in outcomes]
+
+
+def row_of(outcome: Outcome, pricing: Pricing) -> UsageRow:
+    provider, model = outcome.provider, outcome.model
+    if not provider and outcome.steps:
+        provider, _, model = outcome.steps[-1].route.partition("/")
+    began_ms = int(outcome.began * 1000)
+    usage = outcome.usage
+    counts = _counts(usage)
+    credits = None if usage is None else usage.credits
+    return UsageRow(
+        id=began_ms.to_bytes(6, "big") + os.urandom(10),
+        began_ms=began_ms,
+        request=_text(outcome.id),
+        key=_text(outcome.key),
+        client=_text(outcome.client),
+        asked=outcome.asked,
+        spoken=outcome.spoken,
+        provider=provider,
+        model=_text(model),
+        wanted=_text(outcome.wanted),
+        stream=outcome.stream,
+        input=counts[0],
+        cached=counts[1],
+        written=counts[2],
+        output=counts[3],
+        reasoning=counts[4],
+        credits=credits if credits is not None and math.isfinite(credits) else None,
+        source=None if usage is None else usage.source.value,
+        cost_nano=pricing.cost_nano(outcome),
+        first_token_ms=None if outcome.first_token_s is None else round(outcome.first_token_s * 1000),
+        duration_ms=round(outcome.seconds * 1000),
+        result=outcome.result,
+        code=None if outcome.code is None else _text(outcome.code),
+        losses=outcome.losses,
+        attempts=len(outcome.steps) + bool(outcome.spoken),
+    )
+
+
+def _counts(usage: Usage | None) -> Sequence[int | None]:
+    if usage is None:
+        return UNCOUNTED
+    counts = (usage.input, usage.cache_read, usage.cache_write, usage.output, usage.reasoning)
+    if min(counts) >= 0 and max(counts) <= MAX_TOKENS:
+        return counts
+    return [min(max(count, 0), MAX_TOKENS) for count in counts]
+
+
+def _text(text: str) -> str:
+    """What a client or an upstream wrote, short and such as every database takes."""
+    text = text[:MAX_TEXT]
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "").encode(errors="replace").decode()
