@@ -67,13 +67,16 @@ class Running:
         """Tells the gateway to stop, as a signal would."""
         return asyncio.run_coroutine_threadsafe(self.app.stop(accept_s), self._loop)
 
-    def outcome(self) -> Outcome:
-        """Of the only request since they were last cleared: a client has its reply a moment earlier."""
+    def outcome(self, request_id: str) -> Outcome:
+        """Of this request: a client has its reply a moment earlier."""
         patience = time.monotonic() + 10.0
-        while not self.outcomes and time.monotonic() < patience:
+        while time.monotonic() < patience:
+            found = [outcome for outcome in self.outcomes if outcome.id == request_id]
+            if found:
+                [outcome] = found
+                return outcome
             time.sleep(0.01)
-        [outcome] = self.outcomes
-        return outcome
+        raise AssertionError(f"{request_id} came to nothing")
 
     def settle(self) -> None:
         """Waits until the first lists of models have come: they use credentials too, and would be counted."""

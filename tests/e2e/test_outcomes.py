@@ -20,15 +20,9 @@ upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with rigged(tmp_path_factory.mktemp("gateway"), "[retry]\nattempts = 2\nbase_s = 0.01\n") as rig:
         yield rig
-
-
-@pytest.fixture
-def rig(shared: Rig) -> Rig:
-    shared.gateway.outcomes.clear()
-    return shared
 
 
 def assert_counted(outcome: Outcome, upstream: str) -> None:
@@ -48,7 +42,7 @@ def assert_counted(outcome: Outcome, upstream: str) -> None:
 def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
     rig.plays(upstream, Answer(SPEAKERS[upstream].whole(COUNTED), content_type="application/json"))
     WHOLE[client](rig.sdk, asked(client, rig.model(upstream)))
-    outcome = rig.gateway.outcome()
+    outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert_counted(outcome, upstream)
     assert not outcome.stream
 
@@ -58,7 +52,7 @@ def test_a_whole_reply_is_counted_as_reported(rig: Rig, client: str, upstream: s
 def test_a_stream_is_counted_as_reported(rig: Rig, client: str, upstream: str) -> None:
     rig.plays(upstream, Answer(SPEAKERS[upstream].stream(COUNTED)))
     STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
-    outcome = rig.gateway.outcome()
+    outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert_counted(outcome, upstream)
     assert outcome.stream
     assert outcome.first_token_s is not None
@@ -70,23 +64,24 @@ def test_a_refusal_is_an_outcome_with_its_steps(rig: Rig, client: str) -> None:
     rig.plays("chat", refusal("chat", FAULTS["529"]))
     with pytest.raises(Exception):  # noqa: B017, PT011 - other tests judge which
         WHOLE[client](rig.sdk, asked(client, rig.model("chat")))
-    outcome = rig.gateway.outcome()
+    outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert outcome.result == "overloaded"
     assert outcome.usage is None
     assert outcome.steps == (Step("chat/vendor-model", "overloaded"),) * 2
 
 
 def test_a_request_that_cannot_be_read_is_an_outcome(rig: Rig) -> None:
-    answered = post(rig.gateway.port, PATHS["chat"], b"{", "user-agent: OpenAI/Python 3.49.0")
-    outcome = rig.gateway.outcome()
+    answered = post(rig.gateway.port, PATHS["chat"], b"{", "user-agent: OpenAI/Python 3.49.0", "x-request-id: half")
+    outcome = rig.gateway.outcome("half")
     assert answered.status == 400
     assert (outcome.result, outcome.client, outcome.asked) == ("bad_request", "OpenAI/Python", "chat")
 
 
 def test_a_wrong_key_is_nobodys_request(rig: Rig) -> None:
-    assert post(rig.gateway.port, PATHS["chat"], b"{}", key="dgm_wrong-one").status == 401
-    assert post(rig.gateway.port, PATHS["chat"], b"{").status == 400
-    assert rig.gateway.outcome().result == "bad_request"
+    assert post(rig.gateway.port, PATHS["chat"], b"{}", "x-request-id: wrong", key="dgm_wrong-one").status == 401
+    assert post(rig.gateway.port, PATHS["chat"], b"{", "x-request-id: right").status == 400
+    assert rig.gateway.outcome("right").result == "bad_request"
+    assert not [outcome for outcome in rig.gateway.outcomes if outcome.id == "wrong"]
 
 
 @upstreams
@@ -94,9 +89,10 @@ def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str)
     rig.plays(upstream, Answer(SPEAKERS[upstream].stream(CASES["text"].meant)[:-150], end=End.HANG))
     body = b'{"model": "%s", "stream": true, "messages": [{"role": "user", "content": "Go on."}]}'
     with dial(rig.gateway.port) as sock:
-        sock.sendall(request_bytes(PATHS["chat"], body % rig.model(upstream).encode()))
+        asks = request_bytes(PATHS["chat"], body % rig.model(upstream).encode(), f"x-request-id: left-{upstream}")
+        sock.sendall(asks)
         assert sock.recv(65536).startswith(b"HTTP/1.1 200")
-    outcome = rig.gateway.outcome()
+    outcome = rig.gateway.outcome(f"left-{upstream}")
     assert outcome.result == GONE
     assert outcome.usage is not None
 
@@ -104,4 +100,4 @@ def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str)
 def test_an_error_in_mid_stream_is_the_outcome(rig: Rig) -> None:
     rig.plays("messages", Answer(SPEAKERS["messages"].stream(CASES["text"].meant)[:-150], end=End.RESET))
     STREAMS["chat"][0](rig.sdk, asked("chat", rig.model("messages")))
-    assert rig.gateway.outcome().result == "lost"
+    assert rig.gateway.outcome(rig.sdk.headers["x-request-id"]).result == "lost"
