@@ -1,0 +1,146 @@
+"""Upstreams of five kinds behind one gateway, each of which says its name or fails in its own words."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from faults import Fault, refusal
+from hearing import Sdk
+from kiro_rig import sign
+from meaning import Meant, Say
+from rig import PROTOCOLS, SPEAKERS
+
+import fakes.codex as codex
+import fakes.kiro as kiro
+from fakes.codex import FakeCodex
+from fakes.eventstream import exception
+from fakes.kiro import FakeKiro
+from fakes.service import json_answer, stream
+from fakes.upstream import Answer, Asked, End, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+ROUTES: dict[str, tuple[str, ...]] = {
+    "by key": ("chat/one", "messages/two", "responses/three"),
+    "by account": ("kiro/claude-sonnet-4.5", "codex/gpt-5.5", "chat/one"),
+}
+LINGER_S = 0.15  # a reset overtakes bytes that were not read yet
+
+
+@dataclass
+class Site:
+    """One target. What it is told to play, it plays in this order, the last for ever, and forgets what it was asked."""
+
+    target: str
+    plays: Callable[..., None]
+    asked: Callable[[], list[Asked]]
+
+    @property
+    def kind(self) -> str:
+        return self.target.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return f"I am {self.kind}, and nobody else."
+
+    def answers(self, streamed: bool) -> Answer:
+        """A whole and proper reply."""
+        if self.kind == "kiro":
+            return kiro.framed(kiro.words(self.name[:7]), kiro.words(self.name[7:]), kiro.tail())
+        if self.kind == "codex":
+            return codex.reply(self.name)
+        speak, meant = SPEAKERS[self.kind], Meant((Say(self.name),))
+        return Answer(speak.stream(meant)) if streamed else Answer(speak.whole(meant), content_type="application/json")
+
+    def fails(self, fault: Fault) -> Answer:
+        """An error answer."""
+        if self.kind == "kiro":
+            answer = json_answer({"message": fault.message}, fault.status)
+            return replace(answer, headers=fault.headers)
+        return refusal("responses" if self.kind == "codex" else self.kind, fault)
+
+    def is_out_of_quota(self, streamed: bool) -> Answer:
+        """Said under a good status."""
+        told = {"message": "Your quota is used up.", "type": "insufficient_quota", "code": "insufficient_quota"}
+        match self.kind:
+            case "kiro":
+                return kiro.framed(exception("ServiceQuotaExceededException", {"message": told["message"]}))
+            case "codex":
+                failed = {**codex.snapshot("failed"), "error": {**told, "code": "usage_limit_reached"}}
+                return stream(*codex.numbered(codex.begun(), {"type": "response.failed", "response": failed}))
+            case "messages":
+                error: dict[str, object] = {"type": "error", "error": {**told, "type": "billing_error"}}
+                return stream(error) if streamed else json_answer(error)
+            case _:
+                body = msgspec.json.encode({"error": {**told, "param": None}})
+                return Answer(b"data: %b\n\n" % body) if streamed else json_answer({"error": {**told, "param": None}})
+
+    def breaks(self, streamed: bool, after: str) -> Answer:
+        """A reply that is reset just after these words; "" is before the first of them."""
+        body = self.answers(streamed).body
+        kept = body[: body.index(after.encode()) + len(after)] if after else body[:1]
+        if after and self.kind == "kiro":
+            kept = kiro.words(after)
+        elif after and streamed:
+            kept = body[: body.index(b"\n\n", len(kept)) + 2]
+        return replace(self.answers(streamed), body=kept, end=End.RESET, linger_s=LINGER_S if after else 0.0)
+
+
+@dataclass
+class Targets:
+    gateway: Running
+    sdk: Sdk
+    sites: dict[str, Site]
+
+    def on(self, route: str) -> list[Site]:
+        return [self.sites[target] for target in ROUTES[route]]
+
+    def counts(self, route: str) -> list[int]:
+        return [len(site.asked()) for site in self.on(route)]
+
+
+@contextmanager
+def targeted(directory: Path, settings: str) -> Iterator[Targets]:
+    with ExitStack() as stack:
+        keyed = {name: stack.enter_context(FakeUpstream()) for name in PROTOCOLS}
+        aws = FakeKiro()
+        chatgpt = FakeCodex()
+        stack.enter_context(aws)
+        stack.enter_context(chatgpt)
+        tokens = aws.issue()
+        sign(directory / "kiro.json", str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
+        (directory / "codex.json").write_bytes(msgspec.json.encode(chatgpt.auth_file(7200)))
+        stanzas = [stanza(name, fake.url, name) for name, fake in keyed.items()]
+        stanzas += [aws.stanza(str(directory / "kiro.json")), chatgpt.stanza(str(directory / "codex.json"))]
+        routes = [
+            f"[[models]]\nname = {msgspec.json.encode(name).decode()}\nto = {msgspec.json.encode(to).decode()}\n"
+            for name, to in ROUTES.items()
+        ]
+        gateway = stack.enter_context(running("\n".join([settings, *stanzas, *routes]), directory))
+        gateway.settle()
+        sdk = Sdk(gateway.url, KEY)
+        stack.callback(sdk.close)
+        sites = [_keyed(target, keyed[target.partition("/")[0]]) for target in ROUTES["by key"]]
+        sites += [_kiro(aws), _codex(chatgpt)]
+        yield Targets(gateway, sdk, {site.target: site for site in sites})
+
+
+def _keyed(target: str, fake: FakeUpstream) -> Site:
+    def plays(*answers: Answer) -> None:
+        fake.asked.clear()
+        fake.answers = list(answers)
+
+    return Site(target, plays, lambda: fake.calls)
+
+
+def _kiro(fake: FakeKiro) -> Site:
+    def plays(*answers: Answer) -> None:
+        fake.asked.clear()
+        fake.replies, fake.played = list(answers), 0
+
+    return Site(ROUTES["by account"][0], plays, lambda: fake.chats)
+
+
+def _codex(fake: FakeCodex) -> Site:
+    return Site(ROUTES["by account"][1], fake.plays, lambda: fake.at(codex.RESPONSES))

@@ -1,0 +1,284 @@
+"""Three targets under faults: one whole reply or one typed error, and exactly as many calls as the table says."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import anthropic
+import msgspec
+import openai
+import pytest
+from cases import asked
+from faults import OPENAI_OVERLOADED, Fault, assert_told_properly
+from hearing import STOPS, STREAMS, WHOLE, Broke, Halted, Heard, Sdk
+from meaning import Meant, Say, Stop
+from raw_http import post
+from rig import PATHS, PROTOCOLS, SPEAKERS, rigged
+from targets import ROUTES, Site, Targets, targeted
+
+import grammar_chat
+import grammar_messages
+import grammar_responses
+from fakes.upstream import Answer, Asked, End
+from gateway import KEY
+
+ATTEMPTS = 3
+SETTINGS = f"[retry]\nattempts = {ATTEMPTS}\nbase_s = 0.002\n"
+GRAMMARS = {"chat": grammar_chat, "responses": grammar_responses, "messages": grammar_messages}
+QUOTA = {"chat": 429, "responses": 429, "messages": 402}
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+modes = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+routes = pytest.mark.parametrize("route", ROUTES)
+depths = pytest.mark.parametrize("failing", [1, 2, 3], ids=["the first", "the first two", "all three"])
+
+
+@dataclass(frozen=True)
+class Trouble:
+    plays: Callable[[Site, bool], Answer]
+    calls: int  # of each target that has it
+    seen: dict[str, int]  # client -> status, where nobody else answers
+    advice: tuple[str | None, str | None]  # retry-after, x-should-retry
+
+
+def _all(status: int) -> dict[str, int]:
+    return dict.fromkeys(PROTOCOLS, status)
+
+
+def _failing(status: int, code: str, kind: str, *headers: tuple[str, str]) -> Callable[[Site, bool], Answer]:
+    fault = Fault(status, (code, code), kind, headers=headers)
+    return lambda site, streamed: site.fails(fault)
+
+
+LIMITED = ("rate_limit_exceeded", "rate_limit_error")
+TROUBLES: dict[str, Trouble] = {
+    "429, soon": Trouble(_failing(429, *LIMITED, ("retry-after-ms", "5")), ATTEMPTS, _all(429), ("1", "false")),
+    "429, later": Trouble(_failing(429, *LIMITED, ("retry-after", "30")), 1, _all(429), ("30", None)),
+    "500": Trouble(_failing(500, "server_error", "api_error"), ATTEMPTS, _all(500), (None, "false")),
+    "503": Trouble(_failing(503, "server_error", "overloaded_error"), ATTEMPTS, OPENAI_OVERLOADED, (None, "false")),
+    "reset before the first byte": Trouble(
+        lambda site, streamed: Answer(headless=True, end=End.RESET), ATTEMPTS, _all(502), (None, "false")
+    ),
+    "reset before the first token": Trouble(
+        lambda site, streamed: site.breaks(streamed, after=""), ATTEMPTS, _all(502), (None, "false")
+    ),
+    "quota under a good status": Trouble(lambda site, streamed: site.is_out_of_quota(streamed), 1, QUOTA, (None, None)),
+    "unknown model": Trouble(_failing(404, "model_not_found", "not_found_error"), 1, _all(404), (None, None)),
+}
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
+    with targeted(tmp_path_factory.mktemp("targets"), SETTINGS) as rig:
+        yield rig
+
+
+def ask(sdk: Sdk, client: str, route: str, streamed: bool) -> Heard | Broke | Halted:
+    """What the official SDK makes of it, its exceptions included."""
+    try:
+        return (STREAMS[client][-1] if streamed else WHOLE[client])(sdk, asked(client, route))
+    except (openai.APIError, anthropic.APIError) as error:
+        return Broke("", error)
+
+
+def assert_said(site: Site, client: str, heard: Heard | Broke | Halted) -> None:
+    assert isinstance(heard, Heard), heard
+    assert (heard.text, heard.stop) == (site.name, STOPS[client][Stop.NATURAL])
+
+
+@clients
+@modes
+@routes
+@depths
+@pytest.mark.parametrize("name", TROUBLES)
+def test_the_next_target_answers_or_the_last_ones_error_is_told(
+    targets: Targets, client: str, streamed: bool, route: str, failing: int, name: str
+) -> None:
+    trouble, sites = TROUBLES[name], targets.on(route)
+    for place, site in enumerate(sites):
+        site.plays(trouble.plays(site, streamed) if place < failing else site.answers(streamed))
+    heard = ask(targets.sdk, client, route, streamed)
+    expected = [trouble.calls] * failing + [1, 0, 0]
+    assert targets.counts(route) == expected[:3]
+    if failing < len(sites):
+        assert_said(sites[failing], client, heard)
+        assert targets.sdk.headers["x-dragoman-route"] == sites[failing].target
+        assert "x-should-retry" not in targets.sdk.headers
+        return
+    assert isinstance(heard, Broke), heard
+    assert heard.text == ""
+    if trouble.seen[client] == 402:
+        assert isinstance(heard.error, anthropic.APIStatusError)
+        assert heard.error.body["error"]["type"] == "billing_error"  # type: ignore[index]
+    else:
+        assert_told_properly(client, heard.error, trouble.seen[client])
+    told = targets.sdk.headers
+    assert (told.get("retry-after"), told.get("x-should-retry")) == trouble.advice
+
+
+@clients
+@modes
+@routes
+@pytest.mark.parametrize("name", [name for name, trouble in TROUBLES.items() if trouble.calls == ATTEMPTS])
+def test_trouble_that_passes_stays_with_the_first_target(
+    targets: Targets, client: str, streamed: bool, route: str, name: str
+) -> None:
+    first, *others = targets.on(route)
+    first.plays(TROUBLES[name].plays(first, streamed), first.answers(streamed))
+    for site in others:
+        site.plays(site.answers(streamed))
+    assert_said(first, client, ask(targets.sdk, client, route, streamed))
+    assert targets.counts(route) == [2, 0, 0]
+
+
+@clients
+@modes
+@routes
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(400, ("invalid_request_error", None), "invalid_request_error"),
+        Fault(
+            400,
+            ("invalid_request_error", "context_length_exceeded"),
+            "invalid_request_error",
+            "prompt is too long: this exceeds the context window of the model",
+        ),
+    ],
+    ids=["bad request", "too long"],
+)
+def test_what_is_wrong_with_the_request_itself_is_asked_of_nobody_else(
+    targets: Targets, client: str, streamed: bool, route: str, fault: Fault
+) -> None:
+    first, *others = targets.on(route)
+    first.plays(first.fails(fault))
+    for site in others:
+        site.plays(site.answers(streamed))
+    heard = ask(targets.sdk, client, route, streamed)
+    assert isinstance(heard, Broke), heard
+    assert_told_properly(client, heard.error, 400)
+    assert targets.counts(route)[1:] == [0, 0]
+
+
+@clients
+@routes
+@pytest.mark.parametrize("failing", [0, 1, 2], ids=["the first", "the second", "the third"])
+def test_after_the_first_token_there_is_one_error_and_no_other_voice(
+    targets: Targets, client: str, route: str, failing: int
+) -> None:
+    sites = targets.on(route)
+    counts = [1] * (failing + 1) + [0] * (2 - failing)
+
+    def begin() -> None:
+        for place, site in enumerate(sites):
+            breaking = site.is_out_of_quota(True) if place < failing else site.breaks(True, after=spoken(site))
+            site.plays(breaking if place <= failing else site.answers(True))
+
+    begin()
+    heard = ask(targets.sdk, client, route, True)
+    assert isinstance(heard, Broke), heard
+    assert heard.text == spoken(sites[failing])
+    assert targets.counts(route) == counts
+    assert targets.sdk.headers["x-dragoman-route"] == sites[failing].target
+    begin()
+    told = post(targets.gateway.port, PATHS[client], msgspec.json.encode({**asked(client, route), "stream": True}))
+    if (
+        client == sites[failing].kind == "responses"
+    ):  # passed through: the fields are the fake's
+        assert (told.body.count(b"event: response.failed"), told.body.count(b'"delta":')) == (1, 1)
+    else:
+        said, error = GRAMMARS[client].fold_broken(told.body)
+        assert (said, bool(error["message"])) == (spoken(sites[failing]), True)
+    assert targets.counts(route) == counts
+
+
+@dataclass(frozen=True)
+class Stalled:
+    """One request whose first targets never say a word."""
+
+    client: str
+    streamed: bool
+    failing: int
+
+    @property
+    def name(self) -> str:
+        return f"stall-{self.client}-{self.streamed}-{self.failing}"
+
+    @property
+    def targets(self) -> list[str]:
+        return [f"{kind}/{self.name}-{place < self.failing}" for place, kind in enumerate(PROTOCOLS)]
+
+
+STALLS = [Stalled(*case) for case in product(PROTOCOLS, (False, True), (1, 2, 3))]
+PATIENCE_S = 1.0
+TWICE = 2
+
+
+def test_a_target_that_stalls_is_given_up_in_time_and_the_next_one_asked(tmp_path: Path) -> None:
+    """All at the same time: each waits for a time-out or two."""
+    settings = (
+        f"[server]\nfirst_token_timeout_s = {PATIENCE_S}\nidle_timeout_s = {PATIENCE_S}\n"
+        f"[retry]\nattempts = {TWICE}\nbase_s = 0.002\n"
+    )
+    routes = "".join(f'[[models]]\nname = "{case.name}"\nto = {case.targets}\n' for case in STALLS)
+    with rigged(tmp_path, settings + routes) as rig, ThreadPoolExecutor(len(STALLS)) as pool:
+        for kind, fake in rig.fakes.items():
+            fake.choose = stalling(kind)
+        sdks = [Sdk(rig.gateway.url, KEY, timeout_s=60) for _ in STALLS]
+        heard = list(pool.map(lambda sdk, case: ask(sdk, case.client, case.name, case.streamed), sdks, STALLS))
+        for sdk in sdks:
+            sdk.close()
+        calls = Counter(f"{kind}/{call.json['model']}" for kind, fake in rig.fakes.items() for call in fake.calls)
+    for case, sdk, said in zip(STALLS, sdks, heard, strict=True):
+        expected = [TWICE] * case.failing + [1, 0, 0]
+        assert [calls[target] for target in case.targets] == expected[:3], case
+        if case.failing < len(PROTOCOLS):
+            assert isinstance(said, Heard), (case, said)
+            assert said.text == f"{PROTOCOLS[case.failing]} answers"
+            assert sdk.headers["x-dragoman-route"] == case.targets[case.failing]
+        else:
+            assert isinstance(said, Broke), case
+            assert_told_properly(case.client, said.error, 504)
+            assert sdk.headers["x-should-retry"] == "false"
+
+
+def stalling(kind: str) -> Callable[[Asked], Answer]:
+    """Whether it stalls, the model's name tells; some say nothing, some send a head and stop there."""
+    meant, speak = Meant((Say(f"{kind} answers"),)), SPEAKERS[kind]
+
+    def choose(asked: Asked) -> Answer:
+        model = str(asked.json["model"])
+        if model.endswith("True"):
+            return Answer(headless=len(model) % 2 == 0, end=End.HANG)
+        if asked.json.get("stream"):
+            return Answer(speak.stream(meant))
+        return Answer(speak.whole(meant), content_type="application/json")
+
+    return choose
+
+
+def test_a_stall_after_the_first_token_is_one_error_and_no_other_voice(tmp_path: Path) -> None:
+    settings = f"[server]\nidle_timeout_s = {PATIENCE_S}\n{SETTINGS}"
+    with targeted(tmp_path, settings) as rig, ThreadPoolExecutor(len(PROTOCOLS)) as pool:
+        first, *others = rig.on("by key")
+        for site in others:
+            site.plays(site.answers(True))
+        first.plays(replace(first.breaks(True, after=spoken(first)), end=End.HANG))
+        told = list(pool.map(lambda client: streamed_raw(rig, client), PROTOCOLS))
+        for client, body in zip(PROTOCOLS, told, strict=True):
+            said, error = GRAMMARS[client].fold_broken(body)
+            assert (said, bool(error["message"])) == (spoken(first), True)
+        assert rig.counts("by key") == [len(PROTOCOLS), 0, 0]
+
+
+def streamed_raw(rig: Targets, client: str) -> bytes:
+    body = msgspec.json.encode({**asked(client, "by key"), "stream": True})
+    return post(rig.gateway.port, PATHS[client], body).body
+
+
+def spoken(site: Site) -> str:
+    """The piece of its name that each of them sends first."""
+    return {"codex": site.name, "kiro": site.name[:7]}.get(site.kind, site.name[:5])
