@@ -101,6 +101,9 @@ def test_too_little_capacity_is_waited_for(rig: KiroRig, client: str, stream: bo
     heard = ask(rig, client, stream)
     assert isinstance(heard, Heard), heard
     assert rig.fake.counts[CHAT] == 3
+    chats = rig.fake.chats[-3:]
+    assert len({chat.headers["amz-sdk-invocation-id"] for chat in chats}) == 1
+    assert [chat.headers["amz-sdk-request"] for chat in chats] == [f"attempt={n}; max=3" for n in (1, 2, 3)]
 
 
 @clients

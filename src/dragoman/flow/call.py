@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
@@ -51,6 +52,11 @@ class Call:
     def _parsed(self) -> tuple[Request, Ledger]:
         ledger = Ledger()
         return self._parse(self.body, ledger), ledger
+
+    @cached_property
+    def uuid(self) -> str:
+        """Unlike `id`, which a client may choose, nobody else's."""
+        return str(uuid4())
 
     def request(self) -> Request:
         return self._parsed[0]

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
 from dragoman.flow.discretion import Secrets, secrets_in
 from dragoman.flow.fetch import Fetcher
@@ -21,7 +22,7 @@ from dragoman.net.client import Outgoing
 from dragoman.net.headers import Header, Headers
 from dragoman.passes.inline_media import inline, links_to_inline
 from dragoman.passes.lower_tools import ToolMap, lower_tools
-from dragoman.providers.provider import Pass, Provider
+from dragoman.providers.provider import Pass, Provider, Trial
 from dragoman.routing.resolve import Route
 
 ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")
@@ -109,15 +110,29 @@ async def prepare(
         headers, query = _translated(request, protocol.name), ""
         if request.protocol == protocol.name == call.protocol.name:  # betas and the like belong to what the body says
             headers, query = _client_headers(call, provider), _query(call.query)
-    credentials = await provider.authorize(protocol.name)
+    credentials = await _authorized(provider, protocol.name)
     read = call.request if request is None else lambda: request
-    asked = () if provider.describe is None else provider.describe(read, call.headers)
+    asked = () if provider.describe is None else provider.describe(read, call.headers, _trial(call))
     own = (JSON, IDENTITY, *provider.headers, *asked, *credentials)
     names = {name for name, _ in own}
     fields = (*own, *(field for field in headers if field[0] not in names))
     path = provider.paths.get(protocol.name, protocol.upstream.path)
     out = Outgoing("POST", provider.endpoint + path + query, fields, body)
     return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets_in(credentials))
+
+
+def _trial(call: Call) -> Trial:
+    return Trial(call.uuid, len(call.trail.steps) + 1)
+
+
+async def _authorized(provider: Provider, protocol: str) -> tuple[Header, ...]:
+    try:
+        return await provider.authorize(protocol)
+    except ConfigError as error:
+        which = f" {provider.credential}" if provider.credential else ""
+        told = "; ".join(problem.message for problem in error.problems)
+        message = f"Provider {provider.name!r} has no credential{which}: {told}. `dragoman doctor` says more."
+        raise Refused(Failure(Kind.CREDENTIAL, message)) from error
 
 
 async def _fitted(

@@ -51,8 +51,15 @@ class Amend(Struct, frozen=True):
 Pass = Callable[[Request, Ledger], Request]
 
 
-# The request, if it is worth parsing for it, and the client's headers -> headers that tell the upstream what is asked
-Describe = Callable[[Callable[[], Request], Headers], tuple[Header, ...]]
+class Trial(Struct, frozen=True):
+    """The same question may be put several times."""
+
+    id: str  # of the question, the same each time: a UUID
+    number: int = 1
+
+
+# The request, if it is worth parsing for it, the client's headers, and how often it was asked -> headers that tell so
+Describe = Callable[[Callable[[], Request], Headers, Trial], tuple[Header, ...]]
 
 
 async def _no_options(model: str) -> object:

@@ -25,7 +25,7 @@ from dragoman.providers.codex.output import filling_output
 from dragoman.providers.codex.refresh import ISSUER, Issuer
 from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
-from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, configured, dial_of
+from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, Trial, configured, dial_of
 
 # What a client may tell this backend: which conversation it is, and how its body is to be read. All else, its name,
 # installation and attestation above all, is the client's own.
@@ -107,7 +107,7 @@ class Codex:
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
         return bearer(await self._account.keeper.credential())
 
-    def describe(self, request: Callable[[], Request], headers: Headers) -> tuple[Header, ...]:
+    def describe(self, request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
         """Which conversation it is: the client's own word, else one that stays the same from turn to turn."""
         if b"session-id" in headers or b"session_id" in headers:
             return ()

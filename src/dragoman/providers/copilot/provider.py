@@ -25,7 +25,7 @@ from dragoman.providers.copilot.steady_ids import steadying_ids
 from dragoman.providers.finding import BROKEN, OK, Finding
 from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
-from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, configured, dial_of
+from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, Trial, configured, dial_of
 
 PROTOCOLS = ("messages", "responses", "chat")
 API_VERSION = b"2026-06-01"
@@ -120,7 +120,7 @@ class Copilot:
         self._api = session.api if session.api and not self._fixed else self._places.api
         return ((b"authorization", b"Bearer " + session.access_token.encode()),)
 
-    def describe(self, request: Callable[[], Request], headers: Headers) -> tuple[Header, ...]:
+    def describe(self, request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
         try:
             return asked.describe(request())
         except Refused:  # what only its own protocol understands passes unread

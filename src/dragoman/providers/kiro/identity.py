@@ -35,7 +35,6 @@ def chat_headers(config: KiroProviderConfig, generation: Generation, environ: Ma
         b"accept": b"application/vnd.amazon.eventstream",
         b"x-amzn-kiro-agent-mode": generation.agent_mode.encode(),
         b"x-amzn-codewhisperer-optout": b"true",
-        b"amz-sdk-request": b"attempt=1; max=1",
     }
     return (*{**dict(control_headers(config)), **own, **_configured(config, environ)}.items(),)
 

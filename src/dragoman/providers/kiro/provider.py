@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import uuid4
 
 from dragoman.accounts.asking import Line
@@ -15,7 +15,7 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.request import Function, Request
 from dragoman.hub.stage import Stage
 from dragoman.net.client import Dial, Outgoing
-from dragoman.net.headers import Header
+from dragoman.net.headers import Header, Headers
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.providers.kiro.account import Account
@@ -28,10 +28,11 @@ from dragoman.providers.kiro.profile import Profile
 from dragoman.providers.kiro.refresh import Issuers
 from dragoman.providers.kiro.shelf import Shelf
 from dragoman.providers.kiro.sources import source_of
-from dragoman.providers.provider import Amend, Answer, Provider, Send, configured, dial_of
+from dragoman.providers.provider import Amend, Answer, Provider, Send, Trial, configured, dial_of
 from dragoman.stages.bracket_calls import BracketCalls
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
 
+MAX_ATTEMPTS = 3  # as the vendor's own clients say
 FALLBACK_IDS = frozenset(model.id for model in FALLBACK)
 PROFILE_WANTED = re.compile(r"profile_?arn is required", re.IGNORECASE)
 TOOL_USE_MISREAD = re.compile(r"invalid tool use format", re.IGNORECASE)
@@ -57,6 +58,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         stages=kiro.stages,
         aim=kiro.aim,
         window=kiro.window,
+        describe=kiro.describe,
         renew=account.keeper.renew,
         amend=kiro.amend,
         withholds_cut_calls=True,
@@ -106,7 +108,11 @@ class Kiro:
 
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
         credential = await self._account.keeper.credential()
-        return (*bearer(credential), (b"amz-sdk-invocation-id", str(uuid4()).encode()))
+        return bearer(credential)
+
+    def describe(self, request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
+        attempt = f"attempt={trial.number}; max={max(MAX_ATTEMPTS, trial.number)}"
+        return ((b"amz-sdk-invocation-id", trial.id.encode()), (b"amz-sdk-request", attempt.encode()))
 
     async def aim(self, model: str) -> KiroOptions:
         config = self._config
