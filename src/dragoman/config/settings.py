@@ -65,6 +65,12 @@ class Debug(Struct, frozen=True):
 
     capture: Literal["off", "errors", "all"] = "off"
     directory: Path = Path("~/.local/share/dragoman/captures")
+    keep: Count = 200  # captures; the oldest go first
+    max_mb: Megabytes = 200.0  # of all of them
+
+    @property
+    def max_bytes(self) -> int:
+        return int(self.max_mb * 1024 * 1024)
 
 
 class StoreSettings(Struct, frozen=True):

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dragoman.accounts.memory import Memory
 from dragoman.flow.asking import Asking
 from dragoman.flow.call import Call
+from dragoman.flow.capturing import Capturing
 from dragoman.flow.headers import id_headers, loss_headers, passed_on
 from dragoman.flow.line import Tap
 from dragoman.flow.mend import Mender
 from dragoman.flow.open import LineBuilder, Opener, Streaming, Whole
 from dragoman.flow.prepare import Prepared
+from dragoman.flow.recorded_world import WatchedMemory, watched
 from dragoman.flow.relay import Relay
 from dragoman.flow.world import World, targets
 from dragoman.hub.outcome import Observe, Outcome
@@ -39,6 +41,7 @@ class Gateway:
         self._memory = memory
         self._observers = tuple(observers)
         self._mender = Mender(memory)
+        self.capturing = Capturing()
         self._lines = LineBuilder(self._asked, _watch, self._tripped)
         self.adopt(world)
         self.trips = 0  # how often the grammar guard had to step in
@@ -54,10 +57,17 @@ class Gateway:
 
     async def answer(self, exchange: Exchange, call: Call) -> None:
         """Raises Refused when no target could be brought to its first token."""
-        world = self.world
+        recording = call.trail.recording
+        world, opener, memory = self.world, self._opener, self._memory
+        if recording is not None:
+            world, memory = watched(world, recording), WatchedMemory(memory, recording)
+            lines = LineBuilder(self._asked, recording.watch, recording.hearing(self._tripped))
+            opener = Opener(world.config.server, lines, self._mender)
         routes = await targets(world, call.model)
+        if recording is not None:
+            recording.routes = routes
         call.continues = call.stream and world.config.retry.continue_streams and len(routes) > 1
-        asking = Asking(call, world, self._opener, self._memory, routes)
+        asking = Asking(call, world, opener, memory, routes)
         reply = await asking.first()
         if isinstance(reply, Whole):
             fields = passed_on(reply.headers) if reply.as_is else [JSON]
@@ -83,7 +93,7 @@ class Gateway:
 
     def _asked(self, call: Call) -> Asked:
         done = self.world.config.server.responses_done
-        return Asked(call.request(), call.model, int(time.time()), _mint, done)
+        return Asked(call.request(), call.model, int(call.trail.began), _mint, done)
 
     def _tripped(self, what: str) -> None:
         self.trips += 1

@@ -6,6 +6,7 @@ import time
 from functools import lru_cache
 from typing import Protocol
 
+from dragoman.flow.recording import Recording
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import GONE, OK, Outcome, Step
@@ -36,8 +37,8 @@ class Trail:
     """One request's, from its head to its outcome."""
 
     __slots__ = (
-        *("asked", "body_bytes", "client", "id", "key", "ledger", "route", "spoken", "steps", "stream"),
-        *("trace", "wanted", "_began", "_code", "_reply", "_result", "_started"),
+        *("asked", "began", "body_bytes", "client", "id", "key", "ledger", "recording", "route", "spoken", "steps"),
+        *("stream", "trace", "wanted", "_code", "_reply", "_result", "_started"),
     )
 
     def __init__(self, id: str, asked: str, headers: Headers, key: str = "") -> None:
@@ -53,10 +54,11 @@ class Trail:
         self.spoken = ""
         self.ledger: Ledger | None = None  # None: passed through
         self.steps: list[Step] = []
+        self.recording: Recording | None = None  # None: nothing is captured
         self._reply: Answered | None = None
         self._result = OK
         self._code: str | None = None
-        self._began = time.time()
+        self.began = time.time()
         self._started = time.monotonic()
 
     def failed_step(self, route: Route, refused: Refused) -> None:
@@ -87,7 +89,7 @@ class Trail:
         route = self.route
         return Outcome(
             id=self.id,
-            began=self._began,
+            began=self.began,
             key=self.key,
             client=self.client,
             asked=self.asked,

@@ -88,6 +88,9 @@ class Site:
                 return
             message = f"The gateway failed on this request; its log names the place under {request_id}."
             self._refuse(exchange, path, Refused(Failure(Kind.BUG, message)), request_id)
+        finally:
+            if exchange.listener is not None:
+                exchange.listener.over()
 
     def _refuse(self, exchange: Exchange, path: str, refused: Refused, request_id: str) -> None:
         refuse_exchange(exchange, self._client(path, exchange.headers), refused, request_id)
@@ -138,6 +141,7 @@ class Site:
 
     async def _infer(self, exchange: Exchange, trail: Trail) -> None:
         self.under_way += 1
+        trail.recording = self._gateway.capturing.begin(exchange, trail.began, self._gateway.world.config.debug)
         try:
             self._check_room()
             await self._gateway.answer(exchange, await self._call(exchange, trail))
@@ -148,7 +152,10 @@ class Site:
             raise
         finally:
             self.under_way -= 1
-            self._gateway.tell(trail.outcome())
+            outcome = trail.outcome()
+            self._gateway.tell(outcome)
+            if trail.recording is not None:
+                trail.recording.concluded(outcome, trail.ledger)
 
     def _check_room(self) -> None:
         if self.under_way > self._gateway.world.config.server.max_requests:
@@ -173,6 +180,8 @@ class Site:
         encoding = exchange.headers.get(b"content-encoding")
         if encoding:
             body = self._unpacked(encoding, body)
+        if trail.recording is not None:
+            trail.recording.asked_for(body)
         parse = None
         if trail.asked == "chat" and b'"input"' in body and _is_responses_body(body):
             responses = self._protocol("responses").client

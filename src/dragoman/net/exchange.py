@@ -28,6 +28,14 @@ class Wire(Protocol):
     async def body_arrival(self, exchange: "Exchange") -> None: ...
 
 
+class Listener(Protocol):
+    """Who is told what goes out, as it is handed over: a head, then the bytes of the body without their framing."""
+
+    def head(self, status: int, headers: Sequence[Header]) -> None: ...
+    def body(self, data: bytes) -> None: ...
+    def over(self) -> None: ...
+
+
 class Reply(Enum):
     OPEN = "nothing decided"
     STREAM = "a streamed reply under way"
@@ -53,6 +61,7 @@ class Exchange:
         "headers",
         "incoming",
         "keep_alive",
+        "listener",
         "method",
         "modern",
         "path",
@@ -81,6 +90,7 @@ class Exchange:
         self.incoming: IncomingBody | None = None
         self.body_open = False  # bytes of this request are still to come
         self.refusal: Refused | None = None
+        self.listener: Listener | None = None
         self.reply = Reply.OPEN
         self._wire = wire
         self._body = b""
@@ -114,6 +124,9 @@ class Exchange:
             self.keep_alive = False
             framing += _CLOSE
         head = reply_head(status, headers, framing)
+        if self.listener is not None:
+            self.listener.head(status, headers)
+            self.listener.body(body)
         self._held = b""
         self._put(head if self.method == "HEAD" or status == 204 or status == 304 else head + body)
         self._end()
@@ -131,6 +144,8 @@ class Exchange:
             self.keep_alive = False
             framing += _CLOSE
         self._held = reply_head(status, headers, framing)
+        if self.listener is not None:
+            self.listener.head(status, headers)
         self.reply = Reply.STREAM
 
     async def send(self, data: bytes) -> None:
@@ -144,6 +159,8 @@ class Exchange:
             return False
         if self.reply is not Reply.STREAM:
             raise OutOfOrder("a write outside a streamed reply")
+        if self.listener is not None:
+            self.listener.body(data)
         if self._bodiless or not data:
             data = b""
         elif self._chunked:
@@ -162,6 +179,8 @@ class Exchange:
             return
         if self.reply is not Reply.STREAM:
             raise OutOfOrder("finish outside a streamed reply")
+        if self.listener is not None:
+            self.listener.body(last)
         if self._bodiless:
             last = b""
         elif self._chunked:

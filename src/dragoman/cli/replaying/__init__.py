@@ -1,0 +1,1 @@
+"""Captured exchanges, run again."""

@@ -1,0 +1,99 @@
+"""The questions of a capture come in; their answers are given again, in the same order and at the same pace."""
+
+import asyncio
+
+from dragoman.net.client import Corrupt, Dial, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.faults import Wait
+from dragoman.net.headers import Header, Headers
+from dragoman.net.pouring import Sink, pour_pieces
+from dragoman.observers.capture import CLOSED, WHOLE, Answer, Chunk, Question
+
+PHASES: dict[str, Wait] = {"connect": "connect", "first": "first", "idle": "idle"}
+
+
+class Player:
+    """Whatever is sent, the next recorded answer comes back."""
+
+    def __init__(self, questions: tuple[Question, ...]) -> None:
+        self._questions = questions
+        self.asked = 0
+
+    async def send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> "PlayedAnswer":
+        place, self.asked = self.asked, self.asked + 1
+        if place >= len(self._questions):
+            raise Lost("the capture holds no answer to one more question", sent=False, received=False)
+        question = self._questions[place]
+        answer = question.answer
+        if answer is None:
+            raise fault_of(question.fault)
+        began = asyncio.get_running_loop().time() - question.at
+        wait_s = answer.at - question.at
+        await asyncio.sleep(min(wait_s, head_timeout_s))
+        if wait_s > head_timeout_s:
+            raise TimedOut("first", "the recorded answer took longer")
+        return PlayedAnswer(answer, began)
+
+
+class PlayedAnswer:
+    """`began`: the moment, by the loop's clock, that the recorded times count from."""
+
+    def __init__(self, answer: Answer, began: float) -> None:
+        self.status = answer.status
+        self.headers = Headers(headers_of(answer.fields))
+        self._chunks = list(reversed(answer.chunks))
+        self._answer = answer
+        self._began = began
+        self._closed = False
+
+    async def chunk(self, timeout_s: float) -> bytes:
+        if self._closed:
+            raise Lost("closed by us", sent=True, received=True)
+        due = self._due()
+        wait_s = timeout_s + 1 if due is None else due - asyncio.get_running_loop().time()
+        if wait_s > timeout_s:
+            await asyncio.sleep(timeout_s)
+            raise TimedOut("idle", "the recorded answer was silent for longer")
+        await asyncio.sleep(max(0.0, wait_s))
+        if self._chunks:
+            return self._chunks.pop().data
+        if self._answer.end == WHOLE:
+            return b""
+        raise fault_of(self._answer.end)
+
+    async def pour(self, sink: Sink, timeout_s: float) -> bool:
+        return await pour_pieces(self.chunk, sink, timeout_s)
+
+    async def read(self, limit: int, timeout_s: float) -> bytes:
+        pieces: list[bytes] = []
+        while piece := await self.chunk(timeout_s):
+            pieces.append(piece)
+            if sum(map(len, pieces)) > limit:
+                raise TooLarge(f"the recorded answer has more than {limit} bytes")
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _due(self) -> float | None:
+        """When the next piece or the end comes; None: nothing more was seen to come."""
+        if self._chunks:
+            return self._began + self._chunks[-1].at
+        return None if self._answer.end in (CLOSED, "") else self._began + self._answer.ended
+
+
+def fault_of(text: str) -> Exception:
+    """What `named_fault` wrote."""
+    name, _, message = text.partition(": ")
+    kind, _, phase = name.partition(" ")
+    if kind == "TimedOut":
+        return TimedOut(PHASES.get(phase, "first"), message)
+    made = Corrupt if kind == "Corrupt" else Lost
+    return made(message or "the request was given up", sent=True, received=False)
+
+
+def headers_of(fields: tuple[tuple[str, str], ...]) -> list[Header]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+
+
+def joined(chunks: tuple[Chunk, ...]) -> bytes:
+    return b"".join([chunk.data for chunk in chunks])

@@ -1,0 +1,48 @@
+"""Requests come in; those that are to be written down are recorded, and handed to the writer at the end."""
+
+from msgspec import Struct
+
+from dragoman.accounts.keys import presented_keys
+from dragoman.config.settings import Debug
+from dragoman.flow.recording import Recording
+from dragoman.net.exchange import Exchange
+from dragoman.store.capture_writer import CaptureWriter, Job, Room
+from dragoman.store.captures import Captures
+
+MEMORY_BYTES = 128 * 1024 * 1024  # for all recordings together, under way or waiting to be written
+
+
+class Counts(Struct, frozen=True):
+    written: int
+    dropped: int
+
+
+class Capturing:
+    """What is off costs nothing; what is on never holds up a stream."""
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._room = Room(memory_bytes)
+        self._writer = CaptureWriter(self._room)
+
+    def begin(self, exchange: Exchange, began: float, debug: Debug) -> Recording | None:
+        if debug.capture == "off":
+            return None
+        recording = Recording(exchange, began, self._room, lambda over: self._finished(over, debug))
+        recording.secrets.update(presented_keys(exchange.headers, exchange.query))
+        exchange.listener = recording
+        return recording
+
+    def _finished(self, recording: Recording, debug: Debug) -> None:
+        if debug.capture == "errors" and not recording.failed:
+            self._room.give_back(recording.size)
+            return
+        where = Captures(debug.directory, debug.keep, debug.max_bytes)
+        self._writer.put(Job(recording.capture, frozenset(recording.secrets), where, recording.size))
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self._writer.written, self._writer.dropped)
+
+    def close(self) -> None:
+        """Waits a little for what is still to be written; not for the event loop."""
+        self._writer.close()

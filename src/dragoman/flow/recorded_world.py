@@ -1,0 +1,231 @@
+"""A world comes in; the same world goes out, but whatever a request learns from it and sends through it is noted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.accounts.memory import Memory
+from dragoman.flow.discretion import secrets_in
+from dragoman.flow.recording import Question, Recording, texts
+from dragoman.flow.world import World, known
+from dragoman.hub.failure import Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Protocol, Upstream
+from dragoman.hub.profile import Target
+from dragoman.hub.request import Json, Request
+from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.headers import Header, Headers
+from dragoman.net.pouring import Sink
+from dragoman.net.sending import Answer
+from dragoman.observers.capture import CLOSED, WHOLE, Chunk, Told
+from dragoman.passes.truncation_notice import LostCall
+from dragoman.providers.provider import Provider
+
+T = TypeVar("T")
+
+MAX_NAMES = 2000  # of each provider's models
+ELSEWHERE = ""  # what is told by nobody among the providers
+
+
+def watched(world: World, recording: Recording) -> World:
+    learnt = {name: tuple(sorted(quirks)) for name, quirks in world.learnt.items()}
+    recording.enters(world.config, learnt, lambda: _names(world))
+    protocols = {name: _watched_protocol(protocol, recording) for name, protocol in world.protocols.items()}
+    providers = {name: _Watched(provider, recording).provider() for name, provider in world.providers.items()}
+    return replace(world, providers=providers, protocols=protocols)
+
+
+def _names(world: World) -> dict[str, tuple[str, ...]]:
+    names = {name: models.ids[:MAX_NAMES] for name, models in known(world).items()}
+    return {ELSEWHERE: tuple(route.name for route in world.config.models[:MAX_NAMES]), **names}
+
+
+def _watched_protocol(protocol: Protocol, recording: Recording) -> Protocol:
+    upstream = protocol.upstream
+    return protocol if upstream is None else replace(protocol, upstream=_watched_upstream(upstream, recording))
+
+
+def _watched_upstream(upstream: Upstream, recording: Recording) -> Upstream:
+    def build(request: Request, target: Target, ledger: Ledger) -> bytes:
+        body = upstream.build(request, target, ledger)
+        recording.built(ledger)
+        return body
+
+    return replace(upstream, build=build)
+
+
+class WatchedMemory(Memory):
+    """Tells what was recalled."""
+
+    def __init__(self, memory: Memory, recording: Recording) -> None:
+        super().__init__(None)
+        self._memory = memory
+        self._recording = recording
+
+    async def remember(self, digest: bytes, lost: tuple[LostCall, ...]) -> None:
+        await self._memory.remember(digest, lost)
+
+    async def recall(self, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
+        lost = await self._memory.recall(digests)
+        self._recording.told.append(Told(ELSEWHERE, "recall", {"value": msgspec.to_builtins(lost)}))
+        return lost
+
+
+class _Watched:
+    """One provider during one request."""
+
+    def __init__(self, provider: Provider, recording: Recording) -> None:
+        self._provider = provider
+        self._recording = recording
+        self._model = ""
+        self._protocol = ""
+        self._windows: set[str] = set()
+
+    def provider(self) -> Provider:
+        provider = self._provider
+        members = tuple(_Watched(member, self._recording).provider() for member in provider.members)
+        return replace(
+            provider,
+            send=self._send,
+            authorize=self._authorize,
+            aim=self._aim,
+            speaks=None if provider.speaks is None else self._speaks,
+            window=self._window,
+            renew=None if provider.renew is None else self._renew,
+            members=members,
+        )
+
+    async def _speaks(self, model: str) -> tuple[str, ...]:
+        assert self._provider.speaks is not None
+        return await self._noted("speaks", self._provider.speaks(model), list)
+
+    async def _aim(self, model: str) -> object:
+        self._model = model
+        return await self._noted("aim", self._provider.aim(model), msgspec.to_builtins)
+
+    async def _authorize(self, protocol: str) -> tuple[Header, ...]:
+        self._protocol = protocol
+        fields = await self._noted("authorize", self._provider.authorize(protocol), _listed)
+        self._recording.secrets.update(secrets_in(fields))
+        return fields
+
+    async def _renew(self) -> bool:
+        assert self._provider.renew is not None
+        return await self._noted("renew", self._provider.renew(), bool)
+
+    def _window(self, model: str) -> int | None:
+        window = self._provider.window(model)
+        if model not in self._windows:
+            self._windows.add(model)
+            self._tell("window", {"value": window})
+        return window
+
+    async def _noted(self, what: str, asking: Awaitable[T], shown: Callable[[T], Json]) -> T:
+        try:
+            value = await asking
+        except Refused as refused:
+            self._tell(what, {"refused": msgspec.to_builtins(refused.failure)})
+            raise
+        self._tell(what, {"value": shown(value)})
+        return value
+
+    def _tell(self, what: str, value: Json) -> None:
+        self._recording.told.append(Told(seat_name(self._provider), what, value))
+
+    async def _send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+        recording, provider = self._recording, self._provider
+        question = recording.asks(provider, f"{provider.name}/{self._model}", self._protocol, out)
+        try:
+            answer = await provider.send(out, dial, head_timeout_s=head_timeout_s)
+        except (Lost, TimedOut) as fault:
+            question.fault, question.ended = named_fault(fault), recording.now()
+            raise
+        except asyncio.CancelledError:
+            question.fault, question.ended = "cancelled", recording.now()
+            raise
+        question.answer, question.head_at = answer, recording.now()
+        return _WatchedAnswer(answer, question, recording)
+
+
+class _WatchedAnswer:
+    """An Answer whose pieces are noted as they are taken."""
+
+    def __init__(self, answer: Answer, question: Question, recording: Recording) -> None:
+        self._answer = answer
+        self._question = question
+        self._recording = recording
+
+    @property
+    def status(self) -> int:
+        return self._answer.status
+
+    @property
+    def headers(self) -> Headers:
+        return self._answer.headers
+
+    async def chunk(self, timeout_s: float) -> bytes:
+        try:
+            data = await self._answer.chunk(timeout_s)
+        except Lost as lost:
+            self._ends(named_fault(lost))
+            raise
+        if data:
+            self._note(data)
+        else:
+            self._ends(WHOLE)
+        return data
+
+    async def pour(self, sink: Sink, timeout_s: float) -> bool:
+        def noted(data: bytes) -> float | None:
+            self._note(data)
+            return sink(data)
+
+        try:
+            whole = await self._answer.pour(noted, timeout_s)
+        except Lost as lost:
+            self._ends(named_fault(lost))
+            raise
+        if whole:
+            self._ends(WHOLE)
+        return whole
+
+    async def read(self, limit: int, timeout_s: float) -> bytes:
+        """Piece by piece, to know when each came."""
+        pieces = []
+        size = 0
+        while piece := await self.chunk(timeout_s):
+            size += len(piece)
+            if size > limit:
+                self.close()
+                raise TooLarge(f"{self._question.route} answered with more than {limit} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        self._ends(CLOSED)
+        self._answer.close()
+
+    def _note(self, data: bytes) -> None:
+        if self._recording.takes(len(data), "upstream reply"):
+            self._question.chunks.append(Chunk(self._recording.now(), data))
+
+    def _ends(self, how: str) -> None:
+        if not self._question.end:
+            self._question.end, self._question.ended = how, self._recording.now()
+
+
+def seat_name(provider: Provider) -> str:
+    """Which of a provider's several credentials it is, where it has several."""
+    return provider.name if provider.pool is None else f"{provider.name}#{provider.seat}"
+
+
+def named_fault(fault: Exception) -> str:
+    phase = f" {fault.phase}" if isinstance(fault, TimedOut) else ""
+    return f"{type(fault).__name__}{phase}: {fault}"
+
+
+def _listed(fields: tuple[Header, ...]) -> Json:
+    return [list(field) for field in texts(fields)]

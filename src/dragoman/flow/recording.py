@@ -1,0 +1,277 @@
+"""One exchange is watched from all sides as it happens; a capture of it goes out once it is over.
+
+Nothing here waits, copies bodies or encodes anything: that is left to the thread that writes.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman import __version__
+from dragoman.config.settings import Config, ProviderConfig
+from dragoman.framing.redact import MASK, Field
+from dragoman.hub.events import Delta, Ended, Event
+from dragoman.hub.loss import Ledger
+from dragoman.hub.outcome import Outcome
+from dragoman.hub.request import Json
+from dragoman.net.client import Outgoing
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import Header
+from dragoman.net.sending import Answer as Answering
+from dragoman.observers import capture as kept
+from dragoman.observers.capture import Capture, Chunk, Moment
+from dragoman.observers.watch import Watch
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Route
+from dragoman.store.capture_writer import Room
+
+MAX_BYTES = 8 * 1024 * 1024  # of one capture; what exceeds it is left out, and that is said
+EVENT_BYTES = 200  # roughly, besides its text
+SECRET_SETTINGS = frozenset({"api_key", "credentials", "headers", "proxy", "ca_file"})
+
+Fields = tuple[Field, ...]
+Names = Callable[[], dict[str, tuple[str, ...]]]
+
+
+class Question:
+    """One request to an upstream and, as far as it has come, the answer."""
+
+    def __init__(self, at: float, route: str, provider: Provider, protocol: str, out: Outgoing) -> None:
+        self.at = at
+        self.route = route
+        self.kind = provider.kind
+        self.protocol = protocol
+        self.out = out
+        self.answer: Answering | None = None
+        self.head_at = 0.0
+        self.chunks: list[Chunk] = []
+        self.end = ""
+        self.ended = 0.0
+        self.fault = ""
+
+    def kept(self) -> kept.Question:
+        out, answer = self.out, None
+        if self.answer is not None:
+            fields = texts(self.answer.headers)
+            answer = kept.Answer(self.head_at, self.answer.status, fields, tuple(self.chunks), self.end, self.ended)
+        return kept.Question(
+            at=self.at,
+            route=self.route,
+            kind=self.kind,
+            protocol=self.protocol,
+            method=out.method,
+            url=out.url,
+            fields=texts(out.headers),
+            body=out.body,
+            answer=answer,
+            fault=self.fault,
+        )
+
+
+class Sending(Struct):
+    status: int
+    fields: Fields
+    chunks: list[Chunk]
+
+
+class Recording:
+    """Told by the exchange, the providers and the watches; its owner is told when it is `over`."""
+
+    def __init__(self, exchange: Exchange, began: float, room: Room, on_over: "Callable[[Recording], None]") -> None:
+        self._room = room
+        self._on_over = on_over
+        self._epoch = began
+        self._started = time.monotonic()
+        path = exchange.raw_path.decode("latin-1")
+        self._asked = kept.Asked(exchange.method, path, exchange.query, texts(exchange.headers), b"")
+        self._sent: Sending | None = None
+        self._events: list[tuple[float, int, Event]] = []
+        self._hidden: set[bytes] = set()  # names of header fields that the configuration sets
+        self._trips: list[str] = []
+        self._cut: list[str] = []
+        self._ledger: Ledger | None = None
+        self._request_losses = 0
+        self._shortened: dict[str, None] = {}
+        self._config: Config | None = None
+        self._names: Names | None = None
+        self._learnt: dict[str, tuple[str, ...]] = {}
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._outcome: Outcome | None = None
+        self.size = 0  # bytes that it holds
+        self.questions: list[Question] = []
+        self.told: list[kept.Told] = []
+        self._stanzas: dict[str, Json] = {}
+        self.routes: tuple[Route, ...] = ()
+        self.secrets: set[bytes] = set()
+
+    # What the exchange tells
+
+    def head(self, status: int, headers: Iterable[Header]) -> None:
+        self._sent = Sending(status, texts(headers), [])
+
+    def body(self, data: bytes) -> None:
+        if data and self._sent is not None and self.takes(len(data), "sent"):
+            self._sent.chunks.append(Chunk(self.now(), data))
+
+    def over(self) -> None:
+        self._on_over(self)
+
+    # What the site and the gateway tell
+
+    def asked_for(self, body: bytes) -> None:
+        """The client's body, unpacked."""
+        fields = tuple(field for field in self._asked.fields if field[0] != "content-encoding")
+        whole = self.takes(len(body), "request")
+        self._asked = replace(self._asked, fields=fields, body=body if whole else b"")
+
+    def enters(self, config: Config, learnt: dict[str, tuple[str, ...]], names: Names) -> None:
+        """This is what the request meets; `names`: the models that there are, should it matter."""
+        self._config = config
+        self._learnt = learnt
+        self._names = names
+
+    def built(self, ledger: Ledger) -> None:
+        """A request for an upstream is ready, with these losses so far."""
+        self._ledger, self._request_losses = ledger, len(ledger)
+
+    def watch(self) -> Watch:
+        return RecordingWatch(self, len(self.questions) - 1)
+
+    def hearing(self, tripped: Callable[[str], None]) -> Callable[[str], None]:
+        """The same ear for the grammar guard, with a note."""
+
+        def hear(what: str) -> None:
+            self._trips.append(what)
+            tripped(what)
+
+        return hear
+
+    def concluded(self, outcome: Outcome, ledger: Ledger | None) -> None:
+        self._outcome = outcome
+        self._ledger = ledger if ledger is not None else self._ledger
+        if not self.routes and self._names is not None:
+            self._known = self._names()
+
+    # What is noted on the way
+
+    def now(self) -> float:
+        return round(time.monotonic() - self._started, 6)
+
+    def takes(self, size: int, part: str) -> bool:
+        """Whether there is room for so many bytes more."""
+        if self.size + size > MAX_BYTES or not self._room.take(size):
+            self._shortened[part] = None
+            return False
+        self.size += size
+        return True
+
+    def saw(self, question: int, event: Event) -> None:
+        size = len(event.text) if type(event) is Delta else 0
+        if isinstance(event, Ended) and event.cut:
+            self._cut += [call.name for call in event.cut]
+        if self.takes(EVENT_BYTES + size, "events"):
+            self._events.append((self.now(), question, event))
+
+    def asks(self, provider: Provider, route: str, protocol: str, out: Outgoing) -> Question:
+        if provider.name not in self._stanzas and self._config is not None:
+            stanza = self._config.providers.get(provider.name)
+            if stanza is not None:
+                self._hidden |= {name.lower().encode("latin-1") for name in stanza.headers}
+            self._stanzas[provider.name] = _described(provider, stanza, self._hidden)
+            self.secrets.update(value for name, value in provider.headers if name in self._hidden)
+        if self._hidden:
+            out = replace(out, headers=tuple(_covered(out.headers, self._hidden)))
+        if not self.takes(len(out.body), "upstream request"):
+            out = replace(out, body=b"")
+        question = Question(self.now(), route, provider, protocol, out)
+        self.questions.append(question)
+        return question
+
+    @property
+    def failed(self) -> bool:
+        """Whether something went wrong that is worth a look: also a cut tool call, and an order put right by force."""
+        result = "bug" if self._outcome is None else self._outcome.result
+        status = 0 if self._sent is None else self._sent.status
+        return result not in ("ok", "client_gone") or status >= 400 or bool(self._trips or self._cut)
+
+    def capture(self) -> Capture:
+        """Everything put together; called where it holds up nobody."""
+        outcome = self._outcome or Outcome(id="", began=self._epoch, asked="", result="bug")
+        sent = self._sent
+        moments = tuple(Moment(at, question, kept.event_json(event)) for at, question, event in self._events)
+        return Capture(
+            id=outcome.id,
+            program=__version__,
+            began=self._epoch,
+            seconds=round(outcome.seconds, 6),
+            client=outcome.client,
+            asked_in=outcome.asked,
+            spoken=outcome.spoken or (self.questions[-1].protocol if self.questions else ""),
+            route=outcome.route or (self.questions[-1].route if self.questions else ""),
+            wanted=outcome.wanted,
+            stream=outcome.stream,
+            passthrough=outcome.passthrough,
+            result=outcome.result,
+            code=outcome.code,
+            trips=tuple(self._trips),
+            cut=tuple(self._cut),
+            asked=self._asked,
+            questions=tuple(question.kept() for question in self.questions),
+            moments=moments,
+            losses=tuple(self._ledger or ()),
+            request_losses=self._request_losses,
+            sent=None if sent is None else kept.Sent(sent.status, sent.fields, tuple(sent.chunks)),
+            told=tuple(self.told),
+            world=self._settings(),
+            shortened=tuple(self._shortened),
+        )
+
+    def _settings(self) -> kept.World:
+        config = self._config
+        if config is None:
+            return kept.World()
+        return kept.World(
+            server=msgspec.to_builtins(config.server),
+            retry=msgspec.to_builtins(config.retry),
+            effort=msgspec.to_builtins(config.effort),
+            stanzas=self._stanzas,
+            learnt={name: self._learnt[name] for name in self._stanzas if name in self._learnt},
+            known=self._known,
+            routes=tuple(map(str, self.routes)),
+        )
+
+
+class RecordingWatch(Watch):
+    __slots__ = ("_question", "_recording")
+
+    def __init__(self, recording: Recording, question: int) -> None:
+        super().__init__(time.monotonic)
+        self._recording = recording
+        self._question = question
+
+    def see(self, event: Event) -> None:
+        self._recording.saw(self._question, event)
+        super().see(event)
+
+
+def texts(headers: Iterable[Header]) -> Fields:
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+
+
+def _covered(headers: Iterable[Header], names: set[bytes]) -> Iterator[Header]:
+    for name, value in headers:
+        yield name, (MASK.encode() if name in names else value)
+
+
+def _described(provider: Provider, stanza: ProviderConfig | None, hidden: set[bytes]) -> Json:
+    """A provider as it can be made again, without its secrets."""
+    own = msgspec.structs.asdict(stanza) if stanza is not None else {"name": provider.name, "kind": provider.kind}
+    told = {name: value for name, value in own.items() if name not in SECRET_SETTINGS}
+    return {
+        "stanza": msgspec.to_builtins(told, enc_hook=str),
+        "endpoint": provider.endpoint,
+        "fields": [list(field) for field in texts(_covered(provider.headers, hidden))],
+    }

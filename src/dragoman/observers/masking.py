@@ -1,0 +1,101 @@
+"""A capture and the secrets that its request knew come in; the capture that may be written down goes out."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from dragoman.framing.redact import masked, masked_fields, masked_text, masked_url
+from dragoman.framing.reseal import resealed
+from dragoman.hub.request import Json
+from dragoman.observers.capture import Answer, Asked, Capture, Chunk, Moment, Question, Sent, Told
+
+FRAMED = "application/vnd.amazon.eventstream"
+SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
+
+Secrets = Sequence[bytes]
+
+
+def masked_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
+    known = sorted({secret for secret in secrets if len(secret) >= SHORTEST}, key=len, reverse=True)
+    return replace(
+        capture,
+        asked=_asked(capture.asked, known),
+        questions=tuple(masked_question(question, known) for question in capture.questions),
+        moments=tuple(_moment(moment, known) for moment in capture.moments),
+        sent=None if capture.sent is None else masked_sent(capture.sent, known),
+        told=tuple(_told(told, known) for told in capture.told),
+        world=replace(
+            capture.world,
+            stanzas={name: _json(stanza, known) for name, stanza in capture.world.stanzas.items()},
+        ),
+        losses=tuple(replace(loss, why=masked_text(loss.why, known)) for loss in capture.losses),
+        wanted=masked_text(capture.wanted, known),
+    )
+
+
+def masked_question(question: Question, secrets: Secrets) -> Question:
+    return replace(
+        question,
+        url=masked_url(question.url, secrets),
+        fields=masked_fields(question.fields, secrets),
+        body=masked(question.body, secrets),
+        answer=None if question.answer is None else _answer(question.answer, secrets),
+        fault=masked_text(question.fault, secrets),
+    )
+
+
+def masked_sent(sent: Sent, secrets: Secrets) -> Sent:
+    return replace(sent, fields=masked_fields(sent.fields, secrets), chunks=_chunks(sent.chunks, secrets))
+
+
+def masked_event(text: str, secrets: Secrets = ()) -> str:
+    return masked_text(text, secrets)
+
+
+def _asked(asked: Asked, secrets: Secrets) -> Asked:
+    query = masked_url(f"?{asked.query}", secrets)[1:] if asked.query else ""
+    return replace(asked, query=query, fields=masked_fields(asked.fields, secrets), body=masked(asked.body, secrets))
+
+
+def _answer(answer: Answer, secrets: Secrets) -> Answer:
+    framed = any(name == "content-type" and value.startswith(FRAMED) for name, value in answer.fields)
+    chunks = _chunks(answer.chunks, secrets, framed)
+    return replace(
+        answer, fields=masked_fields(answer.fields, secrets), chunks=chunks, end=masked_text(answer.end, secrets)
+    )
+
+
+def _moment(moment: Moment, secrets: Secrets) -> Moment:
+    return replace(moment, event=masked_event(moment.event, secrets))
+
+
+def _told(told: Told, secrets: Secrets) -> Told:
+    return replace(told, value=_json(told.value, secrets))
+
+
+def _json(value: Json, secrets: Secrets) -> Json:
+    match value:
+        case str():
+            return masked_text(value, secrets)
+        case dict():
+            return {name: _json(inner, secrets) for name, inner in value.items()}
+        case list():
+            return [_json(inner, secrets) for inner in value]
+        case _:
+            return value
+
+
+def _chunks(chunks: tuple[Chunk, ...], secrets: Secrets, framed: bool = False) -> tuple[Chunk, ...]:
+    """A secret may be cut anywhere, so they are looked at as one."""
+    whole = b"".join([chunk.data for chunk in chunks])
+    hidden = masked(whole, secrets)
+    if hidden == whole:
+        return chunks
+    if framed:
+        hidden = resealed(hidden, whole)
+    cut: list[Chunk] = []
+    at = 0
+    for chunk in chunks:
+        cut.append(Chunk(chunk.at, hidden[at : at + len(chunk.data)]))
+        at += len(chunk.data)
+    return tuple(cut)
