@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +20,9 @@ KEY = "dgm_fake-client-key-for-tests-only"
 class Running:
     """A gateway in a thread of its own."""
 
-    def __init__(self, toml: str, directory: Path) -> None:
+    def __init__(self, toml: str, directory: Path, environ: Mapping[str, str] | None = None) -> None:
         self._toml = toml
+        self._environ = environ or {}
         self.outcomes: list[Outcome] = []
         self._directory = directory
 
@@ -34,7 +35,7 @@ class Running:
         problems: list[BaseException] = []
 
         async def start() -> None:
-            self.app = App(config, Keyring(None, Secret(KEY)), {}, observers=[self.outcomes.append])
+            self.app = App(config, Keyring(None, Secret(KEY)), self._environ, observers=[self.outcomes.append])
             await self.app.start()
 
         def run() -> None:
@@ -112,8 +113,8 @@ class Running:
 
 
 @contextmanager
-def running(toml: str, directory: Path) -> Iterator[Running]:
-    with Running(toml, directory) as gateway:
+def running(toml: str, directory: Path, environ: Mapping[str, str] | None = None) -> Iterator[Running]:
+    with Running(toml, directory, environ) as gateway:
         yield gateway
 
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import id_headers
 from dragoman.flow.serve import Gateway
 from dragoman.flow.world import World
-from dragoman.http.readings import gateway_readings
+from dragoman.http.readings import gateway_readings, provider_address
 from dragoman.http.safety import Doorkeeper, is_loopback
 from dragoman.http.site import Site
 from dragoman.hub.failure import Failure, Kind
@@ -36,7 +37,7 @@ from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.pooled import make as make_provider
 from dragoman.store import Store
 from dragoman.telemetry.board import Board
-from dragoman.telemetry.station import Station
+from dragoman.telemetry.station import open_station
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +75,9 @@ class App:
         self._environ = environ
         self._keyring = keyring
         self._client = HttpClient()
-        self._station = Station(board)
+        self._station = open_station(environ, board)
         self.reloads = {"good": 0, "bad": 0}
-        observers = [self._station.tally.observe, *observers]
+        observers = [*self._station.observers, *observers]
         self.gateway = Gateway(self._world(config, None), Memory(store), observers)
         server = config.server
         self._host = server.host
@@ -88,7 +89,7 @@ class App:
         settings = self.gateway.world.config.server
         await self.server.start(settings.host, settings.port, sock=sock)
         self._watching = spawn(self._keyring.watch(KEY_POLL_S), name="key watch")
-        self._station.start()
+        self._station.start(partial(provider_address, self.gateway))
         for catalogue in self.gateway.world.catalogues.values():
             catalogue.known()
 
@@ -102,7 +103,7 @@ class App:
         await self.server.close()
         await self._client.close()
         self._watching.cancel()
-        self._station.stop()
+        await self._station.stop()
         await self._keyring.touch()
 
     def adopt(self, config: Config) -> None:

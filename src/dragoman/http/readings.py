@@ -1,6 +1,7 @@
 """A running gateway comes in; readings of what it has done and has under way go out."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from urllib.parse import urlsplit
 
 from dragoman.flow.serve import Gateway
 from dragoman.http.site import Site
@@ -30,3 +31,12 @@ def gateway_readings(
             yield Reading(catalogue.RELOADS.name, (result,), (count,))
 
     return readings
+
+
+def provider_address(gateway: Gateway, name: str) -> tuple[str, int] | None:
+    """Host and port at which a provider is asked, where it is asked over the network."""
+    provider = gateway.world.providers.get(name)
+    parts = urlsplit("" if provider is None else provider.endpoint)
+    if not parts.hostname:
+        return None
+    return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)

@@ -1,0 +1,151 @@
+"""A real gateway exports to a real collector, and does not mind one that is slow, broken or away."""
+
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dragoman.hub.outcome import Outcome
+from dragoman.telemetry.exporter import MAX_WAITING, Exporter, exporter_for
+from fakes.otlp import FakeCollector, attributes
+from gateway import KEY, Running, running
+
+PATIENCE_S = 20.0
+QUICK = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_METRIC_EXPORT_INTERVAL": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "2000"}
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+def environ(url: str, **more: str) -> dict[str, str]:
+    return {**QUICK, "OTEL_EXPORTER_OTLP_ENDPOINT": url, **more}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+
+
+def ask(gateway: Running, **headers: str) -> bytes:
+    body = msgspec.json.encode(
+        {"model": "echo", "stream": True, "messages": [{"role": "user", "content": "the content is nobody's business"}]}
+    )
+    request = urllib.request.Request(
+        f"{gateway.url}/v1/chat/completions",
+        body,
+        {"authorization": f"Bearer {KEY}", "content-type": "application/json", **headers},
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        return bytes(answer.read())
+
+
+def scrape(gateway: Running) -> str:
+    with urllib.request.urlopen(f"{gateway.url}/metrics", timeout=PATIENCE_S) as answer:
+        return str(answer.read().decode())
+
+
+def test_spans_and_metrics_reach_the_collector(tmp_path: Path) -> None:
+    given = {"OTEL_EXPORTER_OTLP_HEADERS": "x-scope=fake-tenant", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}
+    with FakeCollector() as collector:
+        with running("", tmp_path, environ(collector.url, OTEL_SERVICE_NAME="edge", **given)) as gateway:
+            ask(gateway, traceparent=f"00-{TRACE}-{PARENT}-01")
+            ask(gateway)
+            wait_for(lambda: len(collector.spans) == 2)
+            wait_for(lambda: "gen_ai.server.request.duration" in collector.told)
+            wait_for(lambda: "dragoman_otlp_spans_sent_total 2" in scrape(gateway))
+        first, second = collector.spans
+        resources = [attributes(list(each.resource_spans[0].resource.attributes)) for each in collector.traces]
+    assert (first.trace_id.hex(), first.parent_span_id.hex()) == (TRACE, PARENT)
+    assert second.trace_id.hex() != TRACE
+    assert attributes(list(first.attributes))["gen_ai.request.model"] == "echo"
+    assert {resource["service.name"] for resource in resources} == {"edge"}
+    assert {headers["x-scope"] for headers in collector.headers} == {"fake-tenant"}
+    assert b"nobody's business" not in b"".join(each.SerializeToString() for each in collector.traces)
+    assert "gen_ai.client.token.usage" in collector.told
+
+
+def test_what_still_waits_is_sent_when_the_gateway_stops(tmp_path: Path) -> None:
+    slow = {"OTEL_BSP_SCHEDULE_DELAY": "600000", "OTEL_METRIC_EXPORT_INTERVAL": "600000"}
+    with FakeCollector() as collector:
+        with running("", tmp_path, environ(collector.url, **slow)) as gateway:
+            ask(gateway)
+            assert collector.asked == 0
+        assert len(collector.spans) == 1
+        assert collector.told["dragoman.requests"].sum.data_points[0].as_double == 1
+
+
+def test_a_dead_collector_is_reported_once_and_harms_no_stream(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with caplog.at_level(logging.INFO), running("", tmp_path, environ(f"http://127.0.0.1:{port}")) as gateway:
+        replies = [ask(gateway) for _ in range(5)]
+        wait_for(lambda: "OTLP export" in caplog.text)
+        replies += [ask(gateway) for _ in range(5)]
+        time.sleep(0.2)  # several more tries fail meanwhile, and are not told
+    assert all(reply.rstrip().endswith(b"data: [DONE]") for reply in replies)
+    told = [record.getMessage() for record in caplog.records if "OTLP export" in record.getMessage()]
+    assert len({message.partition(" fails")[0] for message in told}) == len(told) <= 2  # traces and metrics, once each
+
+
+def test_a_collector_that_never_answers_holds_up_nobody(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with running("", tmp_path, environ(url, OTEL_EXPORTER_OTLP_TIMEOUT="60000")) as gateway:
+            for _ in range(5):
+                assert ask(gateway).rstrip().endswith(b"data: [DONE]")
+            began = time.monotonic()
+        assert time.monotonic() - began < PATIENCE_S / 2  # it stops all the same
+
+
+def test_spans_wait_for_a_collector_that_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with FakeCollector(status=503) as collector, running("", tmp_path, environ(collector.url)) as gateway:
+        ask(gateway)
+        wait_for(lambda: "it answers 503" in caplog.text)
+        collector.status = 200
+        wait_for(lambda: len(collector.spans) == 1)
+        wait_for(lambda: "takes what it is sent again" in caplog.text)
+
+
+def test_what_the_collector_will_never_take_is_given_up_and_counted(tmp_path: Path) -> None:
+    with FakeCollector(status=400) as collector, running("", tmp_path, environ(collector.url)) as gateway:
+        ask(gateway)
+        wait_for(lambda: "dragoman_otlp_spans_dropped_total 1" in scrape(gateway))
+
+
+def test_no_more_waits_than_there_is_room_for() -> None:
+    exporter = exporter_for(environ("http://127.0.0.1:9"))
+    assert isinstance(exporter, Exporter)
+    for number in range(MAX_WAITING + 7):
+        exporter.observe(Outcome(id=f"req_{number}", began=0.0, asked="chat"))
+    counts = {reading.name: reading.values for reading in exporter.readings()}
+    assert counts["dragoman_otlp_spans_dropped_total"] == (7,)
+
+
+def test_a_protocol_that_is_not_spoken_is_told_and_the_gateway_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = environ("http://127.0.0.1:4317", OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
+    with caplog.at_level(logging.WARNING), running("", tmp_path, given) as gateway:
+        assert ask(gateway).rstrip().endswith(b"data: [DONE]")
+    assert "only http/protobuf is spoken here" in caplog.text
+    assert not [thread for thread in threading.enumerate() if thread.name == "OTLP export"]
+
+
+def test_without_a_collector_nothing_of_the_export_is_loaded() -> None:
+    probe = "import sys, dragoman.app; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60).stdout.split()
+    assert "dragoman.telemetry.station" in loaded
+    assert not {"dragoman.telemetry.exporter", "dragoman.telemetry.otlp", "urllib.request", "opentelemetry"} & set(
+        loaded
+    )

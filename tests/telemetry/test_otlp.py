@@ -1,0 +1,237 @@
+"""What is sent to a collector, judged by the protobuf classes of OpenTelemetry's makers."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from dragoman.hub.outcome import Outcome, Step
+from dragoman.hub.usage import Usage
+from dragoman.observers.metrics import Tally
+from dragoman.observers.metrics_text import Reading
+from dragoman.telemetry import otlp
+from dragoman.telemetry.collector import Collector, Unusable, collector_for, resource_of
+from fakes.otlp import attributes, metrics_of, spans_of
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SCOPE = otlp.scope_message("dragoman", "0")
+
+
+def outcome(**given: object) -> Outcome:
+    fields: dict[str, object] = {
+        "id": "req_1",
+        "began": 1763200000.25,
+        "asked": "messages",
+        "spoken": "chat",
+        "wanted": "best",
+        "provider": "local",
+        "model": "qwen",
+        "seconds": 1.5,
+    }
+    return Outcome(**{**fields, **given})  # type: ignore[arg-type]
+
+
+def span(given: Outcome) -> Span | None:
+    made = otlp.span_message(given, lambda provider: ("127.0.0.1", 11434), bytes)
+    if made is None:
+        return None
+    request = ExportTraceServiceRequest.FromString(otlp.trace_message(b"", SCOPE, [made]))
+    (found,) = spans_of([request])
+    return found
+
+
+def recorded(given: Outcome) -> Span:
+    found = span(given)
+    assert found is not None
+    return found
+
+
+def test_a_request_is_a_span_with_the_attributes_of_the_convention() -> None:
+    usage = Usage(input=10, output=7, cache_read=4, cache_write=2, reasoning=3)
+    found = recorded(
+        outcome(stream=True, first_token_s=0.5, usage=usage, told_model="qwen-3-32b", client="cli", losses=2)
+    )
+    assert (found.name, found.kind) == ("chat qwen", Span.SPAN_KIND_CLIENT)
+    assert found.start_time_unix_nano == 1763200000_250000000
+    assert found.end_time_unix_nano == 1763200001_750000000
+    assert found.status.code == Status.STATUS_CODE_UNSET
+    assert attributes(list(found.attributes)) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "local",
+        "gen_ai.request.model": "qwen",
+        "gen_ai.request.stream": True,
+        "gen_ai.response.model": "qwen-3-32b",
+        "gen_ai.response.time_to_first_chunk": 0.5,
+        "gen_ai.usage.input_tokens": 10,
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 4,
+        "gen_ai.usage.cache_creation.input_tokens": 2,
+        "gen_ai.usage.reasoning.output_tokens": 3,
+        "server.address": "127.0.0.1",
+        "server.port": 11434,
+        "dragoman.request.id": "req_1",
+        "dragoman.client.protocol": "messages",
+        "dragoman.client.name": "cli",
+        "dragoman.upstream.protocol": "chat",
+        "dragoman.usage.source": "reported",
+        "dragoman.losses": 2,
+    }
+
+
+def test_a_failure_is_an_error_and_says_what_was_tried() -> None:
+    steps = (Step("a/m", "overloaded"), Step("b/m", "lost"))
+    found = recorded(outcome(provider="", model="", spoken="", result="lost", steps=steps))
+    told = attributes(list(found.attributes))
+    assert found.status.code == Status.STATUS_CODE_ERROR
+    assert (told["error.type"], told["gen_ai.provider.name"], told["gen_ai.request.model"]) == ("lost", "b", "m")
+    assert told["dragoman.steps"] == ["a/m: overloaded", "b/m: lost"]
+    assert "gen_ai.usage.input_tokens" not in told
+
+
+def test_the_clients_span_is_the_parent() -> None:
+    found = recorded(outcome(trace=f"00-{TRACE}-{PARENT}-01"))
+    assert (found.trace_id.hex(), found.parent_span_id.hex()) == (TRACE, PARENT)
+    assert len(found.span_id) == 8
+
+
+def test_a_client_that_records_nothing_is_not_recorded() -> None:
+    assert span(outcome(trace=f"00-{TRACE}-{PARENT}-00")) is None
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "",
+        "nonsense",
+        f"00-{TRACE}-{PARENT}",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+    ],
+)
+def test_a_traceparent_that_is_none_is_as_good_as_none(trace: str) -> None:
+    found = recorded(outcome(trace=trace))
+    assert len(found.trace_id) == 16
+    assert found.trace_id.hex() != TRACE
+    assert found.parent_span_id == b""
+
+
+@given(st.text(max_size=300))
+@settings(max_examples=60, deadline=None)
+def test_any_name_makes_a_span_that_can_be_read(text: str) -> None:
+    found = recorded(outcome(model=text, told_model=text, client=text, trace=text, steps=(Step(f"p/{text}", "lost"),)))
+    assert attributes(list(found.attributes))["dragoman.request.id"] == "req_1"
+
+
+def test_no_secret_gets_into_a_span() -> None:
+    secret = "sk-fake-0123456789abcdef"
+    made = otlp.span_message(
+        outcome(
+            id=secret, model=secret, wanted=secret, client=secret, told_model=secret, steps=(Step(f"p/{secret}", "x"),)
+        ),
+        lambda provider: None,
+        bytes,
+    )
+    assert made is not None
+    assert secret.encode() not in made
+
+
+def told(*outcomes: Outcome, more: tuple[Reading, ...] = ()) -> dict[str, Metric]:
+    tally = Tally()
+    for each in outcomes:
+        tally.observe(each)
+    metrics = otlp.metric_messages([*tally.readings(), *more], 1_000, 2_000)
+    request = ExportMetricsServiceRequest.FromString(otlp.metrics_message(b"", SCOPE, metrics))
+    return {metric.name: metric for metric in metrics_of(request)}
+
+
+def test_metrics_have_the_names_units_and_buckets_of_the_convention() -> None:
+    found = told(outcome(usage=Usage(input=16, output=17)), outcome(seconds=0.01, result="lost"))
+    usage = found["gen_ai.client.token.usage"]
+    assert usage.unit == "{token}"
+    assert usage.histogram.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+    by_type = {attributes(list(point.attributes))["gen_ai.token.type"]: point for point in usage.histogram.data_points}
+    point = by_type["output"]
+    assert (point.count, point.sum, list(point.bucket_counts)[:5]) == (1, 17, [0, 0, 0, 1, 0])
+    assert list(point.explicit_bounds)[:3] == [1, 4, 16]
+    assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
+    assert (point.start_time_unix_nano, point.time_unix_nano) == (1_000, 2_000)
+    duration = found["gen_ai.server.request.duration"]
+    assert duration.unit == "s"
+    ends = [attributes(list(point.attributes)).get("error.type") for point in duration.histogram.data_points]
+    assert sorted(ends, key=str) == [None, "lost"]
+    assert attributes(list(duration.histogram.data_points[0].attributes))["gen_ai.request.model"] == "qwen"
+
+
+def test_our_own_counters_and_gauges_go_too_and_the_processs_do_not() -> None:
+    gauge = Reading("dragoman_connections", (), (3,))
+    found = told(outcome(), more=(gauge, Reading("process_open_fds", (), (9,))))
+    requests = found["dragoman.requests"].sum
+    assert requests.is_monotonic
+    assert requests.data_points[0].as_double == 1
+    assert attributes(list(requests.data_points[0].attributes))["upstream_protocol"] == "chat"
+    assert found["dragoman.connections"].gauge.data_points[0].as_double == 3
+    assert not [name for name in found if name.startswith("process")]
+
+
+BASE = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318/"}
+
+
+def test_the_standard_variables_are_obeyed() -> None:
+    environ = {
+        **BASE,
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20fake,x-scope=a=b",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "1500",
+        "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "2500",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:9/own",
+    }
+    headers = {"authorization": "Bearer fake", "x-scope": "a=b"}
+    assert collector_for("traces", environ) == Collector("http://127.0.0.1:4318/v1/traces", headers, 1.5, True, "")
+    assert collector_for("metrics", environ) == Collector("http://127.0.0.1:9/own", headers, 2.5, True, "")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {**BASE, "OTEL_SDK_DISABLED": "true"},
+        {**BASE, "OTEL_TRACES_EXPORTER": "none"},
+    ],
+)
+def test_where_nothing_is_asked_for_nothing_is_exported(environ: dict[str, str]) -> None:
+    assert collector_for("traces", environ) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "only http/protobuf"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "file:///etc/passwd"}, "http://"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "http://"),
+    ],
+)
+def test_what_cannot_be_done_is_told(more: dict[str, str], why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        collector_for("traces", {**BASE, **more})
+
+
+def test_a_collector_is_named_without_its_password() -> None:
+    collector = Collector("http://user:hunter2fake@127.0.0.1:4318/v1/traces?key=fake", {}, 1.0, False, "")
+    assert collector.where == "http://127.0.0.1:4318/v1/traces"
+
+
+def test_the_resource_is_what_the_variables_say() -> None:
+    given = {
+        "OTEL_SERVICE_NAME": "edge",
+        "OTEL_RESOURCE_ATTRIBUTES": "service.name=other,deployment.environment=test%20one",
+    }
+    found = resource_of(given, "0.1", "worker-1")
+    assert found["service.name"] == "edge"
+    assert found["deployment.environment"] == "test one"
+    assert (found["service.version"], found["service.instance.id"]) == ("0.1", "worker-1")
+    assert resource_of({}, "0.1", "x")["service.name"] == "dragoman"
