@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
 from dragoman.accounts.memory import Memory
+from dragoman.accounts.usage import UsageWriter
 from dragoman.config import Config, ConfigError, Problem
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import id_headers
@@ -31,11 +33,12 @@ from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
+from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.pooled import make as make_provider
-from dragoman.store import Store
+from dragoman.store import Store, StoreError
 from dragoman.telemetry.board import Board
 from dragoman.telemetry.station import open_station
 
@@ -78,6 +81,9 @@ class App:
         self._station = open_station(environ, board)
         self.reloads = {"good": 0, "bad": 0}
         observers = [*self._station.observers, *observers]
+        self.usage = None if store is None else UsageWriter(store, Pricing(config.providers, config.prices))
+        if self.usage is not None:
+            observers.append(self.usage.observe)
         self.gateway = Gateway(self._world(config, None), Memory(store), observers)
         server = config.server
         self._host = server.host
@@ -90,6 +96,8 @@ class App:
         await self.server.start(settings.host, settings.port, sock=sock)
         self._watching = spawn(self._keyring.watch(KEY_POLL_S), name="key watch")
         self._station.start(partial(provider_address, self.gateway))
+        if self.usage is not None:
+            self.usage.start()
         for catalogue in self.gateway.world.catalogues.values():
             catalogue.known()
 
@@ -104,12 +112,17 @@ class App:
         await self._client.close()
         self._watching.cancel()
         await self._station.stop()
-        await self._keyring.touch()
+        if self.usage is not None:
+            await self.usage.stop()
+        with suppress(StoreError):
+            await self._keyring.touch()
 
     def adopt(self, config: Config) -> None:
         """An edited configuration takes effect for the next request; requests under way keep the old one."""
         old, new = self.gateway.world.config.server, config.server
         self.gateway.adopt(self._world(config, self.gateway.world))
+        if self.usage is not None:
+            self.usage.pricing = Pricing(config.providers, config.prices)
         self.site.doorkeeper = Doorkeeper(self._host, new.allowed_hosts)
         self.server.limit(Limits(max_body_bytes=new.max_body_bytes))
         if (old.host, old.port) != (new.host, new.port):

@@ -1,0 +1,87 @@
+"""A gateway as a process of its own, in front of counting upstreams, with a store of either kind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from asking import KEY, PATHS
+from counted import CountedKiro, CountedUpstream
+
+from gateway import stanza
+
+PATIENCE_S = 30.0
+
+
+class Rig:
+    """Upstreams, and the lines of a dragoman.toml that lead to them."""
+
+    def __init__(self, directory: Path, upstream: CountedUpstream, kiro: CountedKiro) -> None:
+        self.directory = directory
+        tokens = kiro.issue()
+        file = directory / "kiro.json"
+        file.write_text(
+            f'{{"accessToken": "{tokens["accessToken"]}", "refreshToken": "{tokens["refreshToken"]}",'
+            ' "expiresAt": "2099-01-01T00:00:00Z", "authMethod": "social"}'
+        )
+        self.toml = "[retry]\nattempts = 2\nbase_s = 0\n" + kiro.stanza(str(file))
+        self.toml += "".join(stanza(protocol, upstream.url, protocol) for protocol in PATHS)
+
+    def serve(self, store_url: str, *words: str) -> "Served":
+        (self.directory / "dragoman.toml").write_text(f'{self.toml}[store]\nurl = "{store_url}"\n')
+        return Served(self.directory, words)
+
+
+@contextmanager
+def rigged(directory: Path) -> Iterator[Rig]:
+    with CountedUpstream() as upstream, CountedKiro() as kiro:
+        yield Rig(directory, upstream, kiro)
+
+
+class Served:
+    """From its banner to its end."""
+
+    def __init__(self, directory: Path, words: tuple[str, ...]) -> None:
+        self._log = directory / "log"
+        environ = {"HOME": str(directory), "PATH": os.environ["PATH"], "DRAGOMAN_LOCAL_PORTS": ""}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman", "serve", "--port", "0", *words],
+            cwd=directory,
+            env=environ | {"DRAGOMAN_API_KEY": KEY, "PYTHONUNBUFFERED": "1"},
+            stdout=self._log.open("wb"),
+            stderr=subprocess.STDOUT,
+        )
+
+    def __enter__(self) -> "Served":
+        wait_for(lambda: self._process.poll() is not None or "listens on http" in self.log)
+        address = re.search(r"listens on http://\S+:(\d+)", self.log)
+        assert address is not None, self.log
+        self.port = int(address[1])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self.end(signal.SIGINT)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def end(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+        self._process.wait(PATIENCE_S)
+
+
+def wait_for(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    until = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)

@@ -1,0 +1,95 @@
+"""Ten thousand mixed requests: every row holds exactly what the upstream reported, on both stores."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from asking import Question, ask_all, mixed
+from counted import CUT, LIMITED, MODELS, REFUSED, STUMBLES, counts_of
+from serving import rigged
+
+from dragoman.store import open_store
+from dragoman.store.usage_rows import Span, UsageRow, UsageSum
+
+COUNT = 10_000
+EVER = Span(0, 2**62)
+CLIENTS = ("curl", "claude-cli", "OpenAI/Python")
+
+
+async def stored(url: str) -> tuple[tuple[UsageRow, ...], tuple[UsageSum, ...]]:
+    store = await open_store(url)
+    try:
+        return await store.usage_rows(EVER), await store.usage_sums(EVER, "provider")
+    finally:
+        await store.close()
+
+
+def result_of(question: Question) -> str:
+    wrong = question.number % 20
+    if wrong == REFUSED:
+        return "bad_request"
+    if wrong == LIMITED and question.spoken != "kiro":
+        return "rate_limited"
+    if wrong == CUT and question.stream and question.spoken != "kiro":
+        return "truncated"
+    return "ok"
+
+
+def is_told(question: Question) -> bool:
+    """Whether the upstream says what it has used: one that speaks Chat does so in a stream only if it is asked to."""
+    if result_of(question) != "ok":
+        return False
+    unasked = question.asked == "chat" and question.stream and not question.wants_counts
+    return not (unasked and question.spoken == "chat")
+
+
+def check(question: Question, row: UsageRow) -> None:
+    assert (row.asked, row.wanted) == (question.asked, f"{question.spoken}/{MODELS[question.spoken]}")
+    assert (row.provider, row.model, row.stream) == (question.spoken, MODELS[question.spoken], question.stream)
+    assert (row.result, row.key, row.client) == (result_of(question), "environment", CLIENTS[question.number % 3])
+    if row.result == "ok":
+        again = question.number % 20 == STUMBLES and question.spoken != "kiro"
+        assert (row.spoken, row.attempts) == (question.spoken, 2 if again else 1)
+        assert row.duration_ms >= (row.first_token_ms or 0) >= 0
+    if not is_told(question):
+        # Messages tell the input at the beginning, before anything can go wrong.
+        cut = row.result == "truncated" and question.spoken == "messages"
+        assert row.source in (None, "estimated", *(("reported",) if cut else ()))
+        return
+    counts = counts_of(question.number)
+    assert row.source == "reported"
+    assert row.input == counts.fresh + counts.cached + counts.written
+    assert (row.cached, row.output) == (counts.cached, counts.output)
+    # Not every protocol tells everything.
+    assert row.written == (counts.written if question.spoken in ("messages", "kiro") else 0)
+    assert row.reasoning == (counts.reasoning if question.spoken in ("chat", "responses") else 0)
+    assert row.credits == (counts.credits if question.spoken == "kiro" else None)
+    assert row.cost_nano is not None
+    assert row.cost_nano > 0
+
+
+@pytest.mark.slow
+def test_ten_thousand_rows_are_what_the_upstreams_reported(store_url: str, tmp_path: Path) -> None:
+    questions = list(mixed(COUNT))
+    with rigged(tmp_path) as rig, rig.serve(store_url) as served:
+        statuses = asyncio.run(ask_all(served.port, questions))
+        served.end(signal.SIGINT)
+        assert "Traceback" not in served.log
+    assert len(statuses) == COUNT
+    rows, sums = asyncio.run(stored(store_url))
+    by_request = {row.request: row for row in rows}
+    assert len(rows) == len(by_request) == COUNT
+    for question in questions:
+        check(question, by_request[question.id])
+        refused = result_of(question) in ("bad_request", "rate_limited")
+        assert (statuses[question.number] == 200) != refused
+    for spoken in MODELS:
+        mine = [question for question in questions if question.spoken == spoken]
+        told = [counts_of(question.number) for question in mine if is_told(question)]
+        untold = [by_request[question.id] for question in mine if not is_told(question)]
+        parts = [part for part in sums if part.group == spoken]
+        assert sum(part.requests for part in parts) == len(mine)
+        assert sum(part.output for part in parts) == sum(one.output for one in (*told, *untold) if one.output)
+        assert sum(part.cached for part in parts) == sum(one.cached for one in (*told, *untold) if one.cached)
+        assert sum(part.told for part in parts) == len(told) + sum(row.source is not None for row in untold)
