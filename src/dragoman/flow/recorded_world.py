@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.memory import Memory
+from dragoman.config.problems import ConfigError
 from dragoman.flow.discretion import secrets_in
 from dragoman.flow.recording import Question, Recording, texts
 from dragoman.flow.world import World, known
@@ -128,6 +129,9 @@ class _Watched:
             value = await asking
         except Refused as refused:
             self._tell(what, {"refused": msgspec.to_builtins(refused.failure)})
+            raise
+        except ConfigError as error:
+            self._tell(what, {"misconfigured": [problem.message for problem in error.problems]})
             raise
         self._tell(what, {"value": shown(value)})
         return value

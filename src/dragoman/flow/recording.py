@@ -5,12 +5,16 @@ Nothing here waits, copies bodies or encodes anything: that is left to the threa
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import get_args
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import __version__
+from dragoman.config.secret import Secret, SecretSource
 from dragoman.config.settings import Config, ProviderConfig
 from dragoman.framing.redact import MASK, Field
 from dragoman.hub.events import Delta, Ended, Event
@@ -30,7 +34,6 @@ from dragoman.store.capture_writer import Room
 
 MAX_BYTES = 8 * 1024 * 1024  # of one capture; what exceeds it is left out, and that is said
 EVENT_BYTES = 200  # roughly, besides its text
-SECRET_SETTINGS = frozenset({"api_key", "credentials", "headers", "proxy", "ca_file"})
 
 Fields = tuple[Field, ...]
 Names = Callable[[], dict[str, tuple[str, ...]]]
@@ -266,12 +269,23 @@ def _covered(headers: Iterable[Header], names: set[bytes]) -> Iterator[Header]:
         yield name, (MASK.encode() if name in names else value)
 
 
+@lru_cache(maxsize=16)
+def _tellable(stanza: type[ProviderConfig]) -> tuple[str, ...]:
+    """Names of settings that hold neither secrets nor places of this machine."""
+    return tuple(field.name for field in msgspec.structs.fields(stanza) if not _holds_secret(field.type))
+
+
+def _holds_secret(kind: object) -> bool:
+    return kind in (SecretSource, Secret, Path) or any(map(_holds_secret, get_args(kind)))
+
+
 def _described(provider: Provider, stanza: ProviderConfig | None, hidden: set[bytes]) -> Json:
     """A provider as it can be made again, without its secrets."""
-    own = msgspec.structs.asdict(stanza) if stanza is not None else {"name": provider.name, "kind": provider.kind}
-    told = {name: value for name, value in own.items() if name not in SECRET_SETTINGS}
+    told: dict[str, object] = {"name": provider.name, "kind": provider.kind}
+    if stanza is not None:
+        told = {name: getattr(stanza, name) for name in _tellable(type(stanza))}
     return {
-        "stanza": msgspec.to_builtins(told, enc_hook=str),
+        "stanza": msgspec.to_builtins(told),
         "endpoint": provider.endpoint,
         "fields": [list(field) for field in texts(_covered(provider.headers, hidden))],
     }

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.memory import Memory
 from dragoman.cli.replaying.player import Player, headers_of
+from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.providers import STANZAS
 from dragoman.config.settings import (
     Config,
@@ -66,6 +67,8 @@ class Answers:
         assert isinstance(told, dict)
         if "refused" in told:
             raise Refused(msgspec.convert(told["refused"], Failure))
+        if "misconfigured" in told:
+            raise ConfigError([Problem("configuration", None, provider, str(why)) for why in told["misconfigured"]])
         return told["value"]
 
     def holds(self, provider: str, what: str) -> bool:
@@ -119,12 +122,10 @@ def _config(capture: Capture) -> Config:
 
 def _provider(name: str, told: Json, capture: Capture, player: Player, answers: Answers) -> Provider:
     described = msgspec.convert(told, _Described)
-    stanza = {("protocol" if key == "protocols" else key): value for key, value in described.stanza.items()}
-    kind = str(stanza.get("kind"))
+    kind = str(described.stanza.get("kind"))
     if kind not in KINDS:
         raise Gone(f"this version has no provider of kind {kind!r}")
-    config = msgspec.convert(stanza, STANZAS.get(kind, ProviderConfig), strict=False)
-    made = KINDS[kind](config, player.send, {})
+    made = KINDS[kind](_stanza(kind, described.stanza), player.send, {})
     model = capture.wanted.removeprefix(f"{name}/")
     own = next((route.partition("/")[2] for route in capture.world.routes if route.startswith(f"{name}/")), model)
 
@@ -160,6 +161,13 @@ def _provider(name: str, told: Json, capture: Capture, player: Player, answers: 
         lists_models=False,
         list_models=None,
     )
+
+
+def _stanza(kind: str, told: dict[str, Json]) -> ProviderConfig:
+    """Secrets were not told: those settings are as if nobody had made them."""
+    model = STANZAS.get(kind, ProviderConfig)
+    fields = [field for field in msgspec.structs.fields(model) if field.name in told]
+    return model(**{field.name: msgspec.convert(told[field.name], field.type) for field in fields})
 
 
 def _listing(name: str, ids: tuple[str, ...], player: Player) -> Provider:

@@ -1,0 +1,168 @@
+"""Two captures of one request come in, then and now; what is not the same goes out, part by part."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.observers.capture import Capture, Question
+from dragoman.protocols import PROTOCOLS
+
+# Ids that are drawn anew each time: the same ones in the same places are the same.
+DRAWN = re.compile(
+    rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?<![0-9A-Za-z])[0-9a-f]{24,64}(?![0-9A-Za-z])"
+)
+FRAME_END = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)|(?<=\r\r)")
+
+
+class Change(Struct, frozen=True):
+    """What was there is gone, what was not there has come; either may be nothing."""
+
+    place: str
+    was: str | None
+    now: str | None
+
+
+class Part(Struct, frozen=True):
+    """One aspect of an exchange, compared."""
+
+    name: str
+    size: str
+    changes: tuple[Change, ...]
+
+
+def compared(then: Capture, now: Capture) -> list[Part]:
+    return [
+        *_questions(then, now),
+        Part("hub events", f"{len(now.moments)} events", tuple(_lines(_events(then), _events(now), "event"))),
+        Part("ledger", f"{len(now.losses)} losses", tuple(_lines(_losses(then), _losses(now), "loss"))),
+        _head(then, now),
+        _body(then, now),
+        Part("outcome", now.result, tuple(_lines([_outcome(then)], [_outcome(now)], ""))),
+    ]
+
+
+def _questions(then: Capture, now: Capture) -> Iterable[Part]:
+    for place in range(max(len(then.questions), len(now.questions))):
+        old = then.questions[place] if place < len(then.questions) else None
+        new = now.questions[place] if place < len(now.questions) else None
+        what = old or new
+        assert what is not None
+        size = f"{len((new or what).body)} bytes"
+        yield Part(f"request {place + 1} to {what.route}", size, tuple(_question(old, new)))
+
+
+def _question(old: Question | None, new: Question | None) -> list[Change]:
+    if old is None or new is None:
+        return [Change("", _line(old), _line(new))]
+    changes = list(_lines([_line(old) or ""], [_line(new) or ""], ""))
+    changes += _lines(_fields(old.fields), _fields(new.fields), "header")
+    return changes + list(_texts(old.body, new.body))
+
+
+def _head(then: Capture, now: Capture) -> Part:
+    old = [] if then.sent is None else [f"status {then.sent.status}", *_fields(then.sent.fields)]
+    new = [] if now.sent is None else [f"status {now.sent.status}", *_fields(now.sent.fields)]
+    return Part("head sent to the client", new[0] if new else "none", tuple(_lines(old, new, "")))
+
+
+def _body(then: Capture, now: Capture) -> Part:
+    old, new = _sent(then), _sent(now)
+    if _is_stream(then) or _is_stream(now):
+        changes = list(_lines(_frames(old), _frames(new), "frame"))
+    else:
+        changes = list(_texts(old, new))
+    return Part("bytes sent to the client", f"{len(new)} bytes", tuple(changes))
+
+
+def _sent(capture: Capture) -> bytes:
+    """Without what only keeps a client waiting: when that is sent is a matter of the clock."""
+    if capture.sent is None:
+        return b""
+    protocol = PROTOCOLS.get(capture.asked_in)
+    keep_alive = protocol.client.keep_alive if protocol is not None and protocol.client is not None else b""
+    return b"".join([chunk.data for chunk in capture.sent.chunks if chunk.data != keep_alive])
+
+
+def _is_stream(capture: Capture) -> bool:
+    fields = dict(capture.sent.fields) if capture.sent is not None else {}
+    return fields.get("content-type", "").startswith("text/event-stream")
+
+
+def _events(capture: Capture) -> list[str]:
+    return [_numbered(moment.event.encode()).decode() for moment in capture.moments]
+
+
+def _losses(capture: Capture) -> list[str]:
+    return [f"{loss.how.value} {loss.path}: {loss.why}" for loss in capture.losses]
+
+
+def _outcome(capture: Capture) -> str:
+    words = [capture.result, *([capture.code] if capture.code else []), *(f"cut call {name}" for name in capture.cut)]
+    return ", ".join([*words, *(f"guard: {trip}" for trip in capture.trips)])
+
+
+def _line(question: Question | None) -> str | None:
+    return None if question is None else _numbered(f"{question.method} {question.url}".encode()).decode()
+
+
+def _fields(fields: Sequence[tuple[str, str]]) -> list[str]:
+    return [_numbered(f"{name}: {value}".encode()).decode() for name, value in sorted(fields)]
+
+
+def _frames(data: bytes) -> list[str]:
+    return [frame.decode(errors="replace") for frame in FRAME_END.split(_numbered(data)) if frame]
+
+
+def _texts(old: bytes, new: bytes) -> Iterable[Change]:
+    """Two documents, told apart by their fields where they are JSON."""
+    old, new = _numbered(old), _numbered(new)
+    if old == new:
+        return []
+    try:
+        changes = list(_values(msgspec.json.decode(old), msgspec.json.decode(new), ""))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        changes = []
+    return changes or [Change("", old.decode(errors="replace"), new.decode(errors="replace"))]
+
+
+def _values(old: object, new: object, at: str) -> Iterable[Change]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in {**old, **new}:
+            pointer = f"{at}/{str(name).replace('~', '~0').replace('/', '~1')}"
+            if name not in old or name not in new:
+                yield Change(pointer, _shown(old, name), _shown(new, name))
+            else:
+                yield from _values(old[name], new[name], pointer)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for place, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _values(before, after, f"{at}/{place}")
+    elif old != new:
+        yield Change(at, _json(old), _json(new))
+
+
+def _shown(holder: dict[str, object], name: str) -> str | None:
+    return _json(holder[name]) if name in holder else None
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _lines(old: Sequence[str], new: Sequence[str], word: str) -> Iterable[Change]:
+    for tag, start, end, begin, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        for step in range(max(end - start, stop - begin)):
+            was = old[start + step] if start + step < end else None
+            now = new[begin + step] if begin + step < stop else None
+            place = (begin + step if now is not None else start + step) + 1
+            yield Change(f"{word} {place}".strip() if word else "", was, now)
+
+
+def _numbered(data: bytes) -> bytes:
+    """Every drawn id replaced by the place at which it first appears."""
+    seen: dict[bytes, bytes] = {}
+    return DRAWN.sub(lambda found: seen.setdefault(found[0], b"id-%d" % (len(seen) + 1)), data)

@@ -1,0 +1,137 @@
+"""A capture comes in; the same request meets today's code and the recorded answers, and a capture of that goes out.
+
+The site, the gateway and every machine are those that serve; only the upstream, the credentials, the clock and the
+connection are played.
+"""
+
+import asyncio
+from urllib.parse import unquote
+
+from msgspec.structs import replace
+
+from dragoman.accounts.keys import Keyring
+from dragoman.cli.replaying import leaping
+from dragoman.cli.replaying.player import Player, headers_of
+from dragoman.cli.replaying.world import Answers, ToldMemory, world_of
+from dragoman.config.secret import Secret
+from dragoman.config.settings import Debug
+from dragoman.flow.call import Call
+from dragoman.flow.capturing import Capturing
+from dragoman.flow.recording import Recording
+from dragoman.flow.serve import Gateway
+from dragoman.http.safety import Doorkeeper
+from dragoman.http.site import Site
+from dragoman.hub.outcome import GONE
+from dragoman.hub.ports import Asked
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import Header
+from dragoman.net.refusals import ClientGone
+from dragoman.net.requesthead import RequestHead
+from dragoman.observers.capture import Capture
+from dragoman.observers.masking import masked_capture
+
+HOST = "127.0.0.1"
+KEY = "dgm_replayed-requests-come-with-this"
+OWN = frozenset({"host", "origin", "authorization", "x-api-key", "x-goog-api-key", "x-request-id", "content-length"})
+
+
+def rerun(capture: Capture) -> Capture:
+    """Raises Gone where this version lacks what the capture was made with."""
+    return leaping.run(_rerun(capture))
+
+
+async def _rerun(capture: Capture) -> Capture:
+    player, answers = Player(capture.questions), Answers(capture)
+    world = world_of(capture, player, answers, asyncio.get_running_loop().time)
+    gateway = _Gateway(world, ToldMemory(answers))
+    gateway.created = int(capture.began)
+    gateway.capturing = collecting = _Collecting()
+    site = Site(gateway, Keyring(None, Secret(KEY)), Doorkeeper(HOST, ()), bytes)
+    exchange = Exchange(_head(capture), _Wire())
+    exchange.body_arrived(capture.asked.body)
+    await _served(site, exchange, capture)
+    assert collecting.over is not None, "the request did not come as far as the gateway"
+    return masked_capture(collecting.over.capture(), collecting.over.secrets)
+
+
+async def _served(site: Site, exchange: Exchange, capture: Capture) -> None:
+    """A client that left then leaves again, at the same time."""
+    try:
+        async with asyncio.timeout(capture.seconds if capture.result == GONE else None):
+            await _until_gone(site, exchange)
+    except TimeoutError:
+        return
+
+
+async def _until_gone(site: Site, exchange: Exchange) -> None:
+    try:
+        await site(exchange)
+    except asyncio.CancelledError:
+        exchange.gone = True
+        raise
+    except ClientGone:
+        return
+
+
+class _Gateway(Gateway):
+    created = 0
+
+    def _asked(self, call: Call) -> Asked:
+        return replace(super()._asked(call), created=self.created)
+
+
+class _Collecting(Capturing):
+    """Keeps the one recording instead of writing it."""
+
+    over: Recording | None = None
+
+    def begin(self, exchange: Exchange, began: float, debug: Debug) -> Recording | None:
+        return super().begin(exchange, began, replace(debug, capture="all"))
+
+    def _finished(self, recording: Recording, debug: Debug) -> None:
+        self.over = recording
+
+
+class _Wire:
+    """A client that takes everything at once."""
+
+    peer = HOST
+    blocked = False
+
+    def write(self, data: bytes) -> bool:
+        return True
+
+    def must_close(self, exchange: Exchange) -> bool:
+        return False
+
+    def reply_ended(self, exchange: Exchange) -> None:
+        return
+
+    def drop(self, exchange: Exchange) -> None:
+        return
+
+    async def writable(self) -> None:
+        return
+
+    async def body_arrival(self, exchange: Exchange) -> None:
+        return
+
+
+def _head(capture: Capture) -> RequestHead:
+    asked = capture.asked
+    head = RequestHead()
+    head.method = asked.method
+    head.raw_path = asked.path.encode("latin-1")
+    head.path = unquote(asked.path)
+    head.query = "&".join(pair for pair in asked.query.split("&") if not pair.startswith("key="))
+    head.fields = [*headers_of(tuple(field for field in asked.fields if field[0] not in OWN)), *_own_fields(capture)]
+    return head
+
+
+def _own_fields(capture: Capture) -> list[Header]:
+    """What a replayed request says in place of what was masked, and the id by which it was known."""
+    return [
+        (b"host", HOST.encode()),
+        (b"authorization", b"Bearer " + KEY.encode()),
+        (b"x-request-id", capture.id.encode("latin-1")),
+    ]
