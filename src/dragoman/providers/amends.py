@@ -1,6 +1,7 @@
 """A refusal comes in; what more than one kind of provider can change about it goes out."""
 
 import re
+from collections.abc import Collection
 
 from dragoman.hub.failure import Failure, Kind
 from dragoman.passes.drop_reasoning import drop_reasoning
@@ -10,9 +11,11 @@ NO_CHAT_TOOLS = "no_chat_tools"
 CHAT_TOOLS_REFUSED = re.compile(r"\btools?\b.*\bnot supported\b.*chat/completions.*\bv1/responses", re.I | re.S)
 
 
-def refused_chat_tools(failure: Failure) -> Amend | None:
+def refused_chat_tools(failure: Failure, protocols: Collection[str]) -> Amend | None:
     """Some models take function tools on their Responses endpoint only, and say so on the other."""
-    if failure.kind is not Kind.BAD_REQUEST or not CHAT_TOOLS_REFUSED.search(failure.message):
+    if failure.kind is not Kind.BAD_REQUEST or "responses" not in protocols:
+        return None
+    if not CHAT_TOOLS_REFUSED.search(failure.message):
         return None
     return Amend("other endpoint", quirk=NO_CHAT_TOOLS, of_model=True, reroutes=True)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from dragoman.config.problems import ConfigError
 from dragoman.hub.failure import Refused
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.tasks import spawn
@@ -69,7 +70,7 @@ class Catalogue:
         self._asked_at, self._wait_s = self._clock(), self._provider.model_ttl_s
         try:
             listed = await ask_models(self._provider)
-        except (Lost, TimedOut, TooLarge, Refused, ValueError, msgspec.MsgspecError) as problem:
+        except (Lost, TimedOut, TooLarge, Refused, ConfigError, ValueError, msgspec.MsgspecError) as problem:
             log.info("models of %s are not to be had now: %s", self._provider.name, problem)
             self._wait_s = min(RETRY_AFTER_FAILURE_S, self._wait_s)
         else:

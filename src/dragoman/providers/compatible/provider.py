@@ -1,6 +1,7 @@
 """A compatible server: whichever protocols its stanza names, and a key only if it has one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 
 from dragoman.config.settings import ProviderConfig
 from dragoman.hub.events import Event
@@ -41,7 +42,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         counts_tokens="messages" in config.protocols,
         quirks=quirks,
         stages=told_anew if "cut_then_done" in quirks else None,
-        amend=amend,
+        amend=partial(amend, protocols=config.protocols),
     )
 
 
@@ -50,9 +51,9 @@ def told_anew(request: Request) -> list[Stage[Event, Event]]:
     return []
 
 
-def amend(failure: Failure) -> Amend | None:
+def amend(failure: Failure, protocols: Collection[str]) -> Amend | None:
     """The field that a server did not know is left out from then on; the ledger says so."""
-    other_way = refused_chat_tools(failure) or unreadable_reasoning(failure)
+    other_way = refused_chat_tools(failure, protocols) or unreadable_reasoning(failure)
     if other_way is not None or failure.kind is not Kind.BAD_REQUEST:
         return other_way
     complaint = failure.message + (failure.at or "")

@@ -16,9 +16,8 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         key = read_key()
         return ((b"authorization", b"Bearer " + key),) if key else ()
 
+    def amend(failure: Failure) -> Amend | None:
+        """Another way to the same model, or the conversation without what it cannot read any more."""
+        return refused_chat_tools(failure, config.protocols) or unreadable_reasoning(failure)
+
     return configured(config, send, environ, issuer="openai", authorize=authorize, amend=amend)
-
-
-def amend(failure: Failure) -> Amend | None:
-    """Another way to the same model, or the conversation without what it cannot read any more."""
-    return refused_chat_tools(failure) or unreadable_reasoning(failure)

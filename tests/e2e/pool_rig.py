@@ -1,0 +1,104 @@
+"""A gateway with several credentials for one upstream that knows them apart, and counts who was asked."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from hearing import Sdk
+from meaning import Meant, Say
+from rig import SPEAKERS
+
+from dragoman.accounts.pool import Pool
+from fakes.upstream import Answer, Asked, FakeUpstream
+from gateway import KEY, Running, running
+
+QUICK = "[retry]\nattempts = 3\nbase_s = 0.01\n"
+KINDS = {"chat": "openai", "responses": "openai", "messages": "anthropic"}
+
+
+def key_of(asked: Asked) -> str:
+    return asked.headers.get("x-api-key") or asked.headers.get("authorization", "").removeprefix("Bearer ")
+
+
+TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 500: "api_error"}
+
+
+def error(status: int, message: str, code: str | None = None, **headers: str) -> Answer:
+    told = {"type": TYPES.get(status, "invalid_request_error"), "message": message, "code": code, "param": None}
+    body = msgspec.json.encode({"type": "error", "error": told})
+    fields = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return Answer(body, status, "application/json", fields)
+
+
+@dataclass
+class Keyed:
+    """What each key is answered; a key that is not named here is answered well."""
+
+    protocol: str
+    refusals: dict[str, Answer] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()  # of good answers
+    seen: list[str] = field(default_factory=list)  # the keys in the order in which they were presented
+
+    def __call__(self, asked: Asked) -> Answer:
+        key = key_of(asked)
+        self.seen.append(key)
+        if key in self.refusals:
+            return self.refusals[key]
+        speak, meant = SPEAKERS[self.protocol], Meant((Say("Hello"),))
+        if asked.json.get("stream"):
+            return Answer(speak.stream(meant), headers=self.headers)
+        return Answer(speak.whole(meant), content_type="application/json", headers=self.headers)
+
+    def taken(self) -> list[str]:
+        """Who was asked since this was last called."""
+        seen, self.seen = self.seen, []
+        return seen
+
+
+@dataclass
+class PoolRig:
+    gateway: Running
+    upstream: FakeUpstream
+    keyed: Keyed
+    sdk: Sdk
+    toml: str
+
+    @property
+    def pool(self) -> Pool:
+        return pool_of(self.gateway, "up")
+
+    def later(self, seconds: float) -> None:
+        """So much time has passed, as the pool sees it."""
+        self.pool.clock = lambda: time.time() + seconds
+
+
+def pool_of(gateway: Running, name: str) -> Pool:
+    pool = gateway.app.gateway.world.providers[name].pool
+    assert pool is not None
+    return pool
+
+
+def keys_of(size: int) -> list[str]:
+    return [f"sk-fake-key-{number}" for number in range(1, size + 1)]
+
+
+def stanza_of(protocol: str, url: str, keys: list[str]) -> str:
+    listed = msgspec.json.encode(keys).decode()
+    return f'[providers.up]\nkind = "{KINDS[protocol]}"\nendpoint = "{url}"\napi_key = {listed}\n'
+
+
+@contextmanager
+def pooled(directory: Path, protocol: str = "chat", keys: list[str] | None = None, more: str = "") -> Iterator[PoolRig]:
+    keyed = Keyed(protocol)
+    with FakeUpstream(choose=keyed) as upstream:
+        toml = QUICK + stanza_of(protocol, upstream.url, keys or keys_of(2)) + more
+        with running(toml, directory) as gateway:
+            gateway.settle()
+            sdk = Sdk(gateway.url, KEY)
+            try:
+                yield PoolRig(gateway, upstream, keyed, sdk, toml)
+            finally:
+                sdk.close()

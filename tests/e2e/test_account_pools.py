@@ -1,0 +1,309 @@
+"""Several accounts of Kiro, Codex and Copilot: who is asked where one is used up, and when it is asked again."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import openai
+import pytest
+from hearing import Sdk
+from kiro_rig import sign
+from pool_rig import QUICK, key_of, pool_of
+
+import fakes.codex as codex
+import fakes.copilot as copilot
+import fakes.kiro as kiro
+from dragoman.accounts.pool import DOUBTED_S
+from dragoman.hub.outcome import Step
+from fakes.service import json_answer, stream
+from fakes.upstream import Answer, Asked, FakeUpstream
+from gateway import KEY, Running, running
+
+Answers = dict[str, Answer]
+DAYS_4_S = 4 * 86_400
+
+
+@dataclass
+class Accounts:
+    """Two accounts behind one fake, by the names of their files; `refusals` are by the bearer that was presented."""
+
+    gateway: Running
+    sdk: Sdk
+    model: str
+    bearers: tuple[str, str]
+    refusals: Answers
+    seen: list[str]
+
+    def says(self, opening: str) -> str:
+        reply = self.sdk.openai.chat.completions.create(
+            model=self.model, messages=[{"role": "user", "content": opening}]
+        )
+        return str(reply.choices[0].message.content)
+
+    def streams(self, opening: str) -> str:
+        reply = self.sdk.openai.chat.completions.create(
+            model=self.model, messages=[{"role": "user", "content": opening}], stream=True
+        )
+        return "".join(chunk.choices[0].delta.content or "" for chunk in reply if chunk.choices)
+
+    def taken(self) -> list[str]:
+        seen = list(self.seen)
+        self.seen.clear()
+        return seen
+
+    def falls_to(self, bearer: str) -> str:
+        """The opening of a conversation that is asked with that account, and was not asked before."""
+        for number in range(64):
+            self.says(f"conversation {number} for {bearer[-4:]}")
+            if self.taken() == [bearer]:
+                return f"conversation {number} for {bearer[-4:]}"
+        raise AssertionError("none of 64 conversations falls to that account")
+
+    def steps(self) -> tuple[Step, ...]:
+        return self.gateway.outcome(self.sdk.headers["x-request-id"]).steps
+
+    def later(self, seconds: float) -> None:
+        pool_of(self.gateway, self.model.partition("/")[0]).clock = lambda: time.time() + seconds
+
+
+def watched(fake: FakeUpstream, path: str, refusals: Answers, seen: list[str]) -> None:
+    """Requests to the path are noted, and refused where their bearer is."""
+    usual: Callable[[Asked], Answer] = fake._answer
+
+    def answer(asked: Asked) -> Answer:
+        if asked.method == "POST" and urlsplit(asked.path).path == path:
+            seen.append(key_of(asked))
+            if key_of(asked) in refusals:
+                return refusals[key_of(asked)]
+        return usual(asked)
+
+    fake._answer = answer  # type: ignore[method-assign]
+
+
+@contextmanager
+def accounts(
+    fake: Any, stanza: str, path: str, model: str, bearers: tuple[str, str], folder: Path
+) -> Iterator[Accounts]:
+    refusals: Answers = {}
+    seen: list[str] = []
+    with ExitStack() as stack:
+        watched(fake, path, refusals, seen)
+        gateway = stack.enter_context(running(QUICK + stanza, folder))
+        gateway.settle()
+        sdk = Sdk(gateway.url, KEY)
+        stack.callback(sdk.close)
+        yield Accounts(gateway, sdk, model, bearers, refusals, seen)
+
+
+@contextmanager
+def kiro_accounts(folder: Path) -> Iterator[Accounts]:
+    with kiro.FakeKiro() as upstream:
+        assert isinstance(upstream, kiro.FakeKiro)
+        upstream.replies = [kiro.framed(kiro.words("Hello"), kiro.tail())]
+        bearers = []
+        for name in ("a.json", "b.json"):
+            tokens = upstream.issue()
+            sign(folder / name, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
+            bearers.append(str(tokens["accessToken"]))
+        stanza = upstream.stanza("FILES").replace('"FILES"', '["a.json", "b.json"]')
+        path, model = "/generateAssistantResponse", "kiro/claude-sonnet-4.5"
+        with accounts(upstream, stanza, path, model, (bearers[0], bearers[1]), folder) as own:
+            yield own
+
+
+@contextmanager
+def codex_accounts(folder: Path) -> Iterator[Accounts]:
+    with codex.FakeCodex() as upstream:
+        assert isinstance(upstream, codex.FakeCodex)
+        bearers = []
+        for name in ("a.json", "b.json"):
+            file = upstream.auth_file(7200)
+            (folder / name).write_bytes(msgspec.json.encode(file))
+            bearers.append(str(file["tokens"]["access_token"]))  # type: ignore[index]
+        stanza = upstream.stanza(["a.json", "b.json"])  # type: ignore[arg-type]
+        pair = (bearers[0], bearers[1])
+        with accounts(upstream, stanza, codex.RESPONSES, "codex/gpt-5.5", pair, folder) as own:
+            yield own
+
+
+@contextmanager
+def copilot_accounts(folder: Path) -> Iterator[Accounts]:
+    with copilot.FakeCopilot() as upstream:
+        assert isinstance(upstream, copilot.FakeCopilot)
+        pair = ("gho_FAKEfirst", "gho_FAKEsecond")
+        upstream.github |= set(pair)
+        for name, token in zip(("a.json", "b.json"), pair, strict=True):
+            (folder / name).write_bytes(msgspec.json.encode({"github.com": {"oauth_token": token}}))
+        stanza = upstream.stanza(["a.json", "b.json"])  # type: ignore[arg-type]
+        with accounts(upstream, stanza, copilot.CHAT, "copilot/gpt-4.1", pair, folder) as own:
+            yield own
+
+
+def used_up(resets_in_s: float) -> dict[str, object]:
+    return {
+        "type": "usage_limit_reached",
+        "message": "The usage limit has been reached",
+        "plan_type": "plus",
+        "resets_at": int(time.time() + resets_in_s),
+    }
+
+
+USED_UP: dict[str, Callable[[], Answer]] = {
+    "kiro": lambda: kiro.refusal(402, "You have reached the limit.", "MONTHLY_REQUEST_COUNT", "ServiceQuotaExceeded"),
+    "codex": lambda: json_answer({"error": used_up(DAYS_4_S)}, 429),
+    "copilot": lambda: json_answer({"error": {"code": "quota_exceeded", "message": "No quota left."}}, 402),
+}
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "kiro": kiro_accounts,
+    "codex": codex_accounts,
+    "copilot": copilot_accounts,
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@kinds
+def test_a_conversation_keeps_its_account(tmp_path: Path, kind: str) -> None:
+    with KINDS[kind](tmp_path) as rig:
+        for bearer in rig.bearers:
+            opening = rig.falls_to(bearer)
+            assert [rig.says(opening), rig.streams(opening)] == ["Hello", "Hello"]
+            assert rig.taken() == [bearer] * 2
+
+
+@kinds
+def test_a_used_up_account_is_left_and_the_next_one_answers_at_once(tmp_path: Path, kind: str) -> None:
+    with KINDS[kind](tmp_path) as rig:
+        first, second = rig.bearers
+        opening = rig.falls_to(first)
+        rig.refusals[first] = USED_UP[kind]()
+        assert rig.says(opening) == "Hello"
+        assert rig.taken() == [first, second]
+        assert rig.steps() == (Step(rig.model, "quota"),)
+        assert rig.streams(opening) == "Hello"
+        assert rig.taken() == [second]
+
+
+@kinds
+def test_a_long_reset_is_doubted_once_and_believed_no_longer_where_it_was_wrong(tmp_path: Path, kind: str) -> None:
+    """A stale moment would block a usable account for days."""
+    with KINDS[kind](tmp_path) as rig:
+        first = rig.bearers[0]
+        opening = rig.falls_to(first)
+        rig.refusals[first] = USED_UP[kind]()
+        rig.says(opening)
+        rig.taken()
+        rig.later(DOUBTED_S + 1)
+        for number in range(12):  # some of these fall to the first, and one finds out that it is still used up
+            rig.says(f"soon after {number}")
+        assert rig.taken().count(first) == 1
+        del rig.refusals[first]
+        rig.later(3 * DOUBTED_S + 2)  # doubts come half as often
+        for number in range(12):
+            rig.says(f"later {number}")
+        assert rig.taken().count(first) > 1
+
+
+@kinds
+def test_where_all_accounts_are_used_up_the_client_hears_it_from_one_of_them(tmp_path: Path, kind: str) -> None:
+    with KINDS[kind](tmp_path) as rig:
+        rig.refusals |= {bearer: USED_UP[kind]() for bearer in rig.bearers}
+        for expected in (2, 1):
+            with pytest.raises(openai.APIStatusError) as caught:
+                rig.says("Hi")
+            assert caught.value.status_code in (402, 429)
+            assert len(rig.taken()) == expected
+
+
+def test_a_quota_inside_a_good_stream_goes_to_the_next_account(tmp_path: Path) -> None:
+    with codex_accounts(tmp_path) as rig:
+        first, second = rig.bearers
+        opening = rig.falls_to(first)
+        trouble = {"type": "error", "status_code": 429, "error": used_up(600), "headers": {}}
+        rig.refusals[first] = stream(*codex.numbered(codex.begun(), trouble))
+        assert rig.streams(opening) == "Hello"
+        assert rig.taken() == [first, second]
+        assert rig.says(opening) == "Hello"
+        assert rig.taken() == [second]
+
+
+def test_a_stream_that_ends_for_want_of_quota_parks_its_account(tmp_path: Path) -> None:
+    """What was said cannot be taken back; the next request goes elsewhere."""
+    with codex_accounts(tmp_path) as rig:
+        first, second = rig.bearers
+        opening = rig.falls_to(first)
+        trouble = {"type": "error", "status_code": 429, "error": used_up(600), "headers": {}}
+        rig.refusals[first] = stream(*codex.numbered(codex.begun(), *codex.spoken("Hel")[:3], trouble))
+        with pytest.raises(openai.APIError):
+            rig.streams(opening)
+        assert rig.taken() == [first]
+        assert rig.says(opening) == "Hello"
+        assert rig.taken() == [second]
+
+
+def test_windows_that_are_full_park_an_account_until_they_begin_anew(tmp_path: Path) -> None:
+    with codex_accounts(tmp_path) as rig:
+        first, second = rig.bearers
+        opening = rig.falls_to(first)
+        full = (
+            ("x-codex-primary-used-percent", "100"),
+            ("x-codex-primary-window-minutes", "300"),
+            ("x-codex-primary-reset-at", str(int(time.time() + 120))),
+        )
+        rig.refusals[first] = codex.reply("The last one", headers=full)
+        assert rig.says(opening) == "The last one"
+        assert rig.says(opening) == "Hello"
+        assert rig.taken() == [first, second]
+
+
+def test_credits_step_in_for_a_full_window(tmp_path: Path) -> None:
+    with codex_accounts(tmp_path) as rig:
+        first, _ = rig.bearers
+        opening = rig.falls_to(first)
+        full = (
+            ("x-codex-primary-used-percent", "100"),
+            ("x-codex-primary-reset-at", str(int(time.time() + 120))),
+            ("x-codex-credits-has-credits", "True"),
+        )
+        rig.refusals[first] = codex.reply("Paid for", headers=full)
+        assert [rig.says(opening), rig.says(opening)] == ["Paid for", "Paid for"]
+        assert rig.taken() == [first] * 2
+
+
+@kinds
+def test_a_revoked_account_is_renewed_once_if_it_can_be_and_then_left(tmp_path: Path, kind: str) -> None:
+    refused = {
+        "kiro": kiro.INVALID_BEARER,
+        "codex": json_answer({"error": {"code": "token_invalidated", "message": "Sign in again."}}, 401),
+        "copilot": json_answer({"message": "Bad credentials"}, 401),
+    }
+    with KINDS[kind](tmp_path) as rig:
+        first, second = rig.bearers
+        opening = rig.falls_to(first)
+        rig.refusals[first] = refused[kind]
+        assert rig.says(opening) == "Hello"
+        seen = rig.taken()
+        assert seen[0] == first
+        if kind == "copilot":  # a GitHub token is not renewed
+            assert seen == [first, second]
+        else:
+            assert seen[1:] != [second]
+            assert len(seen) == 2
+
+
+def test_accounts_are_named_by_their_files(tmp_path: Path) -> None:
+    with kiro_accounts(tmp_path) as rig:
+        states = pool_of(rig.gateway, "kiro").states(time.time())
+        assert [state.label for state in states] == ["1 of 2 (a.json)", "2 of 2 (b.json)"]
+
+
+@kinds
+def test_the_models_of_all_accounts_are_listed_once(tmp_path: Path, kind: str) -> None:
+    with KINDS[kind](tmp_path) as rig:
+        ids = [model.id for model in rig.sdk.openai.models.list()]
+        assert rig.model in ids
+        assert len(set(ids)) == len(ids)

@@ -1,0 +1,106 @@
+"""A chat with function tools, on models whose Chat endpoint refuses them: their Responses endpoint answers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import speak_chat
+import speak_responses
+from hearing import Sdk
+from meaning import Meant, Say
+from pool_rig import error
+
+from fakes.upstream import Answer, Asked, FakeUpstream
+from gateway import KEY, running
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+TOOLS: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+MESSAGES: Any = [{"role": "user", "content": "Hi"}]
+REFUSED = error(
+    400,
+    "Function tools with reasoning_effort are not supported for new-model in /v1/chat/completions. "
+    "Please use /v1/responses instead.",
+)
+
+
+@dataclass
+class Endpoints:
+    upstream: FakeUpstream
+    sdk: Sdk
+
+    def taken(self) -> list[str]:
+        paths = [asked.path for asked in self.upstream.calls]
+        self.upstream.asked.clear()
+        return paths
+
+
+def answer(asked: Asked) -> Answer:
+    if asked.path == CHAT and b'"tools"' in asked.body and b"new-model" in asked.body:
+        return REFUSED
+    speak, meant = {CHAT: speak_chat, RESPONSES: speak_responses}[asked.path], Meant((Say("Hello"),))
+    if asked.json.get("stream"):
+        return Answer(speak.stream(meant))
+    return Answer(speak.whole(meant), content_type="application/json")
+
+
+@contextmanager
+def endpoints(directory: Path, kind: str) -> Iterator[Endpoints]:
+    with FakeUpstream(choose=answer) as upstream:
+        toml = f'[providers.up]\nkind = "{kind}"\nendpoint = "{upstream.url}"\napi_key = "sk-fake-1"\n'
+        if kind == "openai-compatible":
+            toml += 'protocol = ["chat", "responses"]\n'
+        with running(toml, directory) as gateway:
+            gateway.settle()
+            sdk = Sdk(gateway.url, KEY)
+            try:
+                yield Endpoints(upstream, sdk)
+            finally:
+                sdk.close()
+
+
+def said(rig: Endpoints, model: str, stream: bool, **more: Any) -> str:
+    reply: Any = rig.sdk.openai.chat.completions.create(model=model, messages=MESSAGES, stream=stream, **more)
+    if not stream:
+        return str(reply.choices[0].message.content)
+    return "".join(chunk.choices[0].delta.content or "" for chunk in reply if chunk.choices)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_model_that_is_known_for_it_is_never_asked_in_vain(tmp_path: Path, stream: bool) -> None:
+    with endpoints(tmp_path, "openai") as rig:
+        assert said(rig, "up/gpt-5.4", stream, tools=TOOLS) == "Hello"
+        assert rig.taken() == [RESPONSES]
+        assert said(rig, "up/gpt-5.4", stream) == "Hello"
+        assert rig.taken() == [CHAT]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("kind", ["openai", "openai-compatible"])
+def test_a_refusal_is_learnt_from_once(tmp_path: Path, kind: str, stream: bool) -> None:
+    with endpoints(tmp_path, kind) as rig:
+        assert said(rig, "up/new-model", stream, tools=TOOLS) == "Hello"
+        assert rig.taken() == [CHAT, RESPONSES]
+        assert said(rig, "up/new-model", stream, tools=TOOLS) == "Hello"
+        assert rig.taken() == [RESPONSES]
+        assert said(rig, "up/new-model", stream) == "Hello", "without tools, as before"
+        assert said(rig, "up/other-model", stream, tools=TOOLS) == "Hello", "another model, as before"
+        assert rig.taken() == [CHAT, CHAT]
+
+
+def test_where_there_is_no_other_endpoint_the_refusal_is_told(tmp_path: Path) -> None:
+    with FakeUpstream(choose=answer) as upstream:
+        toml = (
+            f'[providers.up]\nkind = "openai"\nprotocol = "chat"\nendpoint = "{upstream.url}"\napi_key = "sk-fake-1"\n'
+        )
+        with running(toml, tmp_path) as gateway:
+            sdk = Sdk(gateway.url, KEY)
+            try:
+                with pytest.raises(openai.BadRequestError, match="Please use /v1/responses"):
+                    sdk.openai.chat.completions.create(model="up/new-model", messages=MESSAGES, tools=TOOLS)
+            finally:
+                sdk.close()
+        assert len(upstream.calls) == 1

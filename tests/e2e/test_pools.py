@@ -1,0 +1,341 @@
+"""Several keys of one provider: who is asked, who is left alone and how long, and what the client hears of it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import anthropic
+import msgspec
+import openai
+import pytest
+from pool_rig import QUICK, PoolRig, error, keys_of, pooled, stanza_of
+from raw_http import post
+
+from dragoman.accounts.pool import State
+from dragoman.hub.outcome import Outcome, Step
+from gateway import running
+
+ONE, TWO = keys_of(2)
+LIMITED = error(429, "Slow down.", "rate_limit_exceeded")
+REVOKED = error(401, "Incorrect API key provided.", "invalid_api_key")
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[PoolRig]:
+    with pooled(tmp_path) as own:
+        yield own
+
+
+def chat(rig: PoolRig, *said: str, stream: bool = False) -> Outcome:
+    """One turn of a conversation that began with these words."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[turn % 2], "content": text} for turn, text in enumerate(said or ("Hi",))]
+    asked = {"model": "up/gpt-4.1", "messages": messages, "stream": stream}
+    answer = post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(asked))
+    assert answer.status == 200, answer.body
+    assert answer.get("x-dragoman-route") == "up/gpt-4.1"
+    assert b"Hello" in answer.body
+    return rig.gateway.outcome(str(answer.get("x-request-id")))
+
+
+def falls_to(rig: PoolRig, key: str) -> str:
+    """The opening of a conversation that is asked with that key, and of which nothing is known yet."""
+    for number in range(64):
+        chat(rig, f"conversation {number}")
+        if rig.keyed.taken() == [key]:
+            return f"conversation {number}"
+    raise AssertionError(f"none of 64 conversations falls to {key}")
+
+
+def test_a_conversation_keeps_its_key_over_all_turns(rig: PoolRig) -> None:
+    for number in range(4):
+        opening = f"conversation {number}"
+        chat(rig, opening)
+        (home,) = rig.keyed.taken()
+        for turn in range(1, 4):
+            chat(rig, opening, *(["Hello", "Go on"] * turn), stream=turn % 2 == 0)
+        assert rig.keyed.taken() == [home] * 3
+
+
+def test_conversations_are_spread_over_the_keys(tmp_path: Path) -> None:
+    with pooled(tmp_path, keys=keys_of(3)) as rig:
+        for number in range(60):
+            chat(rig, f"conversation {number}")
+        counts = Counter(rig.keyed.taken())
+    assert set(counts) == set(keys_of(3))
+    assert min(counts.values()) >= 5
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"headers": ("x-claude-code-session-id: fake-session",)},
+        {"headers": ("session-id: fake-session",)},
+        {"body": {"metadata": {"user_id": msgspec.json.encode({"session_id": "fake-session"}).decode()}}},
+        {"body": {"metadata": {"user_id": "user_x_account__session_fake-session"}}},
+    ],
+    ids=["claude code", "codex", "user id of today", "user id of before"],
+)
+def test_a_clients_own_word_for_its_session_is_heeded(tmp_path: Path, own: dict[str, object]) -> None:
+    """What is said changes; a session that compacts its history stays where its cache is."""
+    with pooled(tmp_path, "messages", keys_of(5)) as rig:
+        for number in range(6):
+            turn = {"role": "user", "content": f"something else {number}"}
+            body = {"model": "up/claude-sonnet-4-5", "max_tokens": 9, "messages": [turn], **own.get("body", {})}  # type: ignore[dict-item]
+            headers: tuple[str, ...] = own.get("headers", ())  # type: ignore[assignment]
+            assert post(rig.gateway.port, "/v1/messages", msgspec.json.encode(body), *headers).status == 200
+        assert len(set(rig.keyed.taken())) == 1
+
+
+def test_a_users_id_that_names_no_session_does_not_crowd_one_key(tmp_path: Path) -> None:
+    with pooled(tmp_path, "messages", keys_of(2)) as rig:
+        for number in range(24):
+            turn = {"role": "user", "content": f"something else {number}"}
+            body = {"model": "up/m", "max_tokens": 9, "messages": [turn], "metadata": {"user_id": "somebody"}}
+            assert post(rig.gateway.port, "/v1/messages", msgspec.json.encode(body)).status == 200
+        assert len(set(rig.keyed.taken())) == 2
+
+
+def test_who_wrote_a_response_is_asked_to_go_on_from_it(tmp_path: Path) -> None:
+    with pooled(tmp_path, "responses", keys_of(5)) as rig:
+        for number in range(5):
+            body: dict[str, object] = {"model": "up/gpt-4.1", "input": f"conversation {number}"}
+            answer = post(rig.gateway.port, "/v1/responses", msgspec.json.encode(body))
+            (home,) = rig.keyed.taken()
+            body = {
+                "model": "up/gpt-4.1",
+                "input": "Go on",
+                "previous_response_id": msgspec.json.decode(answer.body)["id"],
+            }
+            assert post(rig.gateway.port, "/v1/responses", msgspec.json.encode(body)).status == 200
+            assert rig.keyed.taken() == [home]
+
+
+def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> None:
+    opening = falls_to(rig, ONE)
+    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="20")
+    outcome = chat(rig, opening, "Hello", "Go on")
+    assert rig.keyed.taken() == [ONE, TWO]
+    assert outcome.steps == (Step("up/gpt-4.1", "rate_limited"),)
+    chat(rig, opening, "Hello", "Go on", "Hello", "And on")
+    for number in range(5):
+        chat(rig, f"another conversation {number}")
+    assert rig.keyed.taken() == [TWO] * 6
+    del rig.keyed.refusals[ONE]
+    rig.later(21)
+    falls_to(rig, ONE)
+    chat(rig, opening, "Hello", "Go on")
+    assert rig.keyed.taken() == [TWO], "where its cache is now"
+
+
+def test_a_streamed_request_is_moved_as_well(rig: PoolRig) -> None:
+    opening = falls_to(rig, ONE)
+    rig.keyed.refusals[ONE] = LIMITED
+    chat(rig, opening, stream=True)
+    assert rig.keyed.taken() == [ONE, TWO]
+
+
+def test_exhausted_keys_are_each_asked_once_and_then_the_one_that_is_free_soonest(rig: PoolRig) -> None:
+    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="90")
+    rig.keyed.refusals[TWO] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="60")
+    for _ in range(2):
+        with pytest.raises(openai.RateLimitError) as caught:
+            rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
+        assert caught.value.response.headers["retry-after"] == "60"
+        assert sorted(rig.keyed.taken()) in ([ONE, TWO], [TWO])
+    assert rig.keyed.taken() == []
+
+
+def test_a_short_wait_is_waited_for_only_where_no_key_is_free(rig: PoolRig) -> None:
+    """Three attempts: the first with both keys, then the one that is free soonest."""
+    rig.keyed.refusals = {ONE: LIMITED, TWO: LIMITED}
+    with pytest.raises(openai.RateLimitError):
+        rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
+    assert Counter(rig.keyed.taken()) in ({ONE: 2, TWO: 2}, {ONE: 3, TWO: 1}, {ONE: 1, TWO: 3})
+
+
+def test_every_key_is_tried_before_the_next_target_of_a_route(tmp_path: Path) -> None:
+    more = '[providers.echo]\nkind = "echo"\n[[models]]\nname = "m"\nto = ["up/gpt-4.1", "echo/echo"]\n'
+    with pooled(tmp_path, keys=keys_of(3), more=more) as rig:
+        for key in keys_of(3):
+            rig.keyed.refusals[key] = error(429, "Slow down.", retry_after="90")
+        said = rig.sdk.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+        assert said.choices[0].message.content
+        assert rig.sdk.headers["x-dragoman-route"] == "echo/echo"
+        assert sorted(rig.keyed.taken()) == keys_of(3)
+        steps = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).steps
+        assert [step.why for step in steps] == ["rate_limited"] * 3
+
+
+def test_a_revoked_key_costs_one_refusal_and_is_named_without_being_told(rig: PoolRig) -> None:
+    opening = falls_to(rig, ONE)
+    rig.keyed.refusals[ONE] = REVOKED
+    for _ in range(3):
+        chat(rig, opening)
+    assert rig.keyed.taken() == [ONE, TWO, TWO, TWO]
+    rig.keyed.refusals[TWO] = REVOKED
+    with pytest.raises(openai.APIStatusError) as caught:
+        rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
+    assert caught.value.status_code == 502
+    assert "credential 2 of 2" in caught.value.message
+    assert "sk-fake" not in caught.value.message
+    assert rig.keyed.taken() == [TWO]
+
+
+def test_a_limit_is_told_before_a_revoked_key(rig: PoolRig) -> None:
+    rig.keyed.refusals = {ONE: REVOKED, TWO: error(429, "Slow down.", retry_after="70")}
+    with pytest.raises(openai.RateLimitError):
+        rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
+    assert sorted(rig.keyed.taken()) == [ONE, TWO]
+
+
+def test_a_key_without_the_model_hands_on_and_stays_in_use(rig: PoolRig) -> None:
+    opening = falls_to(rig, ONE)
+    rig.keyed.refusals[ONE] = error(404, "The model does not exist.", "model_not_found")
+    chat(rig, opening)
+    assert rig.keyed.taken() == [ONE, TWO]
+    assert rig.pool.states(rig.pool.clock()) == [State("1 of 2"), State("2 of 2")]
+
+
+@pytest.mark.parametrize("status", [500, 400])
+def test_what_no_other_key_can_mend_is_asked_of_none(rig: PoolRig, status: int) -> None:
+    opening = falls_to(rig, ONE)
+    rig.keyed.refusals = dict.fromkeys((ONE, TWO), error(status, "No."))
+    body = {"model": "up/gpt-4.1", "messages": [{"role": "user", "content": opening}]}
+    assert post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status >= 400
+    assert rig.keyed.taken() == [ONE] * (3 if status == 500 else 1)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "headers"),
+    [
+        ("chat", {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "2m0s"}),
+        (
+            "messages",
+            {
+                "anthropic-ratelimit-requests-remaining": "0",
+                "anthropic-ratelimit-requests-reset": "2999-01-01T00:00:00Z",
+            },
+        ),
+    ],
+)
+def test_a_good_answer_that_was_the_last_one_parks_its_key(
+    tmp_path: Path, protocol: str, headers: dict[str, str]
+) -> None:
+    with pooled(tmp_path, protocol) as rig:
+        rig.keyed.headers = tuple(headers.items())
+        path = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}[protocol]
+        body = {"model": "up/m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+        for _ in range(2):
+            assert post(rig.gateway.port, path, msgspec.json.encode(body)).status == 200
+        assert sorted(rig.keyed.taken()) == [ONE, TWO]
+        assert all(state.why in ("", "spent") for state in rig.pool.states(rig.pool.clock()))
+
+
+def test_a_refusal_that_names_its_reset_only_in_the_vendors_headers_is_heeded(rig: PoolRig) -> None:
+    opening = falls_to(rig, ONE)
+    told = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "4m10s"}
+    rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", **told)
+    chat(rig, opening)
+    rig.later(60)
+    assert {state.model for state in rig.pool.states(rig.pool.clock())} == {"", "gpt-4.1"}
+    rig.later(251)
+    assert {state.model for state in rig.pool.states(rig.pool.clock())} == {""}
+
+
+def test_a_rest_for_one_model_leaves_the_key_to_the_others(rig: PoolRig) -> None:
+    opening = falls_to(rig, ONE)
+    rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="60")
+    chat(rig, opening)
+    del rig.keyed.refusals[ONE]
+    rig.keyed.taken()
+    body = {"model": "up/gpt-4.1-mini", "messages": [{"role": "user", "content": "conversation of another model"}]}
+    asked = Counter[str]()
+    for number in range(20):
+        body["messages"] = [{"role": "user", "content": f"conversation {number} of another model"}]
+        post(rig.gateway.port, "/v1/chat/completions", msgspec.json.encode(body))
+        asked.update(rig.keyed.taken())
+    assert asked[ONE] > 0
+
+
+def test_an_edit_keeps_what_is_known_of_the_keys_that_stay(rig: PoolRig) -> None:
+    opening = falls_to(rig, ONE)
+    rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="200")
+    chat(rig, opening)
+    assert rig.keyed.taken() == [ONE, TWO]
+    keys = ["sk-fake-key-new", TWO, ONE]
+    rig.gateway.adopt(QUICK + stanza_of("chat", rig.upstream.url, keys))
+    chat(rig, opening, "Hello", "Go on")
+    assert rig.keyed.taken() == [TWO]
+    for number in range(30):
+        chat(rig, f"conversation {number} after the edit")
+    assert set(rig.keyed.taken()) == {"sk-fake-key-new", TWO}
+    rig.gateway.adopt(QUICK + stanza_of("chat", rig.upstream.url, [ONE]))
+    del rig.keyed.refusals[ONE]
+    chat(rig, opening)
+    assert rig.keyed.taken() == [ONE]
+
+
+def test_a_variable_that_is_not_set_is_one_key_less(tmp_path: Path) -> None:
+    with pooled(tmp_path, keys=["env:NOT_SET_HERE", TWO]) as rig:
+        for number in range(8):
+            chat(rig, f"conversation {number}")
+        assert rig.keyed.taken() == [TWO] * 8
+        rig.keyed.refusals[TWO] = REVOKED
+        with pytest.raises(openai.APIStatusError) as caught:
+            rig.sdk.openai.chat.completions.create(model="up/gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
+        assert caught.value.status_code == 502
+
+
+def test_tokens_are_counted_with_a_key_that_is_free(tmp_path: Path) -> None:
+    with pooled(tmp_path, "messages") as rig:
+        rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="90")
+        asked = {"model": "up/claude-sonnet-4-5", "messages": [{"role": "user", "content": "Hi"}]}
+        for number in range(8):
+            turn = {"role": "user", "content": f"conversation {number}"}
+            body = {**asked, "max_tokens": 9, "messages": [turn]}
+            assert post(rig.gateway.port, "/v1/messages", msgspec.json.encode(body)).status == 200
+        rig.keyed.taken()
+        post(rig.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(asked))
+        assert rig.keyed.taken() == [TWO]
+
+
+def test_a_list_of_one_key_is_no_pool(tmp_path: Path) -> None:
+    toml = stanza_of("chat", "http://127.0.0.1:9/v1", [ONE])
+    with running(toml, tmp_path) as gateway:
+        assert gateway.app.gateway.world.providers["up"].pool is None
+
+
+def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: Path) -> None:
+    """As it passes, and where it is translated: the conversation goes on, and the ledger says what it cost."""
+    with pooled(tmp_path, "responses") as rig:
+        unreadable = error(400, "The encrypted content could not be verified.", "invalid_encrypted_content")
+        thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "fake-sealed"}
+        items = [
+            {"role": "user", "content": "Hi"},
+            thought,
+            {"role": "assistant", "content": "Hello"},
+            {"role": "user", "content": "Go on"},
+        ]
+        usual = rig.upstream.choose
+        assert usual is not None
+        rig.upstream.choose = lambda asked: (
+            unreadable if b"fake-sealed" in asked.body and not rig.keyed.seen.append("sealed") else usual(asked)  # type: ignore[func-returns-value]
+        )
+        body = {"model": "up/gpt-5", "input": items, "store": False}
+        answer = post(rig.gateway.port, "/v1/responses", msgspec.json.encode(body), "x-dragoman-explain: 1")
+        assert answer.status == 200, answer.body
+        seen = rig.keyed.taken()
+        assert (seen[0], len(seen)) == ("sealed", 2)
+        losses = msgspec.json.decode(answer.get("x-dragoman-loss-detail") or "[]")
+        assert ("/input/1", "dropped") in [(loss["path"], loss["how"]) for loss in losses]
+
+
+def test_a_messages_client_is_told_of_a_limit_in_its_own_words(tmp_path: Path) -> None:
+    with pooled(tmp_path, "messages") as rig:
+        rig.keyed.refusals = dict.fromkeys((ONE, TWO), error(429, "Slow down.", retry_after="90"))
+        with pytest.raises(anthropic.RateLimitError):
+            rig.sdk.anthropic.messages.create(
+                model="up/claude-sonnet-4-5", max_tokens=9, messages=[{"role": "user", "content": "Hi"}]
+            )
+        assert sorted(rig.keyed.taken()) == [ONE, TWO]
