@@ -1,12 +1,12 @@
 """The way from an upstream's bytes to the client's: translated, or passed through and only watched."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from dragoman.flow.discretion import Secrets, discreet, hide
 from dragoman.flow.sink import Sink
-from dragoman.hub.events import Event, Failed
+from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Client
 from dragoman.hub.stage import Stage
@@ -51,8 +51,9 @@ class Source:
     def feed(self, chunk: bytes) -> list[Event]:
         events: list[Event] = []
         decode = self._decoder.feed
-        for frame in self._framer.feed(chunk):
-            self.frames += 1
+        frames = self._framer.feed(chunk)
+        self.frames += len(frames)
+        for frame in frames:
             events += decode(frame)
         return events
 
@@ -65,7 +66,7 @@ class Source:
 class Translation:
     """Another protocol's bytes: decoded, put through the stages, and encoded anew."""
 
-    __slots__ = ("_encoder", "_estimate", "_secrets", "_source", "_stages", "hold", "watch")
+    __slots__ = ("_encoder", "_estimate", "_feeds", "_secrets", "_source", "_stages", "hold", "watch")
 
     def __init__(
         self,
@@ -79,7 +80,8 @@ class Translation:
         self._secrets = secrets
         self._source = source
         self.hold = hold
-        self._stages = (hold, *stages)
+        self._stages: tuple[Stage[Event, Event], ...] = (hold, *stages)
+        self._feeds = tuple(stage.feed for stage in self._stages)
         self._estimate = next((stage for stage in stages if isinstance(stage, EstimateUsage)), None)
         self._encoder = encoder
         self.watch = watch
@@ -94,16 +96,32 @@ class Translation:
         return None if self._estimate is None else self._estimate.usage
 
     def feed(self, chunk: bytes) -> bytes:
-        return self.push(self._source.feed(chunk))
+        events = self._source.feed(chunk)
+        if len(events) == 1 and type(events[0]) is Delta:
+            return self._say(events[0])
+        return self.push(events)
 
-    def push(self, events: Iterable[Event]) -> bytes:
+    def push(self, events: Sequence[Event]) -> bytes:
         see = self.watch.see
         for event in events:
             see(event)
         if self.watch.failure is not None:
             events = discreet(events, self._secrets)
-        for stage in self._stages:
-            events = [out for event in events for out in stage.feed(event)]
+        return self._encoded(events, 0)
+
+    def _say(self, event: Event) -> bytes:
+        """What nearly every read of a paced stream brings: one delta, of which each stage makes one."""
+        self.watch.see(event)
+        for number, feed in enumerate(self._feeds):
+            told = feed(event)
+            if len(told) != 1:
+                return self._encoded(told, number + 1)
+            event = told[0]
+        return b"".join(self._encoder.feed(event))
+
+    def _encoded(self, events: Sequence[Event], first: int) -> bytes:
+        for feed in self._feeds[first:]:
+            events = [out for event in events for out in feed(event)]
         encode = self._encoder.feed
         return b"".join([piece for event in events for piece in encode(event)])
 

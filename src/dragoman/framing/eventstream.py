@@ -30,7 +30,7 @@ _TRUE, _FALSE, _BYTES, _STRING, _UUID = 0, 1, 6, 7, 9
 _MEMORABLE = 512  # bytes of headers: the same few sets of headers come with nearly every message
 
 
-class Message(Struct, frozen=True):
+class Message(Struct, frozen=True, gc=False):
     headers: Mapping[str, HeaderValue]
     payload: bytes
 
@@ -78,21 +78,21 @@ class EventStreamFramer:
 
     def _read(self, data: bytes, messages: list[Message | Broken]) -> int:
         """Appends every whole message of `data`; gives the place where the unfinished one starts."""
-        view = memoryview(data)
         at, end = 0, len(data)
         while at < end:
             if end - at < _PRELUDE.size:
                 self._needed = _PRELUDE.size
                 break
             total, headers_length, checksum = _PRELUDE.unpack_from(data, at)
-            if crc32(view[at : at + 8]) != checksum:
+            summed = crc32(data[at : at + 8])
+            if summed != checksum:
                 raise _Wrong("the checksum of a frame's prelude is wrong")
             self._check_lengths(total, headers_length)
             if end - at < total:
                 self._needed = total
                 break
             last = at + total - _CRC.size
-            if crc32(view[at:last]) != _CRC.unpack_from(data, last)[0]:
+            if crc32(data[at + 8 : last], summed) != _CRC.unpack_from(data, last)[0]:
                 raise _Wrong("the checksum of a frame is wrong")
             start = at + _PRELUDE.size
             body = start + headers_length

@@ -68,7 +68,7 @@ class Opened(Struct, frozen=True, tag="opened"):
     what: Block
 
 
-class Delta(Struct, frozen=True, tag="delta"):
+class Delta(Struct, frozen=True, gc=False, tag="delta"):
     """More of a block's text: words, thoughts, a refusal, or a tool call's arguments."""
 
     block: int

@@ -53,7 +53,7 @@ class BracketCalls:
         self._held: dict[int, list[Event]] = {}  # native calls that may repeat one found in text
         self._rewriter = TextRewriter(lambda: CallSplitter(self._names, self._mint))
 
-    def feed(self, event: Event) -> Iterable[Event]:
+    def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta:
             if event.block not in self._native:
                 return self._rewriter.feed(event)
@@ -82,14 +82,14 @@ class BracketCalls:
         self._held.clear()
         return [*self._rewriter.finish(), *(told for event in held for told in self._rewriter.feed(event))]
 
-    def _pass(self, block: int, event: Event) -> Iterable[Event]:
+    def _pass(self, block: int, event: Event) -> Sequence[Event]:
         held = self._held.get(block)
         if held is None:
             return self._rewriter.feed(event)
         held.append(event)
         return ()
 
-    def _end_native(self, event: Closed) -> Iterable[Event]:
+    def _end_native(self, event: Closed) -> Sequence[Event]:
         name, pieces = self._native.pop(event.block)
         held = self._held.pop(event.block, None)
         arguments = whole_object("".join(pieces) or "{}")

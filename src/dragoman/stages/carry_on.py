@@ -5,7 +5,7 @@ tool was called. After `resume`, the next upstream's events continue the first o
 words that it says again are said once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from dragoman.hub.events import (
     CallBlock,
@@ -57,7 +57,7 @@ class CarryOn:
         """Nobody goes on."""
         self.broken, self._final = None, True
 
-    def feed(self, event: Event) -> Iterable[Event]:
+    def feed(self, event: Event) -> Sequence[Event]:
         match event:
             case Started():
                 return (event,) if self._first else [Closed(block) for block in self._others()]
@@ -84,7 +84,7 @@ class CarryOn:
             case _:
                 return (event,)
 
-    def finish(self) -> Iterable[Event]:
+    def finish(self) -> Sequence[Event]:
         return ()
 
     def _holds_words(self, block: int) -> bool:

@@ -5,7 +5,7 @@ model's mistake, or were merely cut by a limit or a filter, is known when the re
 a call is held.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -25,13 +25,12 @@ class CheckCalls:
         self._broken: str | None = None  # the tool whose call turned out broken
         self._held: list[Event] = []  # since then
 
-    def feed(self, event: Event) -> Iterable[Event]:
+    def feed(self, event: Event) -> Sequence[Event]:
         if self._broken is not None:
             return self._go_on(self._broken, event)
+        if type(event) is Delta:
+            return self._argue(event.block, event.text) if event.block in self._arguments else (event,)
         match event:
-            case Delta(block=block, text=text):
-                if block in self._arguments:
-                    return self._argue(block, text)
             case Opened(block=block, what=CallBlock(name=name, custom=False)):
                 self._names[block] = name
                 self._arguments[block] = []
@@ -44,10 +43,10 @@ class CheckCalls:
                 pass
         return (event,)
 
-    def finish(self) -> Iterable[Event]:
+    def finish(self) -> Sequence[Event]:
         return ()
 
-    def _argue(self, block: int, text: str) -> Iterable[Event]:
+    def _argue(self, block: int, text: str) -> Sequence[Event]:
         """More arguments; blanks before the first of them would be no JSON if nothing followed."""
         arguments = self._arguments[block]
         said = text if arguments else text.lstrip()
@@ -56,7 +55,7 @@ class CheckCalls:
         arguments.append(said)
         return (Delta(block, said),)
 
-    def _go_on(self, tool: str, event: Event) -> Iterable[Event]:
+    def _go_on(self, tool: str, event: Event) -> Sequence[Event]:
         """What follows a broken call: other ends may, and a cut excuses it; anything else does not."""
         match event:
             case Closed() | Used():

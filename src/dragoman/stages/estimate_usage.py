@@ -3,7 +3,7 @@
 Some upstreams tell only how full the context is after the reply: then the output is counted and the rest is input.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ class EstimateUsage:
         self._text: list[str] = []
         self._thoughts: list[str] = []
 
-    def feed(self, event: Event) -> Iterable[Event]:
+    def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta:
             if not self._told:
                 (self._thoughts if event.block in self._thinking else self._text).append(event.text)
@@ -54,7 +54,7 @@ class EstimateUsage:
                 pass
         return (event,)
 
-    def finish(self) -> Iterable[Event]:
+    def finish(self) -> Sequence[Event]:
         return ()
 
     def _estimate(self) -> Usage:

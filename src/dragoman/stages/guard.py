@@ -4,7 +4,7 @@ It stands in front of every encoder, in production too: a mistake of ours become
 instead of a stream that breaks the client's SDK.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from dragoman.hub.events import (
@@ -125,7 +125,7 @@ class Guard:
         self._writable: set[int] = set()  # the blocks that take text, so that a Delta costs one lookup
         self._usage: Used | None = None
 
-    def feed(self, event: Event) -> Iterable[Event]:
+    def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta and event.block in self._writable:
             return (event,) if event.text or event.logprobs is not None else ()
         if self._phase is Phase.SILENT:
@@ -148,13 +148,13 @@ class Guard:
             case Started():
                 return (event,)
 
-    def finish(self) -> Iterable[Event]:
+    def finish(self) -> Sequence[Event]:
         if self._phase in (Phase.OVER, Phase.SILENT):
             return ()
         self._on_trip(UNFINISHED)
         return self._fail(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
 
-    def _step(self, event: Opened | Delta | Sealed | Cited | Closed) -> Iterable[Event]:
+    def _step(self, event: Opened | Delta | Sealed | Cited | Closed) -> Sequence[Event]:
         state = BLOCKS[self._blocks.get(event.block, BlockState.UNKNOWN)][type(event)]
         if isinstance(state, str):
             return self._trip(state)
@@ -167,26 +167,26 @@ class Guard:
         self._blocks[event.block] = state
         return (event,)
 
-    def _trip(self, why: str) -> Iterable[Event]:
+    def _trip(self, why: str) -> Sequence[Event]:
         self._on_trip(why)
         if self._phase is Phase.OVER:  # the client has its end already
             self._phase = Phase.SILENT
             return ()
         return self._fail(Failure(Kind.BUG, f"the reply broke the order of events: {why}"))
 
-    def _fail(self, failure: Failure) -> Iterable[Event]:
+    def _fail(self, failure: Failure) -> Sequence[Event]:
         self._phase = Phase.SILENT
         self._writable.clear()
         return (*self._take_usage(), Failed(failure))
 
-    def _close_all(self) -> Iterable[Event]:
+    def _close_all(self) -> Sequence[Event]:
         self._writable.clear()
         left = [block for block, state in self._blocks.items() if state is not BlockState.CLOSED]
         if left:
             self._on_trip(LEFT_OPEN)
-        return map(Closed, left)
+        return [Closed(block) for block in left]
 
-    def _take_usage(self) -> Iterable[Event]:
+    def _take_usage(self) -> Sequence[Event]:
         usage, self._usage = self._usage, None
         return () if usage is None else (usage,)
 

@@ -1,6 +1,6 @@
 """A reply comes in; if it ends with a cut tool call, its end is held until somebody has tried to mend the call."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from dragoman.hub.events import Delta, Ended, Event, Opened, TextBlock
 
@@ -20,11 +20,12 @@ class HoldCut:
     def said(self) -> str:
         return "".join(self._said)
 
-    def feed(self, event: Event) -> Iterable[Event]:
+    def feed(self, event: Event) -> Sequence[Event]:
+        if type(event) is Delta:
+            if event.block in self._texts:
+                self._said.append(event.text)
+            return (event,)
         match event:
-            case Delta(block=block, text=text):
-                if block in self._texts:
-                    self._said.append(text)
             case Opened(block=block, what=what):
                 self.next_block = max(self.next_block, block + 1)
                 if isinstance(what, TextBlock):
@@ -36,5 +37,5 @@ class HoldCut:
                 pass
         return (event,)
 
-    def finish(self) -> Iterable[Event]:
+    def finish(self) -> Sequence[Event]:
         return ()

@@ -4,7 +4,7 @@ It undoes what `passes/lower_tools` did: names and namespaces return, and the in
 travelled as `{"input": "…"}` streams as the raw text that it is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ class RaiseTools:
         self._map = tool_map
         self._unwrapping: dict[int, StringProperty] = {}
 
-    def feed(self, event: Event) -> Iterable[Event]:
+    def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta:
             unwrapping = self._unwrapping.get(event.block)
             if unwrapping is None:
@@ -38,7 +38,7 @@ class RaiseTools:
             case _:
                 return (event,)
 
-    def finish(self) -> Iterable[Event]:
+    def finish(self) -> Sequence[Event]:
         return ()
 
     def _open(self, event: Opened) -> Opened:

@@ -5,7 +5,7 @@ Nothing is lost or reordered within a block, and blocks keep the order in which 
 grow to the size of the reply's other blocks: that much no straightening can avoid.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from dragoman.hub.events import CallBlock, Cited, Closed, Delta, Ended, Event, Failed, Opened, Sealed
 
@@ -18,7 +18,9 @@ class SerialiseBlocks:
         self._live_is_call = False
         self._waiting: dict[int, list[Event]] = {}  # in the order of opening
 
-    def feed(self, event: Event) -> Iterable[Event]:
+    def feed(self, event: Event) -> Sequence[Event]:
+        if type(event) is Delta and event.block == self._live:
+            return (event,)
         match event:
             case Delta(block=block) | Sealed(block=block) | Cited(block=block):
                 return (event,) if block == self._live else self._wait(block, event)
@@ -33,15 +35,15 @@ class SerialiseBlocks:
             case _:
                 return (event,)
 
-    def finish(self) -> Iterable[Event]:
+    def finish(self) -> Sequence[Event]:
         return self._cut()
 
-    def _open(self, event: Opened) -> Iterable[Event]:
+    def _open(self, event: Opened) -> Sequence[Event]:
         self._live = event.block
         self._live_is_call = isinstance(event.what, CallBlock)
         return (event,)
 
-    def _wait(self, block: int, event: Event) -> Iterable[Event]:
+    def _wait(self, block: int, event: Event) -> Sequence[Event]:
         held = self._waiting.get(block)
         if held is not None:
             held.append(event)

@@ -4,7 +4,7 @@ Chat has one text, one chain of thought and one list of calls per reply, in no o
 are joined, and the ledger says which.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 
 import msgspec
 
@@ -90,7 +90,7 @@ class Encoder:
         self._cited: list[tuple[Citation, _Slot]] = []
         self._usage: Usage | None = None
 
-    def feed(self, event: Event) -> Iterable[bytes]:
+    def feed(self, event: Event) -> Sequence[bytes]:
         if type(event) is Delta:
             return self._delta(event)
         match event:
@@ -114,10 +114,10 @@ class Encoder:
                 return (error_frame(failure),)
         return ()
 
-    def finish(self) -> Iterable[bytes]:
+    def finish(self) -> Sequence[bytes]:
         return ()
 
-    def _start(self, event: Started) -> Iterable[bytes]:
+    def _start(self, event: Started) -> Sequence[bytes]:
         self._usage = event.usage
         self._head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":[' % (
             _encode(reply_id(event.id, self._asked)),
@@ -127,7 +127,7 @@ class Encoder:
         self._before = self._head + b'{"index":0,"delta":'
         return (self._before + b'{"role":"assistant","content":""}' + self._behind,)
 
-    def _delta(self, event: Delta) -> Iterable[bytes]:
+    def _delta(self, event: Delta) -> Sequence[bytes]:
         slot = self._slots[event.block]
         text = event.text
         slot.length += len(text)
@@ -140,7 +140,7 @@ class Encoder:
             chunk = slot.before + _encode(text) + slot.behind.replace(b'"logprobs":null', told)
         return (chunk,)
 
-    def _open(self, block: int, what: Block) -> Iterable[bytes]:
+    def _open(self, block: int, what: Block) -> Sequence[bytes]:
         self._losses.block(block, what)
         if isinstance(what, CallBlock):
             return self._open_call(block, what)
@@ -149,7 +149,7 @@ class Encoder:
             self._slots[block] = _Slot(what, self._before + field, b"}" + self._behind, self._said)
         return ()
 
-    def _open_call(self, block: int, what: CallBlock) -> Iterable[bytes]:
+    def _open_call(self, block: int, what: CallBlock) -> Sequence[bytes]:
         kind, field = ("custom", "input") if what.custom else ("function", "arguments")
         index = self._calls
         self._calls += 1
@@ -158,7 +158,7 @@ class Encoder:
         call = {"index": index, "id": what.id, "type": kind, kind: {"name": what.name, field: ""}}
         return (self._chunk({"tool_calls": [call]}),)
 
-    def _close(self, block: int) -> Iterable[bytes]:
+    def _close(self, block: int) -> Sequence[bytes]:
         slot = self._slots.get(block)
         if slot is None:
             return ()
@@ -169,27 +169,28 @@ class Encoder:
         self._spoken |= isinstance(slot.what, TextBlock | RefusalBlock) and slot.length > 0
         return ()
 
-    def _seal(self, block: int, opaque: Opaque) -> Iterable[bytes]:
+    def _seal(self, block: int, opaque: Opaque) -> Sequence[bytes]:
         detail = detail_entry(self._details, opaque, "".join(self._slots[block].texts or ()))
         self._details += 1
         return (self._chunk({"reasoning_details": [detail]}),)
 
-    def _end(self, event: Ended) -> Iterator[bytes]:
+    def _end(self, event: Ended) -> Sequence[bytes]:
         refusal = None if self._spoken else event.explanation
         self._losses.end(event, refusal is not None)
+        told: list[bytes] = []
         if refusal:
-            yield self._chunk({"refusal": refusal})
+            told.append(self._chunk({"refusal": refusal}))
         if self._cited:
             # All at once: accumulators that join lists refuse a second one without indices.
             cited = [annotation(citation, slot.start, slot.length) for citation, slot in self._cited]
-            yield self._chunk({"annotations": cited})
+            told.append(self._chunk({"annotations": cited}))
         finish = b'"finish_reason":' + _encode(finish_reason(event.stop, self._calls > 0))
-        yield self._before + b"{}" + self._behind.replace(b'"finish_reason":null', finish)
+        told.append(self._before + b"{}" + self._behind.replace(b'"finish_reason":null', finish))
         if self._asked.request.include_usage and self._usage is not None:
             tier = self._usage.service_tier
-            told = b"" if tier is None else b',"service_tier":' + _encode(tier)
-            yield self._head + b"]" + told + b',"usage":' + _encode(tokens(self._usage)) + b"}\n\n"
-        yield b"data: [DONE]\n\n"
+            named = b"" if tier is None else b',"service_tier":' + _encode(tier)
+            told.append(self._head + b"]" + named + b',"usage":' + _encode(tokens(self._usage)) + b"}\n\n")
+        return [*told, b"data: [DONE]\n\n"]
 
     def _chunk(self, delta: dict[str, object]) -> bytes:
         return self._before + _encode(delta) + self._behind

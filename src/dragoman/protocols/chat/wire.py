@@ -60,7 +60,7 @@ class Annotation(Struct):
     url_citation: UrlCitation | None = None
 
 
-class Message(Struct):
+class Message(Struct, gc=False):
     """A stream's delta, or a whole reply's message: the same fields."""
 
     content: str | list[ContentPart] | None = None
@@ -76,7 +76,7 @@ class Message(Struct):
     annotations: list[Annotation] | None = None
 
 
-class Logprobs(Struct):
+class Logprobs(Struct, gc=False):
     content: Raw = NOTHING
     refusal: Raw = NOTHING
 
@@ -90,7 +90,7 @@ class CompletionDetails(Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class Tokens(Struct):
+class Tokens(Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
@@ -110,7 +110,7 @@ class Tokens(Struct):
         )
 
 
-class Choice(Struct):
+class Choice(Struct, gc=False):
     index: int | None = None
     delta: Message | None = None
     message: Message | None = None
@@ -121,7 +121,7 @@ class Choice(Struct):
     matched_stop: object = None  # SGLang's name for it
 
 
-class Chunk(Struct):
+class Chunk(Struct, gc=False):
     """One stream event, or a whole reply."""
 
     id: str | None = None

@@ -66,14 +66,9 @@ class Encoder:
         self._refused = False
 
     def feed(self, event: Event) -> Sequence[bytes]:
+        if isinstance(event, Delta):
+            return self._words(event)
         match event:
-            case Delta(text=text, logprobs=logprobs):
-                if logprobs is not None:
-                    _unlikely(self._index, self._ledger)
-                if not text:
-                    return ()
-                delta = self._prefix + _encode(text) + _END_OF_DELTA
-                return (delta,) if self._open else (self._begin(), delta)
             case Opened(what=what):
                 return self._opened(what)
             case Closed():
@@ -95,6 +90,14 @@ class Encoder:
 
     def finish(self) -> Sequence[bytes]:
         return ()
+
+    def _words(self, delta: Delta) -> Sequence[bytes]:
+        if delta.logprobs is not None:
+            _unlikely(self._index, self._ledger)
+        if not delta.text:
+            return ()
+        written = self._prefix + _encode(delta.text) + _END_OF_DELTA
+        return (written,) if self._open else (self._begin(), written)
 
     def _started(self, started: Started) -> Sequence[bytes]:
         self._usage = started.usage

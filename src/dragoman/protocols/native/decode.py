@@ -1,6 +1,6 @@
 """The bytes of a native reply come in, whole or in pieces; its events go out."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -65,7 +65,7 @@ class Decoder:
         self._issuer = issuer
         self._over = False
 
-    def feed(self, frame: object) -> Iterable[Event]:
+    def feed(self, frame: object) -> Sequence[Event]:
         if self._over:
             return ()
         if not isinstance(frame, bytes):
@@ -83,10 +83,10 @@ class Decoder:
             return Sealed(event.block, replace(event.opaque, issuer=self._issuer.name, model=self._issuer.model))
         return event
 
-    def finish(self) -> Iterable[Event]:
+    def finish(self) -> Sequence[Event]:
         return () if self._over else self._fail(Kind.TRUNCATED, "the reply ended without its terminal event")
 
-    def _fail(self, kind: Kind, message: str) -> Iterable[Event]:
+    def _fail(self, kind: Kind, message: str) -> Sequence[Event]:
         self._over = True
         return (Failed(Failure(kind, message)),)
 
