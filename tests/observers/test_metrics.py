@@ -15,26 +15,7 @@ from dragoman.observers.metrics_catalogue import (
     Type,
 )
 from dragoman.observers.metrics_text import Reading, as_text, counted, joined
-
-Scrape = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def scraped(text: bytes) -> Scrape:
-    found: Scrape = {}
-    for family in text_string_to_metric_families(text.decode()):
-        for sample in family.samples:
-            series = sample.name, frozenset(sample.labels.items())
-            assert series not in found, f"{series} stands there twice"
-            found[series] = sample.value
-    return found
-
-
-def value(scrape: Scrape, name: str, **labels: str) -> float:
-    """The one series with these labels among others."""
-    wanted = labels.items()
-    matching = [number for (found, given), number in scrape.items() if found == name and wanted <= given]
-    assert len(matching) == 1, f"{name} {labels}: {matching}"
-    return matching[0]
+from scraping import Scrape, scraped, value
 
 
 def seen(*outcomes: Outcome) -> Scrape:

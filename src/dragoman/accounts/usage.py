@@ -34,6 +34,7 @@ class UsageWriter:
     def __init__(self, store: Store, pricing: Pricing) -> None:
         self.pricing = pricing
         self.dropped = 0
+        self.written = 0
         self._store = store
         self._waiting: deque[Outcome] = deque()
         self._batch: list[UsageRow] = []  # on its way, under the same ids until it has arrived
@@ -94,6 +95,7 @@ class UsageWriter:
                 for _ in outcomes:
                     self._waiting.popleft()
             await self._store.append_usage(self._batch)
+            self.written += len(self._batch)
             self._batch = []
 
 

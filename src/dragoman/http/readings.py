@@ -1,21 +1,28 @@
 """A running gateway comes in; readings of what it has done and has under way go out."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
+from dragoman.accounts.usage import UsageWriter
 from dragoman.flow.serve import Gateway
 from dragoman.http.site import Site
 from dragoman.net.server import Server
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics_text import Reading
+from dragoman.providers.provider import Provider
+
+AVAILABLE = "available"
+COOLING_DOWN = "cooling_down"
 
 
 def gateway_readings(
-    gateway: Gateway, site: Site, server: Server, reloads: Mapping[str, int]
+    gateway: Gateway, site: Site, server: Server, usage: UsageWriter | None, reloads: Mapping[str, int]
 ) -> Callable[[], Iterable[Reading]]:
     """`reloads` are edited configurations, taken over or not."""
 
     def readings() -> Iterator[Reading]:
+        captures = gateway.capturing.counts
         told = (
             (catalogue.ANSWERED, gateway.answered),
             (catalogue.REFUSED, gateway.refused),
@@ -24,13 +31,38 @@ def gateway_readings(
             (catalogue.STREAMS, gateway.streams),
             (catalogue.UNDER_WAY, site.under_way),
             (catalogue.CONNECTIONS, server.connections),
+            (catalogue.USAGE_WAITING, 0 if usage is None else usage.waiting),
+            (catalogue.USAGE_WRITTEN, 0 if usage is None else usage.written),
+            (catalogue.USAGE_DROPPED, 0 if usage is None else usage.dropped),
+            (catalogue.CAPTURES_WRITTEN, captures.written),
+            (catalogue.CAPTURES_DROPPED, captures.dropped),
         )
         for family, value in told:
             yield Reading(family.name, (), (value,))
         for result, count in reloads.items():
             yield Reading(catalogue.RELOADS.name, (result,), (count,))
+        now = time.time()
+        for name, provider in gateway.world.providers.items():
+            yield from provider_readings(name, provider, now)
 
     return readings
+
+
+def provider_readings(name: str, provider: Provider, now: float) -> Iterator[Reading]:
+    """How its credentials stand, and how much of its allowances is used, where it tells."""
+    if provider.pool is not None:
+        resting = [state.free_at is not None for state in provider.pool.states(now) if not state.model]
+    else:
+        limits = provider.limits()
+        parked = None if limits is None else limits.parked_until
+        resting = [parked is not None and parked > now]
+    yield Reading(catalogue.POOL.name, (name, AVAILABLE), (resting.count(False),))
+    yield Reading(catalogue.POOL.name, (name, COOLING_DOWN), (resting.count(True),))
+    for member in provider.members or (provider,):
+        limits = member.limits()
+        for window, used in () if limits is None else limits.windows.items():
+            if not used.unlimited:
+                yield Reading(catalogue.LIMITS.name, (name, window), (used.used_percent / 100,))
 
 
 def provider_address(gateway: Gateway, name: str) -> tuple[str, int] | None:

@@ -117,7 +117,7 @@ LAG = Family(
 )
 POOL = _gauge(
     "dragoman_pool_credentials",
-    "Credentials of a provider by state: available or cooling_down.",
+    "Credentials of a provider that are available, and those that are cooling_down.",
     *("provider", "state"),
     joint=Joint.MOST,
 )

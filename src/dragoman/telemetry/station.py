@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dragoman.hub.outcome import Observe
-from dragoman.net.tasks import spawn
+from dragoman.net.tasks import place_of, spawn
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics import Histogram, Tally
 from dragoman.observers.metrics_text import Reading, as_text
@@ -68,7 +68,7 @@ class Station:
             try:
                 yield from source()
             except Exception as bug:
-                self._say_once(f"some metrics are missing: {type(bug).__name__} in {source.__qualname__}")
+                self._say_once(f"some metrics are missing: {place_of(bug)}")
 
     def scrape(self) -> bytes:
         """What has been told before is never told as less: this process's own readings come from the board, too."""
