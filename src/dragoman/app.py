@@ -89,7 +89,7 @@ class App:
         self._host = server.host
         self.site = Site(self.gateway, keyring, Doorkeeper(server.host, server.allowed_hosts), self._station.scrape)
         self.server = Server(self.site, Limits(max_body_bytes=server.max_body_bytes), _transport_error)
-        self._station.add(gateway_readings(self.gateway, self.site, self.server, self.reloads))
+        self._station.add(gateway_readings(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     async def start(self, sock: socket.socket | None = None) -> None:
         settings = self.gateway.world.config.server
