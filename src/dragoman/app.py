@@ -18,7 +18,8 @@ from msgspec import Struct
 from dragoman.accounts.keys import Keyring
 from dragoman.accounts.memory import Memory
 from dragoman.accounts.usage import UsageWriter
-from dragoman.config import Config, ConfigError, Problem
+from dragoman.config import Config, ConfigError, Problem, ProviderConfig
+from dragoman.config.secret import out_of_reach
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import id_headers
 from dragoman.flow.serve import Gateway
@@ -110,6 +111,7 @@ class App:
         await self.server.drain(self.gateway.world.config.server.drain_s)
         await self.server.close()
         await self._client.close()
+        await asyncio.to_thread(self.gateway.capturing.close)
         self._watching.cancel()
         await self._station.stop()
         if self.usage is not None:
@@ -139,11 +141,19 @@ class App:
                 providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
                 continue
             before = None if old is None else old.providers.get(name)
+            if old is not None:
+                self._check_secrets(stanza)
             providers[name] = make_provider(stanza, self._client.send, self._environ, before)
             catalogues[name] = Catalogue(providers[name], clock)
         fetcher = Fetcher(self._client.send, config.fetch) if config.fetch.enabled else None
         learnt = old.learnt if old is not None else {}
         return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
+
+    def _check_secrets(self, stanza: ProviderConfig) -> None:
+        """A start goes ahead with whom it can reach; an edit that would cost a provider its secret is a bad one."""
+        problems = out_of_reach(stanza, self._environ)
+        if problems:
+            raise ConfigError(problems)
 
 
 async def run(app: App, reload: Reload, listen: Listening) -> None:
@@ -187,6 +197,9 @@ def _take_over(app: App, reload: Reload) -> None:
     except ConfigError as error:
         app.reloads["bad"] += 1
         log.error("the edited configuration is not taken over, the running one stays:\n%s", error)
+    except Exception:
+        app.reloads["bad"] += 1
+        log.exception("the edited configuration is not taken over, the running one stays")
     else:
         app.reloads["good"] += 1
         log.info("the edited configuration is in force")

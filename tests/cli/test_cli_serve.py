@@ -26,6 +26,13 @@ def status(served: Served, key: str) -> int:
         return error.code
 
 
+def answers(served: Served) -> bool:
+    try:
+        return status(served, served.key) == 200
+    except OSError:
+        return False
+
+
 def children(pid: int) -> set[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
     return {int(word) for word in found.stdout.split()}
@@ -199,6 +206,22 @@ def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shel
         path.write_text("[servr]\n")
         wait_for(lambda: 'did you mean "server"?' in served.err)
         assert "parrot" in shell.run("models", "--key", served.key).out
+
+
+def test_a_worker_that_takes_anothers_place_knows_of_the_edits(shell: Shell) -> None:
+    echo = '[providers.echo]\nkind = "echo"\n'
+    path = shell.write("edited.toml", echo)
+    with shell.serve("--config", str(path), "--workers", "2") as served:
+        wait_for(lambda: len(children(served.pid)) == 2)
+        path.write_text(f'{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
+        first = children(served.pid)
+        for victim in first:
+            os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: len(children(served.pid) - first) == 2)
+        wait_for(lambda: answers(served))
+        for _ in range(6):
+            assert "parrot" in shell.run("models", "--key", served.key).out
+        assert served.end() == 0
 
 
 def test_logs_are_json_when_asked_for_and_hold_no_secret(shell: Shell) -> None:

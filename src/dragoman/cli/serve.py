@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.cli.settings import base_url, config_option, local_servers, read_settings, suggested_model
-from dragoman.config import Config
+from dragoman.config import Config, ConfigError
 
 if TYPE_CHECKING:
     from dragoman.cli.logs import Gathered
@@ -100,7 +100,7 @@ def _share(order: Order, workers: int, announce: Callable[[], None]) -> int:
             tell_parent()
 
         try:
-            _labour(order, ready)
+            _labour(_as_it_is_now(order), ready)
         except Exception as fault:
             click.echo(f"Error: {explain(fault)}", err=True)
             return 1
@@ -108,6 +108,14 @@ def _share(order: Order, workers: int, announce: Callable[[], None]) -> int:
 
     sys.stdout.flush()
     return Crew(workers, labour, announce).run()
+
+
+def _as_it_is_now(order: Order) -> Order:
+    """A worker that takes the place of another begins with the edits that the others have taken over."""
+    try:
+        return replace(order, config=order.reload())
+    except ConfigError:
+        return order
 
 
 def _labour(order: Order, ready: Callable[[], None]) -> None:

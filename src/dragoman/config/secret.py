@@ -5,6 +5,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import fields
+
 from dragoman.config.problems import ConfigError, Problem
 
 MAX_SECRET_BYTES = 64 * 1024
@@ -92,6 +95,20 @@ def resolve_secret(source: SecretSource, environ: Mapping[str, str]) -> Secret:
     if CONTROL.search(value):
         raise source.fault("the secret contains control characters")
     return Secret(value)
+
+
+def out_of_reach(stanza: Struct, environ: Mapping[str, str]) -> list[Problem]:
+    """What is wrong with the secrets that a stanza names: variables that are not set, files that cannot be read."""
+    problems: list[Problem] = []
+    for info in fields(stanza):
+        value = getattr(stanza, info.name)
+        for source in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
+            if isinstance(source, SecretSource):
+                try:
+                    resolve_secret(source, environ)
+                except ConfigError as error:
+                    problems += error.problems
+    return problems
 
 
 def is_placeholder(value: str) -> bool:

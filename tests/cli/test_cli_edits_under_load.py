@@ -1,0 +1,176 @@
+"""A thousand requests while the configuration is edited a hundred times, half of the edits broken: none fails."""
+
+import itertools
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+
+import msgspec
+from shell import Served, Shell, wait_for
+
+from fakes.service import json_answer
+from fakes.upstream import Answer, Asked, FakeUpstream
+
+EDITS = 100
+REQUESTS = 1000
+CLIENTS = 6
+KEY = "dgm_fake-key-of-the-one-who-asks-all-the-time"
+HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+MARK = "# this is wrong"
+
+BROKEN = (
+    f"this is no toml {MARK}",
+    f"[servr] {MARK}\nport = 1",
+    f'[server]\ndrain_s = "long" {MARK}',
+    f"[server]\ndrian_s = 3 {MARK}",
+    f'[providers.lost]\nkind = "opnai" {MARK}',
+    f'[providers.lost]\nkind = "openai"\napi_key = "env:NOT_SET_ANYWHERE" {MARK}',
+    f'[providers.lost]\nkind = "openai"\nheaders = {{ x-team = "file:no-such-file" }} {MARK}',
+    f'[providers.lost]\nkind = "openai"\nproxy = "ftp://127.0.0.1" {MARK}',
+    f'[[models]]\nname = "x"\nto = "no list" {MARK}',
+)
+
+
+@dataclass
+class Heard:
+    texts: Counter[str] = field(default_factory=Counter)
+    routes: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.texts.total() + len(self.wrong)
+
+
+def test_no_request_notices_that_the_configuration_is_edited(shell: Shell) -> None:
+    path = shell.write("edited.toml", "")
+    heard, over = Heard(), threading.Event()
+    with FakeUpstream(choose=saying("one")) as one, FakeUpstream(choose=saying("two")) as two:
+        replace_file(path, good(0, one, two))
+        with shell.serve("--config", str(path), DRAGOMAN_API_KEY=KEY) as served:
+            clients = [threading.Thread(target=keep_asking, args=(served, heard, over)) for _ in range(CLIENTS)]
+            for client in clients:
+                client.start()
+            try:
+                for number in range(1, EDITS + 1):
+                    edit(served, path, number, one, two)
+                    wait_for(lambda number=number: heard.count >= number * REQUESTS // EDITS)
+            finally:
+                over.set()
+                for client in clients:
+                    client.join(30)
+            assert heard.wrong == []
+            assert heard.count >= REQUESTS
+            assert set(heard.texts) == {"one says this slowly", "two says this slowly", "one", "two"}
+            assert len(heard.routes) > EDITS // 4, heard.routes
+            assert served.end() == 0
+
+
+def edit(served: Served, path: Path, number: int, one: FakeUpstream, two: FakeUpstream) -> None:
+    """Every other edit is broken, each in its own line; it has come when the log or the list of models tells."""
+    if number % 2 == 0:
+        replace_file(path, good(number, one, two))
+        served.tell(signal.SIGHUP)
+        wait_for(lambda: f"edit-{number}" in models(served))
+        return
+    text = "\n" * number + BROKEN[number // 2 % len(BROKEN)] + "\n" + good(number, one, two)
+    line = next(place for place, words in enumerate(text.splitlines(), start=1) if MARK in words)
+    replace_file(path, text)
+    served.tell(signal.SIGHUP)
+    wait_for(lambda: f"{path}:{line}: " in served.err)
+    assert f"edit-{number}" not in models(served)
+
+
+def good(number: int, one: FakeUpstream, two: FakeUpstream) -> str:
+    """Providers come, go and change places, and so do their names and settings."""
+    first, second = (one, two) if number % 4 else (two, one)
+    stanzas = [
+        f'[providers.{name}]\nkind = "openai-compatible"\nendpoint = "{fake.url}"\n'
+        f'api_key = "sk-fake-{number % 6}"\nmodels = ["m"]\n'
+        for name, fake in ((f"p{number}", first), ("steady", second))
+    ]
+    routes = f'[[models]]\nname = "edit-{number}"\nto = ["steady/m"]\n[[models]]\nname = "any"\nto = ["p{number}/m"]\n'
+    return f"[retry]\nattempts = {1 + number % 3}\n" + "".join(stanzas) + routes
+
+
+def replace_file(path: Path, text: str) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    os.replace(beside, path)
+
+
+def models(served: Served) -> str:
+    return ask(served, "GET", "/v1/models", None)[2].decode()
+
+
+def ask(served: Served, method: str, path: str, body: object) -> tuple[int, dict[str, str], bytes]:
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=20)
+    try:
+        connection.request(method, path, None if body is None else msgspec.json.encode(body), HEADERS)
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+def keep_asking(served: Served, heard: Heard, over: threading.Event) -> None:
+    """Whole replies and slow streams in turn, some by the name that every edit sends elsewhere."""
+    for turn in itertools.count():
+        if over.is_set():
+            return
+        slow = turn % 5 == 0
+        body = {"model": "steady/m" if turn % 3 == 0 else "any", "stream": slow}
+        try:
+            status, headers, told = ask(
+                served, "POST", "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": "?"}]}
+            )
+            text = (folded if slow else whole)(told) if status == 200 else ""
+        except Exception as error:
+            heard.wrong.append(repr(error))
+            continue
+        if status != 200 or not text:
+            heard.wrong.append(f"{status} {told[:300]!r}")
+            continue
+        heard.texts[text] += 1
+        heard.routes[headers["x-dragoman-route"]] += 1
+
+
+def whole(body: bytes) -> str:
+    return msgspec.json.decode(body)["choices"][0]["message"]["content"]
+
+
+def folded(body: bytes) -> str:
+    blocks = body.decode().strip().split("\n\n")
+    assert blocks[-1] == "data: [DONE]", blocks[-1]
+    chunks = [msgspec.json.decode(block.removeprefix("data: ")) for block in blocks[:-1]]
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+
+
+def saying(name: str) -> Callable[[Asked], Answer]:
+    head = {"id": "chatcmpl-1", "created": 1, "model": "m"}
+
+    def chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        value = {**head, "object": "chat.completion.chunk", "choices": [choice]}
+        return b"data: %b\n\n" % msgspec.json.encode(value)
+
+    words = [chunk({"role": "assistant", "content": name})]
+    words += [chunk({"content": f" {word}"}) for word in ("says", "this", "slowly")]
+    slow = b"".join(words) + chunk({}, "stop") + b"data: [DONE]\n\n"
+    message = {"role": "assistant", "content": name}
+    at_once = {
+        **head,
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }
+
+    def choose(asked: Asked) -> Answer:
+        return Answer(slow, cut=100, pause_s=0.02) if asked.json.get("stream") else json_answer(at_once)
+
+    return choose
