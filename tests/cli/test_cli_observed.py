@@ -1,0 +1,105 @@
+"""What a served gateway tells of itself: one scrape for all workers, one line for each request."""
+
+import os
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+
+import msgspec
+import pytest
+from shell import Served, Shell, wait_for
+
+from scraping import scrape, total, value
+
+ANSWERED = "dragoman_requests_answered_total"
+ENDED = "dragoman_requests_total"
+
+
+def ask(served: Served, model: str = "echo", *, stream: bool = False, **headers: str) -> str:
+    """The id of the request, which was asked for on a connection of its own."""
+    body = msgspec.json.encode(
+        {"model": model, "stream": stream, "messages": [{"role": "user", "content": "hush hush"}]}
+    )
+    given = {"authorization": f"Bearer {served.key}", "content-type": "application/json", **headers}
+    request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, given)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert b"hush" in answer.read()
+            return str(answer.headers["x-request-id"])
+    except urllib.error.HTTPError as error:
+        with error:
+            return str(error.headers["x-request-id"])
+
+
+def workers(served: Served) -> set[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(served.pid)], capture_output=True, text=True)
+    return {int(word) for word in found.stdout.split()}
+
+
+def test_whichever_worker_is_scraped_tells_of_all(shell: Shell) -> None:
+    with shell.serve("--workers", "2") as served:
+        wait_for(lambda: value(scrape(served.url), "dragoman_workers") == 2)
+        for number in range(30):
+            ask(served, stream=bool(number % 2))
+        wait_for(lambda: value(scrape(served.url), ANSWERED) == 30)
+        seen = [scrape(served.url) for _ in range(10)]  # by both workers, on connections of their own
+        assert {value(each, ANSWERED) for each in seen} == {30}
+        assert {total(each, ENDED) for each in seen} == {30}
+        assert {total(each, "gen_ai_server_request_duration_seconds_count") for each in seen} == {30}
+        assert {total(each, "gen_ai_server_time_to_first_token_seconds_count") for each in seen} == {15}
+
+
+def test_counts_outlive_a_worker_that_is_killed(shell: Shell) -> None:
+    with shell.serve("--workers", "2") as served:
+        wait_for(lambda: value(scrape(served.url), "dragoman_workers") == 2)
+        for _ in range(20):
+            ask(served)
+        wait_for(lambda: value(scrape(served.url), ANSWERED) == 20)
+        before = workers(served)
+        os.kill(min(before), signal.SIGKILL)
+        wait_for(lambda: len(workers(served)) == 2 and workers(served) != before)
+        assert value(scrape(served.url), ANSWERED) == 20
+        for _ in range(20):
+            ask(served)
+        wait_for(lambda: value(scrape(served.url), ANSWERED) == 40)
+        wait_for(lambda: value(scrape(served.url), "dragoman_workers") == 2)
+
+
+def test_each_request_has_one_line_of_json_with_its_id(shell: Shell) -> None:
+    with shell.serve("--log-json") as served:
+        good = ask(served, stream=True, **{"user-agent": "fake-agent/1.2 (x)"})
+        bad = ask(served, "echo/no-such-model")
+        chosen = ask(served, **{"x-request-id": "my-own-id-7"})
+        assert served.end() == 0
+    lines = [msgspec.json.decode(line, type=dict[str, object]) for line in served.err.splitlines()]
+    by_id = {line.get("request"): line for line in lines if line["logger"] == "dragoman.requests"}
+    assert chosen == "my-own-id-7"
+    assert set(by_id) == {good, bad, chosen}
+    assert len([line for line in lines if line["logger"] == "dragoman.requests"]) == 3
+    told = by_id[good]
+    assert (told["outcome"], told["route"], told["client"], told["stream"]) == ("ok", "echo/echo", "fake-agent", True)
+    assert all(
+        isinstance(told[name], int | float) for name in ("input_tokens", "output_tokens", "duration_ms", "ttft_ms")
+    )
+    assert by_id[bad]["outcome"] == "not_found"
+    assert "hush" not in served.err
+    assert served.key not in served.err
+
+
+def test_a_person_reads_one_line_for_each_request(shell: Shell) -> None:
+    with shell.serve() as served:
+        asked = ask(served)
+        wait_for(lambda: asked in served.err)  # long before anything else happens
+        assert served.end() == 0
+    (line,) = [line for line in served.err.splitlines() if asked in line]
+    assert " info dragoman.requests: " in line
+    assert " chat>native echo/echo ok " in line or " chat echo/echo ok " in line
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_no_line_is_lost_when_the_gateway_stops(shell: Shell, workers: str) -> None:
+    with shell.serve("--workers", workers) as served:
+        asked = {ask(served) for _ in range(25)}
+        assert served.end() == 0
+    assert {one for one in asked if f": {one} " in served.err} == asked
