@@ -168,6 +168,17 @@ def test_doubts_that_were_wrong_come_half_as_often_but_never_stop() -> None:
     assert waits == [DOUBTED_S, 2 * DOUBTED_S, 4 * DOUBTED_S, 8 * DOUBTED_S, MAX_DOUBT_S, MAX_DOUBT_S]
 
 
+def test_a_member_that_never_answers_is_not_doubted_more_often_each_time_its_rest_ends() -> None:
+    pool = pool_of(2)
+    now, asked = NOW, []
+    while now < NOW + 86_400:
+        if 0 in walk(pool, None, now):
+            asked.append(now)
+            pool.park(0, EVERYTHING, now + 3600, "credential", now)
+        now += 60
+    assert len(asked) <= 24 + 4
+
+
 def test_refusals_that_come_together_count_as_one() -> None:
     pool = pool_of(2)
     for _ in range(5):

@@ -157,3 +157,16 @@ def test_the_screen_says_what_to_do(shell: Shell) -> None:
     lines = shell.run("doctor").out.splitlines()
     at = next(index for index, line in enumerate(lines) if line.startswith("BROKEN"))
     assert lines[at + 1].strip().startswith("→ ")
+
+
+def test_every_credential_of_a_list_is_looked_at_by_itself(shell: Shell) -> None:
+    with vendor(200) as url:
+        keys = '["env:FAKE_KEY_A", "env:FAKE_KEY_B"]'
+        shell.write("dragoman.toml", f'[providers.v]\nkind = "openai"\nendpoint = "{url}"\napi_key = {keys}\n')
+        report = examined(shell, FAKE_KEY_A="sk-fake-1")
+    first, second = (
+        f"provider v, credential {number} of 2 (env:FAKE_KEY_{name})" for number, name in ((1, "A"), (2, "B"))
+    )
+    assert report.about(first).state == "ok"
+    assert report.about(second).state == "broken"
+    assert "FAKE_KEY_B is not set" in report.about(second).found

@@ -68,3 +68,26 @@ def test_a_denied_login_fails_and_leaves_nothing(tmp_path: Path) -> None:
     assert done.code == 1
     assert "denied" in done.err
     assert not (tmp_path / ".local" / "share" / "dragoman" / "copilot.json").exists()
+
+
+def test_two_accounts_are_kept_in_two_files_and_looked_at_one_by_one(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    with FakeCodex() as fake:
+        prompt = {"device_auth_id": "fake-device", "user_code": "FAKE-CODE", "interval": "0.1"}
+        fake.script("/api/accounts/deviceauth/usercode", json_answer(prompt), json_answer(prompt))
+        stanza = f'[providers.codex]\nkind = "codex"\nendpoint = "{fake.endpoint}"\nauth_endpoint = "{fake.root}"\n'
+        shell.write("dragoman.toml", stanza)
+        second = tmp_path / "accounts" / "second.json"
+        done = shell.run("login", "codex", "--device", "--file", str(second))
+        assert done.code == 0, done.err
+        assert f'credentials = ["{second}", …] in [providers.codex]' in done.err
+        assert stat.S_IMODE(second.stat().st_mode) == 0o600
+        first = tmp_path / "accounts" / "first.json"
+        shell.write("dragoman.toml", f'{stanza}credentials = ["{first}", "{second}"]\n')
+        done = shell.run("login", "codex", "--device", "--file", str(first))
+        assert "A running gateway uses it" in done.err
+        checks = shell.run("doctor", "--json").json["checks"]  # type: ignore[index]
+    looked_at = [check["what"] for check in checks if check["state"] == "ok"]
+    for name in ("1 of 2 (first.json)", "2 of 2 (second.json)"):
+        assert f"provider codex, credential {name}" in looked_at
+        assert f"provider codex, credential {name} usage" in looked_at

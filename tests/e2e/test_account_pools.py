@@ -198,12 +198,12 @@ def test_a_long_reset_is_doubted_once_and_believed_no_longer_where_it_was_wrong(
         rig.says(opening)
         rig.taken()
         rig.later(DOUBTED_S + 1)
-        for number in range(12):  # some of these fall to the first, and one finds out that it is still used up
+        for number in range(40):  # some of these fall to the first, and one finds out that it is still used up
             rig.says(f"soon after {number}")
         assert rig.taken().count(first) == 1
         del rig.refusals[first]
         rig.later(3 * DOUBTED_S + 2)  # doubts come half as often
-        for number in range(12):
+        for number in range(40):
             rig.says(f"later {number}")
         assert rig.taken().count(first) > 1
 

@@ -182,6 +182,16 @@ def test_a_revoked_key_costs_one_refusal_and_is_named_without_being_told(rig: Po
     assert rig.keyed.taken() == [TWO]
 
 
+def test_a_log_names_the_credential_and_never_tells_it(rig: PoolRig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    opening = falls_to(rig, ONE)
+    rig.keyed.refusals[ONE] = REVOKED
+    chat(rig, opening)
+    assert "provider up, credential 1 of 2: credential, it rests for 3600 s" in caplog.text
+    assert ONE not in caplog.text
+    assert TWO not in caplog.text
+
+
 def test_a_limit_is_told_before_a_revoked_key(rig: PoolRig) -> None:
     rig.keyed.refusals = {ONE: REVOKED, TWO: error(429, "Slow down.", retry_after="70")}
     with pytest.raises(openai.RateLimitError):

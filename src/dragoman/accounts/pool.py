@@ -85,7 +85,7 @@ class Pool:
             return
         old = self._rests.get((member, model))
         doubt_s = DOUBTED_S
-        if old is not None and now < old.until:
+        if old is not None:  # it has answered nothing since
             doubt_s = min(old.doubt_s * 2, MAX_DOUBT_S) if now >= old.doubt_at else old.doubt_s
         self._rests[(member, model)] = Rest(until, why, now + doubt_s, doubt_s)
         if len(self._rests) > MAX_RESTS:

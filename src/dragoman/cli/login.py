@@ -12,7 +12,15 @@ from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import remark
 from dragoman.cli.settings import config_option, read_settings
 from dragoman.cli.waiting import Waiting
-from dragoman.config import CodexProviderConfig, Config, CopilotProviderConfig, KiroProviderConfig, ProviderConfig
+from dragoman.config import (
+    CodexProviderConfig,
+    Config,
+    CopilotProviderConfig,
+    KiroProviderConfig,
+    ProviderConfig,
+    SecretSource,
+)
+from dragoman.config.several import credentials_of
 
 if TYPE_CHECKING:
     from dragoman.accounts.asking import Line
@@ -28,6 +36,11 @@ NO_APP = (
 )
 
 
+file_option = click.option(
+    "--file", "file", metavar="PATH", type=click.Path(path_type=Path), help="Keep it there: for a second account."
+)
+
+
 @click.group("login")
 def command() -> None:
     """Sign in with a provider."""
@@ -37,8 +50,11 @@ def command() -> None:
 @click.option("--start-url", metavar="URL", help="Your organisation's start page; a Builder ID needs none.")
 @click.option("--region", metavar="R", help="The region of the sign-in (us-east-1).")
 @click.option("--social", type=click.Choice(["google", "github"]), help="Sign in with Google or GitHub instead.")
+@file_option
 @config_option
-def kiro(start_url: str | None, region: str | None, social: str | None, config_file: str | None) -> None:
+def kiro(
+    start_url: str | None, region: str | None, social: str | None, file: Path | None, config_file: str | None
+) -> None:
     """Sign in with Kiro: a Builder ID, an organisation, Google or GitHub."""
     if social and start_url:
         raise click.UsageError("--social and --start-url exclude each other.")
@@ -56,13 +72,14 @@ def kiro(start_url: str | None, region: str | None, social: str | None, config_f
         )
         return {**table, "region": place}
 
-    _signed_in(stanza, sign_in, "kiro.json", stanza.credentials)
+    _signed_in(stanza, sign_in, file or _own_file("kiro.json"))
 
 
 @command.command("codex")
 @click.option("--device", is_flag=True, help="Confirm a code on another device, instead of in a browser here.")
+@file_option
 @config_option
-def codex(device: bool, config_file: str | None) -> None:
+def codex(device: bool, file: Path | None, config_file: str | None) -> None:
     """Sign in with ChatGPT, for the models of your plan."""
     from dragoman.providers.codex.login import App
     from dragoman.providers.codex.provider import line_of
@@ -83,13 +100,14 @@ def codex(device: bool, config_file: str | None) -> None:
         with Waiting() as waiting:
             return await login.wait(prompt, waiting.tick)
 
-    _signed_in(stanza, sign_in, "codex.json", stanza.credentials)
+    _signed_in(stanza, sign_in, file or _own_file("codex.json"))
 
 
 @command.command("copilot")
 @click.option("--client-id", metavar="ID", help="The app to sign in to; else providers.copilot.client_id.")
+@file_option
 @config_option
-def copilot(client_id: str | None, config_file: str | None) -> None:
+def copilot(client_id: str | None, file: Path | None, config_file: str | None) -> None:
     """Sign in with GitHub, for the models of Copilot."""
     from dragoman.providers.copilot.hosts import addresses
     from dragoman.providers.copilot.login import DeviceLogin
@@ -107,7 +125,7 @@ def copilot(client_id: str | None, config_file: str | None) -> None:
         with Waiting() as waiting:
             return {stanza.domain: await login.wait(prompt, waiting.tick)}
 
-    _signed_in(stanza, sign_in, "copilot.json", stanza.credentials)
+    _signed_in(stanza, sign_in, file or _own_file("copilot.json"))
 
 
 def _stanza(config: Config, usual: P) -> P:
@@ -115,26 +133,42 @@ def _stanza(config: Config, usual: P) -> P:
     return next((stanza for stanza in config.providers.values() if isinstance(stanza, type(usual))), usual)
 
 
-def _signed_in(
-    stanza: ProviderConfig, sign_in: Callable[["Send"], Awaitable["Table"]], name: str, configured: object
-) -> None:
+def _own_file(name: str) -> Path:
+    from dragoman.config.installed import data_directory
+
+    return data_directory(os.environ, Path.home()) / name
+
+
+def _signed_in(stanza: ProviderConfig, sign_in: Callable[["Send"], Awaitable["Table"]], path: Path) -> None:
     """The person signs in; what that gave is stored, and told."""
     from dragoman.accounts.signing_in import LoginFailed
 
+    path = path.expanduser().absolute()
     try:
-        path = asyncio.run(_stored(sign_in, name))
+        asyncio.run(_stored(sign_in, path))
     except LoginFailed as failed:
         raise Trouble(f"not signed in: {failed}.") from failed
     click.echo(f"Signed in. The credential is in {path}, readable by you alone.")
-    if configured is not None:
-        remark(f"providers.{stanza.name} reads {configured} instead: take `credentials` out to use this one.")
-    else:
+    configured = credentials_of(stanza)
+    if _reads(stanza, path):
         remark("A running gateway uses it from the next request on; `dragoman doctor` looks whether it works.")
+    elif path == _own_file(path.name):
+        remark(f"providers.{stanza.name} reads {configured[0]} instead: take `credentials` out to use this one.")
+    else:
+        remark(f'It is used once it is listed: credentials = ["{path}", …] in [providers.{stanza.name}].')
 
 
-async def _stored(sign_in: Callable[["Send"], Awaitable["Table"]], name: str) -> Path:
+def _reads(stanza: ProviderConfig, path: Path) -> bool:
+    """Whether the provider uses that file: one of its list, or our own where it has none."""
+    from dragoman.accounts.named import named_file
+
+    configured = credentials_of(stanza)
+    files = [named_file(source) if isinstance(source, SecretSource) else source for source in configured]
+    return path in files or (not configured and path == _own_file(path.name))
+
+
+async def _stored(sign_in: Callable[["Send"], Awaitable["Table"]], path: Path) -> None:
     from dragoman.accounts.signing_in import store
-    from dragoman.config.installed import data_directory
     from dragoman.net.client import HttpClient
 
     http = HttpClient()
@@ -142,9 +176,7 @@ async def _stored(sign_in: Callable[["Send"], Awaitable["Table"]], name: str) ->
         table = await sign_in(http.send)
     finally:
         await http.close()
-    path = data_directory(os.environ, Path.home()) / name
     store(path, table)
-    return path
 
 
 async def _kiro_by_code(line: "Line", root: str | None, region: str, start_url: str | None) -> "Table":

@@ -32,8 +32,8 @@ AFTER: dict[Kind, After] = {
     Kind.UPSTREAM: After(again=True, elsewhere=True),
     Kind.TRUNCATED: After(again=True, elsewhere=True),  # before the first token: an empty reply
     Kind.CORRUPT: After(again=True, elsewhere=True),
-    Kind.CREDENTIAL: After(elsewhere=True, another=True, rest_s=600.0, for_all=True),
-    Kind.FORBIDDEN: After(elsewhere=True, another=True, rest_s=600.0),
+    Kind.CREDENTIAL: After(elsewhere=True, another=True, rest_s=3600.0, for_all=True),
+    Kind.FORBIDDEN: After(elsewhere=True, another=True, rest_s=3600.0),
     Kind.QUOTA: After(elsewhere=True, another=True, rest_s=3600.0, for_all=True),
     Kind.NOT_FOUND: After(elsewhere=True, another=True),  # accounts differ in the models that they have
     Kind.BAD_REQUEST: After(),

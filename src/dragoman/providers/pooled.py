@@ -14,9 +14,8 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.config.several import Credential, credentials_of, singles
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import ask_models
+from dragoman.providers.kiro.sources import PATH_ENDS
 from dragoman.providers.provider import ModelInfo, Provider, Send
-
-PATH_ENDS = (".json", ".sqlite3", ".sqlite", ".db")
 
 
 def make(config: ProviderConfig, send: Send, environ: Mapping[str, str], old: Provider | None = None) -> Provider:
