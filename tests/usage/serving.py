@@ -5,8 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from counted import CountedKiro, CountedUpstream
 from gateway import stanza
 
 PATIENCE_S = 30.0
+PROGRAM = (sys.executable, "-m", "dragoman")
 
 
 class Rig:
@@ -33,9 +35,9 @@ class Rig:
         self.toml = "[retry]\nattempts = 2\nbase_s = 0\n" + kiro.stanza(str(file))
         self.toml += "".join(stanza(protocol, upstream.url, protocol) for protocol in PATHS)
 
-    def serve(self, store_url: str, *words: str) -> "Served":
+    def serve(self, store_url: str, *words: str, before: Sequence[str] = ()) -> "Served":
         (self.directory / "dragoman.toml").write_text(f'{self.toml}[store]\nurl = "{store_url}"\n')
-        return Served(self.directory, words)
+        return Served(self.directory, [*before, *PROGRAM, "serve", "--port", "0", *words])
 
 
 @contextmanager
@@ -47,16 +49,20 @@ def rigged(directory: Path) -> Iterator[Rig]:
 class Served:
     """From its banner to its end."""
 
-    def __init__(self, directory: Path, words: tuple[str, ...]) -> None:
-        self._log = directory / "log"
+    def __init__(self, directory: Path, command: list[str]) -> None:
         environ = {"HOME": str(directory), "PATH": os.environ["PATH"], "DRAGOMAN_LOCAL_PORTS": ""}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "serve", "--port", "0", *words],
+            command,
             cwd=directory,
             env=environ | {"DRAGOMAN_API_KEY": KEY, "PYTHONUNBUFFERED": "1"},
-            stdout=self._log.open("wb"),
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
+        self.pid = self._process.pid
+        self._log = b""
+        # Read here and not by a file, which a full disk would not take.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def __enter__(self) -> "Served":
         wait_for(lambda: self._process.poll() is not None or "listens on http" in self.log)
@@ -73,11 +79,17 @@ class Served:
 
     @property
     def log(self) -> str:
-        return self._log.read_text()
+        return self._log.decode()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._log += line
 
     def end(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
         self._process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
 
 
 def wait_for(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:

@@ -23,6 +23,7 @@ STOP_S = 5.0
 MAX_TEXT = 200
 MAX_TOKENS = 10**10  # of one request: no upstream's nonsense may keep the others' rows from being added up
 
+MAX_COST_NANO = 10**15  # a million dollars
 UNCOUNTED = (None,) * 5
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,7 @@ def row_of(outcome: Outcome, pricing: Pricing) -> UsageRow:
     began_ms = int(outcome.began * 1000)
     usage = outcome.usage
     counts = _counts(usage)
+    cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
     return UsageRow(
         id=began_ms.to_bytes(6, "big") + os.urandom(10),
@@ -130,7 +132,7 @@ def row_of(outcome: Outcome, pricing: Pricing) -> UsageRow:
         reasoning=counts[4],
         credits=credits if credits is not None and math.isfinite(credits) else None,
         source=None if usage is None else usage.source.value,
-        cost_nano=pricing.cost_nano(outcome),
+        cost_nano=None if cost is None else min(max(cost, 0), MAX_COST_NANO),
         first_token_ms=None if outcome.first_token_s is None else round(outcome.first_token_s * 1000),
         duration_ms=round(outcome.seconds * 1000),
         result=outcome.result,

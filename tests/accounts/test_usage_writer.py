@@ -1,0 +1,159 @@
+"""The usage writer: what a row is made of, and what it keeps and drops while its store is in trouble."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dragoman.accounts import usage
+from dragoman.accounts.usage import UsageWriter, row_of
+from dragoman.config import ProviderConfig
+from dragoman.hub.outcome import GONE, Outcome, Step
+from dragoman.hub.usage import Source, Usage
+from dragoman.prices import Pricing
+from dragoman.store import Store, make_store, open_store
+from dragoman.store.usage_rows import Span
+
+EVER = Span(0, 2**62)
+PRICING = Pricing({"up": ProviderConfig(name="up", kind="anthropic")})
+TOLD = Usage(input=1000, output=100, cache_read=200, cache_write=300, reasoning=40)
+
+
+def outcome(number: int = 0, told: Usage | None = TOLD) -> Outcome:
+    return Outcome(
+        id=f"req_{number}",
+        began=1_800_000_000.5 + number,
+        key="key_1",
+        client="curl",
+        asked="chat",
+        spoken="messages",
+        wanted="claude",
+        provider="up",
+        model="claude-sonnet-4-5",
+        usage=told,
+        first_token_s=0.0124,
+        seconds=1.5,
+        losses=2,
+    )
+
+
+async def stored(store: Store) -> list[str]:
+    return [row.request for row in await store.usage_rows(EVER)]
+
+
+async def wait_for_rows(store: Store, count: int) -> None:
+    for _ in range(1000):
+        if len(await stored(store)) >= count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the rows did not come")
+
+
+def test_a_row_holds_what_the_request_came_to() -> None:
+    row = row_of(outcome(), PRICING)
+    assert (row.began_ms, row.request, row.key, row.client) == (1_800_000_000_500, "req_0", "key_1", "curl")
+    assert (row.asked, row.spoken, row.provider, row.model) == ("chat", "messages", "up", "claude-sonnet-4-5")
+    assert (row.input, row.cached, row.written, row.output, row.reasoning) == (1000, 200, 300, 100, 40)
+    assert (row.source, row.cost_nano) == ("reported", (500 * 3_000 + 200 * 300 + 300 * 3_750 + 100 * 15_000))
+    assert (row.first_token_ms, row.duration_ms, row.result, row.losses, row.attempts) == (12, 1500, "ok", 2, 1)
+
+
+def test_what_nobody_told_is_empty_and_never_zero() -> None:
+    row = row_of(Outcome(id="req_1", began=1.0, asked="chat", result=GONE), PRICING)
+    assert (row.input, row.output, row.source, row.cost_nano, row.credits) == (None, None, None, None, None)
+    assert (row.first_token_ms, row.attempts, row.result) == (None, 0, "client_gone")
+
+
+def test_a_request_that_all_refused_is_counted_with_the_last_it_was_sent_to() -> None:
+    steps = (Step("a/one", "overloaded"), Step("b/vendor/two", "rate_limited"))
+    row = row_of(Outcome(id="req_1", began=1.0, asked="chat", result="rate_limited", steps=steps), PRICING)
+    assert (row.provider, row.model, row.attempts) == ("b", "vendor/two", 2)
+
+
+def test_rows_arrive_shortly_after_they_are_observed(store_url: str) -> None:
+    async def scenario() -> None:
+        store = await open_store(store_url)
+        writer = UsageWriter(store, PRICING)
+        writer.start()
+        for number in range(3):
+            writer.observe(outcome(number))
+        await wait_for_rows(store, 3)
+        writer.observe(outcome(3))
+        await writer.stop()
+        assert await stored(store) == [f"req_{number}" for number in range(4)]
+        assert (writer.dropped, writer.waiting) == (0, 0)
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_in_trouble_costs_only_what_memory_has_no_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(usage, "MAX_WAITING", 1200)
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        in_the_way = tmp_path / "file"
+        in_the_way.touch()
+        store = make_store(f"sqlite:///{in_the_way}/dragoman.db")
+        writer = UsageWriter(store, PRICING)
+        writer.start()
+        for number in range(700):
+            writer.observe(outcome(number))
+        while not caplog.records:  # noqa: ASYNC110 - a log raises no event
+            await asyncio.sleep(0.01)
+        for number in range(700, 1250):
+            writer.observe(outcome(number))
+        assert (writer.waiting, writer.dropped) == (1200, 50)
+        in_the_way.unlink()
+        await wait_for_rows(store, 1200)
+        await writer.stop()
+        assert await stored(store) == [f"req_{number}" for number in range(1200)]
+        await store.close()
+
+    asyncio.run(scenario())
+    told = [record.getMessage() for record in caplog.records if record.name == usage.__name__]
+    assert len(told) == 2
+    assert "cannot be stored" in told[0]
+    assert "50 rows had to be dropped" in told[1]
+
+
+def test_a_stop_does_not_wait_for_a_store_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        (tmp_path / "file").touch()
+        writer = UsageWriter(make_store(f"sqlite:///{tmp_path}/file/dragoman.db"), PRICING)
+        writer.start()
+        writer.observe(outcome())
+        async with asyncio.timeout(usage.STOP_S + 5):
+            await writer.stop()
+
+    asyncio.run(scenario())
+    assert "1 rows of usage are lost" in caplog.text
+
+
+anything = st.text(max_size=400)
+count = st.integers(-(10**30), 10**30)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(anything, anything, anything, count, st.floats(), st.sampled_from(Source))
+def test_no_outcome_however_odd_keeps_others_from_being_stored(
+    store_url: str, id: str, client: str, wanted: str, tokens: int, credits: float, source: Source
+) -> None:
+    told = Usage(input=tokens, output=tokens, cache_read=tokens, credits=credits, source=source)
+    odd = replace(outcome(), id=id, client=client, wanted=wanted, code=wanted, usage=told)
+
+    async def scenario() -> None:
+        store = await open_store(store_url)
+        before = len(await stored(store))
+        await store.append_usage([row_of(odd, PRICING), row_of(outcome(), PRICING)])
+        assert len(await stored(store)) == before + 2
+        await store.usage_sums(EVER, "model")
+        await store.close()
+
+    asyncio.run(scenario())

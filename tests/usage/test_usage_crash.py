@@ -1,0 +1,77 @@
+"""kill -9 under load: whatever ended more than a second before has its row, and the store is sound."""
+
+import asyncio
+import signal
+import threading
+import time
+from pathlib import Path
+
+import apsw
+from asking import Question, ask_all, mixed
+from serving import rigged
+
+from dragoman.store import open_store
+from dragoman.store.usage_rows import Span
+
+EVER = Span(0, 2**62)
+KILLS = 3
+PROMISED_S = 1.0
+
+
+async def requests_stored(url: str) -> set[str]:
+    store = await open_store(url)
+    try:
+        rows = await store.usage_rows(EVER)
+    finally:
+        await store.close()
+    names = {row.request for row in rows}
+    assert len(names) == len(rows)
+    return names
+
+
+def test_kill_9_loses_nothing_older_than_a_second(store_url: str, tmp_path: Path) -> None:
+    ended: dict[str, float] = {}
+    kept: set[str] = set()
+
+    def heard(question: Question, status: int) -> None:
+        ended[question.id] = time.monotonic()
+
+    def load(port: int, start: int) -> None:
+        try:
+            asyncio.run(ask_all(port, mixed(10**6, start), clients=4, heard=heard))
+        except* (OSError, EOFError):
+            pass  # the gateway is gone
+
+    with rigged(tmp_path) as rig:
+        for kill in range(KILLS):
+            with rig.serve(store_url) as served:
+                asking = threading.Thread(target=load, args=(served.port, kill * 10**6))
+                asking.start()
+                time.sleep(1.5 + kill * 0.37)
+                killed_at = time.monotonic()
+                served.end(signal.SIGKILL)
+                asking.join()
+            old = {name for name, at in ended.items() if at < killed_at - PROMISED_S}
+            assert len(old) > 50
+            kept |= old
+            ended.clear()
+            assert kept - asyncio.run(requests_stored(store_url)) == set()
+    if store_url.startswith("sqlite"):
+        connection = apsw.Connection(store_url.removeprefix("sqlite:///"))
+        assert connection.pragma("integrity_check") == "ok"
+        connection.close()
+
+
+def test_a_stop_loses_nothing_at_all(store_url: str, tmp_path: Path) -> None:
+    with rigged(tmp_path) as rig, rig.serve(store_url) as served:
+        statuses = asyncio.run(ask_all(served.port, mixed(48), clients=8))
+        served.end(signal.SIGTERM)
+    assert len(statuses) == 48
+    assert asyncio.run(requests_stored(store_url)) == {f"question-{number}" for number in range(48)}
+
+
+def test_several_workers_write_side_by_side(store_url: str, tmp_path: Path) -> None:
+    with rigged(tmp_path) as rig, rig.serve(store_url, "--workers", "2") as served:
+        asyncio.run(ask_all(served.port, mixed(400), clients=16))
+        served.end(signal.SIGTERM)
+    assert asyncio.run(requests_stored(store_url)) == {f"question-{number}" for number in range(400)}
