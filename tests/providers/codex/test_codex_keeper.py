@@ -190,6 +190,36 @@ def test_a_clock_that_is_wrong_is_corrected_by_the_answers(tmp_path: Path) -> No
     assert fake.counts[TOKEN] == 1
 
 
+def test_a_clock_that_is_ahead_costs_one_renewal_at_most(tmp_path: Path) -> None:
+    """Ours is two hours ahead: a token that lives seems to have ended, until the service has told the time."""
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(3600))
+
+        async def work(rig: Rig) -> set[str]:
+            rig.ahead_s = 7200
+            return {(await rig.keeper.credential()).access_token for _ in range(3)}
+
+        assert len(asyncio.run(rigged(fake, path, work))) == 1
+    assert fake.counts[TOKEN] == 1
+
+
+def test_a_token_that_codex_has_used_up_is_found_renewed(tmp_path: Path) -> None:
+    """Ours is refused as reused, since Codex was faster; its file holds the successor."""
+    with FakeCodex() as fake:
+        table = fake.auth_file(-60)
+        path = leave(tmp_path / "auth.json", table)
+        fake.used.add(tokens(table)["refresh_token"])
+        newer = fake.auth_file(3600)
+        fake.before[TOKEN] = lambda: print(leave(path, newer))
+
+        async def work(rig: Rig) -> str:
+            return (await rig.keeper.credential()).access_token
+
+        assert asyncio.run(rigged(fake, path, work)) == tokens(newer)["access_token"]
+    assert fake.counts[TOKEN] == 1
+    assert read(path) == newer
+
+
 def test_half_a_file_is_read_again(tmp_path: Path) -> None:
     """Codex truncates and writes in place."""
     import threading

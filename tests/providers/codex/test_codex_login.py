@@ -4,8 +4,11 @@ import asyncio
 import socket
 import threading
 import urllib.request
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
@@ -86,6 +89,21 @@ def test_a_code_that_nobody_confirms_is_given_up_after_a_quarter_of_an_hour() ->
     assert sum(nap.taken) == 900
 
 
+def test_a_confirmed_code_that_is_not_exchanged_is_told() -> None:
+    with FakeCodex() as fake:
+        fake.script(TOKEN, json_answer({"error": "invalid_grant"}, 400))
+        with pytest.raises(LoginFailed, match="invalid_grant"):
+            by_code(fake, Nap())
+    assert (fake.counts[DEVICE_TOKEN], fake.counts[TOKEN]) == (1, 1)
+
+
+def test_a_service_that_cannot_be_reached_is_told() -> None:
+    with FakeCodex() as fake:
+        pass
+    with pytest.raises(LoginFailed, match="cannot connect"):
+        by_code(fake, Nap())
+
+
 def test_an_account_without_codes_is_told_of_the_other_way() -> None:
     with FakeCodex() as fake:
         fake.script(USER_CODE, plain("not found", 404))
@@ -130,6 +148,33 @@ def test_the_browser_brings_a_code_back(tmp_path: Path) -> None:
     assert asked["scope"] == "openid profile email offline_access"
     assert asked["redirect_uri"].endswith("/auth/callback")
     assert AuthFile(leave(tmp_path / "codex.json", table)).read().account == ACCOUNT
+    exchanged = {name: values[0] for name, values in parse_qs(fake.at(TOKEN)[0].body.decode()).items()}
+    digest = sha256(exchanged["code_verifier"].encode()).digest()
+    assert asked["code_challenge"] == urlsafe_b64encode(digest).rstrip(b"=").decode()
+    assert exchanged["redirect_uri"] == asked["redirect_uri"]
+
+
+def test_a_code_of_somebody_elses_making_is_not_taken() -> None:
+    def person(link: str) -> None:
+        with pytest.raises(HTTPError, match="404"):
+            visit(link, code="fake-code", state="not-the-state")
+        visit(link, code="fake-code")
+
+    with FakeCodex() as fake:
+        assert in_browser(fake, person)["auth_mode"] == "chatgpt"
+    assert fake.counts[TOKEN] == 1
+
+
+def test_a_person_who_never_comes_back_is_not_waited_for_forever() -> None:
+    with FakeCodex() as fake, pytest.raises(LoginFailed, match="in time"):
+        in_browser(fake, lambda link: None, patience_s=0.05)
+    assert fake.counts[TOKEN] == 0
+
+
+def test_the_other_registered_port_is_taken_where_the_first_is_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, FakeCodex() as fake:
+        ports = (taken.getsockname()[1], 0)
+        assert in_browser(fake, lambda link: visit(link, code="fake-code"), ports=ports)["auth_mode"] == "chatgpt"
 
 
 def test_a_plan_without_codex_is_told() -> None:

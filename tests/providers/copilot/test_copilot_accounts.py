@@ -23,6 +23,7 @@ from dragoman.providers.copilot.exchange import Exchange
 from dragoman.providers.copilot.hosts import addresses, is_trusted
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, TOKEN, FakeCopilot
 from fakes.service import json_answer
+from fakes.upstream import Answer
 
 T = TypeVar("T")
 
@@ -291,3 +292,44 @@ def test_a_refresh_token_that_is_refused_for_good_is_told(tmp_path: Path) -> Non
             rigged(fake, stanza(path), session)
     assert refused.value.failure.kind is Kind.CREDENTIAL
     assert "ghr_" not in refused.value.failure.message
+
+
+def test_a_token_that_rotates_while_we_renew_it_is_left_to_who_rotated_it(tmp_path: Path) -> None:
+    path = leave(tmp_path / "copilot.json", own(-60))
+    newer = own(7200)
+    newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}  # type: ignore[dict-item]
+    with FakeCopilot() as fake:
+        fake.before[TOKEN] = lambda: print(leave(path, newer))
+        assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE1x"
+    assert msgspec.json.decode(path.read_bytes()) == newer
+
+
+@pytest.mark.parametrize("ahead_s", [86_400, -86_400])
+def test_a_clock_that_is_a_day_off_costs_one_renewal_at_most(tmp_path: Path, ahead_s: float) -> None:
+    path = leave(tmp_path / "copilot.json", own(7200 if ahead_s > 0 else -100_000))
+
+    async def work(rig: Rig) -> float:
+        rig.ahead_s = ahead_s
+        found = [await rig.keeper.credential() for _ in range(3)]
+        assert {session.access_token for session in found} == {"ghu_FAKE1x"}
+        return found[0].expires_at - rig.clock.now()
+
+    with FakeCopilot() as fake:
+        assert rigged(fake, stanza(path), work) == pytest.approx(28_800, abs=30)
+    assert fake.counts[TOKEN] == 1
+
+
+@pytest.mark.parametrize("answer", [json_answer({"message": "later"}, 502), json_answer({"message": "slow"}, 429)])
+def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, answer: Answer) -> None:
+    path = leave(tmp_path / "copilot.json", own(-60))
+
+    async def twice(rig: Rig) -> str:
+        with pytest.raises(Refused) as refused:
+            await rig.keeper.credential()
+        assert refused.value.failure.kind is not Kind.CREDENTIAL
+        return (await rig.keeper.credential()).access_token
+
+    with FakeCopilot() as fake:
+        fake.script(TOKEN, answer)
+        assert rigged(fake, stanza(path), twice) == "ghu_FAKE1x"
+    assert fake.counts[TOKEN] == 2

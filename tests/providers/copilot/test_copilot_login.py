@@ -1,12 +1,13 @@
 """Signing in with GitHub by code; and every way in which it may not come to pass."""
 
 import asyncio
+import time
 
 import pytest
 
 from dragoman.accounts.asking import Line
 from dragoman.accounts.json_table import Table
-from dragoman.accounts.moments import Clock
+from dragoman.accounts.moments import Clock, parse_moment
 from dragoman.accounts.signing_in import LoginFailed
 from dragoman.net.client import Dial, HttpClient
 from dragoman.providers.copilot.login import DeviceLogin
@@ -89,3 +90,20 @@ def test_a_token_that_expires_is_kept_with_what_renews_it() -> None:
         table = by_code(fake, Nap())
     assert (table["oauth_token"], table["refresh_token"], table["client_id"]) == ("ghu_FAKE1", "ghr_FAKE1", CLIENT_ID)
     assert str(table["expires_at"]).endswith("Z")
+
+
+def test_how_long_a_token_lives_is_reckoned_from_githubs_time() -> None:
+    with FakeCopilot() as fake:
+        fake.ahead_s = 86_400
+        fake.script(TOKEN, json_answer(fake.renewable("1")))
+        table = by_code(fake, Nap())
+    expires_at = parse_moment(str(table["expires_at"]))
+    assert expires_at is not None
+    assert expires_at == pytest.approx(time.time() + 86_400 + 28_800, abs=30)
+
+
+def test_a_github_that_cannot_be_reached_is_told() -> None:
+    with FakeCopilot() as fake:
+        pass
+    with pytest.raises(LoginFailed, match="cannot connect"):
+        by_code(fake, Nap())

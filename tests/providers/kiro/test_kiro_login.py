@@ -4,8 +4,13 @@ import asyncio
 import re
 import stat
 import threading
+import time
 import urllib.request
+from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from dataclasses import replace
+from email.utils import formatdate
+from hashlib import sha256
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
@@ -15,7 +20,7 @@ from kiro_kit import read
 
 from dragoman.accounts.asking import Line
 from dragoman.accounts.json_table import Table
-from dragoman.accounts.moments import Clock
+from dragoman.accounts.moments import Clock, parse_moment
 from dragoman.accounts.signing_in import LoginFailed, store
 from dragoman.net.client import Dial, HttpClient
 from dragoman.providers.kiro.credential import Method
@@ -101,7 +106,8 @@ def test_a_code_that_nobody_confirms_expires() -> None:
 
 def test_a_hiccup_of_the_service_does_not_end_the_waiting() -> None:
     with FakeKiro() as fake:
-        fake.script("/token", json_answer({"message": "slow"}, 429))
+        hiccups = [json_answer({"message": "hiccup"}, status) for status in (429, 500, 503)]
+        fake.script("/token", *hiccups)
         assert by_code(fake, Nap())["accessToken"] == "aoaFAKE-access-token-1"
 
 
@@ -110,6 +116,19 @@ def test_a_service_that_registers_nobody_is_told() -> None:
         fake.script("/client/register", json_answer({"error": "invalid_request"}, 400))
         with pytest.raises(LoginFailed, match=r"invalid_request.*--region"):
             by_code(fake, Nap())
+
+
+@pytest.mark.parametrize("ahead_s", [7200, -7200])
+def test_how_long_a_token_lives_is_reckoned_from_the_services_time(ahead_s: float) -> None:
+    """Whatever our own clock says: the file is read by tools that go by the right one."""
+    service = time.time() + ahead_s
+    with FakeKiro() as fake:
+        answer = json_answer(fake.issue())
+        fake.script("/token", replace(answer, headers=(("date", formatdate(service, usegmt=True)),)))
+        table = by_code(fake, Nap())
+    expires_at = parse_moment(str(table["expiresAt"]))
+    assert expires_at is not None
+    assert expires_at == pytest.approx(service + 3600, abs=30)
 
 
 def test_a_device_without_a_connection_says_so() -> None:
@@ -163,6 +182,8 @@ def test_google_brings_the_person_back_with_a_code() -> None:
     assert (asked["idp"], asked["code_challenge_method"]) == (["Google"], ["S256"])
     assert (table["accessToken"], table["profileArn"], table["authMethod"]) == ("aoaFAKE-access-token-1", ARN, "social")
     exchanged = next(asked for asked in fake.asked if asked.path == "/oauth/token").json
+    digest = sha256(str(exchanged["code_verifier"]).encode()).digest()
+    assert asked["code_challenge"] == [urlsafe_b64encode(digest).rstrip(b"=").decode()]
     assert re.fullmatch(r"http://localhost:\d+/oauth/callback", str(exchanged["redirect_uri"]))
 
 

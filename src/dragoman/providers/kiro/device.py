@@ -12,6 +12,7 @@ from dragoman.accounts.json_table import Table
 from dragoman.accounts.moments import format_moment
 from dragoman.accounts.polling import DEVICE_CODE, SLOW_DOWN_S, Pace, Sleep, Tick, poll
 from dragoman.accounts.signing_in import LoginFailed
+from dragoman.hub.failure import Kind
 from dragoman.providers.kiro.credential import BUILDER_ID_START, Method
 from dragoman.providers.kiro.refresh import LIFE_S, granted, objection
 
@@ -90,6 +91,8 @@ class DeviceLogin:
             raise LoginFailed(str(lost)) from lost
 
     def _credential(self, client: Registered, told: Told) -> Table:
+        if told.status >= 500:  # a hiccup while the person still decides is no answer
+            raise Unusable(f"the token service answered HTTP {told.status}", Kind.OVERLOADED)
         tokens = granted(told)
         return {
             "accessToken": tokens.accessToken,
