@@ -11,6 +11,7 @@ from dragoman.accounts.pool import (
     MAX_DOUBT_S,
     MAX_RESTS,
     MAX_SESSIONS,
+    Choice,
     Member,
     Pool,
     State,
@@ -27,6 +28,10 @@ def pool_of(size: int) -> Pool:
 
 
 def first(pool: Pool, session: str | None, now: float = NOW, model: str = MODEL) -> int:
+    return choice(pool, session, now, model).member
+
+
+def choice(pool: Pool, session: str | None, now: float = NOW, model: str = MODEL) -> Choice:
     chosen = pool.choose(session, model, (), now)
     assert chosen is not None
     return chosen
@@ -36,7 +41,7 @@ def walk(pool: Pool, session: str | None, now: float = NOW) -> list[int]:
     """Everyone whom a request asks that is refused by all."""
     tried: list[int] = []
     while (chosen := pool.choose(session, MODEL, tried, now)) is not None:
-        tried.append(chosen)
+        tried.append(chosen.member)
     return tried
 
 
@@ -137,9 +142,10 @@ def test_a_long_rest_is_doubted_by_one_request_at_a_time() -> None:
     home = first(pool, "a session")
     pool.park(home, EVERYTHING, NOW + 400_000, "quota", NOW)
     assert home not in walk(pool, "a session", NOW + DOUBTED_S - 1)
-    assert first(pool, "a session", NOW + DOUBTED_S) == home
+    probe = choice(pool, "a session", NOW + DOUBTED_S)
+    assert probe.member == home
     assert home not in walk(pool, "a session", NOW + DOUBTED_S), "another is finding out already"
-    pool.left(home, MODEL)
+    pool.left(probe)
     assert first(pool, "a session", NOW + DOUBTED_S) == home, "the one that was finding out told nothing"
 
 
@@ -222,3 +228,48 @@ def test_memory_is_bounded_however_many_sessions_and_models_there_are() -> None:
     for number in range(MAX_RESTS + 100):
         pool.park(0, f"model {number}", NOW + 60 + number, "rate_limited", NOW)
     assert len(pool.states(NOW)) <= MAX_RESTS + 2
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(("ask", "serve", "refuse", "leave")),
+        st.integers(0, 5),  # which session, or which of the requests under way
+        st.sampled_from((0.0, 1.0, 29.0, 301.0, 700.0, 5000.0)),  # how much later
+        st.sampled_from((10.0, 200.0, 4000.0, 400_000.0)),  # for how long it asks to be left alone
+    ),
+    max_size=60,
+)
+
+
+@given(st.integers(2, 4), steps)
+@settings(max_examples=100)
+def test_whatever_happens_rests_are_kept_and_doubted_by_one_at_a_time(
+    size: int, happenings: list[tuple[str, int, float, float]]
+) -> None:
+    pool = pool_of(size)
+    now = NOW
+    rests: dict[int, tuple[float, float]] = {}  # until when, and since when it is kept
+    asking: list[tuple[Choice, float | None]] = []  # requests under way, and since when their member had a rest
+    for what, number, later, rest in happenings:
+        now += later
+        resting = {member for member, (until, _) in rests.items() if now < until}
+        if what == "ask":
+            chosen = choice(pool, f"session {number}", now)
+            member = chosen.member
+            if member in resting:
+                early = now < rests[member][1] + DOUBTED_S
+                since = rests[member][1]
+                taken = any(begun.member == member and since == probed for begun, probed in asking)
+                others = set(range(size)) - resting
+                assert not others or not (early or taken)
+            asking.append((chosen, rests[member][1] if member in resting else None))
+        elif asking:
+            ending, _ = asking.pop(number % len(asking))
+            member = ending.member
+            pool.left(ending)
+            if what == "serve":
+                pool.served(member, MODEL, f"session {number}")
+                rests.pop(member, None)
+            elif what == "refuse":
+                pool.park(member, MODEL, now + rest, "rate_limited", now)
+                rests[member] = (now + rest, now)

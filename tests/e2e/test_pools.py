@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anthropic
@@ -349,3 +350,15 @@ def test_a_messages_client_is_told_of_a_limit_in_its_own_words(tmp_path: Path) -
                 model="up/claude-sonnet-4-5", max_tokens=9, messages=[{"role": "user", "content": "Hi"}]
             )
         assert sorted(rig.keyed.taken()) == [ONE, TWO]
+
+
+def test_many_at_once_lose_nothing_when_a_key_is_limited(tmp_path: Path) -> None:
+    """Each request is refused by that key at most once, and answered by the other."""
+    with pooled(tmp_path) as rig:
+        rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="90")
+        with ThreadPoolExecutor(12) as threads:
+            outcomes = list(threads.map(lambda number: chat(rig, f"conversation {number}"), range(48)))
+        seen = Counter(rig.keyed.taken())
+        assert seen[TWO] == 48
+        assert seen[ONE] == sum(len(outcome.steps) for outcome in outcomes)
+        assert 1 <= seen[ONE] <= 12, "whoever came after the first refusal knew of it"

@@ -35,6 +35,13 @@ class Rest(Struct):
         return now < self.until and (self.probed or now < self.doubt_at)
 
 
+class Choice(Struct, frozen=True):
+    """Whom to ask, and which of its rests this question is to find out about."""
+
+    member: int
+    doubts: tuple[Rest, ...] = ()
+
+
 class State(Struct, frozen=True):
     """How a member stands: `free_at` is None where it may be asked now; `model` is empty where the rest is for all."""
 
@@ -54,7 +61,7 @@ class Pool:
         self._served: OrderedDict[bytes, int] = OrderedDict()  # session -> who answered it last
         self._asked: list[int] = list(range(len(members)))  # least recently asked first
 
-    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> int | None:
+    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
         """Whom to ask now. Never None for a request that has tried nobody: it is not refused by hearsay."""
         free = (member for member in self._order(session) if member not in tried and self._is_free(member, model, now))
         chosen = next(free, None)
@@ -62,11 +69,12 @@ class Pool:
             if tried:
                 return None
             chosen = min(self._order(session), key=lambda member: self.free_at(member, model, now))
-        for rest in self._live(chosen, model, now):
+        doubts = tuple(rest for rest in self._live(chosen, model, now) if not rest.probed)
+        for rest in doubts:
             rest.probed = True
         self._asked.remove(chosen)
         self._asked.append(chosen)
-        return chosen
+        return Choice(chosen, doubts)
 
     def served(self, member: int, model: str, *sessions: str | None) -> None:
         """It has answered: what was said of its rest is no longer so, and these sessions are its own."""
@@ -91,11 +99,10 @@ class Pool:
         if len(self._rests) > MAX_RESTS:
             self._forget(now)
 
-    def left(self, member: int, model: str) -> None:
-        """Asking it came to an end that tells nothing about it."""
-        for key in ((member, EVERYTHING), (member, model)):
-            if key in self._rests:
-                self._rests[key].probed = False
+    def left(self, choice: Choice) -> None:
+        """The question came to an end, whatever it told."""
+        for rest in choice.doubts:
+            rest.probed = False
 
     def home(self, session: str | None) -> int | None:
         """Who answered the session last."""

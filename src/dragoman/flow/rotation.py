@@ -23,7 +23,8 @@ async def go_round(call: Call, provider: Provider, model: str, ask: Callable[[Pr
     assert pool is not None
     session = session_of(call, lambda name: pool.home(name) is not None)
     refusals: dict[int, Refused] = {}
-    while (seat := pool.choose(session, model, refusals, pool.clock())) is not None:
+    while (choice := pool.choose(session, model, refusals, pool.clock())) is not None:
+        seat = choice.member
         member = provider.members[seat]
         try:
             reply = await ask(member)
@@ -32,13 +33,12 @@ async def go_round(call: Call, provider: Provider, model: str, ask: Callable[[Pr
             refusals[seat] = refused
             if not AFTER[refused.failure.kind].another:
                 raise
-        except BaseException:
-            pool.left(seat, model)
-            raise
         else:
             pool.served(seat, model, session, _kept_upstream(reply))
             _rest_if_spent(member, model, reply)
             return reply
+        finally:
+            pool.left(choice)
     now = pool.clock()
     told = min(refusals, key=lambda seat: (_rank(refusals[seat]), pool.free_at(seat, model, now)))
     raise refusals[told]
@@ -55,12 +55,8 @@ def rested(provider: Provider, model: str) -> Provider:
 
 def learn(member: Provider, model: str, failure: Failure) -> None:
     """What a failure says of the credential that met with it."""
-    pool = member.pool
-    if pool is None:
-        return
-    pool.left(member.seat, model)
-    after = AFTER[failure.kind]
-    if after.rest_s is None:
+    pool, after = member.pool, AFTER[failure.kind]
+    if pool is None or after.rest_s is None:
         return
     now = pool.clock()
     until = now + (after.rest_s if failure.retry_after is None else failure.retry_after)
