@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.cli.faults import Trouble
-from dragoman.framing.redact import redacted
 from dragoman.cli.screen import DIM, PLAIN, harmless, has_colour
+from dragoman.framing.redact import redacted
 from dragoman.hub.events import (
     CallBlock,
     Closed,

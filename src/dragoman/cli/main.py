@@ -19,6 +19,8 @@ COMMANDS = {
     "keys": "Create, list and revoke client keys.",
     "usage": "Show how much of each account's plan is used.",
     "doctor": "Check everything and say what to do.",
+    "capture": "List, show and export captured exchanges.",
+    "replay": "Run a captured exchange through today's code.",
     "config": "Check or show the configuration.",
     "completion": "Print a shell's completion script.",
 }

@@ -11,10 +11,10 @@ import msgspec
 from dragoman.cli.clients import files
 from dragoman.cli.clients.merge import CannotMerge, merge_toml
 from dragoman.cli.faults import Trouble
-from dragoman.framing.redact import redacted
 from dragoman.cli.screen import harmless, remark, show_json, show_table
 from dragoman.config import Config, ProviderConfig
 from dragoman.config.load import FILE_NAME
+from dragoman.framing.redact import redacted
 from dragoman.net.client import HttpClient
 from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.compatible.probing.asking import Asker

@@ -21,7 +21,7 @@ from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink
 from dragoman.net.sending import Answer
-from dragoman.observers.capture import CLOSED, WHOLE, Chunk, Told
+from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE, Chunk, Told
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.provider import Provider
 
@@ -137,6 +137,7 @@ class _Watched:
         return value
 
     def _tell(self, what: str, value: Json) -> None:
+        self._recording.meets(self._provider)
         self._recording.told.append(Told(seat_name(self._provider), what, value))
 
     async def _send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
@@ -148,7 +149,7 @@ class _Watched:
             question.fault, question.ended = named_fault(fault), recording.now()
             raise
         except asyncio.CancelledError:
-            question.fault, question.ended = "cancelled", recording.now()
+            question.fault, question.ended = CANCELLED, recording.now()
             raise
         question.answer, question.head_at = answer, recording.now()
         return _WatchedAnswer(answer, question, recording)

@@ -35,6 +35,8 @@ from dragoman.store.capture_writer import Room
 MAX_BYTES = 8 * 1024 * 1024  # of one capture; what exceeds it is left out, and that is said
 EVENT_BYTES = 200  # roughly, besides its text
 
+UNREAD = "the request's body, which was not read"
+
 Fields = tuple[Field, ...]
 Names = Callable[[], dict[str, tuple[str, ...]]]
 
@@ -97,7 +99,8 @@ class Recording:
         self._cut: list[str] = []
         self._ledger: Ledger | None = None
         self._request_losses = 0
-        self._shortened: dict[str, None] = {}
+        self._interrupted = ""
+        self._shortened: dict[str, None] = {UNREAD: None}
         self._config: Config | None = None
         self._names: Names | None = None
         self._learnt: dict[str, tuple[str, ...]] = {}
@@ -126,6 +129,7 @@ class Recording:
 
     def asked_for(self, body: bytes) -> None:
         """The client's body, unpacked."""
+        del self._shortened[UNREAD]
         fields = tuple(field for field in self._asked.fields if field[0] != "content-encoding")
         whole = self.takes(len(body), "request")
         self._asked = replace(self._asked, fields=fields, body=body if whole else b"")
@@ -151,6 +155,9 @@ class Recording:
             tripped(what)
 
         return hear
+
+    def interrupted(self, client_left: bool) -> None:
+        self._interrupted = kept.CLIENT_LEFT if client_left else kept.STOPPED
 
     def concluded(self, outcome: Outcome, ledger: Ledger | None) -> None:
         self._outcome = outcome
@@ -178,13 +185,17 @@ class Recording:
         if self.takes(EVENT_BYTES + size, "events"):
             self._events.append((self.now(), question, event))
 
+    def meets(self, provider: Provider) -> None:
+        """This one has a part in the answer."""
+        if provider.name in self._stanzas or self._config is None:
+            return
+        stanza = self._config.providers.get(provider.name)
+        if stanza is not None:
+            self._hidden |= {name.lower().encode("latin-1") for name in stanza.headers}
+        self._stanzas[provider.name] = _described(provider, stanza, self._hidden)
+        self.secrets.update(value for name, value in provider.headers if name in self._hidden)
+
     def asks(self, provider: Provider, route: str, protocol: str, out: Outgoing) -> Question:
-        if provider.name not in self._stanzas and self._config is not None:
-            stanza = self._config.providers.get(provider.name)
-            if stanza is not None:
-                self._hidden |= {name.lower().encode("latin-1") for name in stanza.headers}
-            self._stanzas[provider.name] = _described(provider, stanza, self._hidden)
-            self.secrets.update(value for name, value in provider.headers if name in self._hidden)
         if self._hidden:
             out = replace(out, headers=tuple(_covered(out.headers, self._hidden)))
         if not self.takes(len(out.body), "upstream request"):
@@ -219,6 +230,7 @@ class Recording:
             passthrough=outcome.passthrough,
             result=outcome.result,
             code=outcome.code,
+            interrupted=self._interrupted,
             trips=tuple(self._trips),
             cut=tuple(self._cut),
             asked=self._asked,

@@ -1,14 +1,25 @@
 """Text or bytes come in; the same without anything that looks like a credential goes out.
 
-Text for a person gets a short mask. Bytes that are kept for later keep their length: a frame stays a frame, and JSON
-stays JSON.
+Text for a person gets a short mask. Bytes that are kept for later keep their length and their shape: a frame stays a
+frame, JSON stays JSON, and what a secret's shape would make of it still happens.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 MASK = "***"
-STAR = b"*"
+_OPENING = re.compile(
+    rb"(?:sk|pk|rk)-|(?:dgm|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_|AIza|AKIA|xox[abps]-|ao[ar]|eyJ"
+)
+_COVER = (
+    bytes(
+        ord("0" if character.isdigit() else "X" if character.isupper() else "x" if character.isalpha() else character)
+        if character.isalnum() or character in "-_.=+/"
+        else ord("*")
+        for character in map(chr, range(128))
+    )
+    + b"*" * 128
+)
 
 _SHAPED = r"""(?<![A-Za-z0-9])(?:
             (?:sk|pk|rk)-[A-Za-z0-9_-]{8,}
@@ -93,13 +104,13 @@ def redacted(text: str) -> str:
 
 
 def masked(data: bytes, secrets: Iterable[bytes] = ()) -> bytes:
-    """The same number of bytes; stars stand where a known secret, or what looks like one, stood."""
+    """The same number of bytes; an `x` or `0` stands for each letter or digit of what is, or looks like, a secret."""
     spans = sorted({*_known(data, secrets), *_found(data)})
     if not spans:
         return data
     out = bytearray(data)
     for start, end in spans:
-        out[start:end] = STAR * (end - start)
+        out[start:end] = _covered(data[start:end])
     return bytes(out)
 
 
@@ -125,6 +136,13 @@ def _masked_field(name: str, value: str, secrets: Sequence[bytes]) -> str:
         return masked_text(value, secrets)
     scheme, space, _ = value.partition(" ")
     return f"{scheme} {MASK}" if space and scheme.lower() in ("bearer", "basic") else MASK
+
+
+def _covered(secret: bytes) -> bytes:
+    """What a secret opens with is no secret, and tells what it was."""
+    opening = _OPENING.match(secret)
+    start = 0 if opening is None else opening.end()
+    return secret[:start] + secret[start:].translate(_COVER)
 
 
 def _known(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:

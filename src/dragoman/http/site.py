@@ -1,5 +1,6 @@
 """An exchange comes in; it is checked, keyed, routed to what its path means, and answered in its own protocol."""
 
+import asyncio
 import itertools
 import logging
 import re
@@ -147,6 +148,8 @@ class Site:
             await self._gateway.answer(exchange, await self._call(exchange, trail))
         except BaseException as fault:
             trail.ended_by(fault)
+            if trail.recording is not None and isinstance(fault, asyncio.CancelledError):
+                trail.recording.interrupted(exchange.gone)
             if isinstance(fault, Refused):
                 fault.observed = True
             raise

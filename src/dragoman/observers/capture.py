@@ -17,7 +17,10 @@ from dragoman.hub.request import Json
 
 VERSION = 1
 WHOLE, CLOSED = "whole", "closed"  # how an answer ends: by itself, or by us before its end
+CANCELLED = "cancelled"  # why there is no answer: nobody waited for it any more
+CLIENT_LEFT, STOPPED = "the client left", "the gateway stopped"
 MAGIC = b"dragoman capture "  # then the version, a space, the summary as JSON, a line break, and the rest compressed
+LINE = 160  # characters of the readable form
 MOST_BYTES = 1024 * 1024 * 1024  # that a packed capture may unfold to
 
 
@@ -117,6 +120,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     passthrough: bool = False
     result: str = ""  # ok, or a kind of failure
     code: str | None = None
+    interrupted: str = ""  # by what, after `seconds`
     trips: tuple[str, ...] = ()  # what the grammar guard objected to
     cut: tuple[str, ...] = ()  # names of tool calls that arrived cut
     asked: Asked
@@ -188,7 +192,7 @@ def pack(capture: Capture) -> bytes:
 def to_json(capture: Capture) -> bytes:
     """The whole, for people, tests and version control: bytes that are text are written as text."""
     tree = _readable(msgspec.to_builtins(capture, builtin_types=(bytes,)))
-    return msgspec.json.format(msgspec.json.encode(tree), indent=1) + b"\n"
+    return ("\n".join(_laid_out(tree, "")) + "\n").encode()
 
 
 def read(data: bytes) -> Capture:
@@ -231,6 +235,26 @@ def event_of(text: str) -> Event:
 def _check(version: int) -> None:
     if version != VERSION:
         raise Unreadable(f"it has version {version}, this dragoman reads {VERSION}")
+
+
+def _laid_out(value: object, indent: str) -> list[str]:
+    """One line for what is short or plain; else a line for the brackets, and what they hold further in."""
+    line = msgspec.json.encode(value).decode()
+    if not isinstance(value, dict | list) or len(indent) + len(line) <= LINE or not value:
+        return [indent + line]
+    inner = indent + "  "
+    lines = [indent + ("{" if isinstance(value, dict) else "[")]
+    if isinstance(value, dict):
+        for name, held in value.items():
+            first, *rest = _laid_out(held, inner)
+            lines += [f"{inner}{msgspec.json.encode(name).decode()}: {first.lstrip()}", *rest]
+            lines[-1] += ","
+    else:
+        for held in value:
+            lines += _laid_out(held, inner)
+            lines[-1] += ","
+    lines[-1] = lines[-1].removesuffix(",")
+    return [*lines, indent + ("}" if isinstance(value, dict) else "]")]
 
 
 def _readable(value: object) -> object:

@@ -1,12 +1,13 @@
 """The questions of a capture come in; their answers are given again, in the same order and at the same pace."""
 
 import asyncio
+from email.utils import formatdate, parsedate_to_datetime
 
 from dragoman.net.client import Corrupt, Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.faults import Wait
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink, pour_pieces
-from dragoman.observers.capture import CLOSED, WHOLE, Answer, Chunk, Question
+from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE, Answer, Chunk, Question
 
 PHASES: dict[str, Wait] = {"connect": "connect", "first": "first", "idle": "idle"}
 
@@ -14,8 +15,10 @@ PHASES: dict[str, Wait] = {"connect": "connect", "first": "first", "idle": "idle
 class Player:
     """Whatever is sent, the next recorded answer comes back."""
 
-    def __init__(self, questions: tuple[Question, ...]) -> None:
+    def __init__(self, questions: tuple[Question, ...], age_s: float) -> None:
+        """`age_s`: how long ago it all happened."""
         self._questions = questions
+        self._age_s = age_s
         self.asked = 0
 
     async def send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> "PlayedAnswer":
@@ -24,6 +27,8 @@ class Player:
             raise Lost("the capture holds no answer to one more question", sent=False, received=False)
         question = self._questions[place]
         answer = question.answer
+        if answer is None and question.fault == CANCELLED:
+            await asyncio.get_running_loop().create_future()  # nothing comes; whoever waits is interrupted again
         if answer is None:
             raise fault_of(question.fault)
         began = asyncio.get_running_loop().time() - question.at
@@ -31,15 +36,15 @@ class Player:
         await asyncio.sleep(min(wait_s, head_timeout_s))
         if wait_s > head_timeout_s:
             raise TimedOut("first", "the recorded answer took longer")
-        return PlayedAnswer(answer, began)
+        return PlayedAnswer(answer, [_aged(field, self._age_s) for field in headers_of(answer.fields)], began)
 
 
 class PlayedAnswer:
     """`began`: the moment, by the loop's clock, that the recorded times count from."""
 
-    def __init__(self, answer: Answer, began: float) -> None:
+    def __init__(self, answer: Answer, headers: list[Header], began: float) -> None:
         self.status = answer.status
-        self.headers = Headers(headers_of(answer.fields))
+        self.headers = Headers(headers)
         self._chunks = list(reversed(answer.chunks))
         self._answer = answer
         self._began = began
@@ -89,6 +94,18 @@ def fault_of(text: str) -> Exception:
         return TimedOut(PHASES.get(phase, "first"), message)
     made = Corrupt if kind == "Corrupt" else Lost
     return made(message or "the request was given up", sent=True, received=False)
+
+
+def _aged(field: Header, age_s: float) -> Header:
+    """A moment to come back at is as far in the future as it was then."""
+    name, value = field
+    if name != b"retry-after" or value.isdigit():
+        return field
+    try:
+        moment = parsedate_to_datetime(value.decode("latin-1"))
+    except ValueError:
+        return field
+    return name, formatdate(round(moment.timestamp() + age_s), usegmt=True).encode()
 
 
 def headers_of(fields: tuple[tuple[str, str], ...]) -> list[Header]:

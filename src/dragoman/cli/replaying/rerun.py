@@ -5,6 +5,8 @@ connection are played.
 """
 
 import asyncio
+import time
+from contextlib import suppress
 from urllib.parse import unquote
 
 from msgspec.structs import replace
@@ -21,13 +23,13 @@ from dragoman.flow.recording import Recording
 from dragoman.flow.serve import Gateway
 from dragoman.http.safety import Doorkeeper
 from dragoman.http.site import Site
-from dragoman.hub.outcome import GONE
 from dragoman.hub.ports import Asked
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.refusals import ClientGone
 from dragoman.net.requesthead import RequestHead
-from dragoman.observers.capture import Capture
+from dragoman.net.tasks import spawn
+from dragoman.observers.capture import CLIENT_LEFT, Capture
 from dragoman.observers.masking import masked_capture
 
 HOST = "127.0.0.1"
@@ -41,7 +43,7 @@ def rerun(capture: Capture) -> Capture:
 
 
 async def _rerun(capture: Capture) -> Capture:
-    player, answers = Player(capture.questions), Answers(capture)
+    player, answers = Player(capture.questions, time.time() - capture.began), Answers(capture)
     world = world_of(capture, player, answers, asyncio.get_running_loop().time)
     gateway = _Gateway(world, ToldMemory(answers))
     gateway.created = int(capture.began)
@@ -55,22 +57,17 @@ async def _rerun(capture: Capture) -> Capture:
 
 
 async def _served(site: Site, exchange: Exchange, capture: Capture) -> None:
-    """A client that left then leaves again, at the same time."""
-    try:
-        async with asyncio.timeout(capture.seconds if capture.result == GONE else None):
-            await _until_gone(site, exchange)
-    except TimeoutError:
-        return
+    """A client that left then leaves again, at the same time; a gateway that stopped stops."""
+    serving = spawn(site(exchange), name="replay")
 
+    def interrupt() -> None:
+        exchange.gone = capture.interrupted == CLIENT_LEFT
+        serving.cancel()
 
-async def _until_gone(site: Site, exchange: Exchange) -> None:
-    try:
-        await site(exchange)
-    except asyncio.CancelledError:
-        exchange.gone = True
-        raise
-    except ClientGone:
-        return
+    if capture.interrupted:
+        asyncio.get_running_loop().call_later(capture.seconds, interrupt)
+    with suppress(asyncio.CancelledError, ClientGone):
+        await serving
 
 
 class _Gateway(Gateway):

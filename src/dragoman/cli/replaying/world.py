@@ -2,12 +2,13 @@
 
 import glob
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.memory import Memory
+from dragoman.accounts.pool import Choice, Member, Pool
 from dragoman.cli.replaying.player import Player, headers_of
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.providers import STANZAS
@@ -125,42 +126,84 @@ def _provider(name: str, told: Json, capture: Capture, player: Player, answers: 
     kind = str(described.stanza.get("kind"))
     if kind not in KINDS:
         raise Gone(f"this version has no provider of kind {kind!r}")
-    made = KINDS[kind](_stanza(kind, described.stanza), player.send, {})
-    model = capture.wanted.removeprefix(f"{name}/")
-    own = next((route.partition("/")[2] for route in capture.world.routes if route.startswith(f"{name}/")), model)
-
-    async def authorize(protocol: str) -> tuple[Header, ...]:
-        fields = msgspec.convert(answers.next(name, "authorize"), tuple[tuple[str, str], ...])
-        return tuple(headers_of(fields))
-
-    async def aim(model: str) -> object:
-        value = answers.next(name, "aim")
-        return value if value is None or kind not in OPTIONS else msgspec.convert(value, OPTIONS[kind])
-
-    async def speaks(model: str) -> tuple[str, ...]:
-        return msgspec.convert(answers.next(name, "speaks"), tuple[str, ...])
-
-    async def renew() -> bool:
-        return bool(answers.next(name, "renew"))
-
-    def window(model: str) -> int | None:
-        return msgspec.convert(answers.next(name, "window"), int | None) if answers.holds(name, "window") else None
-
-    return replace(
-        made,
+    asked = capture.wanted.removeprefix(f"{name}/")
+    own = next((route.partition("/")[2] for route in capture.world.routes if route.startswith(f"{name}/")), asked)
+    made = replace(
+        KINDS[kind](_stanza(kind, described.stanza), player.send, {}),
         send=player.send,
         endpoint=described.endpoint,
         headers=tuple(headers_of(described.fields)),
         dial=Dial(),
-        authorize=authorize,
-        aim=aim,
-        speaks=speaks if made.speaks is not None else None,
-        renew=renew if made.renew is not None else None,
-        window=window,
-        rename=lambda asked: own if asked == model else asked,
+        rename=lambda model: own if model == asked else model,
         lists_models=False,
         list_models=None,
     )
+    seats = [int(seat) for seat in _seats(name, capture)]
+    if not seats:
+        return _Told(name, made, answers).provider()
+    pool = _ToldPool(seats)
+    members = tuple(
+        replace(_Told(f"{name}#{seat}", made, answers).provider(), pool=pool, seat=seat)
+        for seat in range(max(seats) + 1)
+    )
+    return replace(members[0], members=members)
+
+
+def _seats(name: str, capture: Capture) -> list[str]:
+    """The places of its several credentials in the order in which they were asked; none where it has but one."""
+    asked = [told.provider.removeprefix(f"{name}#") for told in capture.told if told.provider.startswith(f"{name}#")]
+    return list(dict.fromkeys(asked))
+
+
+class _Told:
+    """A provider that knows what it was told then; `key` is the name under which that is kept."""
+
+    def __init__(self, key: str, made: Provider, answers: Answers) -> None:
+        self._key = key
+        self._made = made
+        self._answers = answers
+
+    def provider(self) -> Provider:
+        made = self._made
+        return replace(
+            made,
+            authorize=self._authorize,
+            aim=self._aim,
+            speaks=None if made.speaks is None else self._speaks,
+            renew=None if made.renew is None else self._renew,
+            window=self._window,
+        )
+
+    async def _authorize(self, protocol: str) -> tuple[Header, ...]:
+        fields = msgspec.convert(self._answers.next(self._key, "authorize"), tuple[tuple[str, str], ...])
+        return tuple(headers_of(fields))
+
+    async def _aim(self, model: str) -> object:
+        value = self._answers.next(self._key, "aim")
+        options = OPTIONS.get(self._made.kind)
+        return value if value is None or options is None else msgspec.convert(value, options)
+
+    async def _speaks(self, model: str) -> tuple[str, ...]:
+        return msgspec.convert(self._answers.next(self._key, "speaks"), tuple[str, ...])
+
+    async def _renew(self) -> bool:
+        return bool(self._answers.next(self._key, "renew"))
+
+    def _window(self, model: str) -> int | None:
+        if not self._answers.holds(self._key, "window"):
+            return None
+        return msgspec.convert(self._answers.next(self._key, "window"), int | None)
+
+
+class _ToldPool(Pool):
+    """Chooses as was chosen then."""
+
+    def __init__(self, seats: list[int]) -> None:
+        super().__init__(tuple(Member(str(seat), str(seat)) for seat in range(max(seats) + 1)))
+        self._seats = seats
+
+    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
+        return next((Choice(seat) for seat in self._seats if seat not in tried), None)
 
 
 def _stanza(kind: str, told: dict[str, Json]) -> ProviderConfig:

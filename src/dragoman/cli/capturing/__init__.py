@@ -1,0 +1,1 @@
+"""Captures, found and shown."""

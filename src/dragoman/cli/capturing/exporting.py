@@ -1,0 +1,42 @@
+"""A capture and a folder come in; the plain files of it, as older Kiro gateways left them, go out."""
+
+from pathlib import Path
+
+import msgspec
+
+from dragoman.cli.replaying.player import joined
+from dragoman.observers.capture import Capture
+
+REQUEST = "request_body.json"
+RAW = "response_stream_raw"
+MODIFIED = "response_stream_modified.txt"
+
+
+def export(capture: Capture, directory: Path) -> list[Path]:
+    """The request that was answered has the plain names; other tries have their numbers in theirs."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files = {REQUEST: _pretty(capture.asked.body)}
+    main = _answering(capture)
+    for place, question in enumerate(capture.questions):
+        number = "" if place == main else f"_{place + 1}"
+        files[f"{question.kind}_request_body{number}.json"] = _pretty(question.body)
+        if question.answer is not None:
+            files[f"{RAW}{number}.txt"] = joined(question.answer.chunks)
+    files[MODIFIED] = b"" if capture.sent is None else joined(capture.sent.chunks)
+    written = []
+    for name, data in files.items():
+        written.append(directory / name)
+        written[-1].touch(mode=0o600)
+        written[-1].write_bytes(data)
+    return written
+
+
+def _answering(capture: Capture) -> int:
+    return capture.moments[-1].question if capture.moments else len(capture.questions) - 1
+
+
+def _pretty(body: bytes) -> bytes:
+    try:
+        return msgspec.json.format(body, indent=2)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body

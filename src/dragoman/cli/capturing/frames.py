@@ -1,0 +1,46 @@
+"""Bytes as they travelled come in, cut anywhere; one short text for each of their frames goes out."""
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.framing.eventstream import Message
+from dragoman.framing.sse import Broken, SseFramer
+from dragoman.framing.sse import Frame as SseFrame
+from dragoman.observers.capture import Chunk
+from dragoman.protocols.kiro.framer import KiroFramer
+
+FRAMED = "application/vnd.amazon.eventstream"
+EVENTS = "text/event-stream"
+
+Frame = tuple[float, str]  # when its last byte came, and what it says
+
+
+def frames_of(chunks: Sequence[Chunk], content_type: str) -> list[Frame]:
+    """Anything that is neither a stream of events nor of messages is one text per piece."""
+    if content_type.startswith(FRAMED):
+        return list(_framed(chunks, KiroFramer()))
+    if content_type.startswith(EVENTS):
+        return list(_framed(chunks, SseFramer()))
+    return [(chunk.at, chunk.data.decode(errors="replace")) for chunk in chunks]
+
+
+def _framed(chunks: Sequence[Chunk], framer: KiroFramer | SseFramer) -> Iterable[Frame]:
+    at = 0.0
+    for chunk in chunks:
+        at = chunk.at
+        for frame in framer.feed(chunk.data):
+            yield at, _told(frame)
+    for frame in framer.finish():
+        yield at, _told(frame)
+
+
+def _told(frame: object) -> str:
+    match frame:
+        case SseFrame(event=event, data=data):
+            return f"{event} {data.decode(errors='replace')}".strip()
+        case Message(headers=headers, payload=payload):
+            name = headers.get(":event-type") or headers.get(":exception-type") or headers.get(":message-type") or ""
+            return f"{name!s} {payload.decode(errors='replace')}".strip()
+        case Broken(why=why):
+            return f"(broken: {why})"
+        case _:
+            return str(frame)

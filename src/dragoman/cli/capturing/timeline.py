@@ -1,0 +1,178 @@
+"""A capture comes in; the lines that tell it go out: what came from upstream, what it meant, what was sent."""
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import zip_longest
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.cli.capturing.frames import frames_of
+from dragoman.cli.screen import harmless
+from dragoman.hub.events import (
+    CallBlock,
+    Cited,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    Sealed,
+    Started,
+    Used,
+)
+from dragoman.observers.capture import CLOSED, WHOLE, Capture, Question, event_of
+
+WIDTH = 120
+TIME = 8
+GAP = "  "
+COLUMN = (WIDTH - TIME - 3 * len(GAP)) // 3
+HEADINGS = ("UPSTREAM", "HUB", "CLIENT")
+MORE = "…"
+_SPACES = re.compile(r"\s*[\r\n\t]+\s*")
+
+
+class Beat(Struct, frozen=True):
+    """Something that happened, and on which of the three sides."""
+
+    at: float
+    column: int
+    text: str
+
+
+def told(capture: Capture, full: bool = False) -> Iterator[str]:
+    """Without `full`, no line is longer than WIDTH."""
+    beats = sorted(_beats(capture), key=lambda beat: beat.at)
+    yield from (line if full else _short(line, WIDTH) for line in _opening(capture))
+    yield ""
+    yield from _listed(beats) if full else _side_by_side(beats)
+
+
+def _opening(capture: Capture) -> Iterator[str]:
+    moment = datetime.fromtimestamp(capture.began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    yield f"{capture.id}  {moment}  {capture.client or 'an unnamed client'}"
+    asked = capture.asked
+    how = "as a stream" if capture.stream else "whole"
+    yield f"asked     {asked.method} {asked.path}, {len(asked.body)} bytes, for {capture.wanted or 'no model'} {how}"
+    if capture.route:
+        yield f"went      {capture.way}, {capture.route}, {len(capture.questions)} request(s) upstream"
+    status = "nothing was sent" if capture.sent is None else f"HTTP {capture.sent.status}"
+    yield f"outcome   {_outcome(capture)}; {status}, after {capture.seconds * 1000:.0f} ms"
+    for place, loss in enumerate(capture.losses):
+        whose = "request" if place < capture.request_losses else "reply"
+        yield f"lost      {whose} {loss.path or '/'} {loss.how.value}: {loss.why}"
+    for trip in capture.trips:
+        yield f"guard     {_flat(trip)}"
+    if capture.shortened:
+        yield f"missing   {', '.join(capture.shortened)}: not kept"
+
+
+def _outcome(capture: Capture) -> str:
+    code = f" ({capture.code})" if capture.code else ""
+    cut = f", cut tool call: {', '.join(capture.cut)}" if capture.cut else ""
+    return f"{capture.result}{code}{cut}"
+
+
+def _beats(capture: Capture) -> Iterator[Beat]:
+    for question in capture.questions:
+        yield from _upstream(question)
+    for moment in capture.moments:
+        yield Beat(moment.at, 1, _event(event_of(moment.event)))
+    if capture.sent is not None:
+        chunks = capture.sent.chunks
+        at = chunks[0].at if chunks else capture.seconds
+        fields = dict(capture.sent.fields)
+        kind = fields.get("content-type", "")
+        yield Beat(at, 2, f"< {capture.sent.status} {kind}")
+        yield from (Beat(at, 2, text) for at, text in frames_of(chunks, kind))
+
+
+def _upstream(question: Question) -> Iterator[Beat]:
+    place = urlsplit(question.url)
+    yield Beat(question.at, 0, f"> {question.method} {place.netloc}{place.path}, {len(question.body)} bytes")
+    answer = question.answer
+    if answer is None:
+        yield Beat(question.at, 0, f"({question.fault})")
+        return
+    kind = dict(answer.fields).get("content-type", "")
+    yield Beat(answer.at, 0, f"< {answer.status} {kind}")
+    yield from (Beat(at, 0, text) for at, text in frames_of(answer.chunks, kind))
+    ends = {WHOLE: "(end)", CLOSED: "(closed by us)"}
+    yield Beat(answer.ended, 0, ends.get(answer.end, f"({answer.end})"))
+
+
+def _event(event: Event) -> str:
+    match event:
+        case Delta(block=block, text=text):
+            return f"delta {block} {_quoted(text)}"
+        case Opened(block=block, what=CallBlock(name=name, id=id)):
+            return f"opened {block} call {name} {id}"
+        case Opened(block=block, what=HostedBlock(kind=kind)):
+            return f"opened {block} hosted {kind}"
+        case Opened(block=block, what=what):
+            return f"opened {block} {type(what).__name__.removesuffix('Block').lower()}"
+        case Closed(block=block):
+            return f"closed {block}"
+        case Sealed(block=block, opaque=opaque):
+            return f"sealed {block} {opaque.form.value}, {len(opaque.payload)} characters"
+        case Cited(block=block):
+            return f"cited {block} {msgspec.json.encode(event.citation).decode()}"
+        case Started(id=id, model=model):
+            return f"started {id} {model}".rstrip()
+        case Used(usage=usage):
+            return f"used {usage.input} in, {usage.output} out, {usage.source.value}"
+        case Ended(stop=stop, cut=cut):
+            calls = "".join(f", cut {call.name} {_quoted(call.arguments)}" for call in cut)
+            return f"ended {stop.value}{calls}"
+        case Failed(failure=failure):
+            return f"failed {failure.kind.value}: {failure.message}"
+
+
+def _side_by_side(beats: list[Beat]) -> Iterator[str]:
+    yield _row("ms", HEADINGS)
+    for group in _groups(beats):
+        columns = [[beat.text for beat in group if beat.column == column] for column in range(len(HEADINGS))]
+        for place, cells in enumerate(zip_longest(*columns, fillvalue="")):
+            yield _row(_time(group[0].at) if place == 0 else "", cells)
+
+
+def _listed(beats: list[Beat]) -> Iterator[str]:
+    for beat in beats:
+        yield f"{_time(beat.at):>{TIME}}{GAP}{HEADINGS[beat.column].lower():8}{GAP}{_flat(beat.text)}"
+
+
+def _groups(beats: list[Beat]) -> Iterator[list[Beat]]:
+    """What came from upstream and all that it led to, until the next thing comes from there."""
+    group: list[Beat] = []
+    for beat in beats:
+        if group and beat.column == 0 and group[-1].column != 0:
+            yield group
+            group = []
+        group.append(beat)
+    if group:
+        yield group
+
+
+def _row(time: str, cells: Iterable[str]) -> str:
+    columns = [_short(_flat(cell), COLUMN).ljust(COLUMN) for cell in cells]
+    return GAP.join([time.rjust(TIME), *columns]).rstrip()
+
+
+def _time(at: float) -> str:
+    return f"{at * 1000:.1f}"
+
+
+def _flat(text: str) -> str:
+    return harmless(_SPACES.sub(" ", text))
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + MORE
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text.encode(errors="replace").decode()).decode()

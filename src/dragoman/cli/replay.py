@@ -1,0 +1,89 @@
+"""The name of a capture comes in; what today's code makes of it goes out: the same, or what differs."""
+
+import asyncio
+import sys
+
+import click
+
+from dragoman.cli.capturing.choosing import chosen
+from dragoman.cli.faults import Trouble
+from dragoman.cli.replaying.difference import Part, compared
+from dragoman.cli.replaying.fixture import write_fixture
+from dragoman.cli.replaying.rerun import rerun
+from dragoman.cli.replaying.serving import HOST, serve, stanza
+from dragoman.cli.replaying.world import Gone
+from dragoman.cli.screen import harmless, show_json
+from dragoman.cli.settings import config_option, json_option
+from dragoman.observers.capture import Capture
+
+WIDTH = 120
+NAME = 40
+
+
+@click.command("replay")
+@click.argument("which", metavar="ID|FILE")
+@click.option("--as-fixture", "fixture", metavar="NAME|DIR", help="Make a test of it: it expects what is seen now.")
+@click.option("--serve", "is_served", is_flag=True, help="Be its upstream, with the recorded bytes at their pace.")
+@click.option("--port", default=0, metavar="PORT", help="Where --serve listens; a free one unless given.")
+@config_option
+@json_option
+def command(
+    which: str, fixture: str | None, is_served: bool, port: int, config_file: str | None, as_json: bool
+) -> None:
+    """Run a captured exchange through today's code, and show what differs.
+
+    Exit code 0: nothing does; 1: something does.
+    """
+    capture = chosen(which, config_file)
+    if is_served:
+        if not capture.questions:
+            raise Trouble("no upstream was asked in this exchange, so there is none to play")
+        asyncio.run(_serve(capture, port))
+        return
+    _check_whole(capture)
+    try:
+        now = rerun(capture)
+    except Gone as gone:
+        raise Trouble(str(gone)) from None
+    parts = compared(capture, now)
+    is_same = not any(part.changes for part in parts)
+    if as_json:
+        show_json({"same": is_same, "parts": parts})
+    else:
+        _show(parts, is_same)
+    if fixture is not None:
+        click.echo(f"fixture: {write_fixture(capture, now, fixture)}")
+        return
+    sys.exit(0 if is_same else 1)
+
+
+def _check_whole(capture: Capture) -> None:
+    if capture.shortened:
+        raise Trouble(f"it was not kept whole ({', '.join(capture.shortened)}), so it cannot be replayed")
+
+
+def _show(parts: list[Part], is_same: bool) -> None:
+    for part in parts:
+        verdict = f"{len(part.changes)} differ" if part.changes else "same"
+        click.echo(f"{part.name[:NAME]:{NAME}}  {part.size:>14}  {verdict}")
+        for change in part.changes:
+            click.echo(f"    {change.place}" if change.place else "    then and now:")
+            for sign, text in (("-", change.was), ("+", change.now)):
+                if text is not None:
+                    click.echo(_line(f"    {sign} {text}"))
+    click.echo("same" if is_same else "different")
+
+
+def _line(text: str) -> str:
+    flat = harmless(text.replace("\n", " ").rstrip())
+    return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + "…"
+
+
+async def _serve(capture: Capture, port: int) -> None:
+    server = await serve(capture, port)
+    click.echo(f"The upstream of {capture.id} listens on http://{HOST}:{server.port}. A dragoman.toml for it:\n")
+    click.echo(stanza(capture, server.port))
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await server.close()

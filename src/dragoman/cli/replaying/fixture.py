@@ -1,0 +1,63 @@
+"""A capture and what today's code makes of it come in; a fixture that expects exactly this goes out.
+
+The upstream's answers and all times stay as they were recorded.
+"""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from dragoman.observers.capture import Capture, Chunk, Moment, Question, Sent, to_json
+
+FOLDER = Path("tests/fixtures/captures")
+SUFFIX = ".json"
+
+
+def write_fixture(then: Capture, now: Capture, where: str) -> Path:
+    """`where`: a name below FOLDER, or a folder, or a file that ends in SUFFIX."""
+    file = fixture_file(then, where)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(to_json(expecting(then, now)))
+    return file
+
+
+def fixture_file(capture: Capture, where: str) -> Path:
+    path = Path(where)
+    if path.is_dir():
+        return path / f"{capture.id}{SUFFIX}"
+    if path.suffix == SUFFIX:
+        return path
+    return FOLDER / f"{where}{SUFFIX}"
+
+
+def expecting(then: Capture, now: Capture) -> Capture:
+    return replace(
+        now,
+        id=then.id,
+        began=then.began,
+        seconds=then.seconds,
+        asked=then.asked,
+        questions=tuple(_question(then, question, place) for place, question in enumerate(now.questions)),
+        moments=tuple(_moment(then, moment, place) for place, moment in enumerate(now.moments)),
+        sent=None if now.sent is None else _sent(then, now.sent),
+        told=then.told,
+        world=then.world,
+    )
+
+
+def _question(then: Capture, question: Question, place: int) -> Question:
+    old = then.questions[place] if place < len(then.questions) else None
+    return question if old is None else replace(question, at=old.at, answer=old.answer, fault=old.fault)
+
+
+def _moment(then: Capture, moment: Moment, place: int) -> Moment:
+    return replace(moment, at=then.moments[min(place, len(then.moments) - 1)].at) if then.moments else moment
+
+
+def _sent(then: Capture, sent: Sent) -> Sent:
+    times = [chunk.at for chunk in then.sent.chunks] if then.sent is not None else []
+    chunks = [
+        Chunk(times[min(place, len(times) - 1)] if times else chunk.at, chunk.data)
+        for place, chunk in enumerate(sent.chunks)
+    ]
+    return replace(sent, chunks=tuple(chunks))
