@@ -219,6 +219,33 @@ def test_where_all_accounts_are_used_up_the_client_hears_it_from_one_of_them(tmp
             assert len(rig.taken()) == expected
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "moves"),
+    [
+        (429, "USER_REQUEST_RATE_EXCEEDED", True),
+        (429, "DAILY_REQUEST_COUNT", True),
+        (403, "TEMPORARILY_SUSPENDED", True),
+        (400, "INVALID_MODEL_ID", True),
+        (429, "INSUFFICIENT_MODEL_CAPACITY", False),
+        (400, "CONTENT_LENGTH_EXCEEDS_THRESHOLD", False),
+    ],
+)
+def test_only_what_another_account_may_not_meet_is_asked_of_it(
+    tmp_path: Path, status: int, reason: str, moves: bool
+) -> None:
+    with kiro_accounts(tmp_path) as rig:
+        first, second = rig.bearers
+        opening = rig.falls_to(first)
+        rig.refusals[first] = kiro.refusal(status, "No.", reason)
+        if moves:
+            assert rig.says(opening) == "Hello"
+            assert rig.taken() == [first, second]
+        else:
+            with pytest.raises(openai.APIStatusError):
+                rig.says(opening)
+            assert set(rig.taken()) == {first}
+
+
 def test_a_quota_inside_a_good_stream_goes_to_the_next_account(tmp_path: Path) -> None:
     with codex_accounts(tmp_path) as rig:
         first, second = rig.bearers
