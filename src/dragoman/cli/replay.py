@@ -7,7 +7,7 @@ import click
 
 from dragoman.cli.capturing.choosing import chosen
 from dragoman.cli.faults import Trouble
-from dragoman.cli.replaying.difference import Part, compared
+from dragoman.cli.replaying.difference import Change, Part, compared
 from dragoman.cli.replaying.fixture import write_fixture
 from dragoman.cli.replaying.rerun import rerun
 from dragoman.cli.replaying.serving import HOST, serve, stanza
@@ -18,6 +18,8 @@ from dragoman.observers.capture import Capture
 
 WIDTH = 120
 NAME = 40
+CONTEXT = 30
+MORE = "…"
 
 
 @click.command("replay")
@@ -68,15 +70,23 @@ def _show(parts: list[Part], is_same: bool) -> None:
         click.echo(f"{part.name[:NAME]:{NAME}}  {part.size:>14}  {verdict}")
         for change in part.changes:
             click.echo(f"    {change.place}" if change.place else "    then and now:")
+            start = _start(change)
             for sign, text in (("-", change.was), ("+", change.now)):
                 if text is not None:
-                    click.echo(_line(f"    {sign} {text}"))
+                    click.echo(_line(f"    {sign} {MORE if start else ''}{text[start:]}"))
     click.echo("same" if is_same else "different")
+
+
+def _start(change: Change) -> int:
+    """How much of two long texts may be left out because it is the same in both."""
+    pairs = enumerate(zip(change.was or "", change.now or "", strict=False))
+    alike = next((place for place, (was, now) in pairs if was != now), 0)
+    return alike - CONTEXT if alike > 2 * CONTEXT else 0
 
 
 def _line(text: str) -> str:
     flat = harmless(text.replace("\n", " ").rstrip())
-    return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + "…"
+    return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + MORE
 
 
 async def _serve(capture: Capture, port: int) -> None:

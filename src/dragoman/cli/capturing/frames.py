@@ -1,6 +1,9 @@
 """Bytes as they travelled come in, cut anywhere; one short text for each of their frames goes out."""
 
+import re
 from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from dragoman.framing.eventstream import Message
 from dragoman.framing.sse import Broken, SseFramer
@@ -10,6 +13,11 @@ from dragoman.protocols.kiro.framer import KiroFramer
 
 FRAMED = "application/vnd.amazon.eventstream"
 EVENTS = "text/event-stream"
+
+COMMON = frozenset(
+    ("type", "object", "index", "created", "created_at", "logprobs", "role", "sequence_number", "obfuscation")
+)
+LABEL = re.compile(r'"([A-Za-z_]\w*)":')
 
 Frame = tuple[float, str]  # when its last byte came, and what it says
 
@@ -21,6 +29,28 @@ def frames_of(chunks: Sequence[Chunk], content_type: str) -> list[Frame]:
     if content_type.startswith(EVENTS):
         return list(_framed(chunks, SseFramer()))
     return [(chunk.at, chunk.data.decode(errors="replace")) for chunk in chunks]
+
+
+def brief(text: str) -> str:
+    """What tells frames apart, without what is the same in all of them."""
+    name, space, data = text.partition(" ")
+    if text.startswith("{"):
+        name, space, data = "", "", text
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    if not isinstance(value, dict):
+        return text
+    told = LABEL.sub(r"\1:", msgspec.json.encode(_pruned(value)).decode())
+    return f"{name.removesuffix('Event')}{space}{told[1:-1]}"
+
+
+def _pruned(value: object) -> object:
+    if isinstance(value, dict):
+        kept = {name: _pruned(inner) for name, inner in value.items() if name not in COMMON and inner is not None}
+        return {name: inner for name, inner in kept.items() if inner not in ({}, [])}
+    return [_pruned(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _framed(chunks: Sequence[Chunk], framer: KiroFramer | SseFramer) -> Iterable[Frame]:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.cli.capturing.frames import frames_of
+from dragoman.cli.capturing.frames import brief, frames_of
 from dragoman.cli.screen import harmless
 from dragoman.hub.events import (
     CallBlock,
@@ -30,8 +30,9 @@ from dragoman.observers.capture import CLOSED, WHOLE, Capture, Question, event_o
 WIDTH = 120
 TIME = 8
 GAP = "  "
-COLUMN = (WIDTH - TIME - 3 * len(GAP)) // 3
 HEADINGS = ("UPSTREAM", "HUB", "CLIENT")
+COLUMNS = (38, 29, 39)
+TOGETHER_S = 0.0005
 MORE = "…"
 _SPACES = re.compile(r"\s*[\r\n\t]+\s*")
 
@@ -135,7 +136,7 @@ def _event(event: Event) -> str:
 def _side_by_side(beats: list[Beat]) -> Iterator[str]:
     yield _row("ms", HEADINGS)
     for group in _groups(beats):
-        columns = [[beat.text for beat in group if beat.column == column] for column in range(len(HEADINGS))]
+        columns = [[brief(beat.text) for beat in group if beat.column == column] for column in range(len(HEADINGS))]
         for place, cells in enumerate(zip_longest(*columns, fillvalue="")):
             yield _row(_time(group[0].at) if place == 0 else "", cells)
 
@@ -146,10 +147,10 @@ def _listed(beats: list[Beat]) -> Iterator[str]:
 
 
 def _groups(beats: list[Beat]) -> Iterator[list[Beat]]:
-    """What came from upstream and all that it led to, until the next thing comes from there."""
+    """What came from upstream at one time and all that it led to, until the next thing comes from there."""
     group: list[Beat] = []
     for beat in beats:
-        if group and beat.column == 0 and group[-1].column != 0:
+        if group and beat.column == 0 and (group[-1].column != 0 or beat.at - group[-1].at > TOGETHER_S):
             yield group
             group = []
         group.append(beat)
@@ -158,7 +159,7 @@ def _groups(beats: list[Beat]) -> Iterator[list[Beat]]:
 
 
 def _row(time: str, cells: Iterable[str]) -> str:
-    columns = [_short(_flat(cell), COLUMN).ljust(COLUMN) for cell in cells]
+    columns = [_short(_flat(cell), width).ljust(width) for cell, width in zip(cells, COLUMNS, strict=True)]
     return GAP.join([time.rjust(TIME), *columns]).rstrip()
 
 

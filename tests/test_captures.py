@@ -1,0 +1,25 @@
+"""Every captured exchange in tests/fixtures/captures means the same to today's code as it did when it was kept.
+
+`dragoman replay ID --as-fixture NAME` adds one; where a change is meant, the same command on the file renews it.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.replaying.difference import compared
+from dragoman.cli.replaying.rerun import rerun
+from dragoman.observers.capture import read
+
+FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json"))
+
+
+@pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
+def test_a_kept_exchange_still_means_the_same(file: Path) -> None:
+    capture = read(file.read_bytes())
+    changes = [(part.name, change) for part in compared(capture, rerun(capture)) for change in part.changes]
+    assert changes == []
+
+
+def test_there_are_some() -> None:
+    assert FIXTURES
