@@ -1,72 +1,108 @@
-"""Nothing comes in; how much of each account's plan is used goes out, asked of the providers now."""
+"""Flags come in; what was used goes out: tables and charts by day, model, key, client or provider."""
 
 import asyncio
 import logging
-import os
 import sys
+from datetime import datetime
+from pathlib import Path
+from typing import get_args
 
 import click
 
-from dragoman.cli.screen import remark, show_json, show_table
+from dragoman.cli.screen import remark, show_json
 from dragoman.cli.settings import config_option, json_option, read_settings
-from dragoman.config import Config, ConfigError
-from dragoman.config.several import singles
-from dragoman.hub.failure import Refused
-from dragoman.net.client import HttpClient
-from dragoman.providers import KINDS
-from dragoman.providers.quota import Quota
+from dragoman.store.client_keys import KeyRow
+from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
 
-HEADINGS = ("PROVIDER", "PLAN", "WHAT", "USED", "LIMIT", "RESET ON")
-BAR = 20
+GROUPS = ("day", *(by for by in get_args(By) if by != "all"))
 
 
 @click.command("usage")
+@click.option("--by", type=click.Choice(GROUPS), default="day", show_default=True, help="What to add up by.")
+@click.option("--since", metavar="WHEN", default="7d", show_default=True, help='24h, 7d, 4w, a day, or "all".')
+@click.option("--until", metavar="DAY", help="The last day (today).")
+@click.option("--rows", "each", is_flag=True, help="Every request by itself.")
+@click.option("--plans", is_flag=True, help="Instead: how much of each account's plan is used.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @config_option
 @json_option
-def command(config_file: str | None, as_json: bool) -> None:
-    """Show how much of each account's plan is used."""
+def command(
+    by: str,
+    since: str,
+    until: str | None,
+    each: bool,
+    plans: bool,
+    as_csv: bool,
+    config_file: str | None,
+    as_json: bool,
+) -> None:
+    """Show what was used: requests, tokens and cost."""
+    from dragoman.cli.accounting.span import span_of
     from dragoman.cli.logs import Remark, log_to_stderr
 
+    if as_csv and (as_json or plans):
+        raise click.UsageError("--csv goes with neither --json nor --plans.")
     log_to_stderr(Remark(), logging.ERROR)
-    quotas, problems = asyncio.run(_asked(read_settings(config_file)))
-    if as_json:
-        show_json(quotas)
-    elif quotas:
-        show_table(HEADINGS, [_row(quota) for quota in quotas])
-    for problem in problems:
-        remark(problem)
-    if not quotas and not problems:
-        remark("No configured provider tells how much of its plan is used.")
-    sys.exit(1 if problems else 0)
+    config = read_settings(config_file)
+    if plans:
+        from dragoman.cli.accounting.plans import show_plans
+
+        sys.exit(asyncio.run(show_plans(config, as_json)))
+    span = span_of(since, until, datetime.now())
+    form = "json" if as_json else "csv" if as_csv else "table"
+    if each:
+        from dragoman.cli.accounting.listing import show_rows
+
+        show_rows(asyncio.run(_rows(config.store.url, span)), form)
+        return
+    parts, keys = asyncio.run(_sums(config.store.url, span, by))
+    _show(parts, keys, by, span, form)
 
 
-async def _asked(config: Config) -> tuple[list[Quota], list[str]]:
-    http = HttpClient()
-    quotas: list[Quota] = []
-    problems: list[str] = []
+def _show(parts: tuple[UsageSum, ...], keys: tuple[KeyRow, ...], by: str, span: Span, form: str) -> None:
+    from dragoman.cli.accounting.listing import show_csv
+    from dragoman.cli.accounting.page import page
+    from dragoman.cli.accounting.span import title
+    from dragoman.cli.accounting.totals import as_json, totals_of
+
+    totals = totals_of(parts, by, keys)
+    if form == "json":
+        show_json(as_json(totals, by, span))
+    elif form == "csv":
+        show_csv([total.told_as(by) for total in totals], by)
+    elif totals:
+        click.echo("\n".join(page(totals, by, title(span))))
+    else:
+        remark("No requests in this time. `dragoman usage --since all` shows everything.")
+
+
+async def _sums(url: str, span: Span, by: str) -> tuple[tuple[UsageSum, ...], tuple[KeyRow, ...]]:
+    from dragoman.store import open_store
+
+    if _is_absent(url):
+        return (), ()
+    store = await open_store(url)
     try:
-        for stanza in (single for provider in config.providers.values() for single in singles(provider)):
-            name = stanza.name
-            try:
-                provider = KINDS[stanza.kind](stanza, http.send, os.environ) if stanza.kind in KINDS else None
-                if provider is not None and provider.quota is not None:
-                    quotas += await provider.quota()
-            except Refused as refused:
-                problems.append(f"{name}: {refused.failure.message} `dragoman doctor` says what to do.")
-            except ConfigError as error:
-                problems.append(str(error))
+        group: By = "all" if by == "day" else by  # type: ignore[assignment]
+        return await store.usage_sums(span, group), await store.keys() if by == "key" else ()
     finally:
-        await http.close()
-    return quotas, problems
+        await store.close()
 
 
-def _row(quota: Quota) -> tuple[str, ...]:
-    return (quota.provider, quota.plan, quota.what, f"{quota.used:g}", _limit(quota), quota.resets_on or "–")
+async def _rows(url: str, span: Span) -> tuple[UsageRow, ...]:
+    from dragoman.store import open_store
+
+    if _is_absent(url):
+        return ()
+    store = await open_store(url)
+    try:
+        return await store.usage_rows(span)
+    finally:
+        await store.close()
 
 
-def _limit(quota: Quota) -> str:
-    """The limit, with a bar that shows how much of it is gone."""
-    if not quota.limit:
-        return "–"
-    filled = min(BAR, round(BAR * quota.used / quota.limit))
-    return f"{quota.limit:g} [{'#' * filled}{'.' * (BAR - filled)}]"
+def _is_absent(url: str) -> bool:
+    """Looking makes no file."""
+    from dragoman.store.opening import SQLITE
+
+    return url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).exists()

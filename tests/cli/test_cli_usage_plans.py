@@ -1,4 +1,4 @@
-"""`dragoman usage`: how much of an account's plan is gone, as the provider tells it."""
+"""`dragoman usage --plans`: how much of an account's plan is gone, as the provider tells it."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def signed_in(fake: FakeKiro, directory: Path, access: str | None = None) -> str
 def test_a_plan_is_shown_with_what_is_used_of_it(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
         shell.write("dragoman.toml", signed_in(fake, tmp_path))
-        done = shell.run("usage")
+        done = shell.run("usage", "--plans")
     assert done.code == 0, done.err
     assert "KIRO FAKE" in done.out
     assert "12.5" in done.out
@@ -36,7 +36,7 @@ def test_a_plan_is_shown_with_what_is_used_of_it(shell: Shell, tmp_path: Path) -
 def test_the_same_as_json(shell: Shell, tmp_path: Path) -> None:
     with FakeKiro() as fake:
         shell.write("dragoman.toml", signed_in(fake, tmp_path))
-        (quota,) = msgspec.json.decode(shell.run("usage", "--json").out)
+        (quota,) = msgspec.json.decode(shell.run("usage", "--plans", "--json").out)
     assert quota == {
         "provider": "kiro",
         "plan": "KIRO FAKE",
@@ -52,12 +52,12 @@ def test_an_account_that_cannot_be_asked_is_told_and_fails(shell: Shell, tmp_pat
         stanza = signed_in(fake, tmp_path, access="aoaFAKE-revoked")
         fake.refresh.clear()
         shell.write("dragoman.toml", stanza)
-        done = shell.run("usage")
+        done = shell.run("usage", "--plans")
     assert done.code == 1
     assert "dragoman doctor" in done.err
 
 
 def test_providers_without_a_plan_are_no_failure(shell: Shell) -> None:
-    done = shell.run("usage")
+    done = shell.run("usage", "--plans")
     assert (done.code, done.out) == (0, "")
     assert "No configured provider" in done.err

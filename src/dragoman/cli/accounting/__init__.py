@@ -1,0 +1,1 @@
+"""What `dragoman usage` is made of."""

@@ -1,0 +1,67 @@
+"""Usage rows or totals come in; one line for each goes out, as a table, as CSV or as JSON."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from dragoman.cli.accounting.totals import COUNTS
+from dragoman.cli.screen import harmless, remark, show_json, show_table
+from dragoman.store.usage_rows import UsageRow
+
+HEADINGS = ("TIME", "CLIENT", "ROUTE", "RESULT", "INPUT", "OUTPUT", "COST", "FIRST", "TOOK")
+NAMES = ("time", *(name for name in UsageRow.__struct_fields__ if name not in ("id", "began_ms")), "cost_usd")
+
+
+def show_rows(rows: Sequence[UsageRow], form: str) -> None:
+    if form == "json":
+        show_json([_told(row) for row in rows])
+    elif form == "csv":
+        _write([_told(row) for row in rows], NAMES)
+    elif rows:
+        show_table(HEADINGS, [_line(row) for row in rows])
+    else:
+        remark("No requests in this time.")
+
+
+def show_csv(totals: Sequence[Mapping[str, object]], by: str) -> None:
+    head = ("key", "name") if by == "key" else (by,)
+    _write(totals, (*head, *COUNTS, "cost_usd"))
+
+
+def _write(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> None:
+    page = io.StringIO()
+    writer = csv.DictWriter(page, names, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _plain(value) for name, value in row.items()})
+    click.echo(page.getvalue(), nl=False)
+
+
+def _plain(value: object) -> object:
+    """A spreadsheet takes what begins like a formula for one."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+
+
+def _told(row: UsageRow) -> dict[str, object]:
+    told = {name: value for name, value in msgspec.structs.asdict(row).items() if name not in ("id", "began_ms")}
+    moment = datetime.fromtimestamp(row.began_ms / 1000, UTC)
+    dollars = None if row.cost_nano is None else row.cost_nano / 10**9
+    return {"time": moment.isoformat("T", "milliseconds")} | told | {"cost_usd": dollars}
+
+
+def _line(row: UsageRow) -> tuple[str, ...]:
+    return (
+        datetime.fromtimestamp(row.began_ms / 1000).strftime("%m-%d %H:%M:%S"),
+        harmless(row.client)[:16] or "-",
+        harmless(f"{row.provider}/{row.model}" if row.provider else row.wanted)[:32] or "-",
+        row.result,
+        "-" if row.input is None else f"{row.input:,}",
+        "-" if row.output is None else f"{row.output:,}",
+        "-" if row.cost_nano is None else f"${row.cost_nano / 10**9:.4f}",
+        "-" if row.first_token_ms is None else f"{row.first_token_ms:,}ms",
+        f"{row.duration_ms:,}ms",
+    )

@@ -1,0 +1,189 @@
+"""`dragoman usage`: what was used, in tables, JSON and CSV, from a store of either kind."""
+
+import asyncio
+import csv
+import time
+import urllib.request
+from datetime import datetime, timedelta
+from io import StringIO
+
+import msgspec
+import pytest
+from shell import Shell, wait_for
+
+from dragoman.accounts.keys import Keyring
+from dragoman.store import open_store
+from dragoman.store.usage_rows import UsageRow
+
+NOON = datetime.now().replace(hour=12, minute=0, second=0, microsecond=0) - timedelta(days=1)
+MODELS = ("claude-sonnet-4-5", "claude-opus-4-6", "a-model-with-a-name-as-long-as-anybody-would-ever-give-one:latest")
+
+
+def row(number: int, key: str) -> UsageRow:
+    return UsageRow(
+        id=number.to_bytes(16, "big"),
+        began_ms=int((NOON - timedelta(days=number % 5)).timestamp() * 1000) + number,
+        request=f"req_{number}",
+        key=key,
+        client=("curl", "claude-cli", "=HYPERLINK(1)")[number % 3],
+        asked="chat",
+        spoken="messages",
+        provider="up",
+        model=MODELS[number % 3],
+        wanted="claude",
+        stream=True,
+        input=1_000_000_007 + number,
+        cached=300_000_000,
+        written=1_000,
+        output=70_000_001,
+        reasoning=30_000,
+        credits=None if number % 2 else 0.25,
+        source=("reported", "estimated", "derived", None)[number % 4],
+        cost_nano=None if number % 3 == 2 else 1_234_567_891,
+        first_token_ms=200,
+        duration_ms=3000,
+        result=("ok", "ok", "overloaded", "client_gone")[number % 4],
+        code=None,
+        losses=0,
+        attempts=1,
+    )
+
+
+@pytest.fixture
+def rows(shell: Shell, store_url: str) -> list[UsageRow]:
+    """Sixty requests of the last five days, by two keys."""
+    shell.write("dragoman.toml", f'[store]\nurl = "{store_url}"\n')
+
+    async def fill() -> list[UsageRow]:
+        store = await open_store(store_url)
+        keyring = Keyring(store)
+        keys = [(await keyring.create(name)).row.id for name in ("laptop", "build server")]
+        filled = [row(number, keys[number % 2]) for number in range(60)]
+        await store.append_usage(filled)
+        await store.close()
+        return filled
+
+    return asyncio.run(fill())
+
+
+def told(shell: Shell, *words: str) -> dict[str, object]:
+    done = shell.run("usage", "--json", *words)
+    assert done.code == 0, done.err
+    return msgspec.json.decode(done.out, type=dict[str, object])
+
+
+@pytest.mark.parametrize("by", ["day", "model", "key", "client", "provider"])
+def test_the_numbers_are_exact_by_any_group(shell: Shell, rows: list[UsageRow], by: str) -> None:
+    report = told(shell, "--by", by)
+    groups, total = report["rows"], report["total"]
+    assert isinstance(groups, list)
+    assert isinstance(total, dict)
+    names = {
+        "day": lambda one: datetime.fromtimestamp(one.began_ms / 1000).date().isoformat(),
+        "model": lambda one: f"up/{one.model}",
+        "key": lambda one: one.key,
+        "client": lambda one: one.client,
+        "provider": lambda one: one.provider,
+    }
+    assert {group[by] for group in groups} == {names[by](one) for one in rows}
+    for group in groups:
+        mine = [one for one in rows if names[by](one) == group[by]]
+        assert group["requests"] == len(mine)
+        for name in ("input", "cached", "written", "output", "reasoning"):
+            assert group[name] == sum(getattr(one, name) for one in mine)
+        assert group["cost_nano"] == sum(one.cost_nano or 0 for one in mine)
+        assert group["estimated"] == sum(one.source == "estimated" for one in mine)
+    assert total["requests"] == 60
+    assert total["input"] == sum(one.input or 0 for one in rows)
+    assert (total["failed"], total["gone"], total["told"], total["estimated"]) == (15, 15, 45, 15)
+    assert total["cost_usd"] == 40 * 1_234_567_891 / 10**9
+
+
+def test_tables_are_no_wider_than_a_terminal_and_tell_what_is_guessed(shell: Shell, rows: list[UsageRow]) -> None:
+    for by in ("day", "model", "key", "client", "provider"):
+        done = shell.run("usage", "--by", by)
+        assert done.code == 0, done.err
+        assert max(map(len, done.out.splitlines())) <= 100
+        assert f"{sum(one.input or 0 for one in rows):,}" in done.out
+        assert "$49.38+" in done.out
+        assert "60 requests, 15 failed, 15 left by their client." in done.out
+        assert "15 requests estimated" in done.out
+    assert "█" in shell.run("usage").out
+
+
+def test_keys_are_shown_by_name_and_id(shell: Shell, rows: list[UsageRow]) -> None:
+    out = shell.run("usage", "--by", "key").out
+    assert f"laptop ({rows[0].key})" in out
+    assert f"build server ({rows[1].key})" in out
+
+
+def test_csv_is_for_spreadsheets(shell: Shell, rows: list[UsageRow]) -> None:
+    read = list(csv.DictReader(StringIO(shell.run("usage", "--by", "client", "--csv").out)))
+    assert {line["client"] for line in read} == {"curl", "claude-cli", "'=HYPERLINK(1)"}
+    assert sum(int(line["input"]) for line in read) == sum(one.input or 0 for one in rows)
+    each = list(csv.DictReader(StringIO(shell.run("usage", "--rows", "--csv").out)))
+    assert [line["request"] for line in each] == [one.request for one in sorted(rows, key=lambda one: one.began_ms)]
+    assert each[0]["time"].endswith("+00:00")
+
+
+def test_a_span_is_given_as_days_hours_or_dates(shell: Shell, rows: list[UsageRow]) -> None:
+    def counted(*words: str) -> object:
+        total = told(shell, *words)["total"]
+        assert isinstance(total, dict)
+        return total["requests"]
+
+    day = (NOON - timedelta(days=3)).date().isoformat()
+    assert counted("--since", "all") == 60
+    assert counted("--since", day, "--until", day) == 12
+    assert counted("--since", "4d", "--until", NOON.date().isoformat()) == 36
+    assert counted("--since", "2000-01-01", "--until", "2000-12-31") == 0
+    done = shell.run("usage", "--since", "2000-01-01", "--until", "2000-12-31")
+    assert (done.code, done.out) == (0, "")
+    assert "--since all" in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--since", "yesterday"), ("--since", "2026-13-01"), ("--by", "moon"), ("--csv", "--json"), ("--csv", "--plans")],
+)
+def test_wrong_usage_is_told_as_such(shell: Shell, words: tuple[str, ...]) -> None:
+    assert shell.run("usage", *words).code == 2
+
+
+def test_looking_makes_no_store(shell: Shell) -> None:
+    path = shell.home / "none.db"
+    shell.write("dragoman.toml", f'[store]\nurl = "sqlite:///{path}"\n')
+    done = shell.run("usage")
+    assert (done.code, done.out) == (0, "")
+    assert not path.exists()
+
+
+def test_a_database_that_does_not_answer_is_named_without_its_password(shell: Shell) -> None:
+    url = "postgresql://me:sk-fake-password@127.0.0.1:1/usage"
+    shell.write("dragoman.toml", f'[store]\nurl = "{url}"\n')
+    for words in (("usage",), ("keys", "list"), ("doctor",), ("config", "show"), ("serve", "--port", "0")):
+        done = shell.run(*words)
+        assert "sk-fake-password" not in done.out + done.err
+        assert "127.0.0.1:1/usage" in done.out + done.err
+        assert done.code == (0 if words[0] == "config" else 1)
+
+
+def test_a_request_is_seen_while_the_gateway_runs(shell: Shell, store_url: str) -> None:
+    with shell.serve(DRAGOMAN_API_KEY="dgm_fake-client-key-for-tests") as served:
+        body = msgspec.json.encode({"model": "echo", "messages": [{"role": "user", "content": "hello"}]})
+        headers = {"x-api-key": "dgm_fake-client-key-for-tests", "content-type": "application/json"}
+        request = urllib.request.Request(f"{served.url}/v1/chat/completions", body, headers)
+        urllib.request.urlopen(request, timeout=10).close()
+        began = time.monotonic()
+        wait_for(lambda: "echo/echo" in shell.run("usage", "--by", "model").out)
+        assert time.monotonic() - began < 10
+        assert "environment" in shell.run("usage", "--by", "key").out
+
+
+def test_keys_are_made_listed_and_revoked_in_either_store(shell: Shell, store_url: str) -> None:
+    shell.write("dragoman.toml", f'[store]\nurl = "{store_url}"\n')
+    assert shell.run("keys", "create", "laptop").code == 0
+    assert "laptop" in shell.run("keys", "list").out
+    assert "1 in the store" in shell.run("doctor").out
+    assert shell.run("keys", "revoke", "laptop").code == 0
+    assert "revoked" in shell.run("keys", "list").out
