@@ -10,6 +10,7 @@ import pytest
 from dragoman.net.client import DIRECT, Answer, Dial, HttpClient, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.dial import connect, parse_target
 from dragoman.net.outbound import Connection
+from dragoman.net.outbox import Outbox
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, HalfClose, Hold, Pause, RawServer, Request, Reset
 
@@ -178,7 +179,7 @@ async def test_a_server_that_accepts_and_closes_is_lost_at_once(end: tuple[objec
 async def test_a_connection_closed_between_its_making_and_its_first_use_is_lost() -> None:
     gone: list[Connection] = []
     async with RawServer(()) as server:
-        fresh = Connection(asyncio.get_running_loop(), "upstream.test:80", gone.append)
+        fresh = Connection(asyncio.get_running_loop(), "upstream.test:80", Outbox(), gone.append)
         await connect(parse_target(server.url), DIRECT, fresh)
         await server.visits[0].gone.wait()
         await asyncio.sleep(0.05)

@@ -36,6 +36,8 @@ class Inbound(asyncio.Protocol):
         "_task",
         "_transport",
         "_unread",
+        "_unsent",
+        "_unsent_bytes",
         "_unwritten",
         "_write_waiters",
         "blocked",
@@ -58,6 +60,8 @@ class Inbound(asyncio.Protocol):
         self._in_head = True
         self._reading = True
         self._discarding = False  # nothing that still arrives will be looked at
+        self._unsent: list[bytes] = []  # until the end of the event loop's turn
+        self._unsent_bytes = 0
         self._unwritten = 0
         self._write_waiters: list[asyncio.Future[None]] = []
         self._body_waiter: asyncio.Future[None] | None = None
@@ -251,8 +255,20 @@ class Inbound(asyncio.Protocol):
     def write(self, data: bytes) -> bool:
         if self._transport.is_closing():
             return False
-        self._transport.write(data)
+        if not self._unsent:
+            self._service.outbox.add(self)
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes > _WRITE_HIGH:
+            self.send_now()
         return True
+
+    def send_now(self) -> None:
+        unsent = self._unsent
+        if unsent and not self._transport.is_closing():
+            self._transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+        unsent.clear()
+        self._unsent_bytes = 0
 
     def must_close(self, exchange: Exchange) -> bool:
         return not exchange.keep_alive or exchange.body_open or self._service.draining
@@ -290,6 +306,7 @@ class Inbound(asyncio.Protocol):
             # Without chunks the end of the connection is the end of the reply: only a reset tells them apart.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._exchange = self._task = None
+        self.send_now()
         self.abort()
 
     def _await_next(self) -> None:
@@ -314,6 +331,7 @@ class Inbound(asyncio.Protocol):
         """Closes our half and reads on for a while: closing on unread bytes would reset the reply away."""
         self._discarding = True
         self._unread.clear()
+        self.send_now()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._resume_reading()
@@ -322,6 +340,7 @@ class Inbound(asyncio.Protocol):
     def _close(self) -> None:
         """Closes once everything written is sent, or once the client has stopped taking it."""
         self._discarding = True
+        self.send_now()
         self._transport.close()
         self._watch_writing()
 

@@ -11,6 +11,7 @@ import httptools
 
 from dragoman.net.faults import Corrupt, Lost, TimedOut
 from dragoman.net.headers import Header, Headers
+from dragoman.net.outbox import Outbox
 from dragoman.net.pouring import Sink
 
 HEAD_LIMIT = 64 << 10
@@ -41,7 +42,9 @@ class Connection(asyncio.Protocol):
     no timer per chunk.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, where: str, on_lost: Callable[["Connection"], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, where: str, outbox: Outbox, on_lost: Callable[["Connection"], None]
+    ) -> None:
         self.where = where
         self.phase = IDLE
         self.status = 0
@@ -49,7 +52,9 @@ class Connection(asyncio.Protocol):
         self.used = False
         self.idle_since = 0.0
         self._loop = loop
+        self._outbox = outbox
         self._on_lost = on_lost
+        self._unsent: tuple[bytes, ...] = ()  # until the end of the event loop's turn
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[bool] | None = None
@@ -86,10 +91,13 @@ class Connection(asyncio.Protocol):
         self._forget_response()
         self._bodiless = bodiless
         self.phase = HEAD
-        if body:
-            transport.writelines((head, body))
-        else:
-            transport.write(head)
+        self._unsent = (head, body) if body else (head,)
+        self._outbox.add(self)
+
+    def send_now(self) -> None:
+        unsent, self._unsent = self._unsent, ()
+        if unsent and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(unsent)
 
     def wait(self, timeout_s: float) -> asyncio.Future[bool]:
         """A future that is done when there is news, or fails with TimedOut."""
@@ -331,7 +339,7 @@ class Connection(asyncio.Protocol):
     def _lost(self, exc: Exception | None) -> Lost:
         ended = "closed the connection" if exc is None else "broke the connection"
         when = "in the middle of its answer" if self._received else "before it answered"
-        return Lost(f"{self.where} {ended} {when}", sent=True, received=self._received)
+        return Lost(f"{self.where} {ended} {when}", sent=not self._unsent, received=self._received)
 
     def _corrupt(self, reason: str) -> Corrupt:
         return Corrupt(f"{self.where}: {reason}", sent=True, received=True)

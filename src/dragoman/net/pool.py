@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from dragoman.net.faults import Lost, TimedOut
 from dragoman.net.outbound import Connection
+from dragoman.net.outbox import Outbox
 
 Connect = Callable[[Connection], Awaitable[Connection]]
 
@@ -22,6 +23,7 @@ class Lane:
         self._idle_s = idle_s
         self._on_empty = on_empty
         self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox()
         self._live: set[Connection] = set()
         self._idle: list[Connection] = []
         self._asking = 0
@@ -97,7 +99,7 @@ class Lane:
         return None
 
     async def _fresh(self) -> Connection:
-        connection = Connection(self._loop, self._where, self._lost)
+        connection = Connection(self._loop, self._where, self._outbox, self._lost)
         self._live.add(connection)
         try:
             await self._connect(connection)

@@ -8,6 +8,7 @@ from typing import Protocol
 from dragoman.net.exchange import Exchange, Handler, Reply
 from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
+from dragoman.net.outbox import Outbox
 from dragoman.net.refusals import ClientGone, Refused
 from dragoman.net.tasks import place_of, spawn
 
@@ -31,6 +32,7 @@ class Service:
         self.limits = limits
         self.render_error = render_error
         self.draining = False
+        self.outbox = Outbox()
         self.connections: set[Guest] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.empty = asyncio.Event()  # while draining: the last connection and the last task are gone

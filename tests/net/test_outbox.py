@@ -1,0 +1,98 @@
+"""What is written in one turn of the event loop goes out together at its end; nothing is lost or piled up for it."""
+
+import asyncio
+
+import pytest
+from raw_client import GET, Exchange, connected, serving
+
+from dragoman.net.client import HttpClient, Lost, Outgoing
+from dragoman.net.dial import Dial, connect, parse_target
+from dragoman.net.outbound import Connection
+from dragoman.net.outbox import Outbox
+from fakes.loops import on_both_loops
+from fakes.raw import Hold, Pause, RawServer, Request
+
+
+class Note:
+    def __init__(self, sent: list[str], name: str) -> None:
+        self._sent = sent
+        self._name = name
+
+    def send_now(self) -> None:
+        self._sent.append(self._name)
+
+
+@on_both_loops
+async def test_all_of_a_turn_are_sent_in_order_once_it_is_over() -> None:
+    outbox, sent = Outbox(), list[str]()
+    for name in ("one", "two"):
+        outbox.add(Note(sent, name))
+    assert sent == []
+    await asyncio.sleep(0)
+    assert sent == ["one", "two"]
+    outbox.add(Note(sent, "three"))
+    await asyncio.sleep(0)
+    assert sent == ["one", "two", "three"]
+
+
+def test_what_was_written_just_before_a_break_reaches_the_client(play) -> None:
+    async def breaks_off(exchange: Exchange) -> None:
+        exchange.start(200, [])
+        exchange.write(b"half a")
+        exchange.abort()
+
+    async def scenario() -> None:
+        async with serving(breaks_off) as server, connected(server) as client:
+            client.send(GET)
+            assert b"half a" in await client.reader.read()
+
+    play(scenario())
+
+
+def test_a_handler_that_never_waits_is_told_at_once_that_the_client_is_too_slow(play) -> None:
+    written = 0
+
+    async def floods(exchange: Exchange) -> None:
+        nonlocal written
+        exchange.start(200, [])
+        while exchange.write(b"x" * 4096) and written < 1 << 30:
+            written += 4096
+        exchange.abort()
+
+    async def scenario() -> None:
+        async with serving(floods) as server, connected(server) as client:
+            client.send(GET)
+            await client.reader.read(1)
+        assert 0 < written < 64 << 20
+
+    play(scenario())
+
+
+class Stuck(Outbox):
+    """A turn that never ends."""
+
+    def add(self, sender: object) -> None:
+        return
+
+
+@on_both_loops
+async def test_a_request_whose_connection_ends_within_its_turn_was_not_sent() -> None:
+    async with RawServer((Pause(0.05),)) as server:
+        fresh = Connection(asyncio.get_running_loop(), "upstream.test:80", Stuck(), lambda connection: None)
+        await connect(parse_target(server.url), Dial(), fresh)
+        fresh.begin(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"", bodiless=False)
+        await fresh.wait(2)
+        with pytest.raises(Lost) as caught:
+            fresh.check_head()
+        assert caught.value.sent is False
+
+
+@on_both_loops
+async def test_requests_of_one_turn_each_get_their_own_answer() -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    client = HttpClient()
+    async with RawServer((Request(), answer, Hold())) as server:
+        outgoing = Outgoing("POST", server.url, (), b"body")
+        answers = await asyncio.gather(*(client.send(outgoing, head_timeout_s=2) for _ in range(20)))
+        assert [await one.read(10, 2) for one in answers] == [b"ok"] * 20
+    await client.close()
