@@ -6,6 +6,7 @@ so the source is read again before it is used, after a refusal, and before it is
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Generic, Protocol
@@ -15,11 +16,13 @@ from msgspec import Struct
 from dragoman.accounts.credential import NEVER, C, Declined, Source, Unusable
 from dragoman.accounts.lock import held
 from dragoman.accounts.moments import Clock
+from dragoman.framing.redact import masked_text
 from dragoman.hub.failure import Failure, Refused
 from dragoman.net.tasks import spawn
 
 log = logging.getLogger(__name__)
 
+SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
 REST_S = 30.0  # between attempts to renew ahead of time, and before a refused refresh token is tried again
 
 # What this request was last given. A request authorises itself and asks for renewal within one task.
@@ -55,6 +58,7 @@ class Keeper(Generic[C]):
         self.clock = clock
         self._margin_s = margin_s
         self._current: C | None = None
+        self._known: deque[bytes] = deque(maxlen=12)  # secrets that no message may repeat, whoever quotes them
         self._due_at = 0.0
         self._rest_until = 0.0
         self._declined = ""  # the refresh token that its issuer would not take
@@ -114,7 +118,8 @@ class Keeper(Generic[C]):
             source = await asyncio.to_thread(self._source)
             async with held(source.lock):
                 return _Obtained(await self._obtained(source, refused))
-        except Unusable as reason:
+        except Unusable as unusable:
+            reason = Unusable(masked_text(str(unusable), self._known), unusable.kind)
             living = self._current
             if living is not None and self._lives(living, refused):
                 log.warning("provider %s: its token is not renewed, the old one still lives: %s", self._name, reason)
@@ -138,6 +143,7 @@ class Keeper(Generic[C]):
     async def _read(self, source: Source[C]) -> C:
         """What is stored, if it is still the account that we began with: its conversations are bound to it."""
         stored = await asyncio.to_thread(source.read)
+        self._learn(stored)
         if self._current is not None and self._current.account and stored.account != self._current.account:
             raise Unusable(f"{source.where} belongs to another account now: restart the gateway to use that one")
         return stored
@@ -176,7 +182,12 @@ class Keeper(Generic[C]):
         if not written:
             log.info("provider %s: %s was renewed by another program, and is left alone", self._name, source.where)
 
+    def _learn(self, credential: C) -> None:
+        words = (credential.access_token, credential.refresh_token, getattr(credential, "client_secret", ""))
+        self._known.extend(word.encode() for word in words if len(word) >= SHORTEST)
+
     def _adopt(self, credential: C, margin_s: float) -> C:
+        self._learn(credential)
         self._current = credential
         self._due_at = credential.expires_at - margin_s
         return credential

@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from dragoman.flow.discretion import Secrets, hide_in_fields
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client
 from dragoman.net.headers import Header, Headers
@@ -20,9 +21,10 @@ HOP_BY_HOP = frozenset(
 )
 
 
-def passed_on(headers: Headers) -> list[Header]:
+def passed_on(headers: Headers, secrets: Secrets = ()) -> list[Header]:
     """The upstream's headers that concern the client."""
-    return [field for field in headers if field[0] not in HOP_BY_HOP and not field[0].startswith(b"access-control-")]
+    fields = (field for field in headers if field[0] not in HOP_BY_HOP)
+    return hide_in_fields((field for field in fields if not field[0].startswith(b"access-control-")), secrets)
 
 
 def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Header]:

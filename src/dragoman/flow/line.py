@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from dragoman.flow.discretion import Secrets, discreet, hide
+from dragoman.flow.discretion import Secrets, Veil, discreet
 from dragoman.flow.sink import Sink
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
@@ -144,10 +144,10 @@ class Translation:
 class Tap:
     """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
 
-    __slots__ = ("_client", "_ended_unseen", "_secrets", "_source", "_tail", "_unwatched", "watch")
+    __slots__ = ("_client", "_ended_unseen", "_source", "_tail", "_unwatched", "_veil", "watch")
 
     def __init__(self, source: Source, client: Client, watch: Watch, secrets: Secrets = ()) -> None:
-        self._secrets = secrets
+        self._veil = Veil(secrets)
         self._source = source
         self._client = client
         self._tail = b""
@@ -168,7 +168,7 @@ class Tap:
         if self._unwatched and not self._ended_unseen:
             self._ended_unseen = any(ending in self._tail + chunk for ending in self._client.endings)
         self._tail = chunk[-TAIL:] if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
-        return hide(chunk, self._secrets)
+        return self._veil.feed(chunk)
 
     def drain(self) -> bytes:
         told = self.watch.failure is not None  # the upstream's own error event has already passed
@@ -177,15 +177,15 @@ class Tap:
         return b"" if told or failure is None else self.fail(failure)
 
     def close(self) -> bytes:
-        return b""
+        return self._veil.finish()
 
     def fail(self, failure: Failure) -> bytes:
         """The error frames, set apart from an event that was cut in the middle."""
         if self._ended_unseen:
-            return b""
+            return self.close()
         self.watch.see(Failed(failure))
         apart = b"" if not self._tail or self._tail.endswith(APART) else b"\n\n"
-        return apart + self._client.repair(failure, self.watch.started, self._source.frames)
+        return self.close() + apart + self._client.repair(failure, self.watch.started, self._source.frames)
 
     def _see(self, chunk: bytes | None) -> None:
         """A watcher's bug costs no byte: it is logged, and the stream goes on unwatched."""

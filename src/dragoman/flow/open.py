@@ -12,7 +12,7 @@ from dragoman.flow.advice import advised
 from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.blame import named
 from dragoman.flow.call import Call
-from dragoman.flow.discretion import hide
+from dragoman.flow.discretion import hide, hide_in_fields
 from dragoman.flow.line import Line, Source, Tap, Translation
 from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
@@ -94,7 +94,9 @@ class Opener:
             watch.see(event)
         if watch.failure is not None:
             raise Refused(named(prepared, watch.failure))
-        if not as_is:
+        if as_is:
+            body = hide(body, prepared.secrets)
+        else:
             events = self._build.staged(await self._mended(call, prepared, events, watch), prepared)
             body = call.client.whole(events, self._build.asked(call), ledger)
         usage = next((event.usage for event in reversed(events) if isinstance(event, Used)), None)
@@ -190,7 +192,7 @@ class Opener:
             and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN)
             and _is_error_body(prepared, body)
         ):
-            raise TurnedAway(failure, answer.status, answer.headers, body)
+            raise TurnedAway(failure, answer.status, Headers(hide_in_fields(answer.headers, prepared.secrets)), body)
         raise Refused(failure)
 
 

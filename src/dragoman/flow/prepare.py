@@ -118,7 +118,8 @@ async def prepare(
     fields = (*own, *(field for field in headers if field[0] not in names))
     path = provider.paths.get(protocol.name, protocol.upstream.path)
     out = Outgoing("POST", provider.endpoint + path + query, fields, body)
-    return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets_in(credentials))
+    secrets = secrets_in(credentials, provider.secrets)
+    return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets)
 
 
 def _trial(call: Call) -> Trial:

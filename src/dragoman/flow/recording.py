@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from dragoman import __version__
 from dragoman.config.secret import Secret, SecretSource
 from dragoman.config.settings import Config, ProviderConfig
+from dragoman.flow.discretion import secrets_in
 from dragoman.framing.redact import MASK, Field
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
@@ -194,6 +195,7 @@ class Recording:
             self._hidden |= {name.lower().encode("latin-1") for name in stanza.headers}
         self._stanzas[provider.name] = _described(provider, stanza, self._hidden)
         self.secrets.update(value for name, value in provider.headers if name in self._hidden)
+        self.secrets.update(secrets_in((), provider.secrets))
 
     def asks(self, provider: Provider, route: str, protocol: str, out: Outgoing) -> Question:
         if self._hidden:

@@ -70,7 +70,7 @@ class Gateway:
         asking = Asking(call, world, opener, memory, routes)
         reply = await asking.first()
         if isinstance(reply, Whole):
-            fields = passed_on(reply.headers) if reply.as_is else [JSON]
+            fields = passed_on(reply.headers, reply.prepared.secrets) if reply.as_is else [JSON]
             exchange.respond(200, [*fields, *own_headers(call, reply.prepared, fields)], reply.body)
         else:
             fields = _stream_fields(reply)
@@ -114,7 +114,7 @@ def own_headers(call: Call, prepared: Prepared, given: list[Header]) -> list[Hea
 def _stream_fields(reply: Streaming) -> list[Header]:
     if not isinstance(reply.line, Tap):
         return list(EVENT_STREAM)
-    fields = passed_on(reply.answer.headers)
+    fields = passed_on(reply.answer.headers, reply.prepared.secrets)
     given = {name for name, _ in fields}
     return [*fields, *(field for field in EVENT_STREAM if field[0] not in given)]
 

@@ -76,6 +76,7 @@ class Provider(Struct, frozen=True):
     authorize: Authorize
     dial: Dial = Dial()
     headers: tuple[Header, ...] = ()
+    secrets: tuple[bytes, ...] = ()  # besides its credential: those of its headers and of its proxy
     models: tuple[ModelInfo, ...] = ()  # known without asking
     fallback_models: tuple[ModelInfo, ...] = ()  # assumed until it has been asked
     lists_models: bool = True
@@ -114,6 +115,7 @@ class Provider(Struct, frozen=True):
 
 def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], **own: object) -> Provider:
     """A provider from its stanza; `own` is what its kind decides."""
+    dial, headers = dial_of(config, environ), _headers(config, environ)
     fields: dict[str, object] = {
         "name": config.name,
         "kind": config.kind,
@@ -121,8 +123,9 @@ def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], *
         "protocols": config.protocols,
         "endpoint": config.endpoint or "",
         "send": send,
-        "dial": dial_of(config, environ),
-        "headers": _headers(config, environ),
+        "dial": dial,
+        "headers": headers,
+        "secrets": _secrets(config, dial, headers),
         "models": tuple(ModelInfo(name) for name in config.models),
         "model_ttl_s": config.model_cache_ttl_s,
     }
@@ -142,6 +145,16 @@ def dial_of(config: ProviderConfig, environ: Mapping[str, str]) -> Dial:
     except ValueError as error:
         raise config.proxy.fault(str(error)) from None
     return Dial(proxy=proxy, ca_file=ca_file)
+
+
+def _secrets(config: ProviderConfig, dial: Dial, headers: tuple[Header, ...]) -> tuple[bytes, ...]:
+    configured_names = {name.lower().encode() for name in config.headers}
+    found = [value for name, value in headers if name in configured_names]
+    urls = (dial.proxy, *((dial.detours.http, dial.detours.https) if dial.detours else ()))
+    for proxy in (parse_proxy(url) for url in urls if url is not None):
+        basic = proxy.authorization()
+        found += [] if basic is None else [proxy.password.encode(), basic.rpartition(b" ")[2]]
+    return tuple(found)
 
 
 def api_key(config: ProviderConfig, environ: Mapping[str, str]) -> Callable[[], bytes | None]:
