@@ -111,6 +111,7 @@ class App:
         await self.server.drain(self.gateway.world.config.server.drain_s)
         await self.server.close()
         await self._client.close()
+        self.gateway.audience.tell()
         await asyncio.to_thread(self.gateway.capturing.close)
         self._watching.cancel()
         await self._station.stop()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dragoman.accounts.memory import Memory
 from dragoman.flow.asking import Asking
+from dragoman.flow.audience import Audience
 from dragoman.flow.call import Call
 from dragoman.flow.capturing import Capturing
 from dragoman.flow.headers import id_headers, loss_headers, passed_on
@@ -17,11 +18,10 @@ from dragoman.flow.prepare import Prepared
 from dragoman.flow.recorded_world import WatchedMemory, watched
 from dragoman.flow.relay import Relay
 from dragoman.flow.world import World, targets
-from dragoman.hub.outcome import Observe, Outcome
+from dragoman.hub.outcome import Observe
 from dragoman.hub.ports import Asked
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
-from dragoman.net.tasks import place_of
 from dragoman.observers.watch import Watch
 
 log = logging.getLogger("dragoman.requests")
@@ -39,7 +39,7 @@ class Gateway:
 
     def __init__(self, world: World, memory: Memory, observers: Sequence[Observe] = ()) -> None:
         self._memory = memory
-        self._observers = tuple(observers)
+        self.audience = Audience(observers)
         self._mender = Mender(memory)
         self.capturing = Capturing()
         self._lines = LineBuilder(self._asked, _watch, self._tripped)
@@ -47,7 +47,6 @@ class Gateway:
         self.trips = 0  # how often the grammar guard had to step in
         self.answered = 0
         self.refused = 0
-        self.unobserved = 0  # how often an observer failed
         self.streams = 0  # on their way to a client
 
     def adopt(self, world: World) -> None:
@@ -81,15 +80,6 @@ class Gateway:
             finally:
                 self.streams -= 1
         self.answered += 1
-
-    def tell(self, outcome: Outcome) -> None:
-        """Every observer hears how a request ended; one that fails harms nobody."""
-        for observe in self._observers:
-            try:
-                observe(outcome)
-            except Exception as bug:
-                self.unobserved += 1
-                log.error("an observer failed: %s", place_of(bug))
 
     def _asked(self, call: Call) -> Asked:
         done = self.world.config.server.responses_done

@@ -38,7 +38,7 @@ class Trail:
 
     __slots__ = (
         *("asked", "began", "body_bytes", "client", "id", "key", "ledger", "recording", "route", "spoken", "steps"),
-        *("stream", "trace", "wanted", "_code", "_reply", "_result", "_started"),
+        *("stream", "trace", "wanted", "_code", "_ended", "_reply", "_result", "_started", "_told", "_watch"),
     )
 
     def __init__(self, id: str, asked: str, headers: Headers, key: str = "") -> None:
@@ -56,6 +56,9 @@ class Trail:
         self.steps: list[Step] = []
         self.recording: Recording | None = None  # None: nothing is captured
         self._reply: Answered | None = None
+        self._watch: Watch | None = None
+        self._told: Usage | None = None
+        self._ended = 0.0
         self._result = OK
         self._code: str | None = None
         self.began = time.time()
@@ -78,9 +81,16 @@ class Trail:
             case _:
                 self._result = Kind.BUG.value
 
+    def end(self) -> None:
+        """Notes when it was, and lets the reply go: its bytes need not wait for an observer."""
+        self._ended = time.monotonic()
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            self._watch, self._told = reply.watch, reply.usage
+
     def outcome(self) -> Outcome:
-        reply = self._reply
-        seen, told = (UNSEEN, None) if reply is None else (reply.watch.seen(), reply.usage)
+        """After the end."""
+        seen = UNSEEN if self._watch is None else self._watch.seen()
         result, code = self._result, self._code
         if seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
@@ -100,9 +110,9 @@ class Trail:
             told_model=seen.model,
             stream=self.stream,
             passthrough=route is not None and self.ledger is None,
-            usage=told or seen.usage or self._guessed(seen),
+            usage=self._told or seen.usage or self._guessed(seen),
             first_token_s=None if seen.first_token is None else seen.first_token - self._started,
-            seconds=time.monotonic() - self._started,
+            seconds=self._ended - self._started,
             result=result,
             code=code,
             losses=0 if self.ledger is None else len(self.ledger),

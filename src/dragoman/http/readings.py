@@ -27,7 +27,7 @@ def gateway_readings(
             (catalogue.ANSWERED, gateway.answered),
             (catalogue.REFUSED, gateway.refused),
             (catalogue.TRIPS, gateway.trips),
-            (catalogue.UNOBSERVED, gateway.unobserved),
+            (catalogue.UNOBSERVED, gateway.audience.failures),
             (catalogue.STREAMS, gateway.streams),
             (catalogue.UNDER_WAY, site.under_way),
             (catalogue.CONNECTIONS, server.connections),

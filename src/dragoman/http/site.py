@@ -155,10 +155,9 @@ class Site:
             raise
         finally:
             self.under_way -= 1
-            outcome = trail.outcome()
-            self._gateway.tell(outcome)
+            self._gateway.audience.hear(trail)
             if trail.recording is not None:
-                trail.recording.concluded(outcome, trail.ledger)
+                trail.recording.concluded(trail.outcome(), trail.ledger)
 
     def _check_room(self) -> None:
         if self.under_way > self._gateway.world.config.server.max_requests:

@@ -1,0 +1,54 @@
+"""`python -m bench.observers`: what usage rows, metrics and log lines add to a request, in CPU time, goes out."""
+
+import argparse
+import os
+import statistics
+import sys
+
+from bench.cases import CASES
+from bench.measure import Plan, Trial
+from bench.rig import Rig
+from bench.tools import get_program, say
+from bench.tree import LOAD_CORES
+
+NAMES = ("dragoman", "unobserved")
+MEASURED = ("chat>chat/whole", "chat>chat/burst", "messages>chat/burst")
+MOST = 0.15  # of the CPU time that a request takes without observers
+
+
+def main() -> int:
+    options = read_options()
+    os.sched_setaffinity(0, LOAD_CORES)
+    cases = [case for case in CASES if case.name in MEASURED]
+    worst = 0.0
+    with Rig() as rig:
+        for name in NAMES:
+            rig.start(name)
+        for case in cases:
+            plan = Plan(
+                NAMES, ((case, options.connections),), options.rounds, options.seconds, bool(get_program("wrk"))
+            )
+            costs: dict[str, list[float]] = {name: [] for name in NAMES}
+            for turn in range(options.rounds):
+                for name in NAMES if turn % 2 else reversed(NAMES):
+                    trial = Trial(rig, plan, rig.running[name], case, options.connections)
+                    costs[name].append(trial.calm_reading().cpu_us)
+            watched, alone = (statistics.median(costs[name]) for name in NAMES)
+            added = watched / alone - 1
+            worst = max(worst, added)
+            more = f"{watched - alone:+.1f} µs, {added:+.1%}"
+            say(f"{case.title:24} {alone:8.1f} µs alone, {watched:8.1f} µs observed: {more}")
+    say(f"At most {MOST:.0%} is allowed.")
+    return int(worst > MOST)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.observers", description=__doc__)
+    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5, choices=range(1, 21), metavar="1..20")
+    parser.add_argument("--seconds", type=int, default=3, choices=range(1, 61), metavar="1..60")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Observers hear of every request once; one that fails costs no stream anything and is reported."""
+
+import asyncio
+import logging
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dragoman.accounts.keys import Keyring
+from dragoman.app import App
+from dragoman.config import Secret, load
+from dragoman.flow.audience import MOST, Audience
+from dragoman.flow.trail import Trail
+from dragoman.hub.outcome import Outcome
+from dragoman.net.current import request_id
+from dragoman.net.headers import Headers
+from gateway import KEY
+
+NONE = Headers([])
+
+
+def trail(number: int) -> Trail:
+    return Trail(f"req_{number}", "chat", NONE)
+
+
+async def soon(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+def test_the_first_to_end_is_told_after_this_turn_and_the_rest_soon() -> None:
+    heard: list[str] = []
+    audience = Audience([lambda outcome: heard.append(outcome.id)])
+
+    async def ends() -> None:
+        audience.hear(trail(0))
+        await asyncio.sleep(0)
+        assert heard == ["req_0"]
+        for number in range(1, 10):
+            audience.hear(trail(number))
+            await asyncio.sleep(0)
+        await soon(lambda: len(heard) == 10)
+
+    asyncio.run(ends())
+    assert heard == [f"req_{number}" for number in range(10)]
+
+
+def test_no_more_wait_than_a_few() -> None:
+    heard: list[str] = []
+    audience = Audience([lambda outcome: heard.append(outcome.id)])
+
+    async def ends() -> None:
+        for number in range(MOST + 1):
+            audience.hear(trail(number))
+        assert len(heard) == MOST
+        audience.tell()
+        assert len(heard) == MOST + 1
+
+    asyncio.run(ends())
+
+
+def test_how_long_a_request_took_does_not_depend_on_when_it_is_told() -> None:
+    ended = trail(0)
+    ended.end()
+    time.sleep(0.3)
+    assert ended.outcome().seconds < 0.25
+
+
+def test_what_observers_do_is_not_laid_to_one_request() -> None:
+    named: list[str] = []
+    audience = Audience([lambda outcome: named.append(request_id.get())])
+
+    async def ends() -> None:
+        request_id.set("req_of_the_first")
+        audience.hear(trail(0))
+        await asyncio.sleep(0)
+
+    asyncio.run(ends())
+    assert named == [""]
+
+
+def break_down(outcome: Outcome) -> None:
+    raise ValueError("the disk of an observer is full")
+
+
+def test_an_observer_that_fails_on_every_request_harms_no_stream(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+    loop = asyncio.new_event_loop()
+    (tmp_path / "dragoman.toml").write_text("")
+    config = load(str(tmp_path / "dragoman.toml"), {}, tmp_path, tmp_path, {"server.port": 0})
+
+    async def serve() -> list[bytes]:
+        observers = [break_down, lambda outcome: heard.append(outcome.id)]
+        app = App(config, Keyring(None, Secret(KEY)), {}, observers=observers)
+        await app.start()
+        try:
+            replies = [await asyncio.to_thread(ask, app.server.port) for _ in range(5)]
+            await soon(lambda: len(heard) == 5)
+            replies.append(await asyncio.to_thread(scrape, app.server.port))
+            return replies
+        finally:
+            await app.stop()
+
+    try:
+        *streams, scraped = loop.run_until_complete(serve())
+    finally:
+        loop.close()
+    assert all(stream.rstrip().endswith(b"data: [DONE]") for stream in streams)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told) == 5
+    assert all(f"{one} went unobserved: ValueError at" in line for one, line in zip(heard, told, strict=True))
+    assert "is full" not in caplog.text
+    assert b"\ndragoman_observer_failures_total 5\n" in scraped
+
+
+def ask(port: int) -> bytes:
+    body = msgspec.json.encode({"model": "echo", "stream": True, "messages": [{"role": "user", "content": "Hi"}]})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions", body, {"authorization": f"Bearer {KEY}"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return bytes(answer.read())
+
+
+def scrape(port: int) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        return bytes(answer.read())
