@@ -39,11 +39,12 @@ class Pricing:
         if asked not in self._known:
             if len(self._known) >= 1000:
                 self._known.clear()
-            self._known[asked] = self._found(*asked)
-        found = self._known[asked]
-        if isinstance(found, Model):
-            found = found.at(utc(outcome.began), outcome.usage.service_tier)
-        return None if found is None else cost_nano(found, outcome.usage)
+            found = self._found(*asked)
+            self._known[asked] = found.fixed or found if isinstance(found, Model) else found
+        known = self._known[asked]
+        if isinstance(known, Model):
+            known = known.at(utc(outcome.began), outcome.usage.service_tier)
+        return None if known is None else cost_nano(known, outcome.usage)
 
     def _found(self, provider: str, model: str) -> Rates | Model | None:
         for pattern, rates in self._overrides:

@@ -35,6 +35,13 @@ class Model(Struct, frozen=True):
     def is_called(self, name: str) -> bool:
         return _matches(msgspec.json.decode(self.match), name)
 
+    @property
+    def fixed(self) -> Rates | None:
+        """Its only rates, where neither time nor tier changes them."""
+        (first, *others), tiers = self.rates, self.tiers
+        conditional = others or tiers or first.since is not None or first.hours is not None
+        return None if conditional else first
+
     def at(self, moment: datetime, tier: str | None = None) -> Rates:
         """The rates of a moment (UTC), for a service tier if it has its own."""
         holding = [rates for rates in self.rates if rates.holds(moment)]
