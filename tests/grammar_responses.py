@@ -110,6 +110,9 @@ def check(response: dict) -> None:
     require(response["object"] == "response", "object")
     require(response["id"].startswith("resp_"), f"id {response['id']}")
     require((response["status"] == "incomplete") == (response["incomplete_details"] is not None), "incomplete_details")
+    completed = response["completed_at"]
+    require((response["status"] == "completed") == (completed is not None), f"completed_at {completed}")
+    require(completed is None or completed >= response["created_at"], "completed before it began")
     require((response["status"] == "failed") == (response["error"] is not None), "error")
     if response["incomplete_details"] is not None:
         require(response["incomplete_details"]["reason"] in REASONS, f"{response['incomplete_details']}")

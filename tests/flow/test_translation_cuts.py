@@ -29,7 +29,9 @@ def translation(upstream: str, client: str) -> Translation:
     assert hears is not None
     source = Source(speaks.framer(), speaks.decoder(Issuer("up", "m"), Ledger()))
     request = hears.parse(ASKED, Ledger())
-    encoder = hears.encoder(Asked(request, "m", 1_763_190_000, lambda prefix: prefix + "1"), Ledger())
+    encoder = hears.encoder(
+        Asked(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001), Ledger()
+    )
     stages = [ThinkingTags(), BracketCalls({"weather"}), EstimateUsage(len, 1), CheckCalls(), SerialiseBlocks()]
     return Translation(source, HoldCut(), [*stages, Guard(lambda why: None)], encoder, Watch(lambda: 0.0))
 

@@ -83,7 +83,7 @@ class Gateway:
 
     def _asked(self, call: Call) -> Asked:
         done = self.world.config.server.responses_done
-        return Asked(call.request(), call.model, int(call.trail.began), _mint, done)
+        return Asked(call.request(), call.model, int(call.trail.began), _mint, time.time, done)
 
     def _tripped(self, what: str) -> None:
         self.trips += 1

@@ -19,6 +19,7 @@ class Asked(Struct, frozen=True):
     model: str  # the name the client asked for
     created: int  # seconds since the epoch
     mint: Callable[[str], str]  # prefix -> a fresh id
+    now: Callable[[], float]  # seconds since the epoch
     responses_done: bool = True  # whether a Responses stream ends with [DONE]
 
 

@@ -41,7 +41,7 @@ USAGE = Usage(input=20, output=7, cache_read=8, cache_write=4, reasoning=3)
 
 def asked(include_usage: bool = True) -> Asked:
     request = Request(protocol="chat", model="gpt-x", turns=(), stream=True, include_usage=include_usage)
-    return Asked(request, "gpt-x", 1700000000, lambda prefix: prefix + "minted")
+    return Asked(request, "gpt-x", 1700000000, lambda prefix: prefix + "minted", lambda: 1700000001)
 
 
 def encode(events: Iterable[Event], ledger: Ledger | None = None, include_usage: bool = True) -> list[bytes]:

@@ -122,7 +122,9 @@ def stages(client: str, tools: tuple[str, ...], mode: Mode = Mode.AS_REASONING) 
 def asked(client: str) -> Asked:
     numbers = count(1)
     request = Request(protocol=client, model="asked-for", turns=(), stream=True)
-    return Asked(request, "asked-for", 1_794_700_000, lambda prefix: f"{prefix}{next(numbers):04}")
+    return Asked(
+        request, "asked-for", 1_794_700_000, lambda prefix: f"{prefix}{next(numbers):04}", lambda: 1_794_700_001
+    )
 
 
 class Translation:

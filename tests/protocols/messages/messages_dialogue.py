@@ -64,7 +64,13 @@ def frames(stream: bytes) -> list[dict[str, object]]:
 def asked(request: Request | None = None) -> Asked:
     numbers = count(1)
     plain = Request("messages", "claude-asked", ())
-    return Asked(request or plain, "claude-asked", 1_700_000_000, lambda prefix: f"{prefix}{next(numbers)}")
+    return Asked(
+        request or plain,
+        "claude-asked",
+        1_700_000_000,
+        lambda prefix: f"{prefix}{next(numbers)}",
+        lambda: 1_700_000_001,
+    )
 
 
 def encode(events: Iterable[Event], ledger: Ledger | None = None) -> bytes:

@@ -74,7 +74,7 @@ def joined(events: Iterable[Event]) -> list[Event]:
 def asked(request: Request | None = None, **fields: object) -> Asked:
     numbers = count(1)
     blank = request or Request(protocol="responses", model="gpt-x", turns=())
-    values = {"model": "gpt-x", "created": 1794700000, "responses_done": True, **fields}
+    values = {"model": "gpt-x", "created": 1794700000, "now": lambda: 1794700002.9, "responses_done": True, **fields}
     return Asked(request=blank, mint=lambda prefix: f"{prefix}{next(numbers):04}", **values)  # type: ignore[arg-type]
 
 

@@ -44,6 +44,31 @@ def test_every_other_end_is_completed(stop: Stop):
     assert terminal(encoded([*HELLO[:-1], Ended(stop, sequence="###")]))["status"] == "completed"
 
 
+@pytest.mark.parametrize("stop", Stop)
+def test_only_a_completed_response_tells_when_it_was_completed(stop: Stop):
+    events = [*HELLO[:-1], Ended(stop)]
+    response = terminal(encoded(events))
+    assert response["completed_at"] == (1794700002 if response["status"] == "completed" else None)
+    assert msgspec.json.decode(CLIENT.whole(events, asked(), Ledger()))["completed_at"] == response["completed_at"]
+
+
+def test_a_response_under_way_or_failed_was_never_completed():
+    begun, *_, failed = payloads(encoded([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))]))
+    assert begun["response"]["completed_at"] is failed["response"]["completed_at"] is None  # type: ignore[index]
+
+
+def test_the_clock_is_read_when_the_reply_ends():
+    times = iter((1794700007.5,))
+    machine = CLIENT.encoder(asked(now=lambda: next(times)), Ledger())
+    frames = [frame for event in HELLO for frame in machine.feed(event)]
+    assert terminal(b"".join(frames))["completed_at"] == 1794700007
+
+
+def test_a_clock_that_was_set_back_completes_nothing_before_it_began():
+    response = terminal(encoded(HELLO, asked(now=lambda: 1794600000.0)))
+    assert response["completed_at"] == response["created_at"] == 1794700000
+
+
 def test_a_pause_is_told_as_a_loss():
     ledger = Ledger()
     encoded([*HELLO[:-1], Ended(Stop.PAUSE)], ledger=ledger)

@@ -32,6 +32,7 @@ def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str):
     assert isinstance(sent, dict)
     assert [plain(item) for item in got.output] == sent["output"]
     assert got.id == sent["id"]
+    assert (got.created_at, got.completed_at) == (1794700000, 1794700002)
     assert got.usage is not None
     assert got.usage.to_dict() == sent["usage"]
 

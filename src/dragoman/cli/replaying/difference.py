@@ -14,6 +14,7 @@ from dragoman.protocols import PROTOCOLS
 DRAWN = re.compile(
     rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?<![0-9A-Za-z])[0-9a-f]{24,64}(?![0-9A-Za-z])"
 )
+COMPLETED = re.compile(rb'(?<="completed_at":)\d+')  # a matter of the clock
 FRAME_END = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)|(?<=\r\r)")
 
 
@@ -163,6 +164,7 @@ def _lines(old: Sequence[str], new: Sequence[str], word: str) -> Iterable[Change
 
 
 def _numbered(data: bytes) -> bytes:
-    """Every drawn id replaced by the place at which it first appears."""
+    """Every drawn id replaced by the place at which it first appears, and every time of completion by nought."""
     seen: dict[bytes, bytes] = {}
-    return DRAWN.sub(lambda found: seen.setdefault(found[0], b"id-%d" % (len(seen) + 1)), data)
+    drawn = DRAWN.sub(lambda found: seen.setdefault(found[0], b"id-%d" % (len(seen) + 1)), data)
+    return COMPLETED.sub(b"0", drawn)

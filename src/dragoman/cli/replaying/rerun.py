@@ -74,7 +74,10 @@ class _Gateway(Gateway):
     created = 0
 
     def _asked(self, call: Call) -> Asked:
-        return replace(super()._asked(call), created=self.created)
+        return replace(super()._asked(call), created=self.created, now=self._now)
+
+    def _now(self) -> float:
+        return self.created + asyncio.get_running_loop().time()
 
 
 class _Collecting(Capturing):

@@ -171,9 +171,14 @@ class Encoder:
     ) -> Bytes:
         snapshot = self._snapshot or snapshot_of(self._asked.mint("resp_"), self._asked)
         output = [self._output[index] for index in sorted(self._output)]
-        self.body = snapshot.response(status, output, usage, error, reason)
+        completed = self._completed() if status == "completed" else None
+        self.body = snapshot.response(status, output, usage, error, reason, completed)
         last = self._event(f"response.{status}", {"response": self.body})
         return (last, _DONE) if self._asked.responses_done else (last,)
+
+    def _completed(self) -> int:
+        """When: never before the beginning, also where the clock was set back since."""
+        return max(self._asked.created, int(self._asked.now()))
 
     # Blocks
 

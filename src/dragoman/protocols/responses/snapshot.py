@@ -65,12 +65,13 @@ class Snapshot:
         usage: Usage | None = None,
         error: dict[str, str | None] | None = None,
         reason: str | None = None,
+        completed: int | None = None,
     ) -> Raw:
         fields: dict[str, Json] = {
             "id": self.id,
             "object": "response",
             "created_at": self._created,
-            "completed_at": None,
+            "completed_at": completed,
             "status": status,
             "error": error and {"code": error["code"], "message": error["message"]},
             "incomplete_details": reason and {"reason": reason},
