@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.jsonspan import depth_exceeds, find_value, head, replace_value, top_level
+from dragoman.framing.jsonspan import depth_exceeds, find_value, head, replace_string, replace_value, top_level
 
 NEW = b'"new/model"'
 
@@ -42,6 +42,26 @@ def value(body: bytes, key: str) -> bytes | None:
 )
 def test_one_value_is_replaced_and_every_other_byte_kept(before: bytes, after: bytes) -> None:
     assert replace_value(before, "model", NEW) == after
+
+
+# Names, values and texts that look like the key, or hide it.
+LOOKALIKES = st.sampled_from(["model", "models", '"model"', '"model', 'model"', "\\", ":", "m", "é", ""])
+PARTS = st.recursive(
+    st.none() | st.booleans() | LOOKALIKES | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(LOOKALIKES, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(LOOKALIKES, PARTS, max_size=4), LOOKALIKES, st.booleans())
+@settings(max_examples=100)
+def test_a_string_known_to_be_there_is_replaced_as_any_value_is(
+    fields: dict[str, object], model: str, escaped: bool
+) -> None:
+    body = msgspec.json.encode({**fields, "model": model})
+    if escaped:
+        body = body.replace(b'"model":', b'"mod\\u0065l" :', 1)
+    assert replace_string(body, "model", NEW) == replace_value(body, "model", NEW)
 
 
 def test_without_the_key_the_body_is_untouched() -> None:

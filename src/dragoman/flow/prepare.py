@@ -1,6 +1,7 @@
 """A call and its target come in; the bytes and headers to send upstream go out, with what was lost on the way."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -12,14 +13,14 @@ from dragoman.flow.call import Call
 from dragoman.flow.discretion import Secrets, secrets_in
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.plan import Passthrough, plan
-from dragoman.framing.jsonspan import replace_value
+from dragoman.framing.jsonspan import replace_string
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request
 from dragoman.net.client import Outgoing
-from dragoman.net.headers import Header, Headers
+from dragoman.net.headers import Header
 from dragoman.passes.inline_media import inline, links_to_inline
 from dragoman.passes.lower_tools import ToolMap, lower_tools
 from dragoman.providers.provider import Pass, Provider, Trial
@@ -96,7 +97,7 @@ async def prepare(
     if isinstance(chosen, Passthrough):
         body = passing or call.body
         if route.model != call.model:
-            body = replace_value(body, "model", msgspec.json.encode(route.model))
+            body = replace_string(body, "model", msgspec.json.encode(route.model))
         headers, query = _client_headers(call, provider), _query(call.query)
     else:
         ledger = call.ledger()
@@ -114,8 +115,8 @@ async def prepare(
     read = call.request if request is None else lambda: request
     asked = () if provider.describe is None else provider.describe(read, call.headers, _trial(call))
     own = (JSON, IDENTITY, *provider.headers, *asked, *credentials)
-    names = {name for name, _ in own}
-    fields = (*own, *(field for field in headers if field[0] not in names))
+    names = dict(own)
+    fields = (*own, *[field for field in headers if field[0] not in names])
     path = provider.paths.get(protocol.name, protocol.upstream.path)
     out = Outgoing("POST", provider.endpoint + path + query, fields, body)
     secrets = secrets_in(credentials, provider.secrets)
@@ -179,17 +180,17 @@ def _translated(request: Request, protocol: str) -> tuple[Header, ...]:
 
 
 def _client_headers(call: Call, provider: Provider) -> tuple[Header, ...]:
-    """What the client says in its headers, towards an upstream that speaks its protocol."""
-    headers = tuple(field for field in _forwarded(call.headers) if provider.forwards(field[0]))
+    """What the client says to an upstream that speaks its protocol; twice the same is said once: vendors join them."""
+    kept = [field for field in call.headers if not _is_kept_back(field[0]) and provider.forwards(field[0])]
+    headers = tuple(dict.fromkeys(kept))
     if call.protocol.name == "messages" and call.headers.get(ANTHROPIC_VERSION[0]) is None:
         return (*headers, ANTHROPIC_VERSION)  # the vendor refuses a request without it
     return headers
 
 
-def _forwarded(headers: Headers) -> tuple[Header, ...]:
-    """What a client says to the upstream; the same said twice is said once, for vendors join repeated fields."""
-    kept = (field for field in headers if field[0] not in KEPT_BACK and not field[0].startswith(KEPT_BACK_PREFIXES))
-    return tuple(dict.fromkeys(kept))
+@lru_cache(maxsize=1024)
+def _is_kept_back(name: bytes) -> bool:
+    return name in KEPT_BACK or name.startswith(KEPT_BACK_PREFIXES)
 
 
 def _query(query: str) -> str:

@@ -10,7 +10,6 @@ from dragoman.net.dial import Target, parse_target
 from dragoman.net.headers import Header
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_BREAKS = re.compile(rb"[\r\n\0]")
 
 # Framing and hop-by-hop fields are this transport's own: a caller's are left out, never sent twice.
 _OURS = frozenset(
@@ -35,18 +34,16 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 def write_head(out: Outgoing, target: Target, proxy: Proxy | None) -> bytes:
     """The request's head; ValueError, which never quotes a value, if a field would break out of its line."""
-    lines = [_opening(out.method, target, proxy)]
-    for name, value in out.headers:
-        if name in _OURS:
-            continue
-        _check_name(name)
-        if _BREAKS.search(value):
-            raise ValueError(f"the value of header {name.decode('latin-1')} holds a line break or NUL")
-        lines.append(b"%b: %b\r\n" % (name, value))
-    if out.body or out.method in _WITH_BODY:
-        lines.append(b"content-length: %d\r\n" % len(out.body))
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    lines = [b"%b: %b\r\n" % field for field in out.headers if not _is_ours(field[0])]
+    fields = b"".join(lines)
+    if fields.count(b"\n") != len(lines) or fields.count(b"\r") != len(lines) or b"\0" in fields:
+        raise ValueError(f"the value of header {_broken(out.headers)} holds a line break or NUL")
+    length = b"content-length: %d\r\n" % len(out.body) if out.body or out.method in _WITH_BODY else b""
+    return _opening(out.method, target, proxy) + fields + length + b"\r\n"
+
+
+def _broken(headers: tuple[Header, ...]) -> str:
+    return next(name.decode("latin-1") for name, value in headers if any(bad in value for bad in (b"\r", b"\n", b"\0")))
 
 
 @lru_cache(maxsize=512)
@@ -67,6 +64,8 @@ def _opening(method: str, target: Target, proxy: Proxy | None) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _check_name(name: bytes) -> None:
+def _is_ours(name: bytes) -> bool:
+    """Whether a field of this name is the transport's own; ValueError for what is no name."""
     if not _TOKEN.fullmatch(name) or name.lower() != name:
         raise ValueError("a header name is not a lower-case token")
+    return name in _OURS
