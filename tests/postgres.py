@@ -15,6 +15,7 @@ from pathlib import Path
 import asyncpg
 
 PATIENCE_S = 30.0
+PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 NOBODY = 65534
 PASSWORD = "sk-fake-p@ss/word"
 URL_PASSWORD = "sk-fake-p%40ss%2Fword"
@@ -25,7 +26,8 @@ class Postgres:
 
     def __init__(self) -> None:
         self._user = NOBODY if os.geteuid() == 0 else None
-        self._home = Path(tempfile.mkdtemp(prefix="postgres-"))
+        within = next(place for place in (tempfile.gettempdir(), *PLACES) if _open_to_all(Path(place)))
+        self._home = Path(tempfile.mkdtemp(prefix="postgres-", dir=within))
         self._bin = self._programs()
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
@@ -126,7 +128,7 @@ class Postgres:
         assert spec.origin is not None
         package = Path(spec.origin).parent
         install = package / "pginstall"
-        if self._user is None or all(folder.stat().st_mode & stat.S_IXOTH for folder in install.parents):
+        if self._user is None or _open_to_all(install):
             return install / "bin"
         self._home.chmod(0o755)
         copy = self._home / package.name
@@ -148,3 +150,7 @@ class Postgres:
             timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stderr
+
+
+def _open_to_all(folder: Path) -> bool:
+    return all(above.stat().st_mode & stat.S_IXOTH for above in (folder, *folder.parents))
