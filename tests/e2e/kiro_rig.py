@@ -51,7 +51,10 @@ def sign(file: Path, access: str, refresh: str, life_s: float) -> None:
 
 @contextmanager
 def kiro_rigged(
-    directory: Path, life_s: float = 7200, prepare: Callable[[FakeKiro], None] | None = None
+    directory: Path,
+    life_s: float = 7200,
+    prepare: Callable[[FakeKiro], None] | None = None,
+    settings: str = "",
 ) -> Iterator[KiroRig]:
     """Two providers at one fake: `kiro`, and `plain`, which asks for no rest of a cut call.
 
@@ -65,7 +68,7 @@ def kiro_rigged(
         if prepare is not None:
             prepare(fake)
         plain = fake.stanza(str(file), "plain", repair_truncation=False)
-        toml = "\n".join([QUICK, fake.stanza(str(file)), plain])
+        toml = "\n".join([settings, QUICK, fake.stanza(str(file)), plain])
         gateway = stack.enter_context(running(toml, directory))
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)

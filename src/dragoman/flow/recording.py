@@ -3,11 +3,12 @@
 Nothing here waits, copies bodies or encodes anything: that is left to the thread that writes.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import get_args
+from typing import Concatenate, ParamSpec, get_args
 
 import msgspec
 from msgspec import Struct
@@ -26,6 +27,7 @@ from dragoman.net.client import Outgoing
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.sending import Answer as Answering
+from dragoman.net.tasks import place_of
 from dragoman.observers import capture as kept
 from dragoman.observers.capture import Capture, Chunk, Moment
 from dragoman.observers.watch import Watch
@@ -33,13 +35,33 @@ from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
 from dragoman.store.capture_writer import Room
 
+log = logging.getLogger(__name__)
+
 MAX_BYTES = 8 * 1024 * 1024  # of one capture; what exceeds it is left out, and that is said
 EVENT_BYTES = 200  # roughly, besides its text
 
 UNREAD = "the request's body, which was not read"
+BUG = "what came after a fault in the recording itself"
 
 Fields = tuple[Field, ...]
 Names = Callable[[], dict[str, tuple[str, ...]]]
+
+
+P = ParamSpec("P")
+Note = Callable[Concatenate["Recording", P], None]
+
+
+def noted(note: Note[P]) -> Note[P]:
+    """A note that fails costs the capture, never the request."""
+
+    @wraps(note)
+    def kept_harmless(recording: "Recording", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            note(recording, *args, **kwargs)
+        except Exception as bug:
+            recording.give_up(bug)
+
+    return kept_harmless
 
 
 class Question:
@@ -116,31 +138,37 @@ class Recording:
 
     # What the exchange tells
 
+    @noted
     def head(self, status: int, headers: Iterable[Header]) -> None:
         self._sent = Sending(status, texts(headers), [])
 
+    @noted
     def body(self, data: bytes) -> None:
         if data and self._sent is not None and self.takes(len(data), "sent"):
             self._sent.chunks.append(Chunk(self.now(), data))
 
+    @noted
     def over(self) -> None:
         self._on_over(self)
 
     # What the site and the gateway tell
 
+    @noted
     def asked_for(self, body: bytes) -> None:
         """The client's body, unpacked."""
-        del self._shortened[UNREAD]
+        self._shortened.pop(UNREAD, None)
         fields = tuple(field for field in self._asked.fields if field[0] != "content-encoding")
         whole = self.takes(len(body), "request")
         self._asked = replace(self._asked, fields=fields, body=body if whole else b"")
 
+    @noted
     def enters(self, config: Config, learnt: dict[str, tuple[str, ...]], names: Names) -> None:
         """This is what the request meets; `names`: the models that there are, should it matter."""
         self._config = config
         self._learnt = learnt
         self._names = names
 
+    @noted
     def built(self, ledger: Ledger) -> None:
         """A request for an upstream is ready, with these losses so far."""
         self._ledger, self._request_losses = ledger, len(ledger)
@@ -157,14 +185,21 @@ class Recording:
 
         return hear
 
+    @noted
     def interrupted(self, client_left: bool) -> None:
         self._interrupted = kept.CLIENT_LEFT if client_left else kept.STOPPED
 
+    @noted
     def concluded(self, outcome: Outcome, ledger: Ledger | None) -> None:
         self._outcome = outcome
         self._ledger = ledger if ledger is not None else self._ledger
         if not self.routes and self._names is not None:
             self._known = self._names()
+
+    def give_up(self, bug: Exception) -> None:
+        if BUG not in self._shortened:
+            log.error("a request is not captured: %s", place_of(bug))
+        self._shortened[BUG] = None
 
     # What is noted on the way
 
@@ -179,6 +214,7 @@ class Recording:
         self.size += size
         return True
 
+    @noted
     def saw(self, question: int, event: Event) -> None:
         size = len(event.text) if type(event) is Delta else 0
         if isinstance(event, Ended) and event.cut:
@@ -186,6 +222,7 @@ class Recording:
         if self.takes(EVENT_BYTES + size, "events"):
             self._events.append((self.now(), question, event))
 
+    @noted
     def meets(self, provider: Provider) -> None:
         """This one has a part in the answer."""
         if provider.name in self._stanzas or self._config is None:

@@ -1,0 +1,162 @@
+"""What was just captured means the same when it is run again: every case of the matrix, refusals, faults and Kiro."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import anthropic
+import openai
+import pytest
+from cases import BROKEN, CASES, asked
+from faults import ACCIDENTS, FAULTS, refusal
+from hearing import STREAMS, WHOLE, Heard
+from kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
+from rig import PROTOCOLS, Rig, rigged
+from test_matrix import streamed, whole
+
+from cli.shell import wait_for
+from dragoman.cli.replaying.difference import compared
+from dragoman.cli.replaying.rerun import rerun
+from dragoman.observers.capture import Capture
+from dragoman.store.captures import Captures, load
+from fakes.eventstream import event, exception
+from fakes.kiro import framed, tail, tool, words
+from fakes.kiro import refusal as kiro_refusal
+from fakes.upstream import End
+from gateway import Running
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+
+
+def debug(directory: Path) -> str:
+    return f'[debug]\ncapture = "all"\ndirectory = "{directory}"\nkeep = 10000\n'
+
+
+class Kept:
+    """The captures of one gateway, each read once."""
+
+    def __init__(self, directory: Path, gateway: Running) -> None:
+        self._captures = Captures(directory, 10_000, 1 << 30)
+        self._gateway = gateway
+        self._seen: set[Path] = set()
+
+    def fresh(self, count: int) -> list[Capture]:
+        wait_for(lambda: self._gateway.app.gateway.capturing.counts.written >= len(self._seen) + count)
+        files = [file for file in self._captures.files() if file not in self._seen]
+        self._seen.update(files)
+        assert len(files) == count
+        return [load(file) for file in files]
+
+
+def assert_same(captures: list[Capture]) -> None:
+    for capture in captures:
+        changes = [(part.name, change) for part in compared(capture, rerun(capture)) for change in part.changes]
+        assert changes == [], capture.id
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, Kept]]:
+    directory = tmp_path_factory.mktemp("captured")
+    settings = debug(directory / "captures") + "[retry]\nattempts = 2\nbase_s = 0.01\n"
+    with rigged(directory, settings, models=("vendor-model",)) as shared:
+        for fake in shared.fakes.values():
+            fake.keep_alive = False
+        yield shared, Kept(directory / "captures", shared.gateway)
+
+
+@pytest.fixture(scope="module")
+def kiro(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KiroRig, Kept]]:
+    directory = tmp_path_factory.mktemp("captured-kiro")
+    with kiro_rigged(directory, settings=debug(directory / "captures")) as shared:
+        yield shared, Kept(directory / "captures", shared.gateway)
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize("case", CASES)
+def test_a_reply_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, case: str) -> None:
+    shared, kept = rig
+    request = asked(client, shared.model(upstream), CASES[case])
+    shared.plays(upstream, whole(upstream, CASES[case].meant))
+    WHOLE[client](shared.sdk, request)
+    shared.plays(upstream, streamed(upstream, CASES[case].meant, "in pieces of seven"))
+    STREAMS[client][-1](shared.sdk, request)
+    assert_same(kept.fresh(2))
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize("end", [End.CLEAN, End.CUT], ids=["body ended", "connection closed"])
+def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept], client: str, upstream: str, end: End) -> None:
+    shared, kept = rig
+    for meant in BROKEN.values():
+        shared.plays(upstream, streamed(upstream, meant, "in one piece", end))
+        STREAMS[client][0](shared.sdk, asked(client, shared.model(upstream)))
+    captures = kept.fresh(len(BROKEN))
+    assert all(capture.failed for capture in captures)
+    assert_same(captures)
+
+
+@clients
+@upstreams
+def test_refusals_and_accidents_replay_the_same(rig: tuple[Rig, Kept], client: str, upstream: str) -> None:
+    shared, kept = rig
+    answers = [*(refusal(upstream, fault) for fault in FAULTS.values()), *ACCIDENTS.values()]
+    for answer in answers:
+        shared.plays(upstream, answer)
+        STREAMS[client][0](shared.sdk, asked(client, shared.model(upstream)))
+    captures = kept.fresh(len(answers))
+    assert all(capture.failed for capture in captures)
+    assert_same(captures)
+
+
+@clients
+def test_what_never_reached_an_upstream_replays_the_same(rig: tuple[Rig, Kept], client: str) -> None:
+    shared, kept = rig
+    for model in ("no-such-model", "nobody/at-all"):
+        with pytest.raises((anthropic.NotFoundError, openai.NotFoundError)):
+            WHOLE[client](shared.sdk, asked(client, model))
+    with pytest.raises((anthropic.BadRequestError, openai.BadRequestError)):
+        WHOLE[client](shared.sdk, asked(client, shared.model("chat")) | {"extra_body": {"stream": "yes"}})
+    captures = kept.fresh(3)
+    assert [len(capture.questions) for capture in captures] == [0, 0, 0]
+    assert_same(captures)
+
+
+KIRO = {
+    "text": framed(words("é日"), words("😀 ha"), tail(), cut=11),
+    "a call": framed(words("Look."), tool("t1", "weather", input='{"city":"Oslo"}', stop=True), tail("TOOL_USE")),
+    "thinking": framed(words("<thinking>hm</thinking>Yes."), tail()),
+    "a bracket call": framed(words('[Called weather with args: {"city":"Oslo"}]'), tail()),
+    "a late exception": framed(words("Hel"), exception("InternalServerException", {"message": "It broke."})),
+    "no tail": framed(words("Hel")),
+    "a cut frame": framed(words("Hel"), words("lo")[:20]),
+    "a refusal": kiro_refusal(400, "Input is too long.", "CONTENT_LENGTH_EXCEEDS_THRESHOLD"),
+    "quiet": framed(event("messageMetadataEvent", {"conversationId": "fake"}), tail()),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("name", KIRO)
+def test_a_kiro_reply_replays_the_same(kiro: tuple[KiroRig, Kept], client: str, name: str) -> None:
+    shared, kept = kiro
+    shared.plays(KIRO[name])
+    for listen in (WHOLE[client], *STREAMS[client]):
+        with suppress(anthropic.APIError, openai.APIError):
+            listen(shared.sdk, asked(client, MODEL, CASES["one tool call"]))
+    assert_same(kept.fresh(1 + len(STREAMS[client])))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_mended_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: str) -> None:
+    shared, kept = kiro
+    cut = framed(words("Look."), tool("t1", "weather", input='{"city":"Os'))
+    for listen in (WHOLE[client], STREAMS[client][-1]):
+        shared.plays(cut, framed(words('lo","days":3}'), tail()))
+        heard = listen(shared.sdk, asked(client, MODEL, CASES["one tool call"]))
+        assert isinstance(heard, Heard)
+        assert [call[2] for call in heard.calls] == [{"city": "Oslo", "days": 3}]
+    captures = kept.fresh(2)
+    assert [capture.cut for capture in captures] == [("weather",), ("weather",)]
+    assert_same(captures)

@@ -1,0 +1,108 @@
+"""What looks like a secret is covered, and what it stands in stays what it was."""
+
+from zlib import crc32
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.framing.eventstream import EventStreamFramer, Message
+from dragoman.framing.redact import WINDOW, masked, masked_fields, masked_url
+from dragoman.framing.reseal import resealed
+from dragoman.framing.sse import Broken
+from fakes.eventstream import event
+
+SHAPED = [
+    "sk-fake-0123456789",
+    "dgm_fake-client-key",
+    "ksk_fake0123456789",
+    "ghp_fake0123456789",
+    "AIzaFAKE0123456789abcdefgh",
+    "AKIAFAKEFAKEFAKEFAKE",
+    "xoxb-fake-0123456789",
+    "aoaFAKE-access-token-0123456789",
+    "eyJfakefakefake.eyJfakefakefake.fake",
+]
+HELD = [
+    '{"api_key": "fake0secret"}',
+    '{"headers": {"Authorization": "Bearer fake0secret"}}',
+    '{"arguments": "{\\"password\\": \\"fake0secret\\"}"}',
+    "curl -H 'Authorization: Bearer fake0secret'",
+    "https://host.example/v1?key=fake0secret",
+    "https://user:fake0secret@host.example/",
+    "OPENAI_API_KEY=fake0secret",
+    '{"client_secret":"fake0secret"}',
+]
+HARMLESS = [
+    '{"properties": {"password": {"type": "string"}, "api_key": {"type": "string"}}}',
+    "Bearer authentication is described in RFC 6750.",
+    '{"max_tokens": 4096, "token": "the"}',
+    "basic knowledge of keys and secrets",
+    "task-force, risk-averse, ask-me-anything",
+]
+texts = st.text(max_size=40)
+
+
+@pytest.mark.parametrize("secret", SHAPED)
+def test_what_has_the_shape_of_a_secret_is_covered(secret: str) -> None:
+    hidden = masked(f'{{"content":"use {secret}, please"}}'.encode())
+    assert secret.encode() not in hidden
+    assert hidden.endswith(b', please"}')
+
+
+@pytest.mark.parametrize("text", HELD)
+def test_what_is_labelled_as_a_secret_is_covered(text: str) -> None:
+    hidden = masked(text.encode())
+    assert b"fake0secret" not in hidden
+    assert len(hidden) == len(text)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_a_label_alone_is_no_secret(text: str) -> None:
+    assert masked(text.encode()) == text.encode()
+
+
+@given(texts, st.sampled_from(SHAPED), texts, st.sampled_from(["password", "api_key", "note", "Authorization"]))
+@settings(max_examples=100)
+def test_json_stays_json_of_the_same_length(before: str, secret: str, after: str, label: str) -> None:
+    body = msgspec.json.encode({label: f"{before} {secret} {after}", "nested": {"text": f'{{"{label}": "{before}"}}'}})
+    hidden = masked(body)
+    assert len(hidden) == len(body)
+    assert secret.encode() not in hidden
+    assert set(msgspec.json.decode(hidden)) == {label, "nested"}
+    assert masked(hidden) == hidden
+
+
+def test_a_known_secret_of_any_shape_is_covered_everywhere() -> None:
+    assert masked(b"open sesame7 and sesame7", [b"sesame7"]) == b"open xxxxxx0 and xxxxxx0"
+
+
+def test_a_secret_on_the_edge_of_a_window_is_covered() -> None:
+    for shift in range(-20, 4):
+        data = b"a " * (WINDOW // 2) + b" " * (40 + shift)
+        placed = data[: WINDOW + shift] + b" sk-fake-0123456789 " + data[:100]
+        assert b"fake" not in masked(placed)
+
+
+def test_fields_and_queries_go_by_their_names() -> None:
+    fields = [("authorization", "Bearer abc"), ("x-api-key", "abc"), ("cookie", "abc"), ("x-left-tokens", "12")]
+    assert masked_fields(fields) == (
+        ("authorization", "Bearer ***"),
+        ("x-api-key", "***"),
+        ("cookie", "***"),
+        ("x-left-tokens", "12"),
+    )
+    assert masked_url("https://host.example/p?key=abc&alt=sse") == "https://host.example/p?key=***&alt=sse"
+
+
+def test_masked_frames_have_right_checksums_and_broken_ones_stay_broken() -> None:
+    whole = event("assistantResponseEvent", {"content": "sk-fake-0123456789"})
+    broken = bytearray(event("assistantResponseEvent", {"content": "sk-fake-9876543210"}))
+    broken[-1] ^= 1
+    data = whole + bytes(broken)
+    out = EventStreamFramer().feed(resealed(masked(data), data))
+    assert isinstance(out[0], Message)
+    assert msgspec.json.decode(out[0].payload) == {"content": "sk-xxxx-0000000000"}
+    assert isinstance(out[1], Broken)
+    assert crc32(whole[:8]).to_bytes(4, "big") == whole[8:12]
