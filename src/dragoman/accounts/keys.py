@@ -179,7 +179,7 @@ def presented_keys(headers: Headers, query: str) -> list[bytes]:
     scheme, _, credential = (headers.get(b"authorization") or b"").strip().partition(b" ")
     found = [credential.strip()] if scheme.lower() == b"bearer" else []
     found += [(headers.get(name) or b"").strip() for name in (b"x-api-key", b"x-goog-api-key")]
-    for pair in query.split("&"):
+    for pair in query.split("&") if query else ():
         name_in_query, _, text = pair.partition("=")
         if name_in_query == "key":
             found.append(unquote_to_bytes(text))

@@ -1,6 +1,7 @@
 """The headers of our own on every reply, and which of an upstream's go on to the client."""
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -23,15 +24,21 @@ HOP_BY_HOP = frozenset(
 
 def passed_on(headers: Headers, secrets: Secrets = ()) -> list[Header]:
     """The upstream's headers that concern the client."""
-    fields = (field for field in headers if field[0] not in HOP_BY_HOP)
-    return hide_in_fields((field for field in fields if not field[0].startswith(b"access-control-")), secrets)
+    return hide_in_fields([field for field in headers if not _is_kept_back(field[0])], secrets)
+
+
+@lru_cache(maxsize=1024)
+def _is_kept_back(name: bytes) -> bool:
+    return name in HOP_BY_HOP or name.startswith(b"access-control-")
 
 
 def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Header]:
     """The request's id under our name for it, and under the vendor's own unless the upstream has given it one."""
-    names = {b"x-request-id": None, client.id_header: None}
-    taken = {name for name, _ in given}
-    return [(name, request_id.encode()) for name in names if name not in taken]
+    told, taken = request_id.encode(), dict(given)
+    ours: list[Header] = [] if b"x-request-id" in taken else [(b"x-request-id", told)]
+    if client.id_header != b"x-request-id" and client.id_header not in taken:
+        ours.append((client.id_header, told))
+    return ours
 
 
 def loss_headers(ledger: Ledger, explain: bool) -> list[Header]:

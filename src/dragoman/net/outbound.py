@@ -71,6 +71,7 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._overhead = 0
+        self._before_body = 0  # bytes of all reads up to that in which the head ended
         self._news = False
         self._headed = False
         self._paused = False
@@ -173,6 +174,8 @@ class Connection(asyncio.Protocol):
             self._close_after_stray_bytes()
             return
         self._received = True
+        if self.phase is HEAD:
+            self._before_body += len(data)
         buffered = self._buffered
         try:
             self._parser.feed_data(data)
@@ -224,7 +227,7 @@ class Connection(asyncio.Protocol):
         self.headers = headers = Headers(self._fields)
         self._keep_alive = self._parser.should_keep_alive()
         self._news = True
-        if sum(len(name) + len(value) for name, value in headers) > HEAD_LIMIT:
+        if self._before_body > HEAD_LIMIT and sum(len(name) + len(value) for name, value in headers) > HEAD_LIMIT:
             self._break(self._corrupt("the response head is too large"))
             return
         coding = headers.get(b"transfer-encoding")

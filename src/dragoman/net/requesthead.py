@@ -13,6 +13,7 @@ _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")
 _MAX_LENGTH_DIGITS = 18
 # What decides framing or routing may be said once; a second one could be read differently by a proxy in front.
 _SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_DECIDING = _SINGLE | {b"connection", b"expect"}
 
 
 class RequestHead:
@@ -136,6 +137,8 @@ def _strip_authority(target: bytes, head: RequestHead) -> bytes:
 def _read_fields(head: RequestHead) -> None:
     single: dict[bytes, bytes] = {}
     for name, value in head.fields:
+        if name not in _DECIDING:
+            continue
         if name in _SINGLE:
             if name in single:
                 raise HeadRefused(f"more than one {name.decode('ascii')}")
@@ -143,7 +146,7 @@ def _read_fields(head: RequestHead) -> None:
         elif name == b"connection":
             if value != b"keep-alive" and b"close" in [token.strip() for token in value.lower().split(b",")]:
                 head.keep_alive = False
-        elif name == b"expect" and head.modern:
+        elif head.modern:
             if value.lower() != b"100-continue":
                 raise HeadRefused("unknown expectation", 417)
             head.expects_continue = True
