@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ async def wait_for_rows(store: Store, count: int) -> None:
 
 
 def test_a_row_holds_what_the_request_came_to() -> None:
-    row = row_of(outcome(), PRICING)
+    row = row_of(outcome(), PRICING, os.urandom(10))
     assert (row.began_ms, row.request, row.key, row.client) == (1_800_000_000_500, "req_0", "key_1", "curl")
     assert (row.asked, row.spoken, row.provider, row.model) == ("chat", "messages", "up", "claude-sonnet-4-5")
     assert (row.input, row.cached, row.written, row.output, row.reasoning) == (1000, 200, 300, 100, 40)
@@ -63,14 +64,16 @@ def test_a_row_holds_what_the_request_came_to() -> None:
 
 
 def test_what_nobody_told_is_empty_and_never_zero() -> None:
-    row = row_of(Outcome(id="req_1", began=1.0, asked="chat", result=GONE), PRICING)
+    row = row_of(Outcome(id="req_1", began=1.0, asked="chat", result=GONE), PRICING, os.urandom(10))
     assert (row.input, row.output, row.source, row.cost_nano, row.credits) == (None, None, None, None, None)
     assert (row.first_token_ms, row.attempts, row.result) == (None, 0, "client_gone")
 
 
 def test_a_request_that_all_refused_is_counted_with_the_last_it_was_sent_to() -> None:
     steps = (Step("a/one", "overloaded"), Step("b/vendor/two", "rate_limited"))
-    row = row_of(Outcome(id="req_1", began=1.0, asked="chat", result="rate_limited", steps=steps), PRICING)
+    row = row_of(
+        Outcome(id="req_1", began=1.0, asked="chat", result="rate_limited", steps=steps), PRICING, os.urandom(10)
+    )
     assert (row.provider, row.model, row.attempts) == ("b", "vendor/two", 2)
 
 
@@ -151,7 +154,7 @@ def test_no_outcome_however_odd_keeps_others_from_being_stored(
     async def scenario() -> None:
         store = await open_store(store_url)
         before = len(await stored(store))
-        await store.append_usage([row_of(odd, PRICING), row_of(outcome(), PRICING)])
+        await store.append_usage([row_of(odd, PRICING, os.urandom(10)), row_of(outcome(), PRICING, os.urandom(10))])
         assert len(await stored(store)) == before + 2
         await store.usage_sums(EVER, "model")
         await store.close()

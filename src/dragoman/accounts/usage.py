@@ -6,6 +6,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
 
 from dragoman.hub.outcome import Outcome
@@ -24,6 +25,7 @@ MAX_TEXT = 200
 MAX_TOKENS = 10**10  # of one request: no upstream's nonsense may keep the others' rows from being added up
 
 MAX_COST_NANO = 10**15  # a million dollars
+CHANCE_BYTES = 10  # of an id, after its moment
 UNCOUNTED = (None,) * 5
 
 log = logging.getLogger(__name__)
@@ -101,10 +103,14 @@ class UsageWriter:
 
 
 def _rows(outcomes: list[Outcome], pricing: Pricing) -> list[UsageRow]:
-    return [row_of(outcome, pricing) for outcome in outcomes]
+    chance = os.urandom(CHANCE_BYTES * len(outcomes))  # asked of the system once, not for each row
+    cuts = range(0, len(chance), CHANCE_BYTES)
+    return [
+        row_of(outcome, pricing, chance[at : at + CHANCE_BYTES]) for outcome, at in zip(outcomes, cuts, strict=True)
+    ]
 
 
-def row_of(outcome: Outcome, pricing: Pricing) -> UsageRow:
+def row_of(outcome: Outcome, pricing: Pricing, chance: bytes) -> UsageRow:
     provider, model = outcome.provider, outcome.model
     if not provider and outcome.steps:
         provider, _, model = outcome.steps[-1].route.partition("/")
@@ -114,16 +120,16 @@ def row_of(outcome: Outcome, pricing: Pricing) -> UsageRow:
     cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
     return UsageRow(
-        id=began_ms.to_bytes(6, "big") + os.urandom(10),
+        id=began_ms.to_bytes(6, "big") + chance,
         began_ms=began_ms,
         request=_text(outcome.id),
-        key=_text(outcome.key),
-        client=_text(outcome.client),
+        key=_known_text(outcome.key),
+        client=_known_text(outcome.client),
         asked=outcome.asked,
         spoken=outcome.spoken,
         provider=provider,
-        model=_text(model),
-        wanted=_text(outcome.wanted),
+        model=_known_text(model),
+        wanted=_known_text(outcome.wanted),
         stream=outcome.stream,
         input=counts[0],
         cached=counts[1],
@@ -157,3 +163,6 @@ def _text(text: str) -> str:
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "").encode(errors="replace").decode()
+
+
+_known_text = lru_cache(maxsize=1024)(_text)  # for what comes again and again

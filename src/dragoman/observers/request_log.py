@@ -107,7 +107,8 @@ def request_log(form: Callable[[Outcome], str], write: Callable[[str], None]) ->
 
 
 def moment(since_epoch: float) -> str:
-    return f"{_second(int(since_epoch))}.{int(since_epoch % 1 * 1000):03}Z"
+    milliseconds = int(since_epoch * 1000)
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
 
 
 @lru_cache(maxsize=2)
