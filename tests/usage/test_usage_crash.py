@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 from asking import Question, ask_all, mixed
-from serving import rigged
+from serving import rigged, wait_for
 
 from dragoman.store import open_store
 from dragoman.store.usage_rows import Span
@@ -16,6 +16,7 @@ from dragoman.store.usage_rows import Span
 EVER = Span(0, 2**62)
 KILLS = 3
 PROMISED_S = 1.0
+ENOUGH = 100
 
 
 async def requests_stored(url: str) -> set[str]:
@@ -36,6 +37,9 @@ def test_kill_9_loses_nothing_older_than_a_second(store_url: str, tmp_path: Path
     def heard(question: Question, status: int) -> None:
         ended[question.id] = time.monotonic()
 
+    def older(age_s: float) -> list[str]:
+        return [name for name, at in ended.copy().items() if at < time.monotonic() - age_s]
+
     def load(port: int, start: int) -> None:
         try:
             asyncio.run(ask_all(port, mixed(10**6, start), clients=4, heard=heard))
@@ -47,13 +51,13 @@ def test_kill_9_loses_nothing_older_than_a_second(store_url: str, tmp_path: Path
             with rig.serve(store_url) as served:
                 asking = threading.Thread(target=load, args=(served.port, kill * 10**6))
                 asking.start()
-                time.sleep(1.5 + kill * 0.37)
+                wait_for(lambda: len(older(PROMISED_S)) > ENOUGH)
+                time.sleep(kill * 0.17)  # not always at the same moment of a pause between two writes
                 killed_at = time.monotonic()
                 served.end(signal.SIGKILL)
                 asking.join()
-            old = {name for name, at in ended.items() if at < killed_at - PROMISED_S}
-            assert len(old) > 50
-            kept |= old
+            kept |= {name for name, at in ended.items() if at < killed_at - PROMISED_S}
+            assert len(kept) > ENOUGH
             ended.clear()
             assert kept - asyncio.run(requests_stored(store_url)) == set()
     if store_url.startswith("sqlite"):
