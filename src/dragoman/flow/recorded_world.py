@@ -21,7 +21,7 @@ from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink
 from dragoman.net.sending import Answer
-from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE, Chunk, Told
+from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.provider import Provider
 
@@ -71,7 +71,7 @@ class WatchedMemory(Memory):
 
     async def recall(self, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
         lost = await self._memory.recall(digests)
-        self._recording.told.append(Told(ELSEWHERE, "recall", {"value": msgspec.to_builtins(lost)}))
+        self._recording.hears(ELSEWHERE, "recall", lambda: {"value": msgspec.to_builtins(lost)})
         return lost
 
 
@@ -121,37 +121,40 @@ class _Watched:
         window = self._provider.window(model)
         if model not in self._windows:
             self._windows.add(model)
-            self._tell("window", {"value": window})
+            self._tell("window", lambda: {"value": window})
         return window
 
     async def _noted(self, what: str, asking: Awaitable[T], shown: Callable[[T], Json]) -> T:
         try:
             value = await asking
         except Refused as refused:
-            self._tell(what, {"refused": msgspec.to_builtins(refused.failure)})
+            failure = refused.failure
+            self._tell(what, lambda: {"refused": msgspec.to_builtins(failure)})
             raise
         except ConfigError as error:
-            self._tell(what, {"misconfigured": [problem.message for problem in error.problems]})
+            problems = [problem.message for problem in error.problems]
+            self._tell(what, lambda: {"misconfigured": problems})
             raise
-        self._tell(what, {"value": shown(value)})
+        self._tell(what, lambda: {"value": shown(value)})
         return value
 
-    def _tell(self, what: str, value: Json) -> None:
+    def _tell(self, what: str, value: Callable[[], Json]) -> None:
         self._recording.meets(self._provider)
-        self._recording.told.append(Told(seat_name(self._provider), what, value))
+        self._recording.hears(seat_name(self._provider), what, value)
 
     async def _send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
         recording, provider = self._recording, self._provider
-        question = recording.asks(provider, f"{provider.name}/{self._model}", self._protocol, out)
+        question = Question(f"{provider.name}/{self._model}", provider, self._protocol, out)
+        recording.asks(question)
         try:
             answer = await provider.send(out, dial, head_timeout_s=head_timeout_s)
         except (Lost, TimedOut) as fault:
-            question.fault, question.ended = named_fault(fault), recording.now()
+            recording.ends(question, named_fault(fault))
             raise
         except asyncio.CancelledError:
-            question.fault, question.ended = CANCELLED, recording.now()
+            recording.ends(question, CANCELLED)
             raise
-        question.answer, question.head_at = answer, recording.now()
+        recording.answers(question, answer)
         return _WatchedAnswer(answer, question, recording)
 
 
@@ -178,14 +181,14 @@ class _WatchedAnswer:
             self._ends(named_fault(lost))
             raise
         if data:
-            self._note(data)
+            self._recording.gives(self._question, data)
         else:
             self._ends(WHOLE)
         return data
 
     async def pour(self, sink: Sink, timeout_s: float) -> bool:
         def noted(data: bytes) -> float | None:
-            self._note(data)
+            self._recording.gives(self._question, data)
             return sink(data)
 
         try:
@@ -213,13 +216,8 @@ class _WatchedAnswer:
         self._ends(CLOSED)
         self._answer.close()
 
-    def _note(self, data: bytes) -> None:
-        if self._recording.takes(len(data), "upstream reply"):
-            self._question.chunks.append(Chunk(self._recording.now(), data))
-
     def _ends(self, how: str) -> None:
-        if not self._question.end:
-            self._question.end, self._question.ended = how, self._recording.now()
+        self._recording.ends(self._question, how)
 
 
 def seat_name(provider: Provider) -> str:

@@ -67,8 +67,8 @@ def noted(note: Note[P]) -> Note[P]:
 class Question:
     """One request to an upstream and, as far as it has come, the answer."""
 
-    def __init__(self, at: float, route: str, provider: Provider, protocol: str, out: Outgoing) -> None:
-        self.at = at
+    def __init__(self, route: str, provider: Provider, protocol: str, out: Outgoing) -> None:
+        self.at = 0.0
         self.route = route
         self.kind = provider.kind
         self.protocol = protocol
@@ -234,14 +234,36 @@ class Recording:
         self.secrets.update(value for name, value in provider.headers if name in self._hidden)
         self.secrets.update(secrets_in((), provider.secrets))
 
-    def asks(self, provider: Provider, route: str, protocol: str, out: Outgoing) -> Question:
-        if self._hidden:
-            out = replace(out, headers=tuple(_covered(out.headers, self._hidden)))
-        if not self.takes(len(out.body), "upstream request"):
-            out = replace(out, body=b"")
-        question = Question(self.now(), route, provider, protocol, out)
+    @noted
+    def hears(self, provider: str, what: str, value: Callable[[], Json]) -> None:
+        """What a provider told, which another world would not tell again."""
+        self.told.append(kept.Told(provider, what, value()))
+
+    @noted
+    def asks(self, question: Question) -> None:
+        question.at = self.now()
         self.questions.append(question)
-        return question
+        if self._hidden:
+            question.out = replace(question.out, headers=tuple(_covered(question.out.headers, self._hidden)))
+        if not self.takes(len(question.out.body), "upstream request"):
+            question.out = replace(question.out, body=b"")
+
+    @noted
+    def answers(self, question: Question, answer: Answering) -> None:
+        question.answer, question.head_at = answer, self.now()
+
+    @noted
+    def gives(self, question: Question, data: bytes) -> None:
+        if self.takes(len(data), "upstream reply"):
+            question.chunks.append(Chunk(self.now(), data))
+
+    @noted
+    def ends(self, question: Question, how: str) -> None:
+        """An answer, or the hope for one."""
+        if question.answer is None:
+            question.fault = how
+        elif not question.end:
+            question.end, question.ended = how, self.now()
 
     @property
     def failed(self) -> bool:

@@ -1,0 +1,270 @@
+"""Captures are written when they should be, within their bounds, without a secret, and never at a stream's expense."""
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from cases import CASES
+from kiro_rig import sign
+from raw_http import Answered, dial, post, request_bytes
+from rig import PATHS, SPEAKERS
+
+from cli.shell import wait_for
+from dragoman.flow import recording as recordings
+from dragoman.flow.recording import Recording
+from dragoman.observers.capture import Capture, to_json
+from dragoman.store.captures import Captures, load
+from fakes.kiro import FakeKiro, framed, refusal, tail, words
+from fakes.upstream import Answer, End, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+CANARIES = {
+    "header": "canary-in-a-header-0123456789",
+    "query": "canary-in-a-query-0123456789",
+    "own header": "canary-in-the-configuration-0123456789",
+    "prompt": "sk-canary-in-a-prompt-0123456789",
+    "arguments": "canary0in0arguments",
+    "upstream key": "canary-upstream-key-0123456789",
+}
+
+
+def debug(directory: Path, mode: str = "all", **more: object) -> str:
+    lines = "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in more.items())
+    return f'[debug]\ncapture = "{mode}"\ndirectory = "{directory / "captures"}"\n{lines}'
+
+
+def files(directory: Path) -> list[Path]:
+    return Captures(directory / "captures", 1, 1).files()
+
+
+def captures(directory: Path) -> list[Capture]:
+    return [load(file) for file in files(directory)]
+
+
+def said(text: str = "Hello.", stream: bool = True, model: str = "up/m") -> bytes:
+    return msgspec.json.encode({"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]})
+
+
+def ask(gateway: Running, body: bytes, *fields: str, query: str = "") -> Answered:
+    return post(gateway.port, PATHS["chat"] + query, body, "content-type: application/json", *fields)
+
+
+def settled(gateway: Running, written: int) -> None:
+    wait_for(lambda: gateway.app.gateway.capturing.counts.written >= written)
+
+
+GOOD = Answer(SPEAKERS["chat"].stream(CASES["text"].meant), cut=64)
+
+
+@contextmanager
+def captured(directory: Path, settings: str, *answers: Answer) -> Iterator[tuple[Running, FakeUpstream]]:
+    with FakeUpstream(answers=list(answers or (GOOD,))) as up:
+        retry = "[retry]\nattempts = 1\n"
+        with running("\n".join([settings, retry, stanza("chat", up.url)]), directory) as gateway:
+            yield gateway, up
+
+
+def test_off_writes_nothing_and_an_edit_switches_it_on(tmp_path: Path) -> None:
+    with captured(tmp_path, "") as (gateway, up):
+        assert ask(gateway, said()).status == 200
+        assert not (tmp_path / "captures").exists()
+        gateway.adopt(debug(tmp_path) + stanza("chat", up.url))
+        assert ask(gateway, said()).status == 200
+        settled(gateway, 1)
+    assert len(files(tmp_path)) == 1
+
+
+def test_errors_writes_nothing_for_good_requests_and_one_file_for_each_bad_one(tmp_path: Path) -> None:
+    stream = SPEAKERS["chat"].stream(CASES["text"].meant)
+    bad = [
+        Answer(b'{"error":{"message":"No."}}', status=400, content_type="application/json", chunked=False),
+        Answer(stream[: len(stream) // 2]),
+        Answer(stream[: len(stream) // 2], end=End.RESET),
+    ]
+    with captured(tmp_path, debug(tmp_path, "errors"), GOOD, *bad, GOOD) as (gateway, _):
+        for _ in range(2 + len(bad)):
+            ask(gateway, said())
+        assert ask(gateway, b'{"model":').status == 400
+        assert ask(gateway, said(model="up/m") + b"]").status == 400
+        settled(gateway, len(bad) + 2)
+    kept = captures(tmp_path)
+    assert [capture.result for capture in kept] == ["bad_request", "truncated", "lost", "bad_request", "bad_request"]
+    assert [len(capture.questions) for capture in kept] == [1, 1, 1, 0, 0]
+    assert all(capture.failed for capture in kept)
+
+
+def test_a_client_that_leaves_is_no_error(tmp_path: Path) -> None:
+    slow = Answer(GOOD.body, cut=40, pause_s=0.05)
+    with captured(tmp_path, debug(tmp_path, "errors"), slow) as (gateway, up):
+        with dial(gateway.port) as sock:
+            sock.sendall(request_bytes(PATHS["chat"], said()))
+            assert sock.recv(100)
+        wait_for(lambda: bool(up.closed))
+        wait_for(lambda: gateway.app.site.under_way == 0)
+    assert files(tmp_path) == []
+
+
+def test_files_are_their_owners_alone(tmp_path: Path) -> None:
+    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+        ask(gateway, said())
+        settled(gateway, 1)
+    [file] = files(tmp_path)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_the_oldest_go_first(tmp_path: Path) -> None:
+    with captured(tmp_path, debug(tmp_path, keep=3)) as (gateway, _):
+        for number in range(6):
+            ask(gateway, said(), f"x-request-id: number-{number}")
+        settled(gateway, 6)
+    assert [capture.id for capture in captures(tmp_path)] == ["number-3", "number-4", "number-5"]
+
+
+def test_their_total_size_is_bounded(tmp_path: Path) -> None:
+    with captured(tmp_path, debug(tmp_path, max_mb=0.02)) as (gateway, _):
+        for _ in range(8):
+            ask(gateway, said(os.urandom(4096).hex()))
+        settled(gateway, 8)
+    assert 1 <= len(files(tmp_path)) < 8
+    assert sum(file.stat().st_size for file in files(tmp_path)) <= 0.02 * 1024 * 1024
+
+
+def test_what_is_too_large_is_left_out_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "MAX_BYTES", 2000)
+    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+        answer = ask(gateway, said("word " * 300))
+        settled(gateway, 1)
+    assert answer.status == 200
+    assert b"[DONE]" in answer.body
+    [capture] = captures(tmp_path)
+    assert capture.shortened
+    assert len(to_json(capture)) < 20_000
+
+
+@pytest.mark.parametrize("trouble", ["no directory can be made", "nothing can be written"])
+def test_a_directory_that_cannot_be_written_harms_no_stream(
+    tmp_path: Path, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "captures"
+    if trouble == "no directory can be made":
+        place.write_text("a file is in the way")
+    else:
+        place.symlink_to("/dev/full")
+    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+        for _ in range(3):
+            answer = ask(gateway, said())
+            assert answer.status == 200
+            assert b"[DONE]" in answer.body
+        wait_for(lambda: gateway.app.gateway.capturing.counts.dropped == 3)
+    assert len([record for record in caplog.records if "captures cannot be written" in record.message]) == 1
+
+
+FULL_DISK = """
+import resource, sys
+sys.path[:0] = sys.argv[2:]
+from pathlib import Path
+from test_captures_on_disk import ask, captured, debug, files, said
+from cli.shell import wait_for
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+directory = Path(sys.argv[1])
+with captured(directory, debug(directory)) as (gateway, _):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    assert all(b"[DONE]" in ask(gateway, said()).body for _ in range(3))
+    wait_for(lambda: gateway.app.gateway.capturing.counts.dropped == 3)
+    assert list((directory / "captures").iterdir()) == []
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert b"[DONE]" in ask(gateway, said()).body
+    wait_for(lambda: gateway.app.gateway.capturing.counts.written == 1)
+print("unharmed")
+"""
+
+
+def test_a_full_disk_harms_no_stream_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    """In a process of its own, whose files may not grow: that is what a full disk looks like to it."""
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path), str(here), str(here.parent)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "unharmed\n", done.stderr
+
+
+def test_a_recording_that_fails_harms_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    for method in ("now", "takes"):
+        monkeypatch.setattr(Recording, method, fail)
+        with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+            assert b"[DONE]" in ask(gateway, said()).body
+
+
+def test_no_secret_reaches_a_capture(tmp_path: Path) -> None:
+    key = CANARIES["upstream key"]
+    echoed = f"Your key {key} (Bearer {key}) and header {CANARIES['own header']} are wrong."
+    refusals = [
+        Answer(msgspec.json.encode({"error": {"message": echoed}}), status=status, content_type="application/json")
+        for status in (401, 429, 400)
+    ]
+    told = SPEAKERS["chat"].stream(CASES["text"].meant).replace(b"quick", key.encode())
+    own = f'headers = {{ x-own = "{CANARIES["own header"]}" }}\n'
+    with FakeUpstream(answers=[*refusals, Answer(told, cut=7, headers=(("x-echo", key),)), GOOD]) as up:
+        provider = stanza("chat", up.url).replace("sk-fake-upstream", key) + own
+        settings = debug(tmp_path) + "[retry]\nattempts = 1\n" + provider
+        with running(settings, tmp_path) as gateway:
+            body = said(f"My key is {CANARIES['prompt']}, and {{'password': '{CANARIES['arguments']}'}}")
+            fields = (f"x-other-token: {CANARIES['header']}", f"cookie: session={CANARIES['header']}")
+            for _ in range(5):
+                ask(gateway, body, *fields, query=f"?key={CANARIES['query']}&token={CANARIES['query']}")
+            settled(gateway, 5)
+    for capture in captures(tmp_path):
+        readable = to_json(capture).decode() + msgspec.json.encode(msgspec.to_builtins(capture)).decode()
+        assert KEY not in readable
+        assert [name for name, canary in CANARIES.items() if canary in readable] == []
+    assert len(captures(tmp_path)) == 5
+
+
+def test_no_token_of_an_account_reaches_a_capture(tmp_path: Path) -> None:
+    file = tmp_path / "kiro-auth-token.json"
+    with FakeKiro() as fake:
+        tokens = fake.issue()
+        access = str(tokens["accessToken"])
+        sign(file, access, str(tokens["refreshToken"]), 7200)
+        fake.replies = [refusal(400, f"The token {access} is odd."), framed(words(f"It is {access}."), tail())]
+        with running(debug(tmp_path) + fake.stanza(str(file)), tmp_path) as gateway:
+            for _ in range(2):
+                ask(gateway, said(model="kiro/claude-sonnet-4.5"))
+            settled(gateway, 2)
+    for capture in captures(tmp_path):
+        raw = b"".join(chunk.data for q in capture.questions if q.answer for chunk in q.answer.chunks)
+        assert access.encode() not in raw
+        assert access not in to_json(capture).decode()
+
+
+def test_what_cannot_wait_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that hangs, as on a dead network disk, holds up nobody."""
+
+    def hang(*_: object) -> None:
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        raise OSError(5, "dead")
+
+    monkeypatch.setattr(Captures, "write", hang)
+    monkeypatch.setattr("dragoman.store.capture_writer.WAITING", 2)
+    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+        for _ in range(6):
+            assert ask(gateway, said()).status == 200
+        wait_for(lambda: gateway.app.gateway.capturing.counts.dropped >= 3)
+        (tmp_path / "go").touch()
+        wait_for(lambda: gateway.app.gateway.capturing.counts.dropped == 6)
