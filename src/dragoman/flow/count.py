@@ -52,6 +52,10 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
     exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], msgspec.json.encode(body))
 
 
+class _Count(msgspec.Struct):
+    input_tokens: int
+
+
 async def _relayed(world: World, call: Call, route: Route, provider: Provider) -> bytes | None:
     """The upstream's count; None where it has none, or none now."""
     profile = profile_of(route.model)
@@ -70,4 +74,13 @@ async def _relayed(world: World, call: Call, route: Route, provider: Provider) -
             answer.close()
     except (Lost, TimedOut, TooLarge, Refused):
         return None
-    return body if answer.status == 200 else None
+    return body if answer.status == 200 and _is_count(body) else None
+
+
+def _is_count(body: bytes) -> bool:
+    """Whether it is one: an error may come under a good status too."""
+    try:
+        msgspec.json.decode(body, type=_Count)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

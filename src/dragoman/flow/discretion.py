@@ -1,7 +1,7 @@
 """An upstream's words come in; they go out without the secrets that it was sent."""
 
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from urllib.parse import quote_from_bytes
 
@@ -96,5 +96,8 @@ def hushed(failure: Failure, secrets: Secrets) -> Failure:
     return replace(failure, message=message, code=code, detail=detail)
 
 
-def discreet(events: Iterable[Event], secrets: Secrets) -> list[Event]:
+def discreet(events: Sequence[Event], secrets: Secrets) -> Sequence[Event]:
+    """Those who only watch tell of a failure too: this comes before them."""
+    if Failed not in map(type, events):
+        return events
     return [Failed(hushed(event.failure, secrets)) if isinstance(event, Failed) else event for event in events]

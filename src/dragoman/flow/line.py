@@ -102,11 +102,10 @@ class Translation:
         return self.push(events)
 
     def push(self, events: Sequence[Event]) -> bytes:
+        events = discreet(events, self._secrets)
         see = self.watch.see
         for event in events:
             see(event)
-        if self.watch.failure is not None:
-            events = discreet(events, self._secrets)
         return self._encoded(events, 0)
 
     def _say(self, event: Event) -> bytes:
@@ -144,9 +143,10 @@ class Translation:
 class Tap:
     """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
 
-    __slots__ = ("_client", "_ended_unseen", "_source", "_tail", "_unwatched", "_veil", "watch")
+    __slots__ = ("_client", "_ended_unseen", "_secrets", "_source", "_tail", "_unwatched", "_veil", "watch")
 
     def __init__(self, source: Source, client: Client, watch: Watch, secrets: Secrets = ()) -> None:
+        self._secrets = secrets
         self._veil = Veil(secrets)
         self._source = source
         self._client = client
@@ -192,7 +192,7 @@ class Tap:
         if self._unwatched:
             return
         try:
-            for event in self._source.finish() if chunk is None else self._source.feed(chunk):
+            for event in discreet(self._source.finish() if chunk is None else self._source.feed(chunk), self._secrets):
                 if chunk is not None and self.watch.substance and _is_riddle(event):
                     self._unwatched = True  # what we cannot read, the client perhaps can
                     return

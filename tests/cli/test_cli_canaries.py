@@ -1,0 +1,290 @@
+"""A full run with every provider, each fed an unmistakable secret by vendors that repeat it: it is found nowhere."""
+
+import gzip
+import json
+import secrets
+import stat
+import time
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+import msgspec
+import pytest
+import zstandard
+from gossips import MODES, GossipingCodex, GossipingCopilot, GossipingKiro, Vendor
+from shell import Shell
+
+from dragoman.accounts.moments import format_moment
+from fakes.kiro import ARN
+
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+KEPT_BACK = {"absent-proxy", "DRAGOMAN_API_KEY", "kfile-access", "koidc-access", "codex-id"}  # no vendor's business
+ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+@dataclass
+class Canaries:
+    """Secrets with signs that URLs, JSON and base64 write otherwise, and with no beginning that gives them away."""
+
+    sung: dict[str, str] = field(default_factory=dict)
+
+    def new(self, name: str, beginning: str = "") -> str:
+        self.sung[name] = f"{beginning}Canary/{name}+{secrets.token_hex(12)}=&x"
+        return self.sung[name]
+
+    def heard_in(self, text: bytes) -> list[str]:
+        return [name for name, secret in self.sung.items() if any(form in text for form in forms(secret))]
+
+
+def forms(secret: str) -> set[bytes]:
+    raw = secret.encode()
+    written = {raw, quote(secret).encode(), quote(secret, safe="").encode(), json.dumps(secret)[1:-1].encode()}
+    written.add(json.dumps(secret)[1:-1].replace("/", r"\/").encode())
+    for before in range(3):  # base64 depends on where in its text the secret stands
+        for encode in (b64encode, urlsafe_b64encode):
+            text = encode(b"\0" * before + raw)
+            written.add(text[4 if before else 0 : -4])
+    return written
+
+
+@dataclass
+class Town:
+    """All vendors, and the shell in which one gateway is configured for all of them."""
+
+    shell: Shell
+    canaries: Canaries
+    vendors: list[Vendor | GossipingKiro | GossipingCodex | GossipingCopilot]
+    toml: str
+    environ: dict[str, str]
+    kiro: GossipingKiro
+    codex: GossipingCodex
+    copilot: GossipingCopilot
+
+    def turn(self, mode: str) -> None:
+        for vendor in self.vendors:
+            vendor.mode = mode
+        if mode == "refresh":  # what was issued is refused, so that it must be renewed
+            self.kiro.access.clear()
+            self.codex.access.clear()
+            self.copilot.sessions.clear()
+
+    def told_to(self) -> set[str]:
+        """The canaries that some vendor was sent: without that, silence would prove nothing."""
+        heard = [value for vendor in self.vendors for asked in vendor.asked for value in asked.headers.values()]
+        bodies = [asked.body for vendor in self.vendors for asked in vendor.asked]
+        return set(self.canaries.heard_in(b"\n".join([*bodies, *(value.encode() for value in heard)])))
+
+    def issued(self) -> set[str]:
+        """Tokens that the vendors have made up themselves."""
+        return self.kiro.access | self.kiro.refresh | self.codex.access | self.codex.refresh | self.copilot.sessions
+
+
+MODELS = (
+    *("ant/m", "oai/m", "loc/m", "proxied/m", "nowhere/m", "codex/gpt-5.5", "copilot/gpt-4.1", "echo/echo"),
+    *("copilot/claude-sonnet-4.5", "kfile/auto", "kenv/auto", "kkey/auto", "kdb/auto", "koidc/auto"),
+)
+
+
+@pytest.fixture
+def town(shell: Shell) -> Iterator[Town]:
+    canaries = Canaries()
+    with ExitStack() as stack:
+        vendor, proxy = stack.enter_context(Vendor()), stack.enter_context(Vendor())
+        kiro, codex, copilot = GossipingKiro(), GossipingCodex(), GossipingCopilot()
+        for fake in (kiro, codex, copilot):
+            stack.enter_context(fake)
+        environ = {name: canaries.new(name) for name in ("ANT_KEY", "TENANT", "KIRO_REFRESH", "DRAGOMAN_API_KEY")}
+        environ["KIRO_KEY"] = canaries.new("KIRO_KEY", "ksk_")
+        toml = [
+            '[debug]\ncapture = "all"\ndirectory = "captures"\n[retry]\nattempts = 2\nbase_s = 0.001\n',
+            f'[providers.ant]\nkind = "anthropic"\nendpoint = "{vendor.url}"\napi_key = "env:ANT_KEY"\n',
+            f'[providers.oai]\nkind = "openai"\nendpoint = "{vendor.url}"\napi_key = "file:oai.key"\n',
+            *_compatible(canaries, vendor, proxy),
+            *_kiro(shell, canaries, kiro, environ),
+            codex.stanza(_codex(shell, canaries, codex)),
+            copilot.stanza(_copilot(shell, canaries, copilot), auth="exchange"),
+            '[providers.echo]\nkind = "echo"\n',
+        ]
+        shell.write("oai.key", canaries.new("oai"))
+        vendors = [vendor, proxy, kiro, codex, copilot]
+        yield Town(shell, canaries, vendors, "\n".join(toml), environ, kiro, codex, copilot)
+
+
+def _compatible(canaries: Canaries, vendor: Vendor, proxy: Vendor) -> list[str]:
+    """With headers of its own, behind a proxy that gossips, and behind one that is not there."""
+    kind = 'kind = "openai-compatible"\n'
+    team, password, other = canaries.new("team"), canaries.new("proxy"), canaries.new("absent-proxy")
+    return [
+        f'[providers.loc]\n{kind}endpoint = "{vendor.url}"\napi_key = "{canaries.new("loc")}"\n'
+        f'headers = {{ x-team = "{team}", x-tenant = "env:TENANT" }}\n',
+        f'[providers.proxied]\n{kind}endpoint = "http://upstream.test/v1"\n'
+        f'proxy = "http://someone:{quote(password, safe="")}@127.0.0.1:{proxy.port}"\n',
+        f'[providers.nowhere]\n{kind}endpoint = "https://upstream.test/v1"\n'
+        f'proxy = "https://someone:{quote(other, safe="")}@127.0.0.1:1"\n',
+    ]
+
+
+def _kiro(shell: Shell, canaries: Canaries, kiro: GossipingKiro, environ: dict[str, str]) -> list[str]:
+    """The five forms that a Kiro credential has."""
+    ended, lives = format_moment(time.time() - 60), format_moment(time.time() + 7200)
+    table: dict[str, object] = {"authMethod": "social", "profileArn": ARN, "expiresAt": ended}
+    table |= {"accessToken": canaries.new("kfile-access"), "refreshToken": canaries.new("kfile-refresh") + "0" * 120}
+    shell.write("kfile.json", msgspec.json.encode(table).decode())
+    oidc = {"accessToken": canaries.new("koidc-access"), "refreshToken": canaries.new("koidc-refresh") + "0" * 120}
+    client = {"clientId": "fake-client", "clientSecret": "fake-client-secret"}
+    shell.write("koidc.json", msgspec.json.encode({**table, **oidc, **client, "authMethod": "IdC"}).decode())
+    row = {"access_token": canaries.new("kdb-access"), "refresh_token": canaries.new("kdb-refresh") + "0" * 120}
+    with apsw.Connection(str(shell.home / "kdb.sqlite3")) as database:
+        database.execute("CREATE TABLE auth_kv (key TEXT PRIMARY KEY, value TEXT)")
+        told = msgspec.json.encode({**row, "expires_at": lives}).decode()
+        database.execute("INSERT INTO auth_kv VALUES ('kirocli:social:token', ?)", (told,))
+    database.close()
+    kiro.access |= {canaries.sung["kdb-access"], environ["KIRO_KEY"]}
+    kiro.refresh |= {str(each["refreshToken"]) for each in (table, oidc)} | {row["refresh_token"]}
+    kiro.refresh.add(environ["KIRO_REFRESH"])
+    named = {"kfile": "kfile.json", "koidc": "koidc.json", "kdb": "kdb.sqlite3"}
+    places = {name: str(shell.home / file) for name, file in named.items()}
+    places |= {"kenv": "env:KIRO_REFRESH", "kkey": "env:KIRO_KEY"}
+    return [kiro.stanza(place, name) for name, place in places.items()]
+
+
+def _codex(shell: Shell, canaries: Canaries, codex: GossipingCodex) -> str:
+    table = codex.auth_file(7200)
+    tokens = table["tokens"]
+    assert isinstance(tokens, dict)
+    canaries.sung["codex-access"], canaries.sung["codex-id"] = tokens["access_token"], tokens["id_token"]
+    tokens["refresh_token"] = canaries.new("codex-refresh")
+    codex.refresh.add(tokens["refresh_token"])
+    return str(shell.write("codex.json", msgspec.json.encode(table).decode()))
+
+
+def _copilot(shell: Shell, canaries: Canaries, copilot: GossipingCopilot) -> str:
+    token = canaries.new("github")
+    copilot.github = {token}
+    return str(shell.write("apps.json", msgspec.json.encode({"github.com:Iv1.fake": {"oauth_token": token}}).decode()))
+
+
+def test_no_secret_leaves_in_any_form(town: Town) -> None:
+    shell, canaries = town.shell, town.canaries
+    path = shell.write("town.toml", town.toml)
+    at = ("--config", str(path))
+    shell.environ |= town.environ
+    told: dict[str, bytes] = {}
+    with shell.serve(*at, "--verbose", "--log-json") as served:
+        shell.write("town.toml", f"[server]\nport = {served.port}\n{town.toml}")
+        for mode in MODES:
+            town.turn(mode)
+            told |= {f"{mode} {name}": answer for name, answer in everything(served.port, town.environ)}
+        town.turn("good")
+        told |= {f"`dragoman {line}`": text for line, text in commands(shell, at)}
+        assert served.end() == 0
+    for number, token in enumerate(town.issued()):
+        canaries.sung[f"issued {number}"] = token
+    told |= {"stdout": served.out.encode(), "stderr": served.err.encode(), **left_behind(shell.home)}
+    leaks = {where: heard for where, text in told.items() if (heard := canaries.heard_in(text))}
+    assert leaks == {}
+    assert {name for name in canaries.sung if "issued" not in name} - town.told_to() == KEPT_BACK
+    assert b"Hello" in b"".join(told.values())  # somebody did answer
+    assert len([where for where in told if "captures" in where]) > len(MODELS)
+
+
+def everything(port: int, environ: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    """All questions that a client may ask, each answer with its head."""
+    key = environ["DRAGOMAN_API_KEY"]
+    for model in MODELS:
+        for client, path in PATHS.items():
+            for streamed in (False, True):
+                body: dict[str, object] = {"model": model, "stream": streamed, "max_tokens": 50}
+                body |= {"input": "Hi"} if client == "responses" else {"messages": [{"role": "user", "content": "Hi"}]}
+                yield f"{model} {client} {streamed}", ask(port, "POST", path, key, body)
+    yield "count", ask(port, "POST", "/v1/messages/count_tokens", key, {"model": "ant/m", "messages": []})
+    for path in ("/", "/health", "/ready", "/metrics", "/v1/models", "/v1/models/ant/m", "/v1/models/none"):
+        yield path, ask(port, "GET", path, key)
+    yield "a wrong key", ask(port, "GET", "/v1/models", key[:-2])
+    yield "a wrong key in the query", ask(port, "GET", f"/v1/models?key={quote(key[:-2], safe='')}", "")
+    yield "no such model", ask(port, "POST", PATHS["chat"], key, {"model": "none", "messages": []})
+
+
+def ask(port: int, method: str, path: str, key: str, body: object = None) -> bytes:
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        head = {"authorization": f"Bearer {key}", "content-type": "application/json", "x-dragoman-explain": "1"}
+        connection.request(method, path, None if body is None else msgspec.json.encode(body), head)
+        answer = connection.getresponse()
+        fields = "".join(f"{name}: {value}\r\n" for name, value in answer.getheaders())
+        try:
+            return f"{answer.status}\r\n{fields}\r\n".encode() + answer.read()
+        except HTTPException as cut:
+            return fields.encode() + repr(cut).encode()
+    finally:
+        connection.close()
+
+
+def commands(shell: Shell, at: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    lines = (
+        *("config show", "config show --json", "config check", "models", "models --json", "doctor", "doctor --json"),
+        *("usage", "usage --json", "keys list", "keys list --json", "doctor loc", "connect codex", "capture list"),
+    )
+    for line in lines:
+        done = shell.run(*line.split(), *at)
+        yield line, (done.out + done.err).encode()
+
+
+def left_behind(home: Path) -> dict[str, bytes]:
+    """Every file that the gateway has made; those that keep credentials are for their owner's eyes only."""
+    given = {
+        "town.toml",
+        "dragoman.toml",
+        "oai.key",
+        "kfile.json",
+        "koidc.json",
+        "kdb.sqlite3",
+        "codex.json",
+        "apps.json",
+    }
+    found: dict[str, bytes] = {}
+    for path in sorted(path for path in home.rglob("*") if path.is_file()):
+        if path.name.startswith("kiro-") or path.name.removesuffix("-wal").removesuffix("-shm") in given:
+            assert path.name in given or stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+            continue
+        found[str(path.relative_to(home))] = unpacked(path.read_bytes())
+    return found
+
+
+def unpacked(data: bytes) -> bytes:
+    if data.startswith(b"\x1f\x8b"):
+        return gzip.decompress(data)
+    if data.startswith(ZSTD):
+        return zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    return data
+
+
+def test_a_store_and_a_shared_memory_that_cannot_be_reached_are_named_without_their_passwords(shell: Shell) -> None:
+    canaries = Canaries()
+    store, shared, key = canaries.new("store"), canaries.new("shared"), canaries.new("client")
+    url = f"postgresql://someone:{quote(store, safe='')}@127.0.0.1:1/db"
+    toml = f'[store]\nurl = "{url}"\nshared = "redis://:{quote(shared, safe="")}@127.0.0.1:1/0"\n'
+    path = shell.write("town.toml", toml + '[providers.echo]\nkind = "echo"\n')
+    shell.environ["DRAGOMAN_API_KEY"] = key
+    told = {}
+    with shell.serve("--config", str(path), "--verbose") as served:
+        body = {"model": "echo/echo", "messages": [{"role": "user", "content": "Hi"}]}
+        told["chat"] = ask(served.port, "POST", PATHS["chat"], key, body)
+        told |= dict(commands(shell, ("--config", str(path))))
+        served.end()
+    told |= {"stdout": served.out.encode(), "stderr": served.err.encode()}
+    assert {where: heard for where, text in told.items() if (heard := canaries.heard_in(text))} == {}
+
+
+def test_a_canary_would_be_heard() -> None:
+    canaries = Canaries()
+    secret = canaries.new("one")
+    for text in (secret, quote(secret, safe=""), json.dumps({"a": secret}), b64encode(f"a:{secret}".encode()).decode()):
+        assert canaries.heard_in(f"xx{text}yy".encode()) == ["one"], text
+    assert canaries.heard_in(b"nothing of the kind") == []
