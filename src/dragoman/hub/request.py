@@ -266,6 +266,7 @@ class Request(Struct, frozen=True):
     encrypted_reasoning: bool = True  # the client can carry opaque reasoning back (Responses asks for it in `include`)
     format: Format | None = None
     verbosity: str | None = None
+    cache: Cache | None = None  # a breakpoint behind the last part that can bear one
     cache_key: str | None = None
     user: str | None = None
     safety_identifier: str | None = None

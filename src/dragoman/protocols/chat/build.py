@@ -9,6 +9,7 @@ from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target
 from dragoman.hub.request import Ext, Format, Reasoning, Request, Role, Shape, Switch, Text
+from dragoman.passes.mark_last import mark_last
 from dragoman.protocols.chat.messages import write_messages
 from dragoman.protocols.chat.tools import write_tools
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
@@ -28,6 +29,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """The body for the upstream; what it cannot be asked raises Refused."""
     shared = _shared(request)
     drop_foreign(request, NAME, ledger, shared)
+    request = mark_last(request, ledger)
     body: _Wire = {"model": target.model, "messages": write_messages(request, target, ledger)}
     body |= write_tools(request, target, ledger)
     effort = _effort(request, target, ledger)

@@ -34,6 +34,7 @@ _UNSAID: dict[str, object] = {
     "logprobs": False,
     "top_logprobs": 0,
     "verbosity": "medium",
+    "cache": None,
     "cache_key": None,
     "user": None,
     "safety_identifier": None,

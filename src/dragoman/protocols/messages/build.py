@@ -54,6 +54,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         "stream": request.stream or None,
     }
     wire |= {key: value for key, value in optional.items() if value is not None}
+    writer.mark(wire, request.cache)
     writer.limit_breakpoints()
     if writer.own:
         restore(wire, request.ext)

@@ -10,7 +10,7 @@ from dragoman.hub.failure import Failure, Kind, Refused, refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Role, Shape, Switch, Turn
-from dragoman.protocols.messages.parse_content import parse_content, unread
+from dragoman.protocols.messages.parse_content import parse_cache, parse_content, unread
 from dragoman.protocols.messages.parse_tools import parse_choice, parse_tools
 from dragoman.protocols.messages.wire import NAME
 
@@ -31,6 +31,7 @@ _NAMES = {
     "service_tier": "service_tier",
     "stream": "stream",
     "thinking": "reasoning",
+    "cache_control": "cache",
 }
 
 
@@ -75,6 +76,7 @@ def _request(top: Fields, raw: dict[str, Json], cap: Callable[[Fields], int | No
     output = top.obj("output_config")
     thinking = top.obj("thinking")
     metadata = top.obj("metadata")
+    cache, control = parse_cache(top)
     reasoning, kept = _reasoning(thinking, output)
     format, format_fields = _format(top, output)
     return Request(
@@ -91,11 +93,12 @@ def _request(top: Fields, raw: dict[str, Json], cap: Callable[[Fields], int | No
         stop=_stop(top),
         reasoning=reasoning,
         format=format,
+        cache=cache,
         user=metadata.text("user_id") if metadata is not None else None,
         service_tier="default" if top.text("service_tier") == "standard_only" else None,
         stream=top.flag("stream", False),
         where=_where(top, format),
-        ext={**kept, **_kept(top), **unread(top, output, thinking, metadata, format_fields)},
+        ext={**kept, **_kept(top), **unread(top, output, thinking, metadata, control, format_fields)},
         raw=raw,
     )
 

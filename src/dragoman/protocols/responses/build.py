@@ -9,6 +9,7 @@ from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
+from dragoman.passes.mark_last import mark_last
 from dragoman.protocols.responses.build_turns import InputWriter
 from dragoman.protocols.responses.content import Wire
 from dragoman.protocols.responses.tools import ToolWriter
@@ -24,7 +25,7 @@ _SHOWN = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messages'
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     drop_foreign(request, NAME, ledger, _shared(request))
-    return msgspec.json.encode(_Body(request, target, ledger).wire())
+    return msgspec.json.encode(_Body(mark_last(request, ledger), target, ledger).wire())
 
 
 def _shared(request: Request) -> Ext:

@@ -36,6 +36,7 @@ REFUSED: dict[str, object] = {
     "user": None,
     "safety_identifier": None,
     "metadata": None,
+    "cache": None,
 }
 # What Chat says in the same words, and would be carried over.
 SHARED = frozenset(("moderation", "prompt_cache_options", "prompt_cache_retention"))
