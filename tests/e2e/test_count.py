@@ -25,8 +25,10 @@ def test_where_nobody_counts_the_gateway_estimates_and_says_so(rig: Rig, upstrea
     assert fake.calls == []
 
 
-def test_an_upstream_that_cannot_count_now_is_replaced_by_an_estimate(rig: Rig) -> None:
-    rig.plays("messages", Answer(b"{}", status=500, content_type="application/json"))
+@pytest.mark.parametrize("status", [500, 200])
+def test_an_upstream_that_cannot_count_now_is_replaced_by_an_estimate(rig: Rig, status: int) -> None:
+    error = b'{"type":"error","error":{"type":"api_error","message":"not now"}}'
+    rig.plays("messages", Answer(error, status=status, content_type="application/json"))
     counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
     assert 4 < counted.input_tokens < 40
     assert rig.sdk.headers["x-dragoman-estimate"] == "1"
