@@ -168,6 +168,17 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(shell: Sh
         assert done.code == (0 if words[0] == "config" else 1)
 
 
+@pytest.mark.parametrize(
+    "secret", ["me:sk-fake-p@ss@127.0.0.1:1/u", "me@127.0.0.1:1/u?password=sk-fake-p@ss", "me:sk-fake-p/ss@127.0.0.1/u"]
+)
+def test_no_spelling_of_a_password_is_shown(shell: Shell, secret: str) -> None:
+    shell.write("dragoman.toml", f'[store]\nurl = "postgresql://{secret}"\n')
+    for words in (("config", "show"), ("config", "check"), ("usage",), ("doctor",)):
+        done = shell.run(*words)
+        assert "sk-fake" not in done.out + done.err
+        assert "ss@" not in done.out + done.err
+
+
 def test_a_request_is_seen_while_the_gateway_runs(shell: Shell, store_url: str) -> None:
     with shell.serve(DRAGOMAN_API_KEY="dgm_fake-client-key-for-tests") as served:
         body = msgspec.json.encode({"model": "echo", "messages": [{"role": "user", "content": "hello"}]})

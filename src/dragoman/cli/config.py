@@ -17,7 +17,8 @@ from dragoman.config.proxies import detours
 from dragoman.config.several import credential_field, credentials_of
 
 SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort")
-PASSWORD = re.compile(r"(?<=://)([^/:@]*):[^/@]*(?=@)")
+PASSWORD = re.compile(r"(?<=://)([^/:@]*):[^/]*(?=@)")
+OPTION = re.compile(r"(?<=[?&]password=)[^&]*")
 
 Shown = str | int | float | bool | None | list[str]
 
@@ -66,6 +67,8 @@ def flattened(config: Config) -> Iterator[Value]:
         yield from _provider_fields(f"providers.{name}", provider, config.origins)
     for index, route in enumerate(config.models):
         yield from _fields(f"models[{index}]", route, config.origins)
+    for index, price in enumerate(config.prices):
+        yield from _fields(f"prices[{index}]", price, config.origins)
     yield Value("client key", _shown(config.client_key), _client_key_origin(config))
     yield from _proxies(os.environ)
 
@@ -108,7 +111,7 @@ def _shown(value: object) -> Shown:
         case tuple():
             return [str(item) for item in value]
         case _:
-            return PASSWORD.sub(r"\1:***", str(value))
+            return OPTION.sub("***", PASSWORD.sub(r"\1:***", str(value)))
 
 
 def _text(value: Shown) -> str:

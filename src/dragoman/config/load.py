@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -161,7 +162,18 @@ def _read_store(tree: Tree, home: Path) -> StoreSettings:
         return msgspec.structs.replace(store, url=f"{SQLITE}{path}")
     if not store.url.startswith(POSTGRESQL):
         tree.problem(("store", "url"), f"expected {SQLITE}PATH or {POSTGRESQL}USER@HOST/NAME")
+    elif not _has_address(store.url):
+        advice = "a / or @ in user or password is written %2F or %40"
+        tree.problem(("store", "url"), f"expected {POSTGRESQL}USER@HOST/NAME; {advice}")
     return store
+
+
+def _has_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.port != 0 and len(parts.path) > 1
+    except ValueError:
+        return False
 
 
 def _read_models(tree: Tree, providers: dict[str, ProviderConfig]) -> tuple[ModelRoute, ...]:
