@@ -71,10 +71,17 @@ async def _served(site: Site, exchange: Exchange, capture: Capture) -> None:
 
 
 class _Gateway(Gateway):
+    """Its clock shows the time of then, and its ids are counted."""
+
     created = 0
+    minted = 0
 
     def _asked(self, call: Call) -> Asked:
-        return replace(super()._asked(call), created=self.created, now=self._now)
+        return replace(super()._asked(call), created=self.created, now=self._now, mint=self._mint)
+
+    def _mint(self, prefix: str) -> str:
+        self.minted += 1
+        return f"{prefix}{self.minted:024x}"
 
     def _now(self) -> float:
         return self.created + asyncio.get_running_loop().time()

@@ -1,0 +1,158 @@
+"""`dragoman capture` and `dragoman replay`, from a person's shell."""
+
+import re
+import signal
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from shell import Shell, wait_for
+
+from dragoman.cli.replaying.difference import compared
+from dragoman.observers.capture import Capture, read
+from dragoman.store.captures import Captures
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
+FILES = {
+    "request_body.json",
+    "kiro_request_body.json",
+    "response_stream_raw.txt",
+    "kiro_request_body_2.json",
+    "response_stream_raw_2.txt",
+    "response_stream_modified.txt",
+}
+
+
+def capture(**changes: object) -> Capture:
+    return replace(read(FIXTURE.read_bytes()), **changes)
+
+
+@pytest.fixture
+def kept(shell: Shell) -> Captures:
+    captures = Captures(shell.home / "captures", 100, 1 << 30)
+    shell.write("dragoman.toml", '[debug]\ndirectory = "captures"\n')
+    return captures
+
+
+def test_without_captures_the_list_says_how_to_get_some(shell: Shell, kept: Captures) -> None:
+    done = shell.run("capture", "list")
+    assert (done.code, done.out) == (0, "")
+    assert "debug.capture" in done.err
+    assert shell.run("capture", "list", "--json").json == []
+    assert shell.run("capture", "show", "last").code == 1
+
+
+def test_a_capture_is_found_by_its_id_or_either_end_of_it(shell: Shell, kept: Captures) -> None:
+    for number in range(3):
+        kept.write(capture(id=f"req_beef{number}", began=1_794_700_000.0 + number))
+    listed = shell.run("capture", "list", "--json").json
+    assert isinstance(listed, list)
+    assert [one["id"] for one in listed] == ["req_beef0", "req_beef1", "req_beef2"]
+    assert {"route", "result", "size", "client", "way"} <= set(listed[0])
+    for which, found in {"last": "req_beef2", "req_beef1": "req_beef1", "beef0": "req_beef0"}.items():
+        assert shell.run("capture", "show", which).out.startswith(found)
+    for which in ("req_", "nothing-like-it"):
+        done = shell.run("capture", "show", which)
+        assert (done.code, done.out) == (1, "")
+        assert which in done.err
+
+
+def test_the_newest_of_two_captures_with_one_id_is_meant(shell: Shell, kept: Captures) -> None:
+    kept.write(capture(id="mine", began=1_794_700_000.0))
+    kept.write(capture(id="mine", began=1_794_700_001.0, wanted="the-newer-one"))
+    assert "the-newer-one" in shell.run("capture", "show", "mine").out
+
+
+def test_the_full_timeline_leaves_nothing_out_and_json_is_the_capture_itself(shell: Shell, kept: Captures) -> None:
+    kept.write(capture())
+    assert "…" not in shell.run("capture", "show", "last", "--full").out
+    assert read(shell.run("capture", "show", "last", "--json").out.encode()) == capture()
+
+
+def test_what_a_model_says_does_not_steer_the_terminal(shell: Shell, kept: Captures) -> None:
+    moments = tuple(
+        replace(moment, event=moment.event.replace("I will", "\\u001b[31mred")) for moment in capture().moments
+    )
+    kept.write(capture(moments=moments, wanted="\x1b[2Jgone"))
+    for words in (("last",), ("last", "--full")):
+        assert "\x1b" not in shell.run("capture", "show", *words).out
+
+
+def test_an_export_has_the_names_that_older_gateways_gave(shell: Shell, kept: Captures) -> None:
+    kept.write(capture())
+    done = shell.run("capture", "export", "last", "out")
+    assert done.code == 0
+    assert {file.name for file in (shell.home / "out").iterdir()} == FILES
+    question = capture().questions[0]
+    assert question.answer is not None
+    raw = b"".join(chunk.data for chunk in question.answer.chunks)
+    assert (shell.home / "out" / "response_stream_raw.txt").read_bytes() == raw
+    request = msgspec.json.decode((shell.home / "out" / "kiro_request_body.json").read_bytes())
+    assert request == msgspec.json.decode(question.body)
+
+
+def test_a_file_that_is_no_capture_is_told_so(shell: Shell) -> None:
+    for text in ("{}", "nonsense", "dragoman capture 99 {}\nrest"):
+        shell.write("odd", text)
+        done = shell.run("replay", "odd")
+        assert (done.code, done.out) == (1, "")
+        assert "odd" in done.err
+
+
+def test_a_replay_tells_by_its_exit_code_whether_anything_differs(shell: Shell) -> None:
+    assert shell.run("replay", str(FIXTURE)).code == 0
+    shell.write("edited.json", FIXTURE.read_text().replace(" write it.", " write them."))
+    done = shell.run("replay", "edited.json")
+    assert done.code == 1
+    assert done.out.endswith("different\n")
+    told = shell.run("replay", "edited.json", "--json")
+    assert told.code == 1
+    assert isinstance(told.json, dict)
+    assert told.json["same"] is False
+
+
+def test_what_was_not_kept_whole_is_not_replayed(shell: Shell, kept: Captures) -> None:
+    kept.write(capture(shortened=("sent",)))
+    done = shell.run("replay", "last")
+    assert done.code == 1
+    assert "not kept whole" in done.err
+    assert "not kept" in shell.run("capture", "show", "last").out
+
+
+def test_a_fixture_expects_what_is_seen_now(shell: Shell) -> None:
+    shell.write("edited.json", FIXTURE.read_text().replace(" write it.", " write them."))
+    assert shell.run("replay", "edited.json", "--as-fixture", "renewed.json").code == 0
+    assert shell.run("replay", "renewed.json").code == 0
+    renewed = read((shell.home / "renewed.json").read_bytes())
+    assert [part for part in compared(capture(), renewed) if part.changes] == []
+    assert renewed.questions[0].answer == capture().questions[0].answer
+
+
+def test_a_replayed_upstream_answers_with_the_same_bytes_at_the_same_pace(shell: Shell) -> None:
+    process = shell.start("replay", str(FIXTURE), "--serve")
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+        assert found is not None
+        for question in capture().questions:
+            assert question.answer is not None
+            began = time.monotonic()
+            connection = HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
+            connection.request("POST", "/generateAssistantResponse", b"{}")
+            answer = connection.getresponse()
+            assert answer.status == 200
+            assert answer.getheader("content-type") == "application/vnd.amazon.eventstream"
+            assert answer.read() == b"".join(chunk.data for chunk in question.answer.chunks)
+            assert time.monotonic() - began >= (question.answer.ended - question.at) * 0.9
+            connection.close()
+        connection = HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
+        connection.request("GET", "/v1/models")
+        assert connection.getresponse().status == 404
+        connection.close()
+    finally:
+        process.send_signal(signal.SIGINT)
+        wait_for(lambda: process.poll() is not None)
+        process.communicate()
