@@ -2,8 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
+from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Foreign, Hosted, Part, Request, Tool, ToolChoice, ToolResult
+
+# A request's fields that other vendors have too, and yet cannot be given.
+_WHY = {"context_management": "only its own vendor can read back what it compacts or clears: the context stays whole"}
+# By protocol, a field that asks for something other than an answer.
+_OTHER_THAN_ANSWERS = {"messages": ("compaction", "a compacted context, which only this API's own vendor can make")}
 
 
 def restore(wire: dict[str, object], ext: Ext) -> None:
@@ -24,11 +30,14 @@ def drop_foreign(request: Request, protocol: str, ledger: Ledger, kept: Ext | No
     """
     if request.protocol == protocol:
         return
+    field, what = _OTHER_THAN_ANSWERS.get(request.protocol, ("", ""))
+    if field in request.ext:
+        raise refuse(f"/{field}", f"{field} asks for {what}")
     why = f"{protocol} has no such field"
     for at, ext in _holders(request):
         for pointer in ext:
             if at or kept is None or pointer not in kept:
-                ledger.dropped(f"{at}/{pointer}", why)
+                ledger.dropped(f"{at}/{pointer}", why if at else _WHY.get(pointer, why))
     for part in _parts(request):
         if isinstance(part, Foreign):
             ledger.dropped(part.at, f"{protocol} has nothing like {part.what!r}")

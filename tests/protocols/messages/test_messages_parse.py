@@ -234,6 +234,22 @@ def test_what_only_messages_knows_is_told_to_the_ledger_of_any_other_protocol() 
     }
 
 
+@pytest.mark.parametrize("protocol", ["chat", "responses", "kiro"])
+def test_a_demand_to_compact_is_refused_by_those_who_would_answer_instead(protocol: str) -> None:
+    compacting = parse(minimal(compaction={"type": "summarize"}))
+    with pytest.raises(Refused) as caught:
+        drop_foreign(compacting, protocol, Ledger())
+    assert caught.value.failure.at == "/compaction"
+    drop_foreign(compacting, "messages", Ledger())
+
+
+def test_why_a_context_is_not_managed_elsewhere_is_told_truly() -> None:
+    ledger = Ledger()
+    drop_foreign(REQUEST, "responses", ledger)
+    (why,) = [loss.why for loss in ledger if loss.path == "/context_management"]
+    assert "only its own vendor can read back" in why
+
+
 def test_defaults_and_nulls_are_no_fields() -> None:
     request = parse(minimal(speed="standard", service_tier="auto", thinking=None, temperature=None, container=None))
     assert request.ext == {}
