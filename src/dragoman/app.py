@@ -99,6 +99,8 @@ class App:
         self._station.start(partial(provider_address, self.gateway))
         if self.usage is not None:
             self.usage.start()
+        expiring = asyncio.to_thread(self.gateway.capturing.expire, self.gateway.world.config.debug)
+        spawn(expiring, name="old captures")
         for catalogue in self.gateway.world.catalogues.values():
             catalogue.known()
 
@@ -174,18 +176,17 @@ async def run(app: App, reload: Reload, listen: Listening) -> None:
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
     loop.add_signal_handler(signal.SIGHUP, _take_over, app, reload)
     listen.ready(app)
-    source = app.gateway.world.config.source
-    if source is not None:
-        spawn(_follow_file(app, source, reload), name="configuration watch")
+    spawn(_follow_file(app, reload), name="configuration watch")
     await stopping.wait()
     await app.stop(patience[0])
 
 
-async def _follow_file(app: App, path: Path, reload: Reload) -> None:
-    seen = _stamp(path)
+async def _follow_file(app: App, reload: Reload) -> None:
+    """There may be none yet: SIGHUP finds one that was written after the start."""
+    seen = _stamp(app.gateway.world.config.source)
     while True:
         await asyncio.sleep(RELOAD_POLL_S)
-        now = _stamp(path)
+        now = _stamp(app.gateway.world.config.source)
         if now is not None and now != seen:
             seen = now
             _take_over(app, reload)
@@ -206,7 +207,9 @@ def _take_over(app: App, reload: Reload) -> None:
         log.info("the edited configuration is in force")
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path | None) -> tuple[int, int] | None:
+    if path is None:
+        return None
     try:
         status = path.stat()
     except OSError:

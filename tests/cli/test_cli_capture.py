@@ -13,7 +13,7 @@ from shell import Shell, wait_for
 
 from dragoman.cli.replaying.difference import compared
 from dragoman.observers.capture import Capture, read
-from dragoman.store.captures import Captures
+from dragoman.store.captures import Bounds, Captures
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 FILES = {
@@ -32,7 +32,7 @@ def capture(**changes: object) -> Capture:
 
 @pytest.fixture
 def kept(shell: Shell) -> Captures:
-    captures = Captures(shell.home / "captures", 100, 1 << 30)
+    captures = Captures(shell.home / "captures", Bounds(100, 1 << 30, 86_400.0))
     shell.write("dragoman.toml", '[debug]\ndirectory = "captures"\n')
     return captures
 

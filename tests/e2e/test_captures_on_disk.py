@@ -20,7 +20,7 @@ from cli.shell import wait_for
 from dragoman.flow import recording as recordings
 from dragoman.flow.recording import Recording
 from dragoman.observers.capture import Capture, to_json
-from dragoman.store.captures import Captures, load
+from dragoman.store.captures import Bounds, Captures, load
 from fakes.kiro import FakeKiro, framed, refusal, tail, words
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, running, stanza
@@ -41,7 +41,7 @@ def debug(directory: Path, mode: str = "all", **more: object) -> str:
 
 
 def files(directory: Path) -> list[Path]:
-    return Captures(directory / "captures", 1, 1).files()
+    return Captures(directory / "captures", Bounds(1, 1, 1.0)).files()
 
 
 def captures(directory: Path) -> list[Capture]:
@@ -135,6 +135,19 @@ def test_their_total_size_is_bounded(tmp_path: Path) -> None:
         settled(gateway, 8)
     assert 1 <= len(files(tmp_path)) < 8
     assert sum(file.stat().st_size for file in files(tmp_path)) <= 0.02 * 1024 * 1024
+
+
+def test_what_is_too_old_is_gone_at_the_next_start(tmp_path: Path) -> None:
+    with captured(tmp_path, debug(tmp_path)) as (gateway, _):
+        for _ in range(2):
+            ask(gateway, said())
+        settled(gateway, 2)
+    old, new = files(tmp_path)
+    (tmp_path / "captures" / "killed.part").touch()
+    for file in (old, tmp_path / "captures" / "killed.part"):
+        os.utime(file, (0, 0))
+    with captured(tmp_path, debug(tmp_path, "off")):
+        wait_for(lambda: list((tmp_path / "captures").iterdir()) == [new])
 
 
 def test_what_is_too_large_is_left_out_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

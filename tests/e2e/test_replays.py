@@ -5,12 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import anthropic
+import msgspec
 import openai
 import pytest
 from cases import BROKEN, CASES, asked
 from faults import ACCIDENTS, FAULTS, refusal
 from hearing import STREAMS, WHOLE, Heard
 from kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
+from raw_http import post
 from rig import PROTOCOLS, Rig, rigged
 from test_matrix import streamed, whole
 
@@ -18,12 +20,12 @@ from cli.shell import wait_for
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.rerun import rerun
 from dragoman.observers.capture import Capture
-from dragoman.store.captures import Captures, load
+from dragoman.store.captures import Bounds, Captures, load
 from fakes.eventstream import event, exception
 from fakes.kiro import framed, tail, tool, words
 from fakes.kiro import refusal as kiro_refusal
-from fakes.upstream import End
-from gateway import Running
+from fakes.upstream import Answer, End, FakeUpstream
+from gateway import Running, running, stanza
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -37,7 +39,7 @@ class Kept:
     """The captures of one gateway, each read once."""
 
     def __init__(self, directory: Path, gateway: Running) -> None:
-        self._captures = Captures(directory, 10_000, 1 << 30)
+        self._captures = Captures(directory, Bounds(10_000, 1 << 30, 86_400.0))
         self._gateway = gateway
         self._seen: set[Path] = set()
 
@@ -159,4 +161,39 @@ def test_a_mended_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: str)
         assert [call[2] for call in heard.calls] == [{"city": "Oslo", "days": 3}]
     captures = kept.fresh(2)
     assert [capture.cut for capture in captures] == [("weather",), ("weather",)]
+    assert_same(captures)
+
+
+def linked(model: str, url: str) -> bytes:
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+    return msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": parts}]})
+
+
+def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = debug(tmp_path / "captures") + "[fetch]\nenabled = true\n"
+    picture = Answer(b"\x89PNG fake", content_type="image/png", chunked=False)
+    with FakeUpstream(pages={"/photo.png": picture}) as pages, kiro_rigged(tmp_path, settings=settings) as shared:
+        kept = Kept(tmp_path / "captures", shared.gateway)
+        url = f"http://127.0.0.1:{pages.port}/photo.png"
+        shared.plays(framed(words("A fake."), tail()))
+        refused = post(shared.gateway.port, "/v1/chat/completions", linked(MODEL, url))
+        monkeypatch.setattr("dragoman.flow.fetch.is_public", lambda address: True)
+        answered = post(shared.gateway.port, "/v1/chat/completions", linked(MODEL, url))
+        captures = kept.fresh(2)
+    assert (refused.status, answered.status) == (400, 200)
+    assert b"iVBORyBmYWtl"[:4] in captures[1].questions[0].body
+    assert_same(captures)
+
+
+def test_a_pool_of_keys_is_asked_in_the_same_order(tmp_path: Path) -> None:
+    limited = refusal("chat", FAULTS["429"])
+    good = streamed("chat", CASES["text"].meant, "in one piece")
+    with FakeUpstream(answers=[limited, good]) as up:
+        keys = stanza("chat", up.url).replace('"sk-fake-upstream"', '["sk-fake-first", "sk-fake-second"]')
+        with running(debug(tmp_path / "captures") + keys, tmp_path) as gateway:
+            body = {"model": "up/m", "stream": True, "messages": [{"role": "user", "content": "Go on."}]}
+            assert post(gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status == 200
+            captures = Kept(tmp_path / "captures", gateway).fresh(1)
+    assert len(captures[0].questions) == 2
+    assert "sk-fake-second" not in str(captures)
     assert_same(captures)

@@ -67,10 +67,15 @@ class Debug(Struct, frozen=True):
     directory: Path = Path("~/.local/share/dragoman/captures")
     keep: Count = 200  # captures; the oldest go first
     max_mb: Megabytes = 200.0  # of all of them
+    max_days: Annotated[float, Meta(gt=0, le=3650)] = 14.0  # older ones are removed
 
     @property
     def max_bytes(self) -> int:
         return int(self.max_mb * 1024 * 1024)
+
+    @property
+    def max_age_s(self) -> float:
+        return self.max_days * 86_400
 
 
 class StoreSettings(Struct, frozen=True):

@@ -1,5 +1,7 @@
 """Requests come in; those that are to be written down are recorded, and handed to the writer at the end."""
 
+from contextlib import suppress
+
 from msgspec import Struct
 
 from dragoman.accounts.keys import presented_keys
@@ -7,7 +9,7 @@ from dragoman.config.settings import Debug
 from dragoman.flow.recording import Recording
 from dragoman.net.exchange import Exchange
 from dragoman.store.capture_writer import CaptureWriter, Job, Room
-from dragoman.store.captures import Captures
+from dragoman.store.captures import Bounds, Captures
 
 MEMORY_BYTES = 128 * 1024 * 1024  # for all recordings together, under way or waiting to be written
 
@@ -36,8 +38,12 @@ class Capturing:
         if debug.capture == "errors" and not recording.failed:
             self._room.give_back(recording.size)
             return
-        where = Captures(debug.directory, debug.keep, debug.max_bytes)
-        self._writer.put(Job(recording.capture, frozenset(recording.secrets), where, recording.size))
+        self._writer.put(Job(recording.capture, frozenset(recording.secrets), _place(debug), recording.size))
+
+    def expire(self, debug: Debug) -> None:
+        """Removes what is too old, also where nothing new is captured; not for the event loop."""
+        with suppress(OSError):
+            _place(debug).prune()
 
     @property
     def counts(self) -> Counts:
@@ -46,3 +52,7 @@ class Capturing:
     def close(self) -> None:
         """Waits a little for what is still to be written; not for the event loop."""
         self._writer.close()
+
+
+def _place(debug: Debug) -> Captures:
+    return Captures(debug.directory, Bounds(debug.keep, debug.max_bytes, debug.max_age_s))

@@ -1,7 +1,7 @@
 """A world comes in; the same world goes out, but whatever a request learns from it and sends through it is noted."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from dragoman.accounts.memory import Memory
 from dragoman.config.problems import ConfigError
 from dragoman.flow.discretion import secrets_in
+from dragoman.flow.fetch import Fetcher
 from dragoman.flow.recording import Question, Recording, texts
 from dragoman.flow.world import World, known
 from dragoman.hub.failure import Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream
 from dragoman.hub.profile import Target
-from dragoman.hub.request import Json, Request
+from dragoman.hub.request import Inline, Json, Request
 from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink
@@ -36,7 +37,8 @@ def watched(world: World, recording: Recording) -> World:
     recording.enters(world.config, learnt, lambda: _names(world))
     protocols = {name: _watched_protocol(protocol, recording) for name, protocol in world.protocols.items()}
     providers = {name: _Watched(provider, recording).provider() for name, provider in world.providers.items()}
-    return replace(world, providers=providers, protocols=protocols)
+    fetcher = None if world.fetcher is None else WatchedFetcher(world.fetcher, recording)
+    return replace(world, providers=providers, protocols=protocols, fetcher=fetcher)
 
 
 def _names(world: World) -> dict[str, tuple[str, ...]]:
@@ -56,6 +58,25 @@ def _watched_upstream(upstream: Upstream, recording: Recording) -> Upstream:
         return body
 
     return replace(upstream, build=build)
+
+
+class WatchedFetcher(Fetcher):
+    """Tells what was fetched, or why it could not be."""
+
+    def __init__(self, fetcher: Fetcher, recording: Recording) -> None:
+        self._fetcher = fetcher
+        self._recording = recording
+
+    async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
+        try:
+            found = await self._fetcher.fetch_all(urls)
+        except Refused as refused:
+            failure = refused.failure
+            self._recording.hears(ELSEWHERE, "fetch", lambda: {"refused": msgspec.to_builtins(failure)})
+            raise
+        if self._recording.takes(sum(len(media.data) for media in found.values()), "fetched media"):
+            self._recording.hears(ELSEWHERE, "fetch", lambda: {"value": msgspec.to_builtins(found)})
+        return found
 
 
 class WatchedMemory(Memory):

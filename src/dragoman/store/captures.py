@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dragoman.observers.capture import Capture, Summary, Unreadable, pack, read,
 
 SUFFIX = ".capture"
 UNFINISHED = ".part"
+UNFINISHED_S = 3600.0
 LAST = "last"
 MAX_SUMMARY_BYTES = 64 * 1024
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -28,13 +30,20 @@ class Kept(Struct, frozen=True):
     summary: Summary
 
 
+class Bounds(Struct, frozen=True):
+    """How much is kept."""
+
+    keep: int
+    max_bytes: int
+    max_age_s: float
+
+
 class Captures:
     """The directory. Several processes may use it at the same time."""
 
-    def __init__(self, directory: Path, keep: int, max_bytes: int) -> None:
+    def __init__(self, directory: Path, bounds: Bounds) -> None:
         self.directory = directory
-        self._keep = keep
-        self._max_bytes = max_bytes
+        self._bounds = bounds
 
     def write(self, capture: Capture) -> Path:
         """Raises OSError; nothing half-written is left."""
@@ -48,7 +57,7 @@ class Captures:
         except OSError:
             part.unlink(missing_ok=True)
             raise
-        self._prune()
+        self.prune()
         return file
 
     def files(self) -> list[Path]:
@@ -87,15 +96,19 @@ class Captures:
             raise Unknown(f"{which!r} fits {len(found)} captures; give more of the id")
         return found[-1].file
 
-    def _prune(self) -> None:
-        """The oldest go first."""
-        sizes = [(file, _size(file)) for file in self.files()]
-        total = sum(size for _, size in sizes)
-        for place, (file, size) in enumerate(sizes):
-            if len(sizes) - place <= self._keep and total <= self._max_bytes:
+    def prune(self) -> None:
+        """What is too old goes, then the oldest of what is too much; raises OSError."""
+        bounds, now = self._bounds, time.time()
+        for part in self.directory.glob(f"*{UNFINISHED}"):  # whoever wrote it was killed
+            if now - _stamp(part)[0] > UNFINISHED_S:
+                part.unlink(missing_ok=True)
+        stamps = [(file, *_stamp(file)) for file in self.files()]
+        total, count = sum(size for _, _, size in stamps), len(stamps)
+        for file, written, size in stamps:
+            if count <= bounds.keep and total <= bounds.max_bytes and now - written <= bounds.max_age_s:
                 break
             file.unlink(missing_ok=True)
-            total -= size
+            total, count = total - size, count - 1
 
 
 def load(file: Path) -> Capture:
@@ -114,8 +127,10 @@ def _write_new(file: Path, data: bytes) -> None:
         os.close(opened)
 
 
-def _size(file: Path) -> int:
+def _stamp(file: Path) -> tuple[float, int]:
+    """When it was written, and its size; what is gone by now is new and small."""
     try:
-        return file.stat().st_size
+        status = file.stat()
     except OSError:
-        return 0
+        return time.time(), 0
+    return status.st_mtime, status.st_size

@@ -5,12 +5,12 @@ from pathlib import Path
 from dragoman.cli.faults import Trouble
 from dragoman.cli.settings import read_settings
 from dragoman.observers.capture import Capture, Unreadable
-from dragoman.store.captures import Captures, Unknown, load
+from dragoman.store.captures import Bounds, Captures, Unknown, load
 
 
 def kept_captures(config_file: str | None) -> Captures:
     debug = read_settings(config_file).debug
-    return Captures(debug.directory, debug.keep, debug.max_bytes)
+    return Captures(debug.directory, Bounds(debug.keep, debug.max_bytes, debug.max_age_s))
 
 
 def chosen(which: str, config_file: str | None) -> Capture:

@@ -2,7 +2,7 @@
 
 import glob
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -23,9 +23,10 @@ from dragoman.config.settings import (
     Server,
     StoreSettings,
 )
+from dragoman.flow.fetch import Fetcher
 from dragoman.flow.world import World
 from dragoman.hub.failure import Failure, Kind, Refused
-from dragoman.hub.request import Json
+from dragoman.hub.request import Inline, Json
 from dragoman.net.client import Dial
 from dragoman.net.headers import Header
 from dragoman.observers.capture import Capture
@@ -76,6 +77,16 @@ class Answers:
         return bool(self._told[provider, what])
 
 
+class _ToldFetcher(Fetcher):
+    """Fetches what was fetched then."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
+        return msgspec.convert(self._answers.next("", "fetch"), dict[str, Inline])
+
+
 class ToldMemory(Memory):
     """Recalls what was recalled then, and forgets the rest."""
 
@@ -98,7 +109,8 @@ def world_of(capture: Capture, player: Player, answers: Answers, clock: Callable
     catalogues = {name: Catalogue(provider, clock) for name, provider in providers.items()}
     config = _config(capture)
     learnt = {name: set(quirks) for name, quirks in capture.world.learnt.items()}
-    return World(config, providers, catalogues, PROTOCOLS, None, msgspec.structs.asdict(config.effort), learnt)
+    fetcher = _ToldFetcher(answers) if answers.holds("", "fetch") else None
+    return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
 
 
 def _config(capture: Capture) -> Config:
