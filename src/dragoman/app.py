@@ -52,6 +52,7 @@ TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.TIMEOUT, 500: Kind.BUG, 503: K
 
 
 Reload = Callable[[], Config]
+Stamp = tuple[int, int] | None  # of a file: it changes when the file does
 
 
 class Listening(Struct, frozen=True):
@@ -161,6 +162,7 @@ class App:
 
 async def run(app: App, reload: Reload, listen: Listening) -> None:
     """Serves until SIGTERM or SIGINT; a second signal ends it at once, SIGHUP reads the configuration again."""
+    seen = _stamp(app.gateway.world.config.source)  # an edit may come as soon as somebody knows that we run
     await app.start(listen.sock)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -176,14 +178,13 @@ async def run(app: App, reload: Reload, listen: Listening) -> None:
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
     loop.add_signal_handler(signal.SIGHUP, _take_over, app, reload)
     listen.ready(app)
-    spawn(_follow_file(app, reload), name="configuration watch")
+    spawn(_follow_file(app, reload, seen), name="configuration watch")
     await stopping.wait()
     await app.stop(patience[0])
 
 
-async def _follow_file(app: App, reload: Reload) -> None:
+async def _follow_file(app: App, reload: Reload, seen: Stamp) -> None:
     """There may be none yet: SIGHUP finds one that was written after the start."""
-    seen = _stamp(app.gateway.world.config.source)
     while True:
         await asyncio.sleep(RELOAD_POLL_S)
         now = _stamp(app.gateway.world.config.source)
@@ -207,7 +208,7 @@ def _take_over(app: App, reload: Reload) -> None:
         log.info("the edited configuration is in force")
 
 
-def _stamp(path: Path | None) -> tuple[int, int] | None:
+def _stamp(path: Path | None) -> Stamp:
     if path is None:
         return None
     try:

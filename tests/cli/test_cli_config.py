@@ -16,6 +16,10 @@ headers = { x-team = "fake-team-secret" }
 [[models]]
 name = "small"
 to = ["local/tiny"]
+[[prices]]
+model = "local/*"
+input = 0
+output = 0.5
 """
 
 
@@ -37,6 +41,7 @@ def test_every_value_names_who_set_it(shell: Shell) -> None:
     assert values["server.host"].origin == "default"
     assert (values["retry.attempts"].value, values["retry.attempts"].origin) == (7, "environment MAX_RETRIES")
     assert values["models[0].to"].value == ["local/tiny"]
+    assert (values["prices[0].output"].value, values["prices[0].output"].origin) == (0.5, f"{path}:16")
     assert values["client key"].origin == "environment DRAGOMAN_API_KEY"
 
 
@@ -94,3 +99,14 @@ def test_a_proxy_variable_that_cannot_be_followed_is_named(shell: Shell) -> None
     done = shell.run("config", "check", https_proxy="socks4://me:fake-proxy-password@box.test")
     assert (done.code, "fake-proxy-password" in done.out + done.err) == (1, False)
     assert "https_proxy: SOCKS4 is not spoken here" in done.err
+
+
+def test_what_is_wrong_with_a_key_is_said_in_full_though_the_key_itself_never_is(shell: Shell) -> None:
+    shell.write("dragoman.toml", '[providers.p]\nkind = "openai"\napikey = "sk-fake-1234567890"\n')
+    told = shell.run("config", "check").err
+    assert 'dragoman.toml:3: providers.p.apikey: unknown key; did you mean "api_key"?' in told
+    shell.write("dragoman.toml", '[providers.p]\nkind = "openai"\nheaders = { authorization = "a\\u0001" }\n')
+    assert (
+        "headers.authorization: a header's value must not contain control characters"
+        in shell.run("config", "check").err
+    )

@@ -208,6 +208,16 @@ def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shel
         assert "parrot" in shell.run("models", "--key", served.key).out
 
 
+def test_a_file_that_is_written_after_the_start_is_found_by_sighup_and_followed_from_then_on(shell: Shell) -> None:
+    echo = '[providers.echo]\nkind = "echo"\n'
+    with shell.serve() as served:  # it has written a dragoman.toml, which names the port
+        served.tell(signal.SIGHUP)
+        wait_for(lambda: "the edited configuration is in force" in served.err)
+        port = f"[server]\nport = {served.port}\n"
+        shell.write("dragoman.toml", f'{port}{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
+        wait_for(lambda: "parrot" in shell.run("models", "--key", served.key).out)
+
+
 def test_a_worker_that_takes_anothers_place_knows_of_the_edits(shell: Shell) -> None:
     echo = '[providers.echo]\nkind = "echo"\n'
     path = shell.write("edited.toml", echo)

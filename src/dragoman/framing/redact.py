@@ -31,10 +31,12 @@ _SHAPED = r"""(?<![A-Za-z0-9])(?:
           | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?
         )"""
 SECRET = re.compile(_SHAPED, re.VERBOSE)
+_PROSE = r"(?-i:[a-z]+\x20[a-z])"  # plain words: what is wrong with a setting of that name
 CARRIED = re.compile(
-    r"""(?P<before>\b(?:bearer|basic)\s+
-          | \b(?:x-)?(?:goog-)?api[-_]?key["']?\s*[:=]\s*["']?
-          | \b(?:authorization|refresh_?token|access_?token|client_?secret|password)["']?\s*[:=]\s*["']?(?!bearer|basic)
+    rf"""(?P<before>\b(?:bearer|basic)\s+
+          | \b(?:x-)?(?:goog-)?api[-_]?key["']?\s*[:=]\s*["']?(?!{_PROSE})
+          | \bauthorization["']?\s*[:=]\s*["']?(?!bearer|basic|{_PROSE})
+          | \b(?:refresh_?token|access_?token|client_?secret|password)["']?\s*[:=]\s*["']?(?!bearer|basic)
           | [?&]key=
           | (?<=://)[^\s/:@]+:(?=[^\s/@]+@)
         )(?P<secret>[^\s"'&,;@]+)""",
