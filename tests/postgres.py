@@ -42,7 +42,11 @@ class Postgres:
             *("initdb", "-D", str(self._home / "data"), "-U", "postgres", "-A", "scram-sha-256"),
             *(f"--pwfile={secret}", "-E", "UTF8", "--locale=C", "--no-sync", "-N"),
         )
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
 
     def start(self) -> None:
         assert self._process is None
