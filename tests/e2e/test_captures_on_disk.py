@@ -32,6 +32,8 @@ CANARIES = {
     "prompt": "sk-canary-in-a-prompt-0123456789",
     "arguments": "canary0in0arguments",
     "upstream key": "canary-upstream-key-0123456789",
+    "request id": "sk-canary-in-a-request-id-0123456789",
+    "model": "sk-canary-in-a-model-0123456789",
 }
 
 
@@ -238,14 +240,17 @@ def test_no_secret_reaches_a_capture(tmp_path: Path) -> None:
         with running(settings, tmp_path) as gateway:
             body = said(f"My key is {CANARIES['prompt']}, and {{'password': '{CANARIES['arguments']}'}}")
             fields = (f"x-other-token: {CANARIES['header']}", f"cookie: session={CANARIES['header']}")
+            fields = (*fields, f"x-request-id: {CANARIES['request id']}", f"user-agent: {CANARIES['prompt']}/1")
             for _ in range(5):
                 ask(gateway, body, *fields, query=f"?key={CANARIES['query']}&token={CANARIES['query']}")
-            settled(gateway, 5)
+            ask(gateway, said(model=f"up/{CANARIES['model']}"))
+            settled(gateway, 6)
+    assert [file for file in files(tmp_path) for canary in CANARIES.values() if canary in file.name] == []
     for capture in captures(tmp_path):
         readable = to_json(capture).decode() + msgspec.json.encode(msgspec.to_builtins(capture)).decode()
         assert KEY not in readable
         assert [name for name, canary in CANARIES.items() if canary in readable] == []
-    assert len(captures(tmp_path)) == 5
+    assert len(captures(tmp_path)) == 6
 
 
 def test_no_token_of_an_account_reaches_a_capture(tmp_path: Path) -> None:

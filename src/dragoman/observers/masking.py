@@ -27,15 +27,17 @@ def masked_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
         world=replace(
             capture.world,
             stanzas={name: _json(stanza, known) for name, stanza in capture.world.stanzas.items()},
+            routes=tuple(masked_text(route, known) for route in capture.world.routes),
         ),
         losses=tuple(replace(loss, why=masked_text(loss.why, known)) for loss in capture.losses),
-        wanted=masked_text(capture.wanted, known),
+        **{name: masked_text(getattr(capture, name), known) for name in ("id", "client", "route", "wanted")},
     )
 
 
 def masked_question(question: Question, secrets: Secrets) -> Question:
     return replace(
         question,
+        route=masked_text(question.route, secrets),
         url=masked_url(question.url, secrets),
         fields=masked_fields(question.fields, secrets),
         body=masked(question.body, secrets),
