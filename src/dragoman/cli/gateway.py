@@ -14,6 +14,7 @@ from dragoman.cli.settings import base_url
 from dragoman.config import Config, Secret
 from dragoman.net.client import Answer, HttpClient, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.headers import Header
+from dragoman.providers.provider import USER_AGENT
 
 PROBE_S = 1.0
 ANSWER_S = 60.0
@@ -51,7 +52,8 @@ class Gateway(Struct, frozen=True):
 
     async def send(self, method: str, path: str, body: bytes, patience_s: float) -> Answer:
         """The answer, from its head on; Trouble with the gateway's own words where it refuses."""
-        headers: tuple[Header, ...] = ((b"authorization", b"Bearer " + self.key.encode()),)
+        agent = (b"user-agent", USER_AGENT.encode())
+        headers: tuple[Header, ...] = ((b"authorization", b"Bearer " + self.key.encode()), agent)
         if body:
             headers = (*headers, (b"content-type", b"application/json"))
         answer = await self.http.send(Outgoing(method, self.root + path, headers, body), head_timeout_s=patience_s)
