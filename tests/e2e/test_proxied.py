@@ -1,0 +1,98 @@
+"""Providers behind proxies, from the configuration to the reply: over TLS, in TLS, and by SOCKS."""
+
+import asyncio
+import base64
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+import speak_chat
+from meaning import Meant, Say
+from raw_http import post
+
+from fakes.certificate import server_context
+from fakes.proxies import FakeProxy, http, socks5
+from fakes.raw import Hold, RawServer, Request
+from gateway import running
+
+T = TypeVar("T")
+
+REPLY = speak_chat.whole(Meant((Say("Through the proxy."),)))
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(REPLY) + REPLY
+SCRIPT = (*(Request(), ANSWER) * 5, Hold())
+BASIC = b"Basic " + base64.b64encode(b"me:fake-password")
+
+
+@contextmanager
+def elsewhere(open: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
+    """Servers that are asyncio's, in a thread of their own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    servers = open()
+    try:
+        yield asyncio.run_coroutine_threadsafe(servers.__aenter__(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(servers.__aexit__(None, None, None), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def ask(toml: str, directory: Path) -> tuple[int, bytes]:
+    body = msgspec.json.encode({"model": "far/m", "messages": [{"role": "user", "content": "Hi"}]})
+    with running("[retry]\nattempts = 1\n" + toml, directory) as gateway:
+        told = post(gateway.port, "/v1/chat/completions", body)
+        return told.status, told.body
+
+
+def stanza(endpoint: str, *more: str) -> str:
+    lines = ["[providers.far]", 'kind = "openai-compatible"', f'endpoint = "{endpoint}"', 'models = ["m"]', *more]
+    return "\n".join([*lines, ""])
+
+
+@pytest.mark.parametrize("secured", [False, True], ids=["plain upstream", "TLS in TLS"])
+def test_a_proxy_over_tls_with_a_password_and_a_private_ca(tmp_path: Path, secured: bool) -> None:
+    context, ca_file = server_context(tmp_path)
+
+    @asynccontextmanager
+    async def servers() -> AsyncIterator[tuple[RawServer, FakeProxy]]:
+        async with (
+            RawServer(SCRIPT, tls=context if secured else None) as server,
+            FakeProxy(http, secret=BASIC, tls=context) as proxy,
+        ):
+            yield server, proxy
+
+    with elsewhere(servers) as (server, proxy):
+        endpoint = f"{'https' if secured else 'http'}://localhost:{server.port}/v1"
+        led = f'proxy = "https://me:fake-password@localhost:{proxy.port}"'
+        status, body = ask(stanza(endpoint, led, f'ca_file = "{ca_file}"'), tmp_path)
+        assert (status, body) == (200, REPLY)
+        asked = [head.split(b" ")[0] for head in proxy.asked]
+        assert asked[0] == (b"CONNECT" if secured else b"GET")  # the list of models comes first
+        status, body = ask(stanza(endpoint, led), tmp_path)
+        assert status == 502
+        assert b"the proxy's certificate is refused" in body
+        assert b"fake-password" not in body
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "socks5h"])
+def test_a_socks_proxy_with_a_password(tmp_path: Path, scheme: str) -> None:
+    @asynccontextmanager
+    async def servers() -> AsyncIterator[tuple[RawServer, FakeProxy]]:
+        async with RawServer(SCRIPT) as server, FakeProxy(socks5, secret=b"me:fake-password") as proxy:
+            yield server, proxy
+
+    with elsewhere(servers) as (server, proxy):
+        endpoint = f"http://127.0.0.1:{server.port}/v1"
+        led = f'proxy = "{scheme}://me:fake-password@127.0.0.1:{proxy.port}"'
+        assert ask(stanza(endpoint, led), tmp_path) == (200, REPLY)
+        assert set(proxy.asked) == {b"127.0.0.1"}
+        status, body = ask(stanza(endpoint, led.replace("fake-password", "fake-other")), tmp_path)
+        assert status == 502
+        assert b"refused user or password" in body
+        assert b"fake-other" not in body
