@@ -1,19 +1,20 @@
 """A world comes in; the same world goes out, but whatever a request learns from it and sends through it is noted."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.memory import Memory
+from dragoman.accounts.pool import Choice, Pool
 from dragoman.config.problems import ConfigError
 from dragoman.flow.discretion import secrets_in
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.recording import Question, Recording, texts
 from dragoman.flow.world import World, known
-from dragoman.hub.failure import Refused
+from dragoman.hub.failure import Failure, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream
 from dragoman.hub.profile import Target
@@ -24,6 +25,7 @@ from dragoman.net.pouring import Sink
 from dragoman.net.sending import Answer
 from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE
 from dragoman.passes.truncation_notice import LostCall
+from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.provider import Provider
 
 T = TypeVar("T")
@@ -37,8 +39,9 @@ def watched(world: World, recording: Recording) -> World:
     recording.enters(world.config, learnt, lambda: _names(world))
     protocols = {name: _watched_protocol(protocol, recording) for name, protocol in world.protocols.items()}
     providers = {name: _Watched(provider, recording).provider() for name, provider in world.providers.items()}
+    catalogues = {name: WatchedCatalogue(known, name, recording) for name, known in world.catalogues.items()}
     fetcher = None if world.fetcher is None else WatchedFetcher(world.fetcher, recording)
-    return replace(world, providers=providers, protocols=protocols, fetcher=fetcher)
+    return replace(world, providers=providers, catalogues=catalogues, protocols=protocols, fetcher=fetcher)
 
 
 def _names(world: World) -> dict[str, tuple[str, ...]]:
@@ -58,6 +61,38 @@ def _watched_upstream(upstream: Upstream, recording: Recording) -> Upstream:
         return body
 
     return replace(upstream, build=build)
+
+
+class WatchedCatalogue(Catalogue):
+    """The same catalogue, of which it is noted what it says of a model."""
+
+    __slots__ = ("_name", "_recording")
+
+    def __init__(self, catalogue: Catalogue, name: str, recording: Recording) -> None:
+        self.__dict__ = catalogue.__dict__
+        self._name = name
+        self._recording = recording
+
+    def most_output(self, model: str) -> int | None:
+        most = super().most_output(model)
+        self._recording.hears(self._name, "most output", lambda: {"value": most})
+        return most
+
+
+class WatchedPool(Pool):
+    """The same pool, whose choices are noted."""
+
+    __slots__ = ("_name", "_recording")
+
+    def __init__(self, pool: Pool, name: str, recording: Recording) -> None:
+        self.__dict__ = pool.__dict__
+        self._name = name
+        self._recording = recording
+
+    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
+        choice = super().choose(session, model, tried, now)
+        self._recording.hears(self._name, "choose", lambda: {"value": None if choice is None else choice.member})
+        return choice
 
 
 class WatchedFetcher(Fetcher):
@@ -109,6 +144,7 @@ class _Watched:
     def provider(self) -> Provider:
         provider = self._provider
         members = tuple(_Watched(member, self._recording).provider() for member in provider.members)
+        pool = None if provider.pool is None else WatchedPool(provider.pool, provider.name, self._recording)
         return replace(
             provider,
             send=self._send,
@@ -117,7 +153,9 @@ class _Watched:
             speaks=None if provider.speaks is None else self._speaks,
             window=self._window,
             renew=None if provider.renew is None else self._renew,
+            heed=self._heed,
             members=members,
+            pool=pool,
         )
 
     async def _speaks(self, model: str) -> tuple[str, ...]:
@@ -137,6 +175,12 @@ class _Watched:
     async def _renew(self) -> bool:
         assert self._provider.renew is not None
         return await self._noted("renew", self._provider.renew(), bool)
+
+    def _heed(self, failure: Failure) -> Failure:
+        """When to come back is a matter of the clock."""
+        heeded = self._provider.heed(failure)
+        self._tell("heed", lambda: {"value": heeded.retry_after})
+        return heeded
 
     def _window(self, model: str) -> int | None:
         window = self._provider.window(model)

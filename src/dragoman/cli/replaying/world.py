@@ -106,7 +106,7 @@ def world_of(capture: Capture, player: Player, answers: Answers, clock: Callable
     for name, ids in capture.world.known.items():
         if name:
             providers.setdefault(name, _listing(name, ids, player))
-    catalogues = {name: Catalogue(provider, clock) for name, provider in providers.items()}
+    catalogues = {name: _ToldCatalogue(provider, clock, answers) for name, provider in providers.items()}
     config = _config(capture)
     learnt = {name: set(quirks) for name, quirks in capture.world.learnt.items()}
     fetcher = _ToldFetcher(answers) if answers.holds("", "fetch") else None
@@ -150,21 +150,15 @@ def _provider(name: str, told: Json, capture: Capture, player: Player, answers: 
         lists_models=False,
         list_models=None,
     )
-    seats = [int(seat) for seat in _seats(name, capture)]
+    seats = [int(told.provider.rpartition("#")[2]) for told in capture.told if told.provider.startswith(f"{name}#")]
     if not seats:
         return _Told(name, made, answers).provider()
-    pool = _ToldPool(seats)
+    pool = _ToldPool(name, max(seats) + 1, answers)
     members = tuple(
         replace(_Told(f"{name}#{seat}", made, answers).provider(), pool=pool, seat=seat)
         for seat in range(max(seats) + 1)
     )
     return replace(members[0], members=members)
-
-
-def _seats(name: str, capture: Capture) -> list[str]:
-    """The places of its several credentials in the order in which they were asked; none where it has but one."""
-    asked = [told.provider.removeprefix(f"{name}#") for told in capture.told if told.provider.startswith(f"{name}#")]
-    return list(dict.fromkeys(asked))
 
 
 class _Told:
@@ -184,6 +178,7 @@ class _Told:
             speaks=None if made.speaks is None else self._speaks,
             renew=None if made.renew is None else self._renew,
             window=self._window,
+            heed=self._heed,
         )
 
     async def _authorize(self, protocol: str) -> tuple[Header, ...]:
@@ -201,6 +196,12 @@ class _Told:
     async def _renew(self) -> bool:
         return bool(self._answers.next(self._key, "renew"))
 
+    def _heed(self, failure: Failure) -> Failure:
+        heeded = self._made.heed(failure)
+        if not self._answers.holds(self._key, "heed"):
+            return heeded
+        return replace(heeded, retry_after=msgspec.convert(self._answers.next(self._key, "heed"), float | None))
+
     def _window(self, model: str) -> int | None:
         if not self._answers.holds(self._key, "window"):
             return None
@@ -210,12 +211,28 @@ class _Told:
 class _ToldPool(Pool):
     """Chooses as was chosen then."""
 
-    def __init__(self, seats: list[int]) -> None:
-        super().__init__(tuple(Member(str(seat), str(seat)) for seat in range(max(seats) + 1)))
-        self._seats = seats
+    def __init__(self, name: str, seats: int, answers: Answers) -> None:
+        super().__init__(tuple(Member(str(seat), str(seat)) for seat in range(seats)))
+        self._name = name
+        self._answers = answers
 
     def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
-        return next((Choice(seat) for seat in self._seats if seat not in tried), None)
+        seat = msgspec.convert(self._answers.next(self._name, "choose"), int | None)
+        return None if seat is None else Choice(seat)
+
+
+class _ToldCatalogue(Catalogue):
+    """Says of models what it said then."""
+
+    def __init__(self, provider: Provider, clock: Callable[[], float], answers: Answers) -> None:
+        super().__init__(provider, clock)
+        self._name = provider.name
+        self._answers = answers
+
+    def most_output(self, model: str) -> int | None:
+        if not self._answers.holds(self._name, "most output"):
+            return None
+        return msgspec.convert(self._answers.next(self._name, "most output"), int | None)
 
 
 def _stanza(kind: str, told: dict[str, Json]) -> ProviderConfig:
