@@ -203,6 +203,21 @@ def test_a_clock_that_is_ahead_costs_one_renewal_at_most(tmp_path: Path) -> None
     assert fake.counts[TOKEN] == 1
 
 
+@pytest.mark.parametrize("jump_s", [3600, -3600, 90_000, -90_000])
+def test_a_clock_that_jumps_while_we_run_makes_no_loop_of_renewals(tmp_path: Path, jump_s: float) -> None:
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(-60))
+
+        async def work(rig: Rig) -> None:
+            await rig.keeper.credential()
+            rig.ahead_s = jump_s
+            living = [(await rig.keeper.credential()).access_token for _ in range(5)]
+            assert set(living) <= fake.access
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] <= 2
+
+
 def test_a_token_that_codex_has_used_up_is_found_renewed(tmp_path: Path) -> None:
     """Ours is refused as reused, since Codex was faster; its file holds the successor."""
     with FakeCodex() as fake:

@@ -16,6 +16,7 @@ from dragoman.accounts.moments import format_moment
 from dragoman.hub.failure import Kind, Refused
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
+from fakes.upstream import Answer, End
 
 ROW = "kirocli:odic:token"
 SECRET = "fake-client-secret"
@@ -121,6 +122,28 @@ def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, kind: str, status: i
             return (await once(rig)).access_token
 
         assert asyncio.run(rigged(fake, stanza(path), twice)) == "aoaFAKE-access-token-1"
+
+
+@accounts
+def test_an_answer_that_is_lost_after_the_rotation_costs_one_more_question(tmp_path: Path, kind: str) -> None:
+    """The token is used up and its successor unknown: nothing helps but a login, and no more is asked until then."""
+    account = ACCOUNTS[kind]
+    path = account.leave(tmp_path, token("r1"))
+    with FakeKiro() as fake:
+        fake.refresh = {token("r1")}
+        fake.before[account.path] = fake.refresh.clear
+        fake.script(account.path, Answer(headless=True, end=End.RESET))
+
+        async def thrice(rig: Rig) -> list[Kind]:
+            kinds = []
+            for _ in range(3):
+                with pytest.raises(Refused) as refused:
+                    await once(rig)
+                kinds.append(refused.value.failure.kind)
+            return kinds
+
+        assert asyncio.run(rigged(fake, stanza(path), thrice)) == [Kind.LOST, Kind.CREDENTIAL, Kind.CREDENTIAL]
+    assert (fake.counts[account.path], account.refresh(path)) == (2, token("r1"))
 
 
 @accounts

@@ -1,0 +1,98 @@
+"""Five hundred requests and four processes meet an expired token at once: it is renewed once, and nobody fails."""
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+
+import msgspec
+import pytest
+from shell import Served, Shell
+
+from dragoman.accounts.moments import format_moment
+from fakes.codex import TOKEN, FakeCodex
+from fakes.kiro import ARN, FakeKiro
+from fakes.upstream import Answer, Asked
+
+KEY = "dgm_fake-client-key-of-a-crowd"
+REQUESTS = 500
+AT_ONCE = 64
+PROCESSES = 4
+
+
+class StrictKiro(FakeKiro):
+    """Who uses a refresh token twice loses every token of the account."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spent: set[str] = set()
+        self.refresh_delay_s = 0.3
+        self.revoked = False
+
+    def _answer(self, asked: Asked) -> Answer:
+        if asked.path == "/refreshToken":
+            used = str(asked.json["refreshToken"])
+            if used in self.spent:
+                self.revoked = True
+                self.access.clear()
+                self.refresh.clear()
+            self.spent.add(used)
+        return super()._answer(asked)
+
+
+class StrictCodex(FakeCodex):
+    revoked = False
+
+    def _answer(self, asked: Asked) -> Answer:
+        if asked.path == TOKEN and str(asked.json.get("refresh_token")) in self.used:
+            self.revoked = True
+            self.access.clear()
+            self.refresh.clear()
+        return super()._answer(asked)
+
+
+def crowd(served: Served, model: str) -> Counter[int]:
+    """The status of every request."""
+    body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}]})
+    head = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+
+    def one(_: int) -> int:
+        connection = HTTPConnection("127.0.0.1", served.port, timeout=30)
+        try:
+            connection.request("POST", "/v1/chat/completions", body, head)
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return Counter(pool.map(one, range(REQUESTS)))
+
+
+@pytest.mark.parametrize("kind", ["kiro", "codex"])
+def test_a_crowd_renews_an_expired_token_once(shell: Shell, kind: str) -> None:
+    fake = StrictKiro() if kind == "kiro" else StrictCodex()
+    with fake:
+        path = shell.home / "account.json"
+        path.write_bytes(msgspec.json.encode(_expired(fake)))
+        config = shell.write("crowd.toml", fake.stanza(str(path)))
+        model = "kiro/auto" if kind == "kiro" else "codex/gpt-5.5"
+        served = shell.serve("--config", str(config), "--workers", str(PROCESSES), DRAGOMAN_API_KEY=KEY)
+        with served:
+            assert crowd(served, model) == {200: REQUESTS}
+            assert served.end() == 0
+    assert not fake.revoked
+    assert fake.counts["/refreshToken" if kind == "kiro" else TOKEN] == 1
+    stored = msgspec.json.decode(path.read_bytes())
+    kept = stored["refreshToken"] if kind == "kiro" else stored["tokens"]["refresh_token"]
+    assert kept in fake.refresh
+
+
+def _expired(fake: StrictKiro | StrictCodex) -> dict[str, object]:
+    if isinstance(fake, StrictCodex):
+        return fake.auth_file(-60)
+    tokens = fake.issue()
+    table = {"accessToken": tokens["accessToken"], "refreshToken": tokens["refreshToken"]}
+    fake.access.clear()
+    return {**table, "expiresAt": format_moment(time.time() - 60), "authMethod": "social", "profileArn": ARN}
