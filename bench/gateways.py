@@ -12,6 +12,7 @@ from bench.tools import LITELLM
 
 KEY = "sk-fake-client-key-for-the-benchmark-only"
 UPSTREAM_KEY = "sk-fake-upstream"
+PARTLY = ("bench.partly",)  # dragoman with some of its observers
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,22 @@ def _stanza(protocol: str, root: str) -> str:
     return "\n".join([f"[providers.{protocol}]", *own])
 
 
-def _prepare_dragoman(site: Site, module: str = "dragoman") -> list[str]:
+def _prepare_dragoman(site: Site, *module: str) -> list[str]:
     config = site.directory / "dragoman.toml"
     root = f"http://127.0.0.1:{site.upstream}"
     stanzas = [_stanza(protocol, root) for protocol in UPSTREAMS]
     stanzas.append(f'[store]\nurl = "sqlite:///{site.directory}/dragoman.db"')
     config.write_text("\n\n".join(stanzas) + "\n")
-    return [sys.executable, "-m", module, "serve", "--config", str(config), "--port", str(site.port)]
+    return [
+        sys.executable,
+        "-m",
+        *(module or ("dragoman",)),
+        "serve",
+        "--config",
+        str(config),
+        "--port",
+        str(site.port),
+    ]
 
 
 LITELLM_MAKERS = {"chat": "openai", "messages": "anthropic"}
@@ -144,7 +154,8 @@ GATEWAYS = {
     for gateway in (
         Gateway("nginx", "/health", _prepare_nginx, lambda case: not case.translated),
         Gateway("dragoman", "/health", _prepare_dragoman, lambda case: True),
-        Gateway("unobserved", "/health", lambda site: _prepare_dragoman(site, "bench.unobserved"), lambda case: True),
+        Gateway("unobserved", "/health", lambda site: _prepare_dragoman(site, *PARTLY, "none"), lambda case: True),
+        Gateway("logged", "/health", lambda site: _prepare_dragoman(site, *PARTLY, "log"), lambda case: True),
         Gateway("litellm", "/health/liveliness", _prepare_litellm, _litellm_takes, 120.0, heavy=True),
     )
 }

@@ -1,13 +1,13 @@
 """Outcomes are shown to it; rows of usage go to the store, a few times a second and all at once."""
 
 import asyncio
+import itertools
 import logging
 import math
 import os
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import islice
 
 from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import Usage
@@ -25,7 +25,7 @@ MAX_TEXT = 200
 MAX_TOKENS = 10**10  # of one request: no upstream's nonsense may keep the others' rows from being added up
 
 MAX_COST_NANO = 10**15  # a million dollars
-CHANCE_BYTES = 10  # of an id, after its moment
+DRAWN_BYTES = 6
 UNCOUNTED = (None,) * 5
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,9 @@ class UsageWriter:
         self.dropped = 0
         self.written = 0
         self._store = store
-        self._waiting: deque[Outcome] = deque()
+        self._waiting: deque[UsageRow] = deque()
+        self._drawn = os.urandom(DRAWN_BYTES)  # ids are unique without asking the system for chance each time
+        self._counted = itertools.count()
         self._batch: list[UsageRow] = []  # on its way, under the same ids until it has arrived
         self._woken = asyncio.Event()
         self._in_trouble = False
@@ -49,7 +51,9 @@ class UsageWriter:
         if len(self._waiting) + len(self._batch) >= MAX_WAITING:
             self.dropped += 1
             return
-        self._waiting.append(outcome)
+        # At once, and not in a thread: many outcomes are told in a row, and a thread would cost more than it does.
+        ending = self._drawn + (next(self._counted) & 0xFFFFFFFF).to_bytes(4, "big")
+        self._waiting.append(row_of(outcome, self.pricing, ending))
         self._woken.set()
 
     @property
@@ -93,24 +97,14 @@ class UsageWriter:
     async def _flush(self) -> None:
         while self._batch or self._waiting:
             if not self._batch:
-                outcomes = list(islice(self._waiting, BATCH))
-                self._batch = await asyncio.to_thread(_rows, outcomes, self.pricing)
-                for _ in outcomes:
-                    self._waiting.popleft()
+                self._batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             await self._store.append_usage(self._batch)
             self.written += len(self._batch)
             self._batch = []
 
 
-def _rows(outcomes: list[Outcome], pricing: Pricing) -> list[UsageRow]:
-    chance = os.urandom(CHANCE_BYTES * len(outcomes))  # asked of the system once, not for each row
-    cuts = range(0, len(chance), CHANCE_BYTES)
-    return [
-        row_of(outcome, pricing, chance[at : at + CHANCE_BYTES]) for outcome, at in zip(outcomes, cuts, strict=True)
-    ]
-
-
-def row_of(outcome: Outcome, pricing: Pricing, chance: bytes) -> UsageRow:
+def row_of(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
+    """`ending` makes the row's id the only one of its millisecond."""
     provider, model = outcome.provider, outcome.model
     if not provider and outcome.steps:
         provider, _, model = outcome.steps[-1].route.partition("/")
@@ -120,7 +114,7 @@ def row_of(outcome: Outcome, pricing: Pricing, chance: bytes) -> UsageRow:
     cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
     return UsageRow(
-        id=began_ms.to_bytes(6, "big") + chance,
+        id=began_ms.to_bytes(6, "big") + ending,
         began_ms=began_ms,
         request=_text(outcome.id),
         key=_known_text(outcome.key),

@@ -1,5 +1,6 @@
 """The outcome of a request comes in; the one line that the log holds of it goes out, readable or as JSON."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -12,6 +13,7 @@ from dragoman.hub.outcome import Observe, Outcome
 from dragoman.hub.usage import Usage
 
 LOGGER = "dragoman.requests"
+OWN_ID = re.compile("req_[0-9a-f]{24}")  # one that we have made; a client's may hold anything
 REMEMBERED = 1024  # models and clients, which are few and come again and again
 
 
@@ -49,7 +51,7 @@ def readable(outcome: Outcome) -> str:
     asked = outcome.asked
     way = asked if outcome.passthrough or not outcome.spoken else f"{asked}>{outcome.spoken}"
     line = (
-        f"{moment(outcome.began + outcome.seconds)} info {LOGGER}: {one_line(outcome.id)} {way} "
+        f"{moment(outcome.began + outcome.seconds)} info {LOGGER}: {_id(outcome)} {way} "
         f"{_clean(outcome.route or outcome.wanted or '-')} {outcome.result} {outcome.seconds * 1000:.0f}ms"
     )
     if outcome.first_token_s is not None and outcome.stream:
@@ -72,7 +74,7 @@ def as_json(outcome: Outcome) -> str:
         time=moment(outcome.began + outcome.seconds),
         level="info",
         logger=LOGGER,
-        request=one_line(outcome.id),
+        request=_id(outcome),
         key=outcome.key,
         client=_clean(outcome.client),
         client_protocol=outcome.asked,
@@ -114,6 +116,10 @@ def moment(since_epoch: float) -> str:
 @lru_cache(maxsize=2)
 def _second(since_epoch: int) -> str:
     return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _id(outcome: Outcome) -> str:
+    return outcome.id if OWN_ID.fullmatch(outcome.id) else one_line(outcome.id)
 
 
 _clean = lru_cache(maxsize=REMEMBERED)(one_line)

@@ -1,0 +1,33 @@
+"""`python -m bench.partly NAMES serve ...`: dragoman with only some of its observers, for `bench.observers`.
+
+NAMES are of `log`, `metrics` and `usage`, with commas; with `none`, nobody hears how a request ended.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from dragoman.cli.main import main
+from dragoman.flow.audience import Audience
+from dragoman.hub.outcome import Observe
+
+MODULES = {
+    "dragoman.observers.request_log": "log",
+    "dragoman.observers.metrics": "metrics",
+    "dragoman.accounts.usage": "usage",
+}
+
+
+def keep_only(names: set[str]) -> None:
+    begin = Audience.__init__
+
+    def begin_with_some(audience: Audience, observers: Sequence[Observe]) -> None:
+        begin(audience, [observe for observe in observers if MODULES[observe.__module__] in names])
+
+    Audience.__init__ = begin_with_some  # type: ignore[method-assign]
+    if names == {"none"}:
+        Audience.hear = lambda audience, trail: None  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    keep_only(set(sys.argv.pop(1).split(",")))
+    main()
