@@ -8,7 +8,7 @@ from raw_client import GET, Exchange, connected, serving
 from dragoman.net.client import HttpClient, Lost, Outgoing
 from dragoman.net.dial import Dial, connect, parse_target
 from dragoman.net.outbound import Connection
-from dragoman.net.outbox import Outbox
+from dragoman.net.outbox import LULL_S, Outbox
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, Pause, RawServer, Request
 
@@ -23,16 +23,17 @@ class Note:
 
 
 @on_both_loops
-async def test_all_of_a_turn_are_sent_in_order_once_it_is_over() -> None:
-    outbox, sent = Outbox(), list[str]()
-    for name in ("one", "two"):
+async def test_the_first_after_a_lull_is_sent_at_once_and_all_others_in_order_once_the_turn_is_over() -> None:
+    sent: list[str] = []
+    moments = iter((10.0, 10.0 + LULL_S / 2, 20.0))
+    outbox = Outbox(lambda: next(moments))
+    for name in ("one", "two", "three"):
         outbox.add(Note(sent, name))
-    assert sent == []
-    await asyncio.sleep(0)
-    assert sent == ["one", "two"]
-    outbox.add(Note(sent, "three"))
+    assert sent == ["one"]
     await asyncio.sleep(0)
     assert sent == ["one", "two", "three"]
+    outbox.add(Note(sent, "four"))
+    assert sent == ["one", "two", "three", "four"]
 
 
 def test_what_was_written_just_before_a_break_reaches_the_client(play) -> None:

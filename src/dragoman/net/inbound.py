@@ -255,12 +255,12 @@ class Inbound(asyncio.Protocol):
     def write(self, data: bytes) -> bool:
         if self._transport.is_closing():
             return False
-        if not self._unsent:
-            self._service.outbox.add(self)
         self._unsent.append(data)
         self._unsent_bytes += len(data)
         if self._unsent_bytes > _WRITE_HIGH:
             self.send_now()
+        elif len(self._unsent) == 1:
+            self._service.outbox.add(self)
         return True
 
     def send_now(self) -> None:
