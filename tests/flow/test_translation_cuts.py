@@ -9,13 +9,13 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Asked, Issuer
 from dragoman.observers.watch import Watch
 from dragoman.protocols import PROTOCOLS
-from dragoman.stages.bracket_calls import BracketCalls
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
 from dragoman.stages.hold_cut import HoldCut
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.thinking_tags import ThinkingTags
+from dragoman.stages.written_calls import WrittenCalls
 from laws import pieces_of
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -32,7 +32,7 @@ def translation(upstream: str, client: str) -> Translation:
     encoder = hears.encoder(
         Asked(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001), Ledger()
     )
-    stages = [ThinkingTags(), BracketCalls({"weather"}), EstimateUsage(len, 1), CheckCalls(), SerialiseBlocks()]
+    stages = [ThinkingTags(), WrittenCalls({"weather": None}), EstimateUsage(len, 1), CheckCalls(), SerialiseBlocks()]
     return Translation(source, HoldCut(), [*stages, Guard(lambda why: None)], encoder, Watch(lambda: 0.0))
 
 

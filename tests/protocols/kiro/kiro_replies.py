@@ -17,11 +17,11 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.decode import Decoder
 from dragoman.protocols.kiro.framer import KiroFramer
 from dragoman.protocols.kiro.wire import KiroOptions
-from dragoman.stages.bracket_calls import BracketCalls
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
+from dragoman.stages.written_calls import WrittenCalls
 from fakes.eventstream import event
 from laws import run
 
@@ -105,7 +105,7 @@ def cut_of(events: list[Event]) -> tuple[CutCall, ...]:
 def stages(client: str, tools: tuple[str, ...], mode: Mode = Mode.AS_REASONING) -> list[Stage[Event, Event]]:
     made: list[Stage[Event, Event]] = [
         ThinkingTags(mode),
-        BracketCalls(tools),
+        WrittenCalls(dict.fromkeys(tools)),
         EstimateUsage(lambda text: len(text.split()), 9),
     ]
     facing = PROTOCOLS[client].client

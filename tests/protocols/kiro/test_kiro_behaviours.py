@@ -193,6 +193,18 @@ def test_15_a_bracket_call_of_an_offered_tool_outside_of_code_is_a_call(client: 
 
 
 @each_client
+def test_15_tags_call_an_offered_tool_just_so(client: str) -> None:
+    written = 'ok <function_calls><invoke name="f"><parameter name="s">}]</parameter></invoke></function_calls>'
+    heard = hear(client, says(*written) + TAIL, ("f",))
+    assert heard.text == "ok "
+    assert [(name, arguments) for _, name, arguments in heard.calls] == [("f", {"s": "}]"})]
+    assert heard.stop == CALLED[client]
+    for plain, tools in ((f"```\n{written}\n```", ("f",)), (written, ("g",)), (written, ())):
+        heard = hear(client, says(*plain) + TAIL, tools)
+        assert (heard.text, heard.calls, heard.stop) == (plain, [], STOPPED[client])
+
+
+@each_client
 def test_23_usage_is_reported_or_derived_or_estimated(client: str) -> None:
     assert hear(client, says("Hi") + metadata("END_TURN", 10, 2, 1, 5)).usage == (13, 5, 2)
     words = says(*(["w "] * 500))

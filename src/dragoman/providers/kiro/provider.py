@@ -29,8 +29,8 @@ from dragoman.providers.kiro.refresh import Issuers
 from dragoman.providers.kiro.shelf import Shelf
 from dragoman.providers.kiro.sources import source_of
 from dragoman.providers.provider import Amend, Answer, Provider, Send, Trial, configured, dial_of
-from dragoman.stages.bracket_calls import BracketCalls
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
+from dragoman.stages.written_calls import WrittenCalls
 
 MAX_ATTEMPTS = 3  # as the vendor's own clients say
 FALLBACK_IDS = frozenset(model.id for model in FALLBACK)
@@ -138,8 +138,8 @@ class Kiro:
 
     def stages(self, request: Request) -> list[Stage[Event, Event]]:
         stages: list[Stage[Event, Event]] = [ThinkingTags(Mode(self._config.thinking))]
-        offered = [tool.name for tool in request.tools if isinstance(tool, Function)]
-        return [*stages, BracketCalls(offered, uuid4().hex)] if offered else stages
+        offered = {tool.name: tool.parameters for tool in request.tools if isinstance(tool, Function)}
+        return [*stages, WrittenCalls(offered, uuid4().hex)] if offered else stages
 
     def amend(self, failure: Failure) -> Amend | None:
         """What is worth a second try, though the first was called a bad request."""
