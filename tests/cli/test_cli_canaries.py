@@ -22,8 +22,11 @@ from shell import Shell
 
 from dragoman.accounts.moments import format_moment
 from fakes.kiro import ARN
+from fakes.service import json_answer
+from fakes.upstream import FakeUpstream
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+KEYS = ("ANT_KEY", "TENANT", "POOL_KEY", "KIRO_REFRESH", "DRAGOMAN_API_KEY")
 KEPT_BACK = {"absent-proxy", "DRAGOMAN_API_KEY", "kfile-access", "koidc-access", "codex-id"}  # no vendor's business
 ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -65,6 +68,7 @@ class Town:
     kiro: GossipingKiro
     codex: GossipingCodex
     copilot: GossipingCopilot
+    collector: FakeUpstream
 
     def turn(self, mode: str) -> None:
         for vendor in self.vendors:
@@ -76,7 +80,8 @@ class Town:
 
     def told_to(self) -> set[str]:
         """The canaries that some vendor was sent: without that, silence would prove nothing."""
-        heard = [value for vendor in self.vendors for asked in vendor.asked for value in asked.headers.values()]
+        everyone = [*self.vendors, self.collector]
+        heard = [value for vendor in everyone for asked in vendor.asked for value in asked.headers.values()]
         bodies = [asked.body for vendor in self.vendors for asked in vendor.asked]
         return set(self.canaries.heard_in(b"\n".join([*bodies, *(value.encode() for value in heard)])))
 
@@ -86,7 +91,7 @@ class Town:
 
 
 MODELS = (
-    *("ant/m", "oai/m", "loc/m", "proxied/m", "nowhere/m", "codex/gpt-5.5", "copilot/gpt-4.1", "echo/echo"),
+    *("ant/m", "oai/m", "loc/m", "pool/m", "proxied/m", "nowhere/m", "codex/gpt-5.5", "copilot/gpt-4.1", "echo/echo"),
     *("copilot/claude-sonnet-4.5", "kfile/auto", "kenv/auto", "kkey/auto", "kdb/auto", "koidc/auto"),
 )
 
@@ -99,7 +104,7 @@ def town(shell: Shell) -> Iterator[Town]:
         kiro, codex, copilot = GossipingKiro(), GossipingCodex(), GossipingCopilot()
         for fake in (kiro, codex, copilot):
             stack.enter_context(fake)
-        environ = {name: canaries.new(name) for name in ("ANT_KEY", "TENANT", "KIRO_REFRESH", "DRAGOMAN_API_KEY")}
+        environ = {name: canaries.new(name) for name in KEYS}
         environ["KIRO_KEY"] = canaries.new("KIRO_KEY", "ksk_")
         toml = [
             '[debug]\ncapture = "all"\ndirectory = "captures"\n[retry]\nattempts = 2\nbase_s = 0.001\n',
@@ -112,8 +117,15 @@ def town(shell: Shell) -> Iterator[Town]:
             '[providers.echo]\nkind = "echo"\n',
         ]
         shell.write("oai.key", canaries.new("oai"))
+        collector = stack.enter_context(FakeUpstream(choose=lambda asked: json_answer(asked.headers, 401)))
+        bearer = f"Bearer {canaries.new('collector')}"
+        environ |= {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
+            "OTEL_EXPORTER_OTLP_HEADERS": f"authorization={quote(bearer, safe='')}",
+            "OTEL_BSP_SCHEDULE_DELAY": "200",
+        }
         vendors = [vendor, proxy, kiro, codex, copilot]
-        yield Town(shell, canaries, vendors, "\n".join(toml), environ, kiro, codex, copilot)
+        yield Town(shell, canaries, vendors, "\n".join(toml), environ, kiro, codex, copilot, collector)
 
 
 def _compatible(canaries: Canaries, vendor: Vendor, proxy: Vendor) -> list[str]:
@@ -123,6 +135,8 @@ def _compatible(canaries: Canaries, vendor: Vendor, proxy: Vendor) -> list[str]:
     return [
         f'[providers.loc]\n{kind}endpoint = "{vendor.url}"\napi_key = "{canaries.new("loc")}"\n'
         f'headers = {{ x-team = "{team}", x-tenant = "env:TENANT" }}\n',
+        f'[providers.pool]\n{kind}endpoint = "{vendor.url}"\n'
+        f'api_key = ["env:POOL_KEY", "{canaries.new("pool")}", "{canaries.new("third")}"]\n',
         f'[providers.proxied]\n{kind}endpoint = "http://upstream.test/v1"\n'
         f'proxy = "http://someone:{quote(password, safe="")}@127.0.0.1:{proxy.port}"\n',
         f'[providers.nowhere]\n{kind}endpoint = "https://upstream.test/v1"\n'
@@ -186,6 +200,7 @@ def test_no_secret_leaves_in_any_form(town: Town) -> None:
         assert served.end() == 0
     for number, token in enumerate(town.issued()):
         canaries.sung[f"issued {number}"] = token
+    told |= {f"span {number}": unpacked(asked.body) for number, asked in enumerate(town.collector.asked)}
     told |= {"stdout": served.out.encode(), "stderr": served.err.encode(), **left_behind(shell.home)}
     leaks = {where: heard for where, text in told.items() if (heard := canaries.heard_in(text))}
     assert leaks == {}
