@@ -102,6 +102,15 @@ def test_errors_writes_nothing_for_good_requests_and_one_file_for_each_bad_one(t
     assert all(capture.failed for capture in kept)
 
 
+def test_a_body_that_was_not_read_is_said_to_be_missing(tmp_path: Path) -> None:
+    with captured(tmp_path, debug(tmp_path, "errors") + "[server]\nmax_body_mb = 0.001\n") as (gateway, _):
+        assert ask(gateway, said("word " * 1000)).status == 413
+        settled(gateway, 1)
+    [capture] = captures(tmp_path)
+    assert (capture.result, capture.asked.body) == ("too_large", b"")
+    assert capture.shortened
+
+
 def test_a_client_that_leaves_is_no_error(tmp_path: Path) -> None:
     slow = Answer(GOOD.body, cut=40, pause_s=0.05)
     with captured(tmp_path, debug(tmp_path, "errors"), slow) as (gateway, up):

@@ -66,15 +66,16 @@ def _watched_upstream(upstream: Upstream, recording: Recording) -> Upstream:
 class WatchedCatalogue(Catalogue):
     """The same catalogue, of which it is noted what it says of a model."""
 
-    __slots__ = ("_name", "_recording")
+    __slots__ = ("_catalogue", "_name", "_recording")
 
     def __init__(self, catalogue: Catalogue, name: str, recording: Recording) -> None:
         self.__dict__ = catalogue.__dict__
+        self._catalogue = catalogue
         self._name = name
         self._recording = recording
 
     def most_output(self, model: str) -> int | None:
-        most = super().most_output(model)
+        most = self._catalogue.most_output(model)
         self._recording.hears(self._name, "most output", lambda: {"value": most})
         return most
 
@@ -82,15 +83,16 @@ class WatchedCatalogue(Catalogue):
 class WatchedPool(Pool):
     """The same pool, whose choices are noted."""
 
-    __slots__ = ("_name", "_recording")
+    __slots__ = ("_name", "_pool", "_recording")
 
     def __init__(self, pool: Pool, name: str, recording: Recording) -> None:
         self.__dict__ = pool.__dict__
+        self._pool = pool
         self._name = name
         self._recording = recording
 
     def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
-        choice = super().choose(session, model, tried, now)
+        choice = self._pool.choose(session, model, tried, now)
         self._recording.hears(self._name, "choose", lambda: {"value": None if choice is None else choice.member})
         return choice
 

@@ -360,5 +360,6 @@ def _described(provider: Provider, stanza: ProviderConfig | None, hidden: set[by
     return {
         "stanza": msgspec.to_builtins(told),
         "endpoint": provider.endpoint,
+        "credentials": [] if provider.pool is None else [member.label for member in provider.pool.members],
         "fields": [list(field) for field in texts(_covered(provider.headers, hidden))],
     }

@@ -13,12 +13,14 @@ from dragoman.hub.outcome import GONE, OK, Outcome, Step
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.headers import Headers
 from dragoman.net.refusals import ClientGone
+from dragoman.net.refusals import Refused as Unreadable
 from dragoman.observers.watch import Seen, Watch
 from dragoman.routing.resolve import Route
 
 VERSION = re.compile(r"v?\d")
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._@+-]")
 NAME_LENGTH = 40
+UNREADABLE = {413: Kind.TOO_LARGE, 408: Kind.TIMEOUT}
 BYTES_PER_TOKEN = 4  # roughly, where nobody has counted
 
 UNSEEN = Seen("", "", None, None, None, None, 0, 0, ())
@@ -78,6 +80,8 @@ class Trail:
                 self._result, self._code = failure.kind.value, failure.code
             case asyncio.CancelledError() | ClientGone():
                 self._result = GONE
+            case Unreadable(status=status):
+                self._result = UNREADABLE.get(status, Kind.BAD_REQUEST).value
             case _:
                 self._result = Kind.BUG.value
 

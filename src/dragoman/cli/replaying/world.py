@@ -48,6 +48,7 @@ class Gone(Exception):
 class _Described(msgspec.Struct):
     stanza: dict[str, Json]
     endpoint: str = ""
+    credentials: tuple[str, ...] = ()  # what each of several is called
     fields: tuple[tuple[str, str], ...] = ()
 
 
@@ -150,13 +151,12 @@ def _provider(name: str, told: Json, capture: Capture, player: Player, answers: 
         lists_models=False,
         list_models=None,
     )
-    seats = [int(told.provider.rpartition("#")[2]) for told in capture.told if told.provider.startswith(f"{name}#")]
-    if not seats:
+    if not described.credentials:
         return _Told(name, made, answers).provider()
-    pool = _ToldPool(name, max(seats) + 1, answers)
+    pool = _ToldPool(name, len(described.credentials), answers)
     members = tuple(
-        replace(_Told(f"{name}#{seat}", made, answers).provider(), pool=pool, seat=seat)
-        for seat in range(max(seats) + 1)
+        replace(_Told(f"{name}#{seat}", made, answers).provider(), pool=pool, seat=seat, credential=label)
+        for seat, label in enumerate(described.credentials)
     )
     return replace(members[0], members=members)
 
