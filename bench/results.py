@@ -4,6 +4,7 @@ from statistics import median
 
 from msgspec import Struct, field
 
+from bench.cases import Case
 from bench.load import Outcome
 
 CALM = 0.1
@@ -108,6 +109,12 @@ class Results(Struct):
         ours = self.cpu_us("dragoman", case, connections)
         theirs = self.cpu_us("nginx", baseline, connections)
         return ours / theirs if ours and theirs else None
+
+    def over(self, gateway: str, case: Case, connections: int) -> float | None:
+        """LiteLLM's CPU over that of another gateway; what copies bytes copies the same upstream bytes."""
+        theirs = self.cpu_us("litellm", case.name, connections)
+        ours = self.cpu_us(gateway, (case.baseline if gateway == "nginx" else case).name, connections)
+        return theirs / ours if theirs and ours else None
 
     def added_ms(self, gateway: str, case: str, baseline: str, connections: int) -> tuple[float, float] | None:
         """First token through the gateway less first token without it, p50 and p99."""

@@ -93,6 +93,20 @@ def test_figures_are_judged_against_nginx_in_the_same_run() -> None:
     assert verdicts["cold start to a healthy /health"] == (0.3, "reached")
 
 
+def test_streams_are_held_against_litellm_beside_nginx_which_bounds_them() -> None:
+    results = measured()
+    assert "as a multiple" in as_markdown(results)
+    assert "LiteLLM takes only" not in as_markdown(results)
+    for case in CASES:
+        results.cell("litellm", case.name, 32).readings.append(reading(9000.0 if case.mode == "burst" else 1200.0))
+    verdicts = {target.title: (target.found, target.verdict) for target in judge(results)}
+    assert verdicts["translated, stream in one burst"] == (90.0, "within the bound")
+    page = as_markdown(results)
+    assert "LiteLLM takes only 60 times its CPU" in page
+    assert "stands at 12." in page
+    assert "| Messages → Chat, burst | 32 | 450 | 90.0 |" in page
+
+
 def test_time_to_the_first_token_is_what_the_gateway_adds() -> None:
     added = measured().added_ms("dragoman", "messages>chat/paced", "chat>chat/paced", 32)
     assert added == pytest.approx((2.0, 2.0))
