@@ -145,19 +145,20 @@ class App:
                 providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
                 continue
             before = None if old is None else old.providers.get(name)
-            if old is not None:
-                self._check_secrets(stanza)
+            self._check_secrets(stanza, starts=old is None)
             providers[name] = make_provider(stanza, self._client.send, self._environ, before)
             catalogues[name] = Catalogue(providers[name], clock)
         fetcher = Fetcher(self._client.send, config.fetch) if config.fetch.enabled else None
         learnt = old.learnt if old is not None else {}
         return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
 
-    def _check_secrets(self, stanza: ProviderConfig) -> None:
+    def _check_secrets(self, stanza: ProviderConfig, *, starts: bool) -> None:
         """A start goes ahead with whom it can reach; an edit that would cost a provider its secret is a bad one."""
         problems = out_of_reach(stanza, self._environ)
-        if problems:
+        if problems and not starts:
             raise ConfigError(problems)
+        for problem in problems:
+            log.warning("%s", problem)
 
 
 async def run(app: App, reload: Reload, listen: Listening) -> None:

@@ -218,6 +218,14 @@ def test_a_file_that_is_written_after_the_start_is_found_by_sighup_and_followed_
         wait_for(lambda: "parrot" in shell.run("models", "--key", served.key).out)
 
 
+def test_a_start_goes_ahead_without_a_key_that_is_not_there_and_says_so(shell: Shell) -> None:
+    echo = '[providers.echo]\nkind = "echo"\n'
+    path = shell.write("poor.toml", f'{echo}[providers.p]\nkind = "openai"\napi_key = "env:NOT_SET"\n')
+    with shell.serve("--config", str(path)) as served:
+        wait_for(lambda: f"{path}:5: providers.p.api_key: environment variable NOT_SET is not set" in served.err)
+        assert "echo/echo" in shell.run("models", "--key", served.key).out
+
+
 def test_a_worker_that_takes_anothers_place_knows_of_the_edits(shell: Shell) -> None:
     echo = '[providers.echo]\nkind = "echo"\n'
     path = shell.write("edited.toml", echo)
