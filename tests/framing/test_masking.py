@@ -33,6 +33,7 @@ HELD = [
     "https://user:fake0secret@host.example/",
     "OPENAI_API_KEY=fake0secret",
     '{"client_secret":"fake0secret"}',
+    r"-----BEGIN RSA PRIVATE KEY-----\nMIIEfakefakefake+/fake0secret=\n-----END RSA PRIVATE KEY-----",
 ]
 HARMLESS = [
     '{"properties": {"password": {"type": "string"}, "api_key": {"type": "string"}}}',
@@ -40,6 +41,7 @@ HARMLESS = [
     '{"max_tokens": 4096, "token": "the"}',
     "basic knowledge of keys and secrets",
     "task-force, risk-averse, ask-me-anything",
+    '{"begin": "-----BEGIN PRIVATE KEY-----", "end": "-----END PRIVATE KEY-----"}',
 ]
 texts = st.text(max_size=40)
 

@@ -53,7 +53,7 @@ _HELD = re.compile(
       | [?&](?:key|{_LABELS}|token|sig|signature|x-amz-signature|x-amz-credential)=(?P<query>[^\s"'&\\\#]{{6,}})
       | \b[A-Za-z0-9_]*(?:api[-_]?key|token|secret|password)=(?=[^\s"'\\]*[0-9])(?P<set>[^\s"'&,;\\)]{{8,}})
       | ://[^\s/:@"'\\]+:(?P<url>[^\s/@"'\\]+)@
-      | -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY-----(?P<pem>.{{16,4000}}?)-----END""".encode(),
+      | -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY-----(?P<pem>[A-Za-z0-9+/=\s\\]{{16,4000}}?)-----END""".encode(),
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
 _SHAPED_BYTES = re.compile(_SHAPED.encode(), re.VERBOSE)
