@@ -92,8 +92,15 @@ def _close(name: str, known: Known) -> str | None:
     own = known.rename(name)
     if own in known.ids:
         return own
-    wanted = normalised(name)
-    return next((id for id in known.ids if normalised(id) == wanted), None)
+    wanted, date = normalised(name), _date(name)
+    meant = [id for id in known.ids if normalised(id) == wanted]
+    return max(meant, key=lambda id: (_date(id) == date, _date(id) == "", _date(id)), default=None)
+
+
+def _date(id: str) -> str:
+    """Of several snapshots the one asked for is meant, else the one that the vendor keeps current, else the latest."""
+    dated = DATED.search(id)
+    return "" if dated is None else dated[1].replace("-", "").replace("latest", "")
 
 
 def _renamed(route: Route, providers: Mapping[str, Renames]) -> Route:

@@ -1,0 +1,107 @@
+"""A model's name finds its targets in a fixed order: outright, configured, listed, nearly listed, or not at all."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dragoman.config.settings import ModelRoute
+from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest, normalised
+from fakes.upstream import FakeUpstream
+from gateway import KEY, running, stanza
+
+OPENAI = Known(("gpt-5-mini", "gpt-4o-2024-05-13", "gpt-4o-2024-11-20"), complete=True)
+CLAUDE = Known(("claude-sonnet-4-5-20250929", "claude-opus-4-1-20250805"), complete=True)
+BOTH = {"openai": OPENAI, "claude": CLAUDE}
+ROUTES = (
+    ModelRoute("fast", ("openai/gpt-5-mini",)),
+    ModelRoute("claude-*", ("claude/*", "openai/gpt-5-mini")),
+    ModelRoute("gpt-5-mini", ("claude/claude-opus-4-1-20250805",)),
+    ModelRoute("claude-opus", ("never/reached",)),
+)
+
+
+def found(name: str) -> list[str]:
+    """As the gateway asks: what is configured comes before what is listed."""
+    configured = configured_targets(name, ROUTES, dict.fromkeys(BOTH, OPENAI))
+    return [str(route) for route in configured or listed_targets(name, BOTH)]
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("openai/gpt-5-mini", ["openai/gpt-5-mini"]),
+        ("openai/anything/at-all", ["openai/anything/at-all"]),
+        ("fast", ["openai/gpt-5-mini"]),
+        ("claude-new", ["claude/claude-new", "openai/gpt-5-mini"]),
+        ("claude-opus", ["claude/claude-opus", "openai/gpt-5-mini"]),  # the first that matches
+        ("gpt-5-mini", ["claude/claude-opus-4-1-20250805"]),  # configured before listed
+        ("gpt-4o-2024-11-20", ["openai/gpt-4o-2024-11-20"]),
+        ("GPT-4o-2024-05-13", ["openai/gpt-4o-2024-05-13"]),
+        ("gpt-4o", ["openai/gpt-4o-2024-11-20"]),
+        ("gpt-4o-latest", ["openai/gpt-4o-2024-11-20"]),
+        ("gpt_4o", ["openai/gpt-4o-2024-11-20"]),
+        ("gpt-4o-2023-01-01", ["openai/gpt-4o-2024-11-20"]),
+        ("nobody/gpt", []),
+        ("gpt", []),
+    ],
+)
+def test_the_first_way_that_leads_anywhere_is_taken(name: str, targets: list[str]) -> None:
+    assert found(name) == targets
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [("claude-sonnet-4.5", "claude-sonnet-4-5-20250929"), ("Claude-Opus-4_1@20250805", "claude-opus-4-1-20250805")],
+)
+def test_dots_dashes_case_and_dates_make_no_difference(asked: str, meant: str) -> None:
+    assert normalised(asked) == normalised(meant)
+    assert listed_targets(asked, BOTH) == (Route("claude", meant),)
+
+
+def test_the_name_that_a_vendor_keeps_current_is_meant_by_one_without_a_date() -> None:
+    known = {"p": Known(("m-2025-01-01", "M", "m-2026-01-01"), complete=True)}
+    assert listed_targets("m-latest", known) == (Route("p", "M"),)
+    assert listed_targets("m-20250101", known) == (Route("p", "m-2025-01-01"),)
+
+
+def test_whoever_lists_a_model_is_a_target_in_the_order_of_the_configuration() -> None:
+    known = {"b": Known(("m",), True), "a": Known(("m",), True), "c": Known(("other",), True)}
+    assert listed_targets("m", known) == (Route("b", "m"), Route("a", "m"))
+
+
+def test_a_provider_whose_list_is_not_known_is_asked_before_anyone_is_refused() -> None:
+    known = {"silent": Known((), complete=False), "claude": CLAUDE}
+    assert listed_targets("gpt-9", known) == (Route("silent", "gpt-9"),)
+    assert listed_targets("claude-opus-4.1", known) == (Route("claude", "claude-opus-4-1-20250805"),)
+
+
+def test_the_nearest_names_are_suggested() -> None:
+    assert nearest("fats", ROUTES, BOTH)[0] == "fast"
+    assert nearest("claude-sonet-4-5", ROUTES, BOTH)[0] == "claude-sonnet-4-5-20250929"
+    assert nearest("zzz", ROUTES, BOTH) != ()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/v1/chat/completions", {"messages": []}, ("error", "code", "model_not_found")),
+        ("/v1/responses", {"input": "Hi"}, ("error", "code", "model_not_found")),
+        ("/v1/messages", {"messages": [], "max_tokens": 5}, ("error", "type", "not_found_error")),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_told_in_the_clients_shape(
+    tmp_path: Path, path: str, body: dict[str, object], code: tuple[str, str, str]
+) -> None:
+    with FakeUpstream(models=("qwen3-coder",)) as fake, running(stanza("chat", fake.url), tmp_path) as gateway:
+        asked = json.dumps({**body, "model": "qwen3-codr"}).encode()
+        head = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(gateway.url + path, asked, head), timeout=10)
+        told = json.loads(refused.value.read())
+    assert refused.value.code == 404
+    assert told[code[0]][code[1]] == code[2]
+    assert "Nearest names: qwen3-coder, up/qwen3-coder." in told["error"]["message"]
+    assert fake.calls == []
