@@ -289,6 +289,15 @@ def test_settings_of_every_section_are_read(tmp_path: Path) -> None:
     assert config.warnings == ()
 
 
+def test_a_limit_of_kiros_bodies_is_read_and_checked(tmp_path: Path) -> None:
+    stanza = '[providers.k]\nkind = "kiro"\nmax_payload_bytes = '
+    write(tmp_path, f"{stanza}615000")
+    kiro = load(None, {}, tmp_path, tmp_path).providers["k"]
+    assert isinstance(kiro, KiroProviderConfig)
+    assert kiro.max_payload_bytes == 615_000
+    assert len(problems_of(tmp_path, f"{stanza}0")) == 1
+
+
 def test_an_unknown_target_is_a_warning_with_the_nearest_provider(tmp_path: Path) -> None:
     write(tmp_path, "[providers.local]\nkind = 'echo'\n[[models]]\nname = 'x'\nto = ['loacl/m']\n")
     (warning,) = load(None, {}, tmp_path, tmp_path).warnings

@@ -139,6 +139,7 @@ class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     refresh_margin_s: Wait = 600.0
     default_max_input_tokens: Count = 200_000
     tool_description_max: Count = 10_000
+    max_payload_bytes: Count | None = None  # the service's own limit moves: by default it is asked
     repair_truncation: bool = True
     missing_tail_is_truncation: bool = True
 

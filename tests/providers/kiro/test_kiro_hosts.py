@@ -203,6 +203,36 @@ def test_the_account_is_inspected(tmp_path: Path) -> None:
     assert (broken.state, broken.to_do) == ("broken", "`dragoman login kiro`")
 
 
+def test_a_truncated_refresh_token_is_told_before_it_is_needed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeKiro() as fake:
+        fake.access = {"aoaFAKE-a"}
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", refresh="aorFAKE-cut", life_s=3600, profileArn=ARN)
+
+        async def inspected(provider: Provider) -> object:
+            assert provider.inspect is not None
+            return await provider.inspect()
+
+        account, renewal, _ = asyncio.run(provided(there(fake, path), inspected))  # type: ignore[misc]
+    assert (account.state, renewal.state, renewal.to_do) == ("ok", "warning", "`dragoman login kiro`")
+    assert "truncated (11 characters)" in renewal.found
+    assert "truncated (11 characters)" in caplog.text
+    assert "aorFAKE" not in caplog.text + renewal.found
+
+
+def test_nothing_is_said_of_a_token_that_is_never_renewed(caplog: pytest.LogCaptureFixture) -> None:
+    make(stanza("env:KIRO_API_KEY"), HttpClient().send, {"KIRO_API_KEY": "ksk_fake-key"})
+    assert not caplog.text
+
+
+def test_the_limit_of_a_body_is_as_configured(tmp_path: Path) -> None:
+    with FakeKiro() as fake:
+        path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
+        assert aimed(there(fake, path)).max_payload_bytes is None
+        assert aimed(there(fake, path, max_payload_bytes=615_000)).max_payload_bytes == 615_000
+
+
 @pytest.mark.parametrize(
     ("credentials", "kind"), [({"authMethod": "social"}, None), ({"authMethod": "external_idp"}, b"EXTERNAL_IDP")]
 )

@@ -6,7 +6,7 @@ from dragoman.accounts.keeper import Keeper
 from dragoman.hub.failure import Kind, Refused
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.kiro.control import Breakdown, Control, ListedModel, UsageLimits
-from dragoman.providers.kiro.credential import Credential
+from dragoman.providers.kiro.credential import Credential, truncated
 from dragoman.providers.kiro.hosts import Place
 from dragoman.providers.kiro.profile import Profile
 from dragoman.providers.quota import Quota
@@ -60,7 +60,12 @@ class Account:
             return [Finding(self._what, BROKEN, failure.message, REMEDIES.get(failure.kind, "try again later"))]
         profile = "with its own profile" if arn else "without a profile"
         found = f"takes the credential ({credential.method.value}), {profile}, and lists {len(models)} models"
-        return [Finding(self._what, OK, found), *await self._usage()]
+        return [Finding(self._what, OK, found), *self._refreshing(credential), *await self._usage()]
+
+    def _refreshing(self, credential: Credential) -> list[Finding]:
+        """A token that serves now, and whose looks tell that it cannot be renewed."""
+        why = truncated(credential)
+        return [Finding(f"{self._what} renewal", WARNING, why, REMEDIES[Kind.CREDENTIAL])] if why else []
 
     async def _usage(self) -> list[Finding]:
         what = f"{self._what} usage"

@@ -62,7 +62,7 @@ def checked(credential: Credential, where: str) -> Credential:
 def truncated(credential: Credential) -> str:
     """Why a refresh token cannot work, where its looks tell; nothing otherwise."""
     length = len(credential.refresh_token)
-    if "..." in credential.refresh_token or length < WHOLE_TOKEN:
+    if "..." in credential.refresh_token or 0 < length < WHOLE_TOKEN:
         return f"its refresh token is truncated ({length} characters): sign in again, so that a whole one is written"
     return ""
 

@@ -1,5 +1,6 @@
 """Kiro as a provider: one account, its hosts, and the oddities of its requests and replies as a list."""
 
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.providers.kiro.account import Account
 from dragoman.providers.kiro.control import Control, bearer
-from dragoman.providers.kiro.credential import Credential
+from dragoman.providers.kiro.credential import Credential, truncated
 from dragoman.providers.kiro.hosts import Place
 from dragoman.providers.kiro.identity import chat_headers, control_headers
 from dragoman.providers.kiro.models import FALLBACK, resolve
@@ -31,6 +32,8 @@ from dragoman.providers.kiro.sources import source_of
 from dragoman.providers.provider import Amend, Answer, Provider, Send, Trial, configured, dial_of
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
 from dragoman.stages.written_calls import WrittenCalls
+
+log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3  # as the vendor's own clients say
 FALLBACK_IDS = frozenset(model.id for model in FALLBACK)
@@ -81,6 +84,8 @@ def _account(config: KiroProviderConfig, line: Line, environ: Mapping[str, str])
         credential: Credential | None = source().read()
     except Unusable:  # told to whoever asks, not at the start
         credential = None
+    if credential is not None and (why := truncated(credential)):
+        log.warning("provider %s: %s", config.name, why)
     place = Place(config, credential)
     control = Control(line, place, keeper)
     profile = Profile(config.name, config.profile_arn, place, control, time.monotonic)
@@ -127,6 +132,7 @@ class Kiro:
             thinking_by=config.thinking_by,
             fields_schema=await self._shelf.fields_schema(model),
             tool_description_max=config.tool_description_max,
+            max_payload_bytes=config.max_payload_bytes,
             missing_tail_is_truncation=config.missing_tail_is_truncation,
         )
 
