@@ -1,8 +1,9 @@
 """Vendors on the loopback that repeat every secret they are sent, in whatever way they are told to."""
 
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -26,7 +27,10 @@ MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", 
 def heard(asked: Asked) -> str:
     """All that the request gives away: its credentials, and for a token service the whole question."""
     said = " ".join(asked.headers[name] for name in TELLING if name in asked.headers)
-    return f"{said} {asked.body.decode()}" if urlsplit(asked.path).path in TOKEN_PATHS else said
+    if urlsplit(asked.path).path in TOKEN_PATHS:
+        return f"{said} {asked.body.decode()}"
+    words = said.split()
+    return " ".join([said, *(quote(word, safe="") for word in words), b64encode(said.encode()).decode()])
 
 
 def gossip(mode: str, asked: Asked, usual: Callable[[], Answer]) -> Answer:

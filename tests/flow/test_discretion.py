@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -16,7 +17,6 @@ DISGUISES = {
     "in JSON": json.dumps(KEY)[1:-1],
     "with escaped slashes": KEY.replace("/", r"\/"),
     "in a URL": quote(KEY, safe=""),
-    "in base64": base64.b64encode(KEY.encode()).decode().rstrip("="),
     "of another kind": "fake-proxy-password",
 }
 
@@ -50,6 +50,16 @@ def test_most_of_a_secret_at_the_very_end_is_not_told_either() -> None:
     assert veil.finish() == HIDDEN
     assert veil.feed(b"x fake-") == b"x "
     assert veil.finish() == b"fake-"
+
+
+@pytest.mark.parametrize("before", ["", "x", "Bearer ", "user:"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_a_secret_in_base64_is_hidden_but_for_its_edges(before: str, encode: Callable[[bytes], bytes]) -> None:
+    text = encode(f"{before}{KEY}, and more".encode())
+    hidden = hide(text, SECRETS)
+    assert HIDDEN in hidden
+    left = hidden.split(HIDDEN)
+    assert len(b"".join(left)) <= len(text) - len(KEY)
 
 
 def test_a_short_word_is_no_secret() -> None:

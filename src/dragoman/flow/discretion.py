@@ -1,7 +1,7 @@
 """An upstream's words come in; they go out without the secrets that it was sent."""
 
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from urllib.parse import quote_from_bytes
 
@@ -32,10 +32,18 @@ def _disguises(word: bytes) -> Secrets:
         msgspec.json.encode(word.decode("latin-1"))[1:-1]: None,
         word.replace(b"/", b"\\/"): None,
         quote_from_bytes(word, safe="").encode(): None,
-        b64encode(word).rstrip(b"="): None,
-        urlsafe_b64encode(word).rstrip(b"="): None,
+        **dict.fromkeys(_in_base64(word)),
     }
     return tuple(forms)
+
+
+def _in_base64(word: bytes) -> Iterator[bytes]:
+    """What of it does not depend on what stands around it, for each of the three places where it may begin."""
+    for before in range(3):
+        for encode in (b64encode, urlsafe_b64encode):
+            text = encode(b"\0" * before + word)[4 if before else 0 :]
+            if len(text) - 4 >= SHORTEST:
+                yield text[:-4]
 
 
 def hide(text: bytes, secrets: Secrets) -> bytes:
