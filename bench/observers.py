@@ -20,7 +20,7 @@ MOST = 0.15  # of the CPU time that a request takes without observers
 def main() -> int:
     options = read_options()
     os.sched_setaffinity(0, LOAD_CORES)
-    say("µs of CPU per request:      alone   with its log line   with metrics and usage, too")
+    say("µs of CPU per request:      alone   for its log line   for metrics and usage, too")
     with Rig() as rig:
         for name in NAMES:
             rig.start(name)
@@ -30,23 +30,28 @@ def main() -> int:
 
 
 def compare(rig: Rig, case: Case, options: argparse.Namespace) -> float:
-    """The share that observers add; gateways take turns, so that a busy moment strikes all of them."""
+    """The share that observers add. Gateways take turns, and each is compared with what ran next to it."""
     plan = Plan(NAMES, ((case, options.connections),), options.rounds, options.seconds, bool(get_program("wrk")))
     costs: dict[str, list[float]] = {name: [] for name in NAMES}
     for turn in range(options.rounds):
         for name in NAMES if turn % 2 else reversed(NAMES):
             trial = Trial(rig, plan, rig.running[name], case, options.connections)
             costs[name].append(trial.calm_reading().cpu_us)
-    alone, *more = (statistics.median(costs[name]) for name in NAMES)
-    say(f"{case.title:24} {alone:8.1f}" + "".join(f"   {cost:8.1f} ({cost / alone - 1:+.1%})" for cost in more))
-    return more[-1] / alone - 1
+    alone = statistics.median(costs[ALONE])
+    more = [_added(costs[name], costs[ALONE]) for name in (LOGGED, OBSERVED)]
+    say(f"{case.title:24} {alone:8.1f}" + "".join(f"   {added:+8.1f} ({added / alone:+.1%})" for added in more))
+    return more[-1] / alone
+
+
+def _added(costs: list[float], alone: list[float]) -> float:
+    return statistics.median(cost - bare for cost, bare in zip(costs, alone, strict=True))
 
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.observers", description=__doc__)
     parser.add_argument("--connections", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5, choices=range(1, 21), metavar="1..20")
-    parser.add_argument("--seconds", type=int, default=3, choices=range(1, 61), metavar="1..60")
+    parser.add_argument("--rounds", type=int, default=15, choices=range(1, 61), metavar="1..60")
+    parser.add_argument("--seconds", type=int, default=1, choices=range(1, 61), metavar="1..60")
     return parser.parse_args()
 
 

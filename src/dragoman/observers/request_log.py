@@ -48,22 +48,20 @@ class Told(Struct, frozen=True, omit_defaults=True):
 
 def readable(outcome: Outcome) -> str:
     """Only what was not said by us can hold a secret."""
-    asked = outcome.asked
+    asked, usage, seconds = outcome.asked, outcome.usage, outcome.seconds
     way = asked if outcome.passthrough or not outcome.spoken else f"{asked}>{outcome.spoken}"
-    line = (
-        f"{moment(outcome.began + outcome.seconds)} info {LOGGER}: {_id(outcome)} {way} "
-        f"{_clean(outcome.route or outcome.wanted or '-')} {outcome.result} {outcome.seconds * 1000:.0f}ms"
+    first = outcome.first_token_s if outcome.stream else None
+    route = _clean(outcome.route or outcome.wanted or "-")
+    cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
+    tried = f" tried={','.join(_steps(outcome))}" if outcome.steps else ""
+    return (
+        f"{moment(outcome.began + seconds)} info {LOGGER}: {_id(outcome)} {way} {route} {outcome.result}"
+        f" {_ms(seconds)}ms"
+        f"{'' if first is None else f' ttft={_ms(first)}ms'}"
+        f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}"
+        f"{f' losses={outcome.losses}' if outcome.losses else ''}{tried}"
+        f" key={outcome.key or '-'} client={_clean(outcome.client) or '-'}"
     )
-    if outcome.first_token_s is not None and outcome.stream:
-        line += f" ttft={outcome.first_token_s * 1000:.0f}ms"
-    usage = outcome.usage
-    if usage is not None:
-        line += f" in={usage.input} out={usage.output}" + (f" cached={usage.cache_read}" if usage.cache_read else "")
-    if outcome.losses:
-        line += f" losses={outcome.losses}"
-    if outcome.steps:
-        line += " tried=" + ",".join(f"{_clean(step.route)}:{step.why}" for step in outcome.steps)
-    return f"{line} key={outcome.key or '-'} client={_clean(outcome.client) or '-'}"
 
 
 def as_json(outcome: Outcome) -> str:
@@ -94,7 +92,7 @@ def as_json(outcome: Outcome) -> str:
         code=_clean(outcome.code or ""),
         losses=outcome.losses,
         attempts=len(outcome.steps) + bool(outcome.provider),
-        steps=tuple(f"{_clean(step.route)}:{step.why}" for step in outcome.steps),
+        steps=_steps(outcome),
     )
     return msgspec.json.encode(told).decode()
 
@@ -116,6 +114,14 @@ def moment(since_epoch: float) -> str:
 @lru_cache(maxsize=2)
 def _second(since_epoch: int) -> str:
     return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _steps(outcome: Outcome) -> tuple[str, ...]:
+    return tuple(f"{_clean(step.route)}:{step.why}" for step in outcome.steps)
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000 + 0.5)
 
 
 def _id(outcome: Outcome) -> str:
