@@ -11,6 +11,7 @@ Reading follows the WHATWG event stream rules, with two deviations that servers 
 and not the event. Everything else, NUL and trailing spaces included, is kept as sent.
 """
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 COMMENT = b": keep-alive\n\n"
 
+_NAMED = re.compile(rb"event: ([^\n]*)\ndata: ([^\n]*)")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -127,11 +129,11 @@ def _read_blocks(blocks: Iterable[bytes]) -> list[Frame | Broken]:
     frames: list[Frame | Broken] = []
     for block in blocks:
         # The two shapes that make up nearly every model's stream need no line by line reading.
-        line, more, data = block.partition(b"\n")
+        line, more, _ = block.partition(b"\n")
         if not more and line.startswith(b"data: "):
             frames.append(Frame("", line[6:]))
-        elif line.startswith(b"event: ") and data.startswith(b"data: ") and b"\n" not in data:
-            frames.append(Frame(line[7:].decode(), data[6:]))
+        elif named := _NAMED.fullmatch(block):
+            frames.append(Frame(named[1].decode(), named[2]))
         else:
             frames += _read_lines(block)
     return frames

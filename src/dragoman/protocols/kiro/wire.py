@@ -44,7 +44,7 @@ class ReplyIds(Struct, rename="camel"):
     wrapped: "ReplyIds | None" = field(default=None, name="messageMetadataEvent")
 
 
-class Words(Struct, rename="camel"):
+class Words(Struct, rename="camel", gc=False):
     content: str | None = None
     model_id: str | None = None
     wrapped: "Words | None" = field(default=None, name="assistantResponseEvent")

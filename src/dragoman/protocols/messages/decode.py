@@ -66,8 +66,11 @@ class Decoder:
             event = _event.decode(item.data)
         except (msgspec.MsgspecError, RecursionError):
             return self._reread(item.data)
+        step = self._steps.get(event.type)
+        if step is None:
+            return () if event.error is None else self._fail(event)
         try:
-            return self._take(event)
+            return step(event)
         except RecursionError:
             return self._failed(Failure(Kind.CORRUPT, "the upstream sent an event that nests too deeply"))
 
@@ -76,23 +79,14 @@ class Decoder:
             return ()
         return self._failed(Failure(Kind.TRUNCATED, "the upstream's stream ended without message_stop"))
 
-    def _take(self, event: StreamEvent) -> Sequence[Event]:
-        step = self._steps.get(event.type)
-        if step is not None:
-            return step(event)
-        if event.error is not None:
-            return self._fail(event)
-        return ()
-
     def _reread(self, data: bytes) -> Sequence[Event]:
         """An event of a known type must parse; one that we do not know may have any shape."""
         if data.strip() in (b"[DONE]", b""):
             return ()
         mended = mend_surrogates(data)
         try:
-            if _kind.decode(mended).type not in self._steps:
-                return ()
-            return self._take(_event.decode(mended))
+            step = self._steps.get(_kind.decode(mended).type)
+            return () if step is None else step(_event.decode(mended))
         except (msgspec.MsgspecError, RecursionError) as error:
             return self._failed(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
 

@@ -81,7 +81,7 @@ class StopDetails(Struct):
     explanation: str | None = None
 
 
-class Change(Struct):
+class Change(Struct, gc=False):
     """`delta` of content_block_delta and of message_delta."""
 
     type: str = ""
@@ -110,7 +110,7 @@ class Head(Struct):
     usage: Counts | None = None
 
 
-class StreamEvent(Struct):
+class StreamEvent(Struct, gc=False):
     """Any event of the stream: one shape for all, so that each is parsed once."""
 
     type: str = ""
