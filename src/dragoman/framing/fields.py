@@ -44,8 +44,10 @@ class Fields:
 
     def raw(self, key: str) -> object | None:
         """Any JSON value, as decoded."""
-        self._read.add(key)
-        return self._raw.get(key)
+        value = self._raw.get(key)
+        if value is not None:  # most of what may be said is not
+            self._read.add(key)
+        return value
 
     def rest(self) -> dict[str, object]:
         """What was not read. Objects handed out by `obj` and `objects` report their own."""
@@ -60,9 +62,10 @@ class Fields:
     @overload
     def text(self, key: str, default: str) -> str: ...
     def text(self, key: str, default: str | None = None) -> str | None:
-        value = self.raw(key)
+        value = self._raw.get(key)
         if value is None:
             return default
+        self._read.add(key)
         if isinstance(value, str):
             return value
         raise self.bad(key, "must be a string")
@@ -72,9 +75,10 @@ class Fields:
     @overload
     def number(self, key: str, default: float) -> float: ...
     def number(self, key: str, default: float | None = None) -> float | None:
-        value = self.raw(key)
+        value = self._raw.get(key)
         if value is None:
             return default
+        self._read.add(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return value
         raise self.bad(key, "must be a number")
@@ -85,9 +89,10 @@ class Fields:
     def integer(self, key: str, default: int) -> int: ...
     def integer(self, key: str, default: int | None = None) -> int | None:
         """A whole number; 3.0 is one, true is none."""
-        value = self.raw(key)
+        value = self._raw.get(key)
         if value is None:
             return default
+        self._read.add(key)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
         if isinstance(value, float) and value.is_integer():
@@ -99,9 +104,10 @@ class Fields:
     @overload
     def flag(self, key: str, default: bool) -> bool: ...
     def flag(self, key: str, default: bool | None = None) -> bool | None:
-        value = self.raw(key)
+        value = self._raw.get(key)
         if value is None:
             return default
+        self._read.add(key)
         if isinstance(value, bool):
             return value
         raise self.bad(key, "must be true or false")

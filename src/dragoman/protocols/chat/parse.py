@@ -21,6 +21,8 @@ _SPELLINGS = {
     "cache_key": "prompt_cache_key",
 }
 
+_POINTERS = {field: f"/{_SPELLINGS.get(field, field)}" for field in Request.__struct_fields__}
+
 # Values that mean what leaving the field out means.
 _DEFAULTS: dict[str, Json] = {
     "store": False,
@@ -101,11 +103,11 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
     cache = body.obj("prompt_cache_options")
     ext = unread(body) | stream_ext | format_ext | (_below(cache) if cache is not None else {})
     told = {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
-    return msgspec.structs.replace(request, where=_where(request, body), ext=told)
+    return msgspec.structs.replace(request, where=_where(body), ext=told)
 
 
-def _where(request: Request, body: Fields) -> dict[str, str]:
-    where = {field: f"/{_SPELLINGS.get(field, field)}" for field in request.__struct_fields__}
+def _where(body: Fields) -> dict[str, str]:
+    where = _POINTERS.copy()
     if body.has("max_completion_tokens") or not body.has("max_tokens"):
         where["max_tokens"] = "/max_completion_tokens"
     if not body.has("tool_choice") and body.has("function_call"):
