@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import groupby
 
 from dragoman.framing.oneline import one_line
@@ -156,9 +157,12 @@ def _point(family: Family, reading: Reading, began_ns: int, now_ns: int) -> byte
 
 
 def _attributes(field: int, attributes: Mapping[str, Attribute]) -> bytes:
-    return b"".join(
-        pb.message(field, pb.text(1, name) + pb.message(2, _value(value))) for name, value in attributes.items()
-    )
+    return b"".join(pb.message(field, _name(name) + pb.message(2, _value(value))) for name, value in attributes.items())
+
+
+@lru_cache(maxsize=256)
+def _name(attribute: str) -> bytes:
+    return pb.text(1, attribute)
 
 
 def _value(value: Attribute) -> bytes:

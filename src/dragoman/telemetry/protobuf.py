@@ -5,9 +5,12 @@ from collections.abc import Iterable
 
 _DOUBLE = struct.Struct("<d")
 _FIXED64 = struct.Struct("<Q")
+_SMALL = tuple(bytes((number,)) for number in range(0x80))
 
 
 def varint(number: int) -> bytes:
+    if 0 <= number < 0x80:
+        return _SMALL[number]
     number &= 0xFFFFFFFFFFFFFFFF  # negative numbers are written in two's complement
     out = bytearray()
     while number > 0x7F:
