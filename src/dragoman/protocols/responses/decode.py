@@ -154,7 +154,11 @@ class Decoder:
     def _incomplete(self, response: wire.Response) -> Events:
         details = response.incomplete_details
         reason = (details.reason if details else None) or ""
-        return [*self._settled(response), Ended(_STOP_BY_REASON.get(reason, Stop.LENGTH))]
+        stop = _STOP_BY_REASON.get(reason)
+        if stop is None:
+            self._ledger.approximated("/incomplete_details/reason", f"{reason!r:.80} is told as a cap that was reached")
+            stop = Stop.LENGTH
+        return [*self._settled(response), Ended(stop)]
 
     def _failed_response(self, response: wire.Response) -> Events:
         error = errors.read_error(response.error)

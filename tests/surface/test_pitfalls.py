@@ -1,0 +1,421 @@
+"""The pitfalls of protocols.md, by their numbers: what goes wrong between two protocols, and what must come of it."""
+
+import json
+
+import pytest
+from outside import GRAMMARS, JSON, Outside, sse
+from said import CHAT_END, CHAT_USAGE, MESSAGES_USAGE, chunk, message, response, text_item
+
+import grammar_chat
+import grammar_messages
+from fakes.upstream import Answer
+
+ROLE = chunk({"role": "assistant", "content": ""})
+STARTED = {"type": "message_start", "message": message(stop_reason=None)}
+CREATED = {"type": "response.created", "response": response(status="in_progress"), "sequence_number": 0}
+STOPPED = {"type": "message_stop"}
+TOOL_ENDS = {"chat": "tool_calls", "messages": "tool_use", "responses": "completed"}
+
+
+def called(*pieces: dict) -> dict:
+    return chunk({"tool_calls": list(pieces)})
+
+
+def piece(index: int | None = None, arguments: object = None, **fields: str) -> dict:
+    """One entry of a delta's tool_calls."""
+    function = {key: value for key, value in (("name", fields.pop("name", None)), ("arguments", arguments)) if value}
+    place = {} if index is None else {"index": index}
+    return {**place, **fields, "function": function}
+
+
+def block(index: int, content: dict, *deltas: dict) -> list[dict]:
+    return [
+        {"type": "content_block_start", "index": index, "content_block": content},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def text(index: int, *pieces: str) -> list[dict]:
+    return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": piece} for piece in pieces))
+
+
+def ending(stop: str = "end_turn", **fields: object) -> dict:
+    delta = {"stop_reason": stop, "stop_sequence": None, **fields}
+    return {"type": "message_delta", "delta": delta, "usage": MESSAGES_USAGE}
+
+
+def chat(*chunks: dict, finish: str = "stop") -> Answer:
+    return Answer(sse(ROLE, *chunks, chunk({}, finish), *CHAT_END))
+
+
+def messages(*events: dict, stop: str = "end_turn") -> Answer:
+    return Answer(sse(STARTED, *events, ending(stop), STOPPED))
+
+
+def calls_in(client: str, told: dict) -> list[tuple[str, str, object]]:
+    """Id, name and arguments of every call, in order."""
+    match client:
+        case "chat":
+            found = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in told["calls"]]
+        case "responses":
+            items = [item for item in told["output"] if item["type"] == "function_call"]
+            found = [(item["call_id"], item["name"], item["arguments"]) for item in items]
+        case _:
+            blocks = [part for part in told["content"] if part["type"] == "tool_use"]
+            return [(part["id"], part["name"], part["input"]) for part in blocks]
+    return [(id, name, json.loads(arguments)) for id, name, arguments in found]
+
+
+def text_in(client: str, told: dict) -> str | None:
+    match client:
+        case "chat":
+            return told["content"]
+        case "responses":
+            parts = [part for item in told["output"] if item["type"] == "message" for part in item["content"]]
+        case _:
+            parts = [part for part in told["content"] if part["type"] == "text"]
+    return "".join(part["text"] for part in parts) or None
+
+
+def broken(client: str, body: bytes) -> str:
+    """What a stream says before its error; Illegal where it ends otherwise."""
+    return GRAMMARS[client].fold_broken(body)[0]
+
+
+def end_in(client: str, told: dict) -> str:
+    return told[{"chat": "finish", "messages": "stop", "responses": "status"}[client]]
+
+
+others = pytest.mark.parametrize("client", ["messages", "responses"])  # than Chat
+elsewhere = pytest.mark.parametrize("client", ["chat", "responses"])  # than Messages
+
+
+@others
+def test_1_an_empty_first_delta_opens_nothing(gate: Outside, client: str) -> None:
+    quiet = gate.hears(client, "chat", chat(chunk({"content": ""})))
+    assert quiet["content" if client == "messages" else "output"] == []
+    told = gate.hears(client, "chat", chat(chunk({"content": ""}), chunk({"content": "Hi"}), chunk({"content": ""})))
+    assert text_in(client, told) == "Hi"
+
+
+@others
+def test_2_and_3_what_is_repeated_in_every_chunk_is_told_once(gate: Outside, client: str) -> None:
+    head = {"id": "t0", "type": "function", "name": "weather"}
+    chunks = [chunk({"role": "assistant", "content": letter}) for letter in "Hello"]
+    told = gate.hears(client, "chat", chat(*chunks, called(piece(0, '{"a":', **head)), called(piece(0, "1}", **head))))
+    assert text_in(client, told) == "Hello"
+    assert calls_in(client, told) == [("t0", "weather", {"a": 1})]
+
+
+@others
+@pytest.mark.parametrize("places", [(1, 2), (3, 7), (None, None)])
+def test_4_indices_may_start_anywhere_skip_or_be_missing(
+    gate: Outside, client: str, places: tuple[int | None, int | None]
+) -> None:
+    chunks = []
+    for number, place in enumerate(places):
+        chunks.append(called(piece(place, "{", id=f"t{number}", type="function", name="weather")))
+        chunks.append(called(piece(place, f'"a":{number}}}', **({} if place else {"id": f"t{number}"}))))
+    told = gate.hears(client, "chat", chat(*chunks, finish="tool_calls"))
+    assert calls_in(client, told) == [("t0", "weather", {"a": 0}), ("t1", "weather", {"a": 1})]
+
+
+@others
+def test_5_interleaved_calls_come_apart(gate: Outside, client: str) -> None:
+    opened = [called(piece(place, id=f"t{place}", type="function", name="weather")) for place in (0, 1)]
+    pieces = [called(piece(place, text)) for place, text in ((0, '{"a":'), (1, "{"), (0, "1}"), (1, "}"))]
+    told = gate.hears(client, "chat", chat(*opened, *pieces, finish="tool_calls"))
+    assert calls_in(client, told) == [("t0", "weather", {"a": 1}), ("t1", "weather", {})]
+
+
+@others
+def test_6_two_entries_for_one_call_and_a_null_delta(gate: Outside, client: str) -> None:
+    both = called(piece(0, '{"a"', id="t0", type="function", name="weather"), piece(0, ":1}"))
+    null = {**chunk({}), "choices": [{"index": 0, "delta": None, "finish_reason": None}]}
+    told = gate.hears(client, "chat", chat(null, both, null, finish="tool_calls"))
+    assert calls_in(client, told) == [("t0", "weather", {"a": 1})]
+
+
+@others
+def test_6_another_choice_is_no_part_of_the_answer(gate: Outside, client: str) -> None:
+    choices = [
+        {"index": place, "delta": {"content": said}, "finish_reason": None} for place, said in ((1, "No"), (0, "Yes"))
+    ]
+    told = gate.hears(client, "chat", chat({**chunk({}), "choices": choices}))
+    assert text_in(client, told) == "Yes"
+
+
+@pytest.mark.parametrize("client", ["chat", "messages", "responses"])
+@pytest.mark.parametrize("arguments", ["", {"a": 1}])
+def test_7_and_8_no_arguments_are_an_empty_object_and_an_object_is_serialised(
+    gate: Outside, client: str, arguments: object
+) -> None:
+    if client == "chat":
+        start = {"type": "tool_use", "id": "t0", "name": "weather", "input": arguments or {}}
+        answer = messages(*block(0, start), stop="tool_use")
+    else:
+        answer = chat(called(piece(0, arguments, id="t0", type="function", name="weather")), finish="tool_calls")
+    told = gate.hears(client, "messages" if client == "chat" else "chat", answer)
+    assert calls_in(client, told) == [("t0", "weather", arguments or {})]
+
+
+@elsewhere
+def test_8_arguments_cut_at_the_cap_are_never_repaired(gate: Outside, client: str) -> None:
+    start = {"type": "tool_use", "id": "t0", "name": "weather", "input": {}}
+    cut = block(0, start, {"type": "input_json_delta", "partial_json": '{"a": "unfin'})
+    told = gate.hears(client, "messages", messages(*cut, stop="max_tokens"))
+    if client == "chat":
+        assert (told["finish"], told["calls"][0]["function"]["arguments"]) == ("length", '{"a": "unfin')
+    else:
+        assert (told["status"], told["output"][0]["arguments"]) == ("incomplete", '{"a": "unfin')
+
+
+@others
+def test_9_and_11_the_end_waits_for_the_usage_and_the_last_counts(gate: Outside, client: str) -> None:
+    growing = [
+        chunk({"content": "x"}, usage={**CHAT_USAGE, "completion_tokens": n, "total_tokens": 100 + n}) for n in (6, 9)
+    ]
+    usage = gate.hears(client, "chat", chat(*growing))["usage"]
+    assert usage["output_tokens"] == 20
+    assert usage["input_tokens"] == (70 if client == "messages" else 100)
+    told = gate.hears(client, "chat", Answer(sse(ROLE, *growing, chunk({}, "stop"), "[DONE]")))
+    assert told["usage"]["output_tokens"] == 9
+
+
+@others
+def test_10_azures_first_chunk_begins_nothing(gate: Outside, client: str) -> None:
+    filters = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": []}
+    told = gate.hears(
+        client, "chat", Answer(sse(filters, ROLE, chunk({"content": "Hi"}), chunk({}, "stop"), *CHAT_END))
+    )
+    assert (text_in(client, told), told["usage"]["output_tokens"]) == ("Hi", 20)
+
+
+def test_12_usage_is_asked_for_though_the_client_does_not_want_it(gate: Outside) -> None:
+    gate.plays("messages", messages(*text(0, "Hi")))
+    told = gate.ask("chat", "messages/m", True, stream_options={"include_usage": False})
+    assert grammar_chat.fold(told.body, usage_asked=False)["content"] == "Hi"
+    fake = gate.plays("chat", chat(chunk({"content": "Hi"})))
+    gate.ask("messages", "chat/m", True)
+    assert fake.asked[-1].json["stream_options"] == {"include_usage": True}
+
+
+@others
+def test_13_a_natural_end_after_a_call_is_an_end_for_the_call(gate: Outside, client: str) -> None:
+    told = gate.hears(client, "chat", chat(called(piece(0, "{}", id="t0", type="function", name="weather"))))
+    assert end_in(client, told) == TOOL_ENDS[client]
+
+
+def test_14_an_end_for_a_call_without_one_is_a_natural_end(gate: Outside) -> None:
+    ends = {"messages": "end_turn", "responses": "completed"}
+    for client, end in ends.items():
+        assert end_in(client, gate.hears(client, "chat", chat(chunk({"content": "x"}), finish="tool_calls"))) == end
+    ends = {"chat": "stop", "responses": "completed"}
+    for client, end in ends.items():
+        assert end_in(client, gate.hears(client, "messages", messages(*text(0, "x"), stop="tool_use"))) == end
+
+
+def test_15_counts_stand_in_the_first_event_and_the_real_ones_in_the_last(gate: Outside) -> None:
+    gate.plays("chat", chat(chunk({"content": "x"})))
+    told = gate.ask("messages", "chat/m", True).body
+    first = json.loads(told.split(b"\n\n")[0].split(b"data: ")[1])
+    assert first["message"]["usage"]["input_tokens"] >= 0
+    assert first["message"]["usage"]["output_tokens"] == 0
+    assert grammar_messages.fold(told)["usage"]["input_tokens"] == 70
+
+
+@elsewhere
+def test_16_usage_is_cumulative_and_keeps_what_is_not_repeated(gate: Outside, client: str) -> None:
+    counted = {**MESSAGES_USAGE, "output_tokens": 1}
+    begun = {"type": "message_start", "message": message(stop_reason=None, usage=counted)}
+    again = [{**ending(), "usage": {"output_tokens": 5}}] * 2
+    gate.plays("messages", Answer(sse(begun, *text(0, "x"), *again, STOPPED)))
+    told = gate.ask(client, "messages/m", True).body
+    last = [json.loads(data) for data in told.split(b"data: ")[1:] if b'"usage":{' in data][-1]
+    usage = last["usage"] if client == "chat" else last["response"]["usage"]
+    assert (usage["total_tokens"], list(usage.values())[:1]) == (105, [100])
+
+
+def test_17_blocks_that_survive_are_numbered_anew(gate: Outside) -> None:
+    unknown = {"type": "response.output_item.done", "output_index": 1, "item": {"type": "acme:thing", "id": "x"}}
+    items = [{"type": "response.output_item.done", "output_index": n, "item": {**text_item(w), "id": f"m{n}"}}
+             for n, w in ((0, "a"), (2, "b"))]  # fmt: skip
+    events = [CREATED, items[0], unknown, items[1]]
+    last = {"type": "response.completed", "response": response(*(e["item"] for e in events[1:]))}
+    assert text_in("messages", gate.hears("messages", "responses", Answer(sse(*events, last)))) == "ab"
+
+
+@others
+def test_18_and_19_thoughts_and_words_never_overlap(gate: Outside, client: str) -> None:
+    turns = [{"reasoning_content": "a"}, {"content": "b"}, {"reasoning_content": "c"}, {"content": "d"}]
+    told = gate.hears(client, "chat", chat(*map(chunk, turns)))
+    kinds = [part["type"] for part in told["content" if client == "messages" else "output"]]
+    assert kinds == (["thinking", "text"] if client == "messages" else ["reasoning", "message"]) * 2
+
+
+def test_20_a_signature_in_two_pieces_is_one(gate: Outside) -> None:
+    deltas = [
+        {"type": "thinking_delta", "thinking": "hm"},
+        *({"type": "signature_delta", "signature": s} for s in ("ab", "cd")),
+    ]
+    thought = block(0, {"type": "thinking", "thinking": "", "signature": ""}, *deltas)
+    whole = block(
+        0,
+        {"type": "thinking", "thinking": "", "signature": ""},
+        deltas[0],
+        {"type": "signature_delta", "signature": "abcd"},
+    )
+    told, meant = (gate.hears("responses", "messages", messages(*b, *text(1, "x"))) for b in (thought, whole))
+    assert told["output"][0]["encrypted_content"] == meant["output"][0]["encrypted_content"]
+
+
+@elsewhere
+@pytest.mark.parametrize("hidden", [{"type": "redacted_thinking", "data": "b3BhcXVl"}, None])
+def test_21_and_22_thoughts_without_words_are_opaque_only(gate: Outside, client: str, hidden: dict | None) -> None:
+    omitted = {"type": "signature_delta", "signature": "c2ln"}
+    opening = hidden or {"type": "thinking", "thinking": "", "signature": ""}
+    thought = block(0, opening, *(() if hidden else (omitted,)))
+    told = gate.hears(client, "messages", messages(*thought, *text(1, "x")))
+    if client == "chat":
+        assert (told["thoughts"], told["content"]) == ("", "x")
+    else:
+        item = told["output"][0]
+        assert (item["type"], item["summary"]) == ("reasoning", [])
+        assert item["encrypted_content"]
+
+
+def test_23_a_thought_that_claude_did_not_sign_is_dropped_and_told(gate: Outside) -> None:
+    fake = gate.plays("messages", messages(*text(0, "x")))
+    thought = {"role": "assistant", "content": "so", "reasoning_content": "hm"}
+    said = [{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}]
+    answer = gate.ask("chat", "messages/m", True, messages=said)
+    assert b"hm" not in fake.asked[-1].body
+    assert any(path.startswith("/messages/1") for path, _ in answer.losses)
+
+
+@others
+def test_30_an_end_without_done_is_a_success_and_one_before_the_finish_is_none(gate: Outside, client: str) -> None:
+    told = gate.hears(client, "chat", Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"))))
+    assert text_in(client, told) == "Hi"
+    gate.plays("chat", Answer(sse(ROLE, chunk({"content": "Hi"}))))
+    assert broken(client, gate.ask(client, "chat/m", True).body) == "Hi"
+
+
+@elsewhere
+def test_31_a_message_that_never_stops_is_an_error(gate: Outside, client: str) -> None:
+    gate.plays("messages", Answer(sse(STARTED, *text(0, "Hi"), ending())))
+    assert broken(client, gate.ask(client, "messages/m", True).body) == "Hi"
+
+
+def test_32_done_where_it_does_not_belong_and_what_follows_it_are_not_heard(gate: Outside) -> None:
+    stray = Answer(sse(STARTED, "[DONE]", *text(0, "Hi"), ending(), STOPPED, "[DONE]"))
+    for client in ("chat", "responses"):
+        assert text_in(client, gate.hears(client, "messages", stray)) == "Hi"
+    after = Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"), *CHAT_END, chunk({"content": "more"}), "?"))
+    for client in ("messages", "responses"):
+        assert text_in(client, gate.hears(client, "chat", after)) == "Hi"
+
+
+@others
+def test_33_and_34_an_error_is_a_status_before_the_first_word_and_an_event_after_it(gate: Outside, client: str) -> None:
+    error = {"error": {"message": "Slow down.", "type": "rate_limit_error", "code": "rate_limit_exceeded"}}
+    gate.plays("chat", Answer(sse(ROLE, error)))
+    assert gate.ask(client, "chat/m", True).status == 429
+    gate.plays("chat", Answer(json.dumps(error).encode(), content_type=JSON))
+    assert gate.ask(client, "chat/m", True).status == 429
+    gate.plays("chat", Answer(sse(ROLE, chunk({"content": "Hi"}), error)))
+    told = gate.ask(client, "chat/m", True)
+    assert told.status == 200
+    assert broken(client, told.body) == "Hi"
+    assert b"Slow down." in told.body
+
+
+@others
+def test_35_a_filter_in_mid_stream_keeps_what_was_said(gate: Outside, client: str) -> None:
+    told = gate.hears(client, "chat", chat(chunk({"content": "Well, "}), finish="content_filter"))
+    assert text_in(client, told) == "Well, "
+    assert end_in(client, told) == {"messages": "refusal", "responses": "incomplete"}[client]
+
+
+@others
+def test_36_another_id_or_model_in_mid_stream_is_an_error(gate: Outside, client: str) -> None:
+    for change in ({"id": "chatcmpl-2"}, {"model": "x"}):
+        gate.plays("chat", Answer(sse(ROLE, chunk({"content": "a"}), chunk({"content": "b"}, **change), *CHAT_END)))
+        assert broken(client, gate.ask(client, "chat/m", True).body) == "a"
+    late = [{**ROLE, "id": "", "model": ""}, chunk({"content": "Hi"}), chunk({}, "stop"), *CHAT_END]
+    assert text_in(client, gate.hears(client, "chat", Answer(sse(*late)))) == "Hi"
+
+
+@elsewhere
+def test_36_a_fallback_of_the_vendors_own_may_change_the_model(gate: Outside, client: str) -> None:
+    changed = {"type": "fallback", "from": {"model": "m"}, "to": {"model": "n"}}
+    told = gate.hears(client, "messages", messages(*text(0, "a"), *block(1, changed), *text(2, "b")))
+    assert text_in(client, told) == "ab"
+
+
+@pytest.mark.parametrize("client", ["chat", "messages"])
+def test_37_and_38_rotating_ids_and_untold_deltas_are_told_exactly_once(gate: Outside, client: str) -> None:
+    item = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}', "status": "completed"}
+    rotating = [
+        CREATED,
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "id": "r1", "arguments": ""}},
+        {"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "r2", "delta": '{"a"'},
+        {"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "r3", "delta": ":1}"},
+        {"type": "response.output_item.done", "output_index": 0, "item": {**item, "id": "r4"}},
+    ]
+    last = {"type": "response.completed", "response": response({**item, "id": "r5"})}
+    for events in ([*rotating, last], [CREATED, rotating[-1], last], [CREATED, last]):
+        told = gate.hears(client, "responses", Answer(sse(*events)))
+        assert calls_in(client, told) == [("c1", "weather", {"a": 1})]
+        assert end_in(client, told) == TOOL_ENDS[client]
+
+
+STOPS = {  # Messages' word -> those of Chat and of Responses
+    "end_turn": ("stop", ("completed", None)),
+    "stop_sequence": ("stop", ("completed", None)),
+    "max_tokens": ("length", ("incomplete", "max_output_tokens")),
+    "model_context_window_exceeded": ("length", ("incomplete", "max_output_tokens")),
+    "refusal": ("content_filter", ("incomplete", "content_filter")),
+    "pause_turn": ("stop", ("completed", None)),
+}
+
+
+@elsewhere
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_every_way_that_a_message_stops_has_its_word(gate: Outside, client: str, stop: str, stream: bool) -> None:
+    if stream:
+        answer = messages(*text(0, "x"), stop=stop)
+    else:
+        answer = Answer(json.dumps(message({"type": "text", "text": "x"}, stop=stop)).encode(), content_type=JSON)
+    told = gate.hears(client, "messages", answer, stream)
+    chat_word, responses_words = STOPS[stop]
+    if client == "chat":
+        assert told["finish"] == chat_word
+    else:
+        assert (told["status"], (told["incomplete_details"] or {}).get("reason")) == responses_words
+
+
+@pytest.mark.parametrize("client", ["chat", "messages"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("reason", "ends"),
+    [
+        ("max_output_tokens", {"chat": "length", "messages": "max_tokens"}),
+        ("content_filter", {"chat": "content_filter", "messages": "refusal"}),
+        ("max_messages", {"chat": "length", "messages": "max_tokens"}),
+        (None, {"chat": "length", "messages": "max_tokens"}),
+    ],
+)
+def test_every_reason_of_an_incomplete_response_has_its_word(
+    gate: Outside, client: str, stream: bool, reason: str | None, ends: dict[str, str]
+) -> None:
+    cut = response(text_item("x"), status="incomplete", incomplete_details={"reason": reason})
+    events = sse(CREATED, {"type": "response.incomplete", "response": cut})
+    answer = Answer(events) if stream else Answer(json.dumps(cut).encode(), content_type=JSON)
+    told = gate.hears(client, "responses", answer, stream)
+    assert (text_in(client, told), end_in(client, told)) == ("x", ends[client])
+    if not stream:
+        lost = dict(gate.ask(client, "responses/m").losses)
+        assert ("/incomplete_details/reason" in lost) == (reason in ("max_messages", None))
