@@ -25,6 +25,7 @@ class Capturing:
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
         self._room = Room(memory_bytes)
         self._writer = CaptureWriter(self._room)
+        self._settled: tuple[Debug, Captures] | None = None
 
     def begin(self, exchange: Exchange, began: float, debug: Debug) -> Recording | None:
         if debug.capture == "off":
@@ -38,12 +39,18 @@ class Capturing:
         if debug.capture == "errors" and not recording.failed:
             self._room.give_back(recording.size)
             return
-        self._writer.put(Job(recording.capture, frozenset(recording.secrets), _place(debug), recording.size))
+        self._writer.put(Job(recording.capture, frozenset(recording.secrets), self._place(debug), recording.size))
 
     def expire(self, debug: Debug) -> None:
         """Removes what is too old, also where nothing new is captured; not for the event loop."""
         with suppress(OSError):
-            _place(debug).prune()
+            _captures(debug).prune()
+
+    def _place(self, debug: Debug) -> Captures:
+        """The same for as long as the settings are."""
+        if self._settled is None or self._settled[0] != debug:
+            self._settled = (debug, _captures(debug))
+        return self._settled[1]
 
     @property
     def counts(self) -> Counts:
@@ -54,5 +61,5 @@ class Capturing:
         self._writer.close()
 
 
-def _place(debug: Debug) -> Captures:
+def _captures(debug: Debug) -> Captures:
     return Captures(debug.directory, Bounds(debug.keep, debug.max_bytes, debug.max_age_s))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from dragoman.framing.redact import masked, masked_fields, masked_text, masked_url
+from dragoman.framing.redact import masked, masked_fields, masked_lines, masked_text, masked_url
 from dragoman.framing.reseal import resealed
 from dragoman.hub.request import Json
 from dragoman.observers.capture import Answer, Asked, Capture, Chunk, Moment, Question, Sent, Told
@@ -21,7 +21,7 @@ def masked_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
         capture,
         asked=_asked(capture.asked, known),
         questions=tuple(masked_question(question, known) for question in capture.questions),
-        moments=tuple(_moment(moment, known) for moment in capture.moments),
+        moments=_moments(capture.moments, known),
         sent=None if capture.sent is None else masked_sent(capture.sent, known),
         told=tuple(_told(told, known) for told in capture.told),
         world=replace(
@@ -50,10 +50,6 @@ def masked_sent(sent: Sent, secrets: Secrets) -> Sent:
     return replace(sent, fields=masked_fields(sent.fields, secrets), chunks=_chunks(sent.chunks, secrets))
 
 
-def masked_event(text: str, secrets: Secrets = ()) -> str:
-    return masked_text(text, secrets)
-
-
 def _asked(asked: Asked, secrets: Secrets) -> Asked:
     query = masked_url(f"?{asked.query}", secrets)[1:] if asked.query else ""
     return replace(asked, query=query, fields=masked_fields(asked.fields, secrets), body=masked(asked.body, secrets))
@@ -67,8 +63,12 @@ def _answer(answer: Answer, secrets: Secrets) -> Answer:
     )
 
 
-def _moment(moment: Moment, secrets: Secrets) -> Moment:
-    return replace(moment, event=masked_event(moment.event, secrets))
+def _moments(moments: tuple[Moment, ...], secrets: Secrets) -> tuple[Moment, ...]:
+    events = [moment.event for moment in moments]
+    hidden = masked_lines(events, secrets)
+    if hidden == events:
+        return moments
+    return tuple(Moment(moment.at, moment.question, text) for moment, text in zip(moments, hidden, strict=True))
 
 
 def _told(told: Told, secrets: Secrets) -> Told:

@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dragoman.observers.capture import Capture, Summary, Unreadable, pack, read,
 SUFFIX = ".capture"
 UNFINISHED = ".part"
 UNFINISHED_S = 3600.0
+LOOK_AGAIN_S = 5.0
 LAST = "last"
 MAX_SUMMARY_BYTES = 64 * 1024
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -38,12 +40,20 @@ class Bounds(Struct, frozen=True):
     max_age_s: float
 
 
+class Stamp(Struct, frozen=True):
+    file: Path
+    written: float
+    size: int
+
+
 class Captures:
     """The directory. Several processes may use it at the same time."""
 
     def __init__(self, directory: Path, bounds: Bounds) -> None:
         self.directory = directory
         self._bounds = bounds
+        self._known: deque[Stamp] = deque()  # the oldest first
+        self._looked_at = -LOOK_AGAIN_S
 
     def write(self, capture: Capture) -> Path:
         """Raises OSError; nothing half-written is left."""
@@ -57,6 +67,7 @@ class Captures:
         except OSError:
             part.unlink(missing_ok=True)
             raise
+        self._known.append(_stamp(file))
         self.prune()
         return file
 
@@ -98,17 +109,23 @@ class Captures:
 
     def prune(self) -> None:
         """What is too old goes, then the oldest of what is too much; raises OSError."""
-        bounds, now = self._bounds, time.time()
-        for part in self.directory.glob(f"*{UNFINISHED}"):  # whoever wrote it was killed
-            if now - _stamp(part)[0] > UNFINISHED_S:
-                part.unlink(missing_ok=True)
-        stamps = [(file, *_stamp(file)) for file in self.files()]
-        total, count = sum(size for _, _, size in stamps), len(stamps)
-        for file, written, size in stamps:
-            if count <= bounds.keep and total <= bounds.max_bytes and now - written <= bounds.max_age_s:
-                break
-            file.unlink(missing_ok=True)
-            total, count = total - size, count - 1
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_AGAIN_S:  # others write here, too
+            self._looked_at = now
+            self._known = deque(map(_stamp, self.files()))
+            for part in self.directory.glob(f"*{UNFINISHED}"):  # whoever wrote it was killed
+                if time.time() - _stamp(part).written > UNFINISHED_S:
+                    part.unlink(missing_ok=True)
+        total = sum(stamp.size for stamp in self._known)
+        while self._known and self._is_too_much(total):
+            stamp = self._known.popleft()
+            stamp.file.unlink(missing_ok=True)
+            total -= stamp.size
+
+    def _is_too_much(self, total: int) -> bool:
+        bounds = self._bounds
+        is_old = time.time() - self._known[0].written > bounds.max_age_s
+        return is_old or len(self._known) > bounds.keep or total > bounds.max_bytes
 
 
 def load(file: Path) -> Capture:
@@ -127,10 +144,10 @@ def _write_new(file: Path, data: bytes) -> None:
         os.close(opened)
 
 
-def _stamp(file: Path) -> tuple[float, int]:
-    """When it was written, and its size; what is gone by now is new and small."""
+def _stamp(file: Path) -> Stamp:
+    """What is gone by now is new and small."""
     try:
         status = file.stat()
     except OSError:
-        return time.time(), 0
-    return status.st_mtime, status.st_size
+        return Stamp(file, time.time(), 0)
+    return Stamp(file, status.st_mtime, status.st_size)
