@@ -14,7 +14,7 @@ from dragoman.store.captures import Captures
 
 log = logging.getLogger(__name__)
 
-WAITING = 64  # captures that wait to be written; more are dropped
+WAITING = 1024  # captures that wait to be written, within the room that all share; more are dropped
 PATIENCE_S = 5.0  # for what still waits when the gateway stops
 
 
