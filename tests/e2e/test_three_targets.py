@@ -185,9 +185,7 @@ def test_after_the_first_token_there_is_one_error_and_no_other_voice(
     assert targets.sdk.headers["x-dragoman-route"] == sites[failing].target
     begin()
     told = post(targets.gateway.port, PATHS[client], msgspec.json.encode({**asked(client, route), "stream": True}))
-    if (
-        client == sites[failing].kind == "responses"
-    ):  # passed through: the fields are the fake's
+    if client == sites[failing].kind == "responses":  # passed through: the fields are the fake's
         assert (told.body.count(b"event: response.failed"), told.body.count(b'"delta":')) == (1, 1)
     else:
         said, error = GRAMMARS[client].fold_broken(told.body)
