@@ -47,7 +47,9 @@ Answerer = Callable[[Exchange, str, str], Awaitable[None]]
 class Site:
     """The handler of every exchange."""
 
-    def __init__(self, gateway: Gateway, keyring: Keyring, doorkeeper: Doorkeeper, scrape: Callable[[], bytes]) -> None:
+    def __init__(
+        self, gateway: Gateway, keyring: Keyring, doorkeeper: Doorkeeper, scrape: Callable[[], Awaitable[bytes]]
+    ) -> None:
         self._gateway = gateway
         self._keyring = keyring
         self._scrape = scrape
@@ -232,7 +234,7 @@ class Site:
         exchange.respond(status, [JSON, _id(request_id)], msgspec.json.encode({"status": word}))
 
     async def _metrics(self, exchange: Exchange, path: str, request_id: str) -> None:
-        exchange.respond(200, [(b"content-type", CONTENT_TYPE), _id(request_id)], self._scrape())
+        exchange.respond(200, [(b"content-type", CONTENT_TYPE), _id(request_id)], await self._scrape())
 
     def _request_id(self, headers: Headers) -> str:
         given = headers.get(b"x-request-id")

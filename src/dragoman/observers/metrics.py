@@ -10,7 +10,7 @@ from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics_catalogue import Family
 from dragoman.observers.metrics_text import Reading
 
-MAX_MODELS = 200  # names come from clients; beyond this many, a model is "other"
+MAX_MODELS = 100  # names come from clients; beyond this many, a model is "other"
 MAX_NAME = 100
 OTHER = "other"
 OPERATIONS = {"gemini": "generate_content"}  # by the client's protocol; every other one chats

@@ -58,11 +58,11 @@ class Seat:
         self._file = file
         self._place = place
         self._seen = [NOTHING] * seats  # what could last be read of each
-        self._inherited = counted(self._read(place).readings)
+        self._inherited = joined(counted(self._read(place).readings))
 
     def post(self, readings: Iterable[Reading]) -> None:
         """Raises OSError where there is no room for it."""
-        payload = _encode(joined([*readings, *self._inherited]))
+        payload = _encode([*readings, *self._inherited])
         if len(payload) > SLOT_BYTES - _HEAD.size:
             raise OSError("more readings than the board has room for")
         head = _HEAD.pack(len(payload), crc32(payload), time.monotonic())

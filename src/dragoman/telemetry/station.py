@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROBE_S = 0.5
+RARELY = 50  # times as long as a post took passes before the next: many models must not cost many requests
 EXPORTING = tuple(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("", "TRACES_", "METRICS_"))
 
 Read = Callable[[], Iterable[Reading]]
@@ -70,11 +71,12 @@ class Station:
             except Exception as bug:
                 self._say_once(f"some metrics are missing: {place_of(bug)}")
 
-    def scrape(self) -> bytes:
+    async def scrape(self) -> bytes:
         """What has been told before is never told as less: this process's own readings come from the board, too."""
         if self._seat is None or not self._post():
-            return as_text(self.readings())
-        return as_text(self._seat.read_all())
+            return await asyncio.to_thread(as_text, list(self.readings()))
+        seat = self._seat
+        return await asyncio.to_thread(lambda: as_text(seat.read_all()))
 
     def _post(self) -> bool:
         if self._seat is None:
@@ -92,12 +94,15 @@ class Station:
     async def _probe(self) -> None:
         clock = asyncio.get_running_loop().time
         export_at = clock() + (0.0 if self._exporter is None else self._exporter.interval_s)
+        post_at = 0.0
         while True:
             due = clock() + PROBE_S
             await asyncio.sleep(PROBE_S)
             now = clock()
             self._lag.add(max(0.0, now - due))
-            self._post()
+            if now >= post_at:
+                self._post()
+                post_at = clock() + (clock() - now) * RARELY
             if self._exporter is not None and now >= export_at:
                 export_at = now + self._exporter.interval_s
                 self._exporter.offer(list(self.readings()))
