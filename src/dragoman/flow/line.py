@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from dragoman.flow.discretion import Secrets, Veil, discreet
+from dragoman.flow.discretion import Secrets, Veil, discreet, hushed
 from dragoman.flow.sink import Sink
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
@@ -166,8 +166,8 @@ class Tap:
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)
         if self._unwatched and not self._ended_unseen:
-            self._ended_unseen = any(ending in self._tail + chunk for ending in self._client.endings)
-        self._tail = chunk[-TAIL:] if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
+            self._ended_unseen = any(ending in self._tail[-TAIL:] + chunk for ending in self._client.endings)
+        self._tail = chunk if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
         return self._veil.feed(chunk)
 
     def drain(self) -> bytes:
@@ -192,15 +192,13 @@ class Tap:
         if self._unwatched:
             return
         try:
-            for event in discreet(self._source.finish() if chunk is None else self._source.feed(chunk), self._secrets):
-                if chunk is not None and self.watch.substance and _is_riddle(event):
-                    self._unwatched = True  # what we cannot read, the client perhaps can
-                    return
+            for event in self._source.finish() if chunk is None else self._source.feed(chunk):
+                if isinstance(event, Failed):
+                    if chunk is not None and self.watch.substance and event.failure.kind is Kind.CORRUPT:
+                        self._unwatched = True  # what we cannot read, the client perhaps can
+                        return
+                    event = Failed(hushed(event.failure, self._secrets))
                 self.watch.see(event)
         except Exception as bug:
             log.error("the stream goes on unwatched: %s", place_of(bug))
             self._unwatched = True
-
-
-def _is_riddle(event: Event) -> bool:
-    return isinstance(event, Failed) and event.failure.kind is Kind.CORRUPT

@@ -158,7 +158,8 @@ class Decoder:
                 continue
             if not self._same_reply(chunk, finished):
                 return self._fail(Failure(Kind.CORRUPT, "the upstream's stream changed its id or model midway"))
-            self._start(chunk, events)
+            if not self._blocks:
+                self._start(chunk, events)
             self._tell(choice, events)
             if self._over:
                 return events
@@ -177,9 +178,8 @@ class Decoder:
         return same_id and (not chunk.model or chunk.model == self._model or is_alias(chunk.model, self._model))
 
     def _start(self, chunk: Chunk, events: list[Event]) -> None:
-        if not self._blocks:
-            self._id = chunk.id or self._id
-            self._model = chunk.model or self._model
+        self._id = chunk.id or self._id
+        self._model = chunk.model or self._model
         if not self._started:
             self._started = True
             events.append(Started(self._id, chunk.model or self._issuer.model))
@@ -195,9 +195,10 @@ class Decoder:
                 events.append(Delta(self._speak(_REFUSAL, events), message.refusal or "", refused))
             for annotation in message.annotations or ():
                 self._cite(annotation, events)
-            if message.tool_calls and message is choice.message:
-                number(message.tool_calls)
-            self._call(message, events)
+            if message.tool_calls or message.function_call is not None:
+                if message.tool_calls and message is choice.message:
+                    number(message.tool_calls)
+                self._call(message, events)
         if choice.finish_reason:
             self._stop(choice, events)
 
@@ -271,8 +272,7 @@ class Decoder:
 
     def _think(self, message: Message, events: list[Event]) -> None:
         plain = message.reasoning_content or message.reasoning or message.reasoning_text
-        carried = (message.reasoning_details, message.thinking_blocks, message.reasoning_opaque)
-        if not plain and carried == (None, None, None):
+        if not (plain or message.reasoning_details or message.thinking_blocks or message.reasoning_opaque):
             return
         blocks = message.thinking_blocks or ()
         # LiteLLM tells the same thoughts in both places.
