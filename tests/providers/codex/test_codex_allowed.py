@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.hub.loss import Ledger
+from dragoman.hub.loss import How, Ledger
 from dragoman.hub.profile import Target
 from dragoman.passes.lower_tools import lower_tools
 from dragoman.protocols import PROTOCOLS
@@ -63,6 +63,18 @@ def test_what_codex_asks_passes_as_it_is(body: bytes) -> None:
     assert objection_to(msgspec.json.decode(passed)) is None
     assert msgspec.json.decode(passed) == {**msgspec.json.decode(body), "instructions": NEUTRAL}
     assert passed.endswith(body.lstrip()[1:])
+
+
+def test_a_request_cached_up_to_its_end_leaves_that_out_and_tells_it() -> None:
+    client, upstream = PROTOCOLS["messages"].client, PROTOCOLS["responses"].upstream
+    assert client is not None
+    assert upstream is not None
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    ledger = Ledger()
+    request = client.parse(msgspec.json.encode({**body, "cache_control": {"type": "ephemeral"}}), ledger)
+    sent = upstream.build(fit(request, ledger), Target("gpt-5.5", "openai"), ledger)
+    assert objection_to(msgspec.json.decode(sent)) is None
+    assert "/cache_control" in [loss.path for loss in ledger if loss.how is How.DROPPED]
 
 
 def test_there_is_something_to_judge() -> None:
