@@ -3,89 +3,30 @@
 import json
 
 import pytest
-from outside import GRAMMARS, JSON, Outside, sse
+from outside import JSON, Outside, sse
 from said import CHAT_END, CHAT_USAGE, MESSAGES_USAGE, chunk, message, response, text_item
+from told import (
+    CREATED,
+    ROLE,
+    STARTED,
+    STOPPED,
+    TOOL_ENDS,
+    block,
+    broken,
+    called,
+    calls_in,
+    chat,
+    end_in,
+    ending,
+    messages,
+    piece,
+    text,
+    text_in,
+)
 
 import grammar_chat
 import grammar_messages
 from fakes.upstream import Answer
-
-ROLE = chunk({"role": "assistant", "content": ""})
-STARTED = {"type": "message_start", "message": message(stop_reason=None)}
-CREATED = {"type": "response.created", "response": response(status="in_progress"), "sequence_number": 0}
-STOPPED = {"type": "message_stop"}
-TOOL_ENDS = {"chat": "tool_calls", "messages": "tool_use", "responses": "completed"}
-
-
-def called(*pieces: dict) -> dict:
-    return chunk({"tool_calls": list(pieces)})
-
-
-def piece(index: int | None = None, arguments: object = None, **fields: str) -> dict:
-    """One entry of a delta's tool_calls."""
-    function = {key: value for key, value in (("name", fields.pop("name", None)), ("arguments", arguments)) if value}
-    place = {} if index is None else {"index": index}
-    return {**place, **fields, "function": function}
-
-
-def block(index: int, content: dict, *deltas: dict) -> list[dict]:
-    return [
-        {"type": "content_block_start", "index": index, "content_block": content},
-        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
-        {"type": "content_block_stop", "index": index},
-    ]
-
-
-def text(index: int, *pieces: str) -> list[dict]:
-    return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": piece} for piece in pieces))
-
-
-def ending(stop: str = "end_turn", **fields: object) -> dict:
-    delta = {"stop_reason": stop, "stop_sequence": None, **fields}
-    return {"type": "message_delta", "delta": delta, "usage": MESSAGES_USAGE}
-
-
-def chat(*chunks: dict, finish: str = "stop") -> Answer:
-    return Answer(sse(ROLE, *chunks, chunk({}, finish), *CHAT_END))
-
-
-def messages(*events: dict, stop: str = "end_turn") -> Answer:
-    return Answer(sse(STARTED, *events, ending(stop), STOPPED))
-
-
-def calls_in(client: str, told: dict) -> list[tuple[str, str, object]]:
-    """Id, name and arguments of every call, in order."""
-    match client:
-        case "chat":
-            found = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in told["calls"]]
-        case "responses":
-            items = [item for item in told["output"] if item["type"] == "function_call"]
-            found = [(item["call_id"], item["name"], item["arguments"]) for item in items]
-        case _:
-            blocks = [part for part in told["content"] if part["type"] == "tool_use"]
-            return [(part["id"], part["name"], part["input"]) for part in blocks]
-    return [(id, name, json.loads(arguments)) for id, name, arguments in found]
-
-
-def text_in(client: str, told: dict) -> str | None:
-    match client:
-        case "chat":
-            return told["content"]
-        case "responses":
-            parts = [part for item in told["output"] if item["type"] == "message" for part in item["content"]]
-        case _:
-            parts = [part for part in told["content"] if part["type"] == "text"]
-    return "".join(part["text"] for part in parts) or None
-
-
-def broken(client: str, body: bytes) -> str:
-    """What a stream says before its error; Illegal where it ends otherwise."""
-    return GRAMMARS[client].fold_broken(body)[0]
-
-
-def end_in(client: str, told: dict) -> str:
-    return told[{"chat": "finish", "messages": "stop", "responses": "status"}[client]]
-
 
 others = pytest.mark.parametrize("client", ["messages", "responses"])  # than Chat
 elsewhere = pytest.mark.parametrize("client", ["chat", "responses"])  # than Messages
@@ -369,53 +310,3 @@ def test_37_and_38_rotating_ids_and_untold_deltas_are_told_exactly_once(gate: Ou
         told = gate.hears(client, "responses", Answer(sse(*events)))
         assert calls_in(client, told) == [("c1", "weather", {"a": 1})]
         assert end_in(client, told) == TOOL_ENDS[client]
-
-
-STOPS = {  # Messages' word -> those of Chat and of Responses
-    "end_turn": ("stop", ("completed", None)),
-    "stop_sequence": ("stop", ("completed", None)),
-    "max_tokens": ("length", ("incomplete", "max_output_tokens")),
-    "model_context_window_exceeded": ("length", ("incomplete", "max_output_tokens")),
-    "refusal": ("content_filter", ("incomplete", "content_filter")),
-    "pause_turn": ("stop", ("completed", None)),
-}
-
-
-@elsewhere
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("stream", [True, False])
-def test_every_way_that_a_message_stops_has_its_word(gate: Outside, client: str, stop: str, stream: bool) -> None:
-    if stream:
-        answer = messages(*text(0, "x"), stop=stop)
-    else:
-        answer = Answer(json.dumps(message({"type": "text", "text": "x"}, stop=stop)).encode(), content_type=JSON)
-    told = gate.hears(client, "messages", answer, stream)
-    chat_word, responses_words = STOPS[stop]
-    if client == "chat":
-        assert told["finish"] == chat_word
-    else:
-        assert (told["status"], (told["incomplete_details"] or {}).get("reason")) == responses_words
-
-
-@pytest.mark.parametrize("client", ["chat", "messages"])
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(
-    ("reason", "ends"),
-    [
-        ("max_output_tokens", {"chat": "length", "messages": "max_tokens"}),
-        ("content_filter", {"chat": "content_filter", "messages": "refusal"}),
-        ("max_messages", {"chat": "length", "messages": "max_tokens"}),
-        (None, {"chat": "length", "messages": "max_tokens"}),
-    ],
-)
-def test_every_reason_of_an_incomplete_response_has_its_word(
-    gate: Outside, client: str, stream: bool, reason: str | None, ends: dict[str, str]
-) -> None:
-    cut = response(text_item("x"), status="incomplete", incomplete_details={"reason": reason})
-    events = sse(CREATED, {"type": "response.incomplete", "response": cut})
-    answer = Answer(events) if stream else Answer(json.dumps(cut).encode(), content_type=JSON)
-    told = gate.hears(client, "responses", answer, stream)
-    assert (text_in(client, told), end_in(client, told)) == ("x", ends[client])
-    if not stream:
-        lost = dict(gate.ask(client, "responses/m").losses)
-        assert ("/incomplete_details/reason" in lost) == (reason in ("max_messages", None))
