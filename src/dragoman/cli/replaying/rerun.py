@@ -48,12 +48,16 @@ async def _rerun(capture: Capture) -> Capture:
     gateway = _Gateway(world, ToldMemory(answers))
     gateway.created = int(capture.began)
     gateway.capturing = collecting = _Collecting()
-    site = Site(gateway, Keyring(None, Secret(KEY)), Doorkeeper(HOST, ()), bytes)
+    site = Site(gateway, Keyring(None, Secret(KEY)), Doorkeeper(HOST, ()), _no_scrape)
     exchange = Exchange(_head(capture), _Wire())
     exchange.body_arrived(capture.asked.body)
     await _served(site, exchange, capture)
     assert collecting.over is not None, "the request did not come as far as the gateway"
     return masked_capture(collecting.over.capture(), collecting.over.secrets)
+
+
+async def _no_scrape() -> bytes:
+    return b""
 
 
 async def _served(site: Site, exchange: Exchange, capture: Capture) -> None:
