@@ -39,6 +39,8 @@ class Relay:
         self._keep_alive = b"" if reply.prepared.passthrough else call.client.keep_alive
         self._clock = asyncio.get_running_loop().time
         self._deadline = 0.0  # for the next sign of life
+        # How long the next bytes of a reply that is under way may take.
+        self._lull_s = min(server.idle_timeout_s, server.keep_alive_s) if self._keep_alive else server.idle_timeout_s
         self._last: bytes | None = None  # what `_pass_on` leaves for the end
 
     async def run(self, head: list[Header]) -> None:
@@ -125,6 +127,7 @@ class Relay:
             self._deadline = min(self._deadline, clock() + LINGER_S)  # what follows the terminal event passes too
         elif is_speaking(self._reply.prepared, watch):
             self._deadline = clock() + self._server.idle_timeout_s
+            return self._lull_s if not out or self._exchange.write(out) else None
         elif clock() >= self._deadline:  # bytes without end, and none of them a token
             self._last = out + line.fail(_silent(self._reply, watch.substance))
             return None
