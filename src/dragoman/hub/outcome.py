@@ -10,14 +10,14 @@ OK = "ok"
 GONE = "client_gone"  # the client left before the end
 
 
-class Step(Struct, frozen=True):
+class Step(Struct, frozen=True, gc=False):
     """One question to an upstream that came to nothing, and why."""
 
     route: str  # provider/model
     why: str  # a Kind of failure
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     id: str  # of the request, as its headers and log lines name it
     began: float  # seconds since the epoch
     key: str = ""  # the id of the client's key, never the key

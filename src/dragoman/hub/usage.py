@@ -11,7 +11,7 @@ class Source(Enum):
     ESTIMATED = "estimated"
 
 
-class Usage(Struct, frozen=True):
+class Usage(Struct, frozen=True, gc=False):
     input: int = 0  # total: fresh + read from cache + written to cache
     output: int = 0  # total: visible + reasoning
     cache_read: int = 0

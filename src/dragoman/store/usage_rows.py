@@ -9,7 +9,7 @@ By = Literal["all", "model", "key", "client", "provider"]
 SLOT_MS = 15 * 60 * 1000  # no time zone begins its day elsewhere than at a quarter of an hour
 
 
-class UsageRow(Struct, frozen=True):
+class UsageRow(Struct, frozen=True, gc=False):
     """One request. Counts are None where nobody told them, the cost where no price is known: never zero."""
 
     id: bytes  # the same row stored twice is stored once
