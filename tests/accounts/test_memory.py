@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.accounts.memory import Memory
+from dragoman.accounts.memory import LOOK_AGAIN_S, Memory
 from dragoman.passes.truncation_notice import LostCall
-from dragoman.store import cut_calls, open_store
+from dragoman.store import Store, cut_calls, open_store
 
 LOST = (LostCall("write", '{"path": "x'),)
 
@@ -44,6 +44,48 @@ def test_two_workers_share_what_was_lost(tmp_path: Path) -> None:
         first, second = await open_store(url), await open_store(url)
         await Memory(first).remember(b"one", LOST)
         assert await Memory(second).recall((b"one",)) == LOST
+        await first.close()
+        await second.close()
+
+    asyncio.run(story())
+
+
+class Asked:
+    """A store that counts the questions."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.questions = 0
+
+    async def recall_cut(self, digests: tuple[bytes, ...], now: int) -> bytes | None:
+        self.questions += 1
+        return await self._store.recall_cut(digests, now)
+
+    async def has_cuts(self, now: int) -> bool:
+        self.questions += 1
+        return await self._store.has_cuts(now)
+
+
+def test_while_nothing_was_lost_the_store_is_asked_once_in_a_while(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/d.db"
+    clock = Clock()
+
+    async def story() -> None:
+        first, second = await open_store(url), await open_store(url)
+        asked = Asked(second)
+        memory = Memory(asked, clock)  # type: ignore[arg-type]
+        for _ in range(10):
+            assert await memory.recall((b"one",)) == ()
+        assert asked.questions == 1
+        await Memory(first, clock).remember(b"one", LOST)
+        clock.now += LOOK_AGAIN_S
+        for _ in range(10):
+            assert await memory.recall((b"one",)) == LOST
+        assert asked.questions == 12
+        clock.now += cut_calls.LIFE_S
+        for _ in range(10):
+            assert await memory.recall((b"one",)) == ()
+        assert asked.questions == 13
         await first.close()
         await second.close()
 

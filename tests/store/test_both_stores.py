@@ -146,6 +146,8 @@ def test_a_cut_call_is_recalled_until_it_expires(store_url: str) -> None:
         assert await store.recall_cut((b"none",), 1002) is None
         assert await store.recall_cut((), 1002) is None
         assert await store.recall_cut((b"\x00\xff",), 1000 + cut_calls.LIFE_S) is None
+        assert await store.has_cuts(1002)
+        assert not await store.has_cuts(1001 + cut_calls.LIFE_S)
 
     tell(store_url, story)
 

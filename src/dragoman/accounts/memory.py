@@ -15,6 +15,7 @@ from dragoman.store import Store, StoreError, cut_calls
 T = TypeVar("T")
 
 PATIENCE_S = 0.5
+LOOK_AGAIN_S = 1.0  # whether anything was lost at all: another worker's news may be that late
 LEFT_ALONE_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ class Memory:
         self._clock = clock
         self._own: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
         self._left_alone_until = 0.0
+        self._others_lost = False  # or this process in its former life
+        self._looked_until = 0.0
 
     async def remember(self, digest: bytes, lost: tuple[LostCall, ...]) -> None:
         now = int(self._clock())
@@ -44,11 +47,24 @@ class Memory:
 
     async def recall(self, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
         now = int(self._clock())
+        if await self._is_empty(now):
+            return ()
         packed = await self._ask(lambda store: store.recall_cut(digests, now))
         if packed is None:
             found = next((self._own[digest] for digest in digests if digest in self._own), None)
             packed = found[1] if found is not None and found[0] > now else None
         return _lost.decode(packed) if packed else ()
+
+    async def _is_empty(self, now: int) -> bool:
+        """Nearly always: then the store is asked once in a while, and not for each request."""
+        while self._own and next(iter(self._own.values()))[0] <= now:
+            self._own.popitem(last=False)
+        if self._own:
+            return False
+        if self._clock() >= self._looked_until:
+            self._others_lost = bool(await self._ask(lambda store: store.has_cuts(now)))
+            self._looked_until = self._clock() + LOOK_AGAIN_S
+        return not self._others_lost
 
     async def _ask(self, ask: Callable[[Store], Awaitable[T]]) -> T | None:
         if self._store is None or self._clock() < self._left_alone_until:

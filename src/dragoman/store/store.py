@@ -52,6 +52,9 @@ class Store(Protocol):
     async def recall_cut(self, digests: tuple[bytes, ...], now: int) -> bytes | None:
         """What the first known of these conversations lost; it stays until it expires, a client may ask again."""
 
+    async def has_cuts(self, now: int) -> bool:
+        """Whether anything is kept that any conversation lost."""
+
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         """All of them or none. A row that is there already is left as it is."""
 

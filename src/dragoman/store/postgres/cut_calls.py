@@ -25,3 +25,7 @@ async def recall(connection: asyncpg.Connection, digests: tuple[bytes, ...], now
         *(digests, now),
     )
     return None if found is None else bytes(found)
+
+
+async def has_any(connection: asyncpg.Connection, now: int) -> bool:
+    return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM dragoman.cut_calls WHERE expires_at > $1)", now))

@@ -52,6 +52,9 @@ class PostgresStore:
     async def recall_cut(self, digests: tuple[bytes, ...], now: int) -> bytes | None:
         return await self._connections.run(partial(cut_calls.recall, digests=digests, now=now))
 
+    async def has_cuts(self, now: int) -> bool:
+        return await self._connections.run(partial(cut_calls.has_any, now=now))
+
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         await self._connections.run(partial(usage.append, rows=rows))
 

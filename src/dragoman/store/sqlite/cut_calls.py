@@ -26,3 +26,7 @@ def recall(connection: apsw.Connection, digests: tuple[bytes, ...], now: int) ->
         (wanted, now),
     ).fetchone()
     return bytes(row[0]) if row else None
+
+
+def has_any(connection: apsw.Connection, now: int) -> bool:
+    return connection.execute("SELECT 1 FROM cut_calls WHERE expires_at > ? LIMIT 1", (now,)).fetchone() is not None

@@ -64,6 +64,9 @@ class SqliteStore:
     async def recall_cut(self, digests: tuple[bytes, ...], now: int) -> bytes | None:
         return await self.read(lambda connection: cut_calls.recall(connection, digests, now))
 
+    async def has_cuts(self, now: int) -> bool:
+        return await self.read(lambda connection: cut_calls.has_any(connection, now))
+
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         await self.write(lambda connection: usage.append(connection, rows))
 
