@@ -54,7 +54,7 @@ class Postgres:
         self._process = subprocess.Popen(
             [
                 *(self._bin / "postgres", "-D", self._home / "data", "-h", "127.0.0.1", "-p", str(self.port), "-k", ""),
-                *("-c", "shared_buffers=16MB", "-c", "max_connections=40"),
+                *("-c", "shared_buffers=16MB", "-c", "max_connections=200"),
             ],
             stdout=subprocess.DEVNULL,
             stderr=(self._home / "log").open("ab"),
