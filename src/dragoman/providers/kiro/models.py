@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 from dragoman.providers.provider import ModelInfo
 
@@ -47,6 +48,7 @@ _NAMES = {
 FALLBACK = tuple(ModelInfo(id, name, owned_by="kiro", max_input=DEFAULT_WINDOW) for id, name in _NAMES.items())
 
 
+@lru_cache(maxsize=512)
 def normalise(name: str) -> str:
     """One spelling for all: `claude-sonnet-4-5-20250929` and `claude-4.5-sonnet-high` are `claude-sonnet-4.5`.
 

@@ -1,6 +1,7 @@
 """Kiro as a provider: one account, its hosts, and the oddities of its requests and replies as a list."""
 
 import logging
+import random
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -145,7 +146,7 @@ class Kiro:
     def stages(self, request: Request) -> list[Stage[Event, Event]]:
         stages: list[Stage[Event, Event]] = [ThinkingTags(Mode(self._config.thinking))]
         offered = {tool.name: tool.parameters for tool in request.tools if isinstance(tool, Function)}
-        return [*stages, WrittenCalls(offered, uuid4().hex)] if offered else stages
+        return [*stages, WrittenCalls(offered, f"{random.getrandbits(128):x}")] if offered else stages
 
     def amend(self, failure: Failure) -> Amend | None:
         """What is worth a second try, though the first was called a bad request."""
