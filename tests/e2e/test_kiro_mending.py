@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from kiro_rig import QUICK, KiroRig, kiro_rigged, sign
 
+from cli.shell import wait_for
 from fakes.kiro import FakeKiro, framed, tail, tool, words
 from fakes.upstream import Answer
 from gateway import KEY, running
@@ -89,6 +90,22 @@ def test_a_rest_that_does_not_fit_is_not_used(rig: KiroRig, rest: Answer) -> Non
     assert [block.type for block in message.content] == ["text"]
     assert message.stop_reason == "max_tokens"
     assert len(rig.fake.chats) == 2
+
+
+@pytest.mark.parametrize(
+    "rest", [words('day.md", "lines": 3}'), words("I would rather not.")], ids=["mended", "in vain"]
+)
+@pytest.mark.parametrize("first", [b"", tail(percentage=1.0)], ids=["its tail cut too", "with its tail"])
+def test_both_questions_are_paid_for_whatever_came_of_the_second(rig: KiroRig, first: bytes, rest: bytes) -> None:
+    cut = framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'), first)
+    rig.plays(cut, framed(rest, tail(percentage=2.0)))
+    before = len(rig.gateway.outcomes)
+    ask(rig)
+    wait_for(lambda: len(rig.gateway.outcomes) > before)
+    usage = rig.gateway.outcomes[-1].usage
+    assert usage is not None
+    assert usage.credits == pytest.approx(0.02 if first else 0.01)
+    assert usage.input + usage.output == (6000 if first else 4000)
 
 
 def test_the_next_request_of_the_conversation_tells_the_model_what_was_lost(rig: KiroRig) -> None:

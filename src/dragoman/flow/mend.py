@@ -40,32 +40,29 @@ class Mender:
         """How the reply goes on after its cut."""
         assert hold.held is not None
         calls = hold.held.cut
+        paid: tuple[Event, ...] = ()
         if prepared.provider.mend and len(calls) == 1:
-            mended = await self._mended(prepared, hold, calls[0], usage)
-            if mended:
-                return mended
+            reply = await _rest_in_time(prepared, hold.said, calls[0])
+            paid = () if reply.usage is None else (Used(_sum(usage, reply.usage)),)
+            arguments = _whole(reply, calls[0], _schema(prepared.request, calls[0].name))
+            if arguments is not None:
+                return [*_call(hold.next_block, calls[0], arguments), *paid, Ended(Stop.TOOL)]
         await self._memory.remember(digests(asked)[0], tuple(shortened(call.name, call.arguments) for call in calls))
-        return [Ended(Stop.LENGTH)]
+        return [*paid, Ended(Stop.LENGTH)]
 
-    async def _mended(self, prepared: Prepared, hold: HoldCut, call: CutCall, usage: Usage | None) -> list[Event]:
-        try:
-            async with asyncio.timeout(MEND_TIMEOUT_S):
-                reply = await _rest(prepared, hold.said, call)
-        except (TimeoutError, Lost, TimedOut, TooLarge) as problem:
-            log.info("the rest of a cut call to %s was not to be had: %r", call.name, problem)
-            return []
-        arguments = _whole(reply, call, _schema(prepared.request, call.name))
-        if arguments is None:
-            return []
-        block = hold.next_block
-        end: list[Event] = [
-            Opened(block, CallBlock(call.id, call.name)),
-            Delta(block, arguments),
-            Closed(block),
-            Ended(Stop.TOOL),
-        ]
-        total = _sum(usage, reply.usage)
-        return end if total is None else [*end[:-1], Used(total), end[-1]]
+
+def _call(block: int, call: CutCall, arguments: str) -> tuple[Event, ...]:
+    return Opened(block, CallBlock(call.id, call.name)), Delta(block, arguments), Closed(block)
+
+
+async def _rest_in_time(prepared: Prepared, said: str, call: CutCall) -> Reply:
+    """Empty, where it is not to be had."""
+    try:
+        async with asyncio.timeout(MEND_TIMEOUT_S):
+            return await _rest(prepared, said, call)
+    except (TimeoutError, Lost, TimedOut, TooLarge) as problem:
+        log.info("the rest of a cut call to %s was not to be had: %r", call.name, problem)
+        return collect([])
 
 
 async def _rest(prepared: Prepared, said: str, call: CutCall) -> Reply:
@@ -112,10 +109,10 @@ def _schema(request: Request | None, name: str) -> Json:
     return next((tool.parameters for tool in tools if isinstance(tool, Function) and tool.name == name), None)
 
 
-def _sum(first: Usage | None, second: Usage | None) -> Usage | None:
+def _sum(first: Usage | None, second: Usage) -> Usage:
     """Both requests were paid for."""
-    if first is None or second is None:
-        return first or second
+    if first is None:
+        return second
     paid = [usage.credits for usage in (first, second) if usage.credits is not None]
     return replace(
         first,

@@ -125,7 +125,8 @@ def _event(event: Event) -> str:
         case Started(id=id, model=model):
             return f"started {id} {model}".rstrip()
         case Used(usage=usage):
-            return f"used {usage.input} in, {usage.output} out, {usage.source.value}"
+            counts = f"{usage.input} in, {usage.output} out" if usage.context is None else f"{usage.context} in all"
+            return f"used {counts}, {usage.source.value}"
         case Ended(stop=stop, cut=cut):
             calls = "".join(f", cut {call.name} {_quoted(call.arguments)}" for call in cut)
             return f"ended {stop.value}{calls}"
