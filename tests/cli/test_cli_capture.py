@@ -3,17 +3,22 @@
 import re
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
+import anthropic
 import msgspec
 import pytest
 from msgspec.structs import replace
 from shell import Shell, wait_for
 
 from dragoman.cli.replaying.difference import compared
+from dragoman.cli.replaying.serving import stanza as stanza_of
 from dragoman.observers.capture import Capture, read
 from dragoman.store.captures import Bounds, Captures
+from gateway import KEY, running
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 FILES = {
@@ -94,6 +99,13 @@ def test_an_export_has_the_names_that_older_gateways_gave(shell: Shell, kept: Ca
     assert request == msgspec.json.decode(question.body)
 
 
+def test_a_request_to_another_upstream_is_exported_by_its_name(shell: Shell, kept: Captures) -> None:
+    question = replace(capture().questions[0], kind="openai-compatible", route="local/qwen-3")
+    kept.write(capture(questions=(question,)))
+    assert shell.run("capture", "export", "last", "out").code == 0
+    assert (shell.home / "out" / "local_request_body.json").exists()
+
+
 def test_a_file_that_is_no_capture_is_told_so(shell: Shell) -> None:
     for text in ("{}", "nonsense", "dragoman capture 99 {}\nrest"):
         shell.write("odd", text)
@@ -131,16 +143,38 @@ def test_a_fixture_expects_what_is_seen_now(shell: Shell) -> None:
     assert renewed.questions[0].answer == capture().questions[0].answer
 
 
-def test_a_replayed_upstream_answers_with_the_same_bytes_at_the_same_pace(shell: Shell) -> None:
-    process = shell.start("replay", str(FIXTURE), "--serve")
+@contextmanager
+def served(shell: Shell, file: str) -> Iterator[str]:
+    """The stanza that a replayed upstream prints, while it listens."""
+    process = shell.start("replay", file, "--serve")
     try:
         assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
-        assert found is not None
+        lines = list(iter(process.stdout.readline, "\n"))  # what it says, to the empty line
+        yield "".join(iter(process.stdout.readline, "\n"))
+        assert len(lines) == 1
+    finally:
+        process.send_signal(signal.SIGINT)
+        wait_for(lambda: process.poll() is not None)
+        process.communicate()
+
+
+def connected(stanza: str) -> HTTPConnection:
+    found = re.search(r"http://127\.0\.0\.1:(\d+)", stanza)
+    assert found is not None
+    return HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
+
+
+def test_a_replayed_upstream_answers_with_the_same_bytes_at_the_same_pace(shell: Shell) -> None:
+    with served(shell, str(FIXTURE)) as stanza:
+        for method, path in (("GET", "/v1/models"), ("POST", "/ListAvailableProfiles")):
+            connection = connected(stanza)
+            connection.request(method, path)
+            assert connection.getresponse().status == 404
+            connection.close()
         for question in capture().questions:
             assert question.answer is not None
             began = time.monotonic()
-            connection = HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
+            connection = connected(stanza)
             connection.request("POST", "/generateAssistantResponse", b"{}")
             answer = connection.getresponse()
             assert answer.status == 200
@@ -148,11 +182,26 @@ def test_a_replayed_upstream_answers_with_the_same_bytes_at_the_same_pace(shell:
             assert answer.read() == b"".join(chunk.data for chunk in question.answer.chunks)
             assert time.monotonic() - began >= (question.answer.ended - question.at) * 0.9
             connection.close()
-        connection = HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
-        connection.request("GET", "/v1/models")
-        assert connection.getresponse().status == 404
-        connection.close()
-    finally:
-        process.send_signal(signal.SIGINT)
-        wait_for(lambda: process.poll() is not None)
-        process.communicate()
+
+
+def test_a_gateway_with_the_printed_stanza_gets_the_recorded_reply_and_needs_no_account(
+    shell: Shell, tmp_path: Path
+) -> None:
+    with served(shell, str(FIXTURE)) as stanza, running(stanza, tmp_path) as gateway:
+        client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
+        message = client.messages.create(
+            model="replayed/claude-sonnet-4.5", max_tokens=100, messages=[{"role": "user", "content": "Again."}]
+        )
+    assert [block.text for block in message.content if block.type == "text"] == ["I will write it."]
+    assert message.stop_reason == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol"),
+    [("anthropic", "messages"), ("openai", "responses"), ("codex", "responses"), ("copilot", "chat")],
+)
+def test_the_stanza_of_any_vendor_needs_no_account(shell: Shell, kind: str, protocol: str) -> None:
+    question = replace(capture().questions[0], kind=kind, protocol=protocol)
+    shell.write("dragoman.toml", stanza_of(capture(questions=(question,)), 9400))
+    done = shell.run("config", "check")
+    assert done.code == 0, done.out + done.err

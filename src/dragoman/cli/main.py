@@ -17,7 +17,7 @@ COMMANDS = {
     "connect": "Show or write a client's settings for this gateway.",
     "login": "Sign in with a provider.",
     "keys": "Create, list and revoke client keys.",
-    "usage": "Show how much of each account's plan is used.",
+    "usage": "Show what was used: requests, tokens and cost.",
     "doctor": "Check everything and say what to do.",
     "capture": "List, show and export captured exchanges.",
     "replay": "Run a captured exchange through today's code.",

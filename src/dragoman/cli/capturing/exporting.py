@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from dragoman.cli.replaying.player import joined
-from dragoman.observers.capture import Capture
+from dragoman.observers.capture import Capture, Question
 
 REQUEST = "request_body.json"
 RAW = "response_stream_raw"
@@ -19,7 +19,7 @@ def export(capture: Capture, directory: Path) -> list[Path]:
     main = _answering(capture)
     for place, question in enumerate(capture.questions):
         number = "" if place == main else f"_{place + 1}"
-        files[f"{question.kind}_request_body{number}.json"] = _pretty(question.body)
+        files[f"{_upstream(question)}_request_body{number}.json"] = _pretty(question.body)
         if question.answer is not None:
             files[f"{RAW}{number}.txt"] = joined(question.answer.chunks)
     files[MODIFIED] = b"" if capture.sent is None else joined(capture.sent.chunks)
@@ -29,6 +29,11 @@ def export(capture: Capture, directory: Path) -> list[Path]:
         written[-1].touch(mode=0o600)
         written[-1].write_bytes(data)
     return written
+
+
+def _upstream(question: Question) -> str:
+    """Kiro is always called so, as it was there; another upstream by its own name."""
+    return "kiro" if question.kind == "kiro" else question.route.partition("/")[0]
 
 
 def _answering(capture: Capture) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,15 +20,16 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class PlayedUpstream:
-    """Every POST gets the next recorded answer, the last one for ever; there is nothing else here."""
+    """Every POST to a recorded place, or to none, gets the next answer, the last one for ever; nothing else is here."""
 
     def __init__(self, capture: Capture) -> None:
+        self._places = {"", *(_place(urlsplit(question.url).path) for question in capture.questions)}
         self._answers = [(question.at, question.answer) for question in capture.questions]
         self._asked = itertools.count()
 
     async def __call__(self, exchange: Exchange) -> None:
         await exchange.body()
-        if exchange.method != "POST" or not self._answers:
+        if exchange.method != "POST" or _place(exchange.path) not in self._places:
             exchange.respond(
                 404, [JSON], b'{"error":{"message":"A replayed upstream only answers what it was asked."}}'
             )
@@ -37,6 +39,11 @@ class PlayedUpstream:
             exchange.abort()
             return
         await _play(exchange, answer, asyncio.get_running_loop().time() - at)
+
+
+def _place(path: str) -> str:
+    """Its last part: a gateway that is sent here may add a version before it."""
+    return path.rpartition("/")[2]
 
 
 async def _play(exchange: Exchange, answer: Answer, began: float) -> None:
@@ -64,13 +71,19 @@ async def serve(capture: Capture, port: int) -> Server:
 
 
 def stanza(capture: Capture, port: int) -> str:
-    """The lines of a dragoman.toml that point at the replayed upstream."""
+    """The lines of a dragoman.toml that point at the replayed upstream, and that need no account with its vendor."""
     question = capture.questions[0]
-    spoken = f'protocol = "{question.protocol}"\n' if question.kind == "openai-compatible" else ""
-    version = "/v1" if question.kind in ("openai", "openai-compatible", "anthropic") else ""
-    where = f"http://{HOST}:{port}{version}"
-    key = 'api_key = "sk-replayed"\n' if version else ""
-    return f'[providers.replayed]\nkind = "{question.kind}"\nendpoint = "{where}"\n{key}{spoken}'
+    here = f"http://{HOST}:{port}"
+    match question.kind:
+        case "kiro":
+            places = dict.fromkeys(("endpoint", "control_endpoint", "auth_endpoint"), here)
+            lines = {"kind": "kiro", **places, "credentials": "ksk_replayed"}
+        case "anthropic":
+            lines = {"kind": "anthropic", "endpoint": f"{here}/v1", "api_key": "sk-replayed"}
+        case _:
+            lines = {"kind": "openai-compatible", "endpoint": f"{here}/v1", "protocol": question.protocol}
+            lines["api_key"] = "sk-replayed"
+    return "".join(["[providers.replayed]\n", *(f'{name} = "{value}"\n' for name, value in lines.items())])
 
 
 def _error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
