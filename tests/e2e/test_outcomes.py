@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from cases import CASES, asked
 from faults import FAULTS, refusal
@@ -57,6 +58,19 @@ def test_a_stream_is_counted_as_reported(rig: Rig, client: str, upstream: str) -
     assert outcome.stream
     assert outcome.first_token_s is not None
     assert 0 <= outcome.first_token_s <= outcome.seconds
+
+
+def test_a_whole_reply_that_passes_without_counts_is_estimated(rig: Rig) -> None:
+    choice = b'{"index":0,"message":{"role":"assistant","content":"Four short words"},"finish_reason":"stop"}'
+    body = b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[%b]}' % choice
+    rig.plays("chat", Answer(body, content_type="application/json"))
+    question = msgspec.json.encode({"model": rig.model("chat"), "messages": [{"role": "user", "content": "Well?"}]})
+    assert post(rig.gateway.port, PATHS["chat"], question, "x-request-id: uncounted").status == 200
+    usage = rig.gateway.outcome("uncounted").usage
+    assert usage is not None
+    assert usage.source is Source.ESTIMATED
+    assert usage.input > 0
+    assert usage.output == 4
 
 
 @clients

@@ -61,9 +61,12 @@ def test_a_glance_at_what_is_no_reply_finds_the_same_failure(body: bytes) -> Non
     assert_glance_agrees(body)
 
 
-def test_a_glance_leaves_the_words_unread() -> None:
-    plain = msgspec.json.encode({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]})
-    assert [type(event) for event in glance(plain, ISSUER, Ledger())] == [Started, Ended]
+def test_a_glance_leaves_the_words_unread_unless_they_must_be_counted() -> None:
+    plain = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
+    told = msgspec.json.encode({**plain, "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
+    assert [type(event) for event in glance(told, ISSUER, Ledger())] == [Started, Used, Ended]
+    untold = msgspec.json.encode(plain)
+    assert glance(untold, ISSUER, Ledger()) == whole(untold, ISSUER, Ledger())
 
 
 def test_a_glance_agrees_about_a_recorded_reply() -> None:

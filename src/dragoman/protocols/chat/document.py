@@ -24,19 +24,16 @@ def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
 
 
 def glance(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """How a whole reply starts and ends and what it used; one that is not plain is read in full."""
+    """How a whole reply starts and ends and what it used; one that is not plain, or tells no use, is read in full."""
     try:
         chunk = read_chunk(body)
     except (ValueError, RecursionError):
         return whole(body, issuer, ledger)
     stop = _plain_stop(chunk)
-    if stop is None:
+    if stop is None or chunk.usage is None:
         return whole(body, issuer, ledger)
-    events: list[Event] = [Started(chunk.id or "", chunk.model or issuer.model)]
-    if chunk.usage is not None:
-        events.append(Used(chunk.usage.meaning(chunk.service_tier or None)))
-    events.append(Ended(stop))
-    return events
+    used = Used(chunk.usage.meaning(chunk.service_tier or None))
+    return [Started(chunk.id or "", chunk.model or issuer.model), used, Ended(stop)]
 
 
 def _plain_stop(chunk: Chunk) -> Stop | None:
