@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Generic, Protocol
 
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
 REST_S = 30.0  # between attempts to renew ahead of time, and before a refused refresh token is tried again
+LOOK_S = 0.25  # how long a request waits for a look at the source, where a renewal is due
 
 # What this request was last given. A request authorises itself and asks for renewal within one task.
 _given: ContextVar[str] = ContextVar("token_given", default="")
@@ -61,10 +63,14 @@ class Keeper(Generic[C]):
         self._known: deque[bytes] = deque(maxlen=12)  # secrets that no message may repeat, whoever quotes them
         self._due_at = 0.0
         self._rest_until = 0.0
+        self._rests_for = ""  # the refresh token that was last tried ahead of time
+        self._warned = ""
+        self._warn_again_at = 0.0
         self._declined = ""  # the refresh token that its issuer would not take
         self._declined_until = 0.0
         self._declined_as = Declined("")
         self._flight: asyncio.Task[_Obtained[C] | _Missed] | None = None
+        self._looked = asyncio.Event()  # the source, by the flight that is under way
         self._flight_for = ""  # the refused token that it was begun for
 
     async def credential(self) -> C:
@@ -73,11 +79,19 @@ class Keeper(Generic[C]):
         current, now = self._current, self.clock.now()
         if current is None or now >= current.expires_at:
             current = self._landed(await self._join(""))
-        elif now >= self._due_at and now >= self._rest_until and self._flight is None:
-            self._rest_until = now + REST_S
-            self._begin("")
+        elif now >= self._due_at and self._flight is None:
+            current = await self._looked_up(current)
         _given.set(current.access_token)
         return current
+
+    async def _looked_up(self, current: C) -> C:
+        """What another program has renewed is taken over at once; our own renewal is not waited for."""
+        self._looked.clear()
+        flight = self._begin("")
+        flight.add_done_callback(lambda _: self._looked.set())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._looked.wait(), LOOK_S)
+        return self._current or current
 
     async def renew(self) -> bool:
         """After a refusal: whether there is another token now than the one that this request was given."""
@@ -122,9 +136,16 @@ class Keeper(Generic[C]):
             reason = Unusable(masked_text(str(unusable), self._known), unusable.kind)
             living = self._current
             if living is not None and self._lives(living, refused):
-                log.warning("provider %s: its token is not renewed, the old one still lives: %s", self._name, reason)
+                self._warn(str(reason))
                 return _Obtained(living)
             return _Missed(reason)
+
+    def _warn(self, reason: str) -> None:
+        """Every request looks while a renewal is due; the log hears of it once."""
+        now = self.clock.now()
+        if reason != self._warned or now >= self._warn_again_at:
+            log.warning("provider %s: its token is not renewed, the old one still lives: %s", self._name, reason)
+            self._warned, self._warn_again_at = reason, now + REST_S
 
     async def _obtained(self, source: Source[C], refused: str) -> C:
         stored = await self._read(source)
@@ -132,6 +153,8 @@ class Keeper(Generic[C]):
             return self._adopt(stored, self._margin_s)
         if self._lives(stored, refused):
             self._adopt(stored, self._margin_s)  # served if it cannot be renewed
+        if self._current is not None and self._lives(self._current, refused) and self._rests(stored):
+            return self._current
         if not stored.refresh_token:
             why = "its token has expired or was refused, and cannot be renewed"
             raise Unusable(f"{source.where}: {why}; {self._issuer.remedy}")
@@ -139,6 +162,14 @@ class Keeper(Generic[C]):
             return await self._renewed(source, stored)
         except Declined as declined:
             return await self._second_look(source, stored, refused, declined)
+
+    def _rests(self, stored: C) -> bool:
+        """Whether this refresh token was tried a moment ago: while a token lives, there is no hurry."""
+        now = self.clock.now()
+        if stored.refresh_token == self._rests_for and now < self._rest_until:
+            return True
+        self._rests_for, self._rest_until = stored.refresh_token, now + REST_S
+        return False
 
     async def _read(self, source: Source[C]) -> C:
         """What is stored, if it is still the account that we began with: its conversations are bound to it."""
@@ -166,6 +197,7 @@ class Keeper(Generic[C]):
     async def _renewed(self, source: Source[C], old: C) -> C:
         if old.refresh_token == self._declined and self.clock.now() < self._declined_until:
             raise Declined(self._declined_as.code, for_good=self._declined_as.for_good, kind=self._declined_as.kind)
+        self._looked.set()
         fresh = await self._issuer.renew(old)
         self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self.clock.now()) / 2))
         await self._write_back(source, old, fresh)

@@ -131,6 +131,40 @@ def test_a_newer_token_of_the_same_account_is_taken_over_without_asking(tmp_path
     assert fake.counts[TOKEN] == 0
 
 
+def test_a_newer_token_is_found_by_the_first_request_for_which_a_renewal_is_due(tmp_path: Path) -> None:
+    """Case 10: the old one still lives, and is not sent any more."""
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(900))
+
+        async def work(rig: Rig) -> None:
+            await rig.keeper.credential()
+            newer = fake.auth_file(7200)
+            leave(path, newer)
+            rig.ahead_s = 700
+            assert (await rig.keeper.credential()).access_token == tokens(newer)["access_token"]
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 0
+
+
+def test_a_changed_file_is_seen_at_once_where_the_renewal_of_its_forerunner_was_refused(tmp_path: Path) -> None:
+    """Case 9: no second call until the file changes, and then no rest."""
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(120))
+        fake.used.update(fake.refresh)
+
+        async def work(rig: Rig) -> None:
+            for _ in range(3):
+                await rig.keeper.credential()
+            assert fake.counts[TOKEN] == 1
+            newer = fake.auth_file(7200)
+            leave(path, newer)
+            assert (await rig.keeper.credential()).access_token == tokens(newer)["access_token"]
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 1
+
+
 def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alone(tmp_path: Path) -> None:
     """Case 10."""
     with FakeCodex() as fake:
