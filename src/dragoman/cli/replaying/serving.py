@@ -20,7 +20,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class PlayedUpstream:
-    """Every POST to a recorded place, or to none, gets the next answer, the last one for ever; nothing else is here."""
+    """Every POST to a recorded place, or to none, gets the next answer, after the last the first; all else is absent."""
 
     def __init__(self, capture: Capture) -> None:
         self._places = {"", *(_place(urlsplit(question.url).path) for question in capture.questions)}
@@ -34,7 +34,7 @@ class PlayedUpstream:
                 404, [JSON], b'{"error":{"message":"A replayed upstream only answers what it was asked."}}'
             )
             return
-        at, answer = self._answers[min(next(self._asked), len(self._answers) - 1)]
+        at, answer = self._answers[next(self._asked) % len(self._answers)]
         if answer is None:
             exchange.abort()
             return
