@@ -20,7 +20,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class PlayedUpstream:
-    """Every POST to a recorded place, or to none, gets the next answer, after the last the first; all else is absent."""
+    """Every POST to a recorded place, or to none, gets the next answer, after the last the first; nothing else does."""
 
     def __init__(self, capture: Capture) -> None:
         self._places = {"", *(_place(urlsplit(question.url).path) for question in capture.questions)}
