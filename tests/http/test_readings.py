@@ -1,0 +1,58 @@
+"""What a scrape tells of a provider: its credentials, and how much of its allowances is used."""
+
+from dragoman.accounts.pool import EVERYTHING, Member, Pool
+from dragoman.http.readings import provider_readings
+from dragoman.net.client import HttpClient
+from dragoman.providers.limits import Limits, Window
+from dragoman.providers.provider import Provider
+
+NOW = 1_800_000_000.0
+
+
+def provider(limits: Limits | None = None, pool: Pool | None = None, members: tuple[Provider, ...] = ()) -> Provider:
+    async def authorize(*_: object) -> tuple[tuple[bytes, bytes], ...]:
+        return ()
+
+    return Provider(
+        name="p",
+        kind="codex",
+        issuer="openai",
+        protocols=("responses",),
+        endpoint="http://127.0.0.1:9",
+        send=HttpClient().send,
+        authorize=authorize,  # type: ignore[arg-type]
+        limits=lambda: limits,
+        pool=pool,
+        members=members,
+    )
+
+
+def told(given: Provider) -> dict[tuple[str, ...], float]:
+    return {
+        (reading.name.removeprefix("dragoman_"), *reading.labels): reading.values[0]
+        for reading in provider_readings("p", given, NOW)
+    }
+
+
+def test_one_credential_is_available_until_its_provider_says_otherwise() -> None:
+    assert told(provider()) == {("pool_credentials", "p", "available"): 1, ("pool_credentials", "p", "cooling_down"): 0}
+    parked = told(provider(Limits(parked_until=NOW + 60)))
+    assert parked == {("pool_credentials", "p", "available"): 0, ("pool_credentials", "p", "cooling_down"): 1}
+    assert told(provider(Limits(parked_until=NOW - 60)))["pool_credentials", "p", "available"] == 1
+
+
+def test_of_several_credentials_those_at_rest_are_counted_apart() -> None:
+    pool = Pool((Member("a", "first"), Member("b", "second"), Member("c", "third")))
+    pool.park(0, EVERYTHING, NOW + 60, "rate_limited", NOW)
+    pool.park(1, "one-model", NOW + 60, "rate_limited", NOW)
+    found = told(provider(pool=pool))
+    assert found == {("pool_credentials", "p", "available"): 2, ("pool_credentials", "p", "cooling_down"): 1}
+
+
+def test_allowances_are_told_as_a_share_and_only_where_there_is_a_limit() -> None:
+    windows = {"primary": Window(used_percent=37.5), "bonus": Window(used_percent=0.0, unlimited=True)}
+    member = provider(Limits(windows=windows))
+    for given in (member, provider(members=(member,))):
+        found = told(given)
+        assert found["provider_limit_used_ratio", "p", "primary"] == 0.375
+        assert ("provider_limit_used_ratio", "p", "bonus") not in found
