@@ -3,7 +3,11 @@
 import asyncio
 import io
 import logging
+import os
 import sys
+import threading
+from collections.abc import Iterator
+from typing import TextIO
 
 import msgspec
 import pytest
@@ -165,6 +169,58 @@ def test_a_log_that_cannot_be_written_harms_nobody() -> None:
         handler.flush()
 
     asyncio.run(turn())
+
+
+LONG = "x" * 999
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[TextIO, TextIO]]:
+    reader, writer = os.pipe()
+    with os.fdopen(reader, errors="strict") as out, os.fdopen(writer, "w") as into:
+        yield out, into
+
+
+def test_a_reader_that_has_stopped_reading_holds_nobody_up_and_misses_no_line_that_could_wait(
+    pipe: tuple[TextIO, TextIO],
+) -> None:
+    reader, writer = pipe
+    handler = Gathered(writer)
+    told = [f"{number} {LONG}" for number in range(500)]  # far more than a pipe holds
+
+    async def turns() -> None:
+        for line in told:
+            handler.tell(line)
+            handler.flush()
+
+    asyncio.run(turns())
+    taking = threading.Thread(target=lambda: taken.extend(reader.readline() for _ in told))
+    taken: list[str] = []
+    taking.start()
+    handler.drain()
+    taking.join(20)
+    assert taken == [f"{line}\n" for line in told]
+
+
+def test_lines_that_nobody_takes_for_long_are_counted_and_their_loss_is_told(pipe: tuple[TextIO, TextIO]) -> None:
+    reader, writer = pipe
+    handler = Gathered(writer)
+    logging.getLogger("dragoman.cli.logs").addHandler(handler)
+    handler.setFormatter(JsonLine())
+    try:
+        for _ in range(3000):
+            handler.tell(LONG)
+        taking = threading.Thread(target=lambda: taken.extend(iter(reader.readline, "")))
+        taken: list[str] = []
+        taking.start()
+        handler.drain()
+        writer.close()
+        taking.join(20)
+    finally:
+        logging.getLogger("dragoman.cli.logs").removeHandler(handler)
+    assert {line.strip() for line in taken[:-1]} == {LONG}
+    lost = msgspec.json.decode(taken[-1], type=dict[str, str])["message"]
+    assert lost == f"{3000 - len(taken) + 1} lines of the log are lost: nobody took them"
 
 
 def test_whatever_is_logged_while_a_request_is_answered_names_it() -> None:

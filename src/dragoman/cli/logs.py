@@ -7,14 +7,19 @@ from typing import TextIO
 
 import msgspec
 
+from dragoman.cli.outlet import Outlet
 from dragoman.framing.oneline import one_line
 from dragoman.framing.redact import redacted
 from dragoman.net.current import request_id
 from dragoman.net.tasks import place_of
 from dragoman.observers.request_log import moment
 
+log = logging.getLogger(__name__)
+
 OURS = "dragoman"
 BATCH_S = 0.05  # how long lines may wait for company while there are many
+AGAIN_S = 0.5  # after which a reader that has fallen behind is looked at again
+LAST_PATIENCE_S = 2.0  # with a reader that has fallen behind, at the end
 
 
 class Line(logging.Formatter):
@@ -50,13 +55,15 @@ class Remark(Line):
         return f"{record.levelname.capitalize()}: {_message(record)}"
 
 
-class Gathered(logging.StreamHandler[TextIO]):
+class Gathered(logging.Handler):
     """Lines that come close together go out in one write; a warning or worse waits for nothing."""
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
+        super().__init__()
+        self._outlet = Outlet(stream)
         self._lines: list[str] = []
         self._written_at = 0.0  # by the loop's clock
+        self._again_at = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -87,18 +94,36 @@ class Gathered(logging.StreamHandler[TextIO]):
             self._written_at = now + BATCH_S
             loop.call_later(BATCH_S, self.flush)
 
-    def flush(self) -> None:
-        """What cannot be written is lost: a full disk is no reason to serve nobody."""
+    def flush(self, patience_s: float = 0.0) -> None:
+        """As much as is taken now, or within so long; the rest waits for the next time."""
         self.acquire()
         try:
             lines, self._lines = self._lines, []
-            if lines:
-                self.stream.write("\n".join(lines) + "\n")
-                self.stream.flush()
-        except (OSError, ValueError):
-            return
+            if lines or self._outlet.waits:
+                self._outlet.write(lines, patience_s)
+            if self._outlet.waits:
+                self._try_again()
+            elif self._outlet.lost:
+                self._confess()
         finally:
             self.release()
+
+    def drain(self) -> None:
+        """The end: a reader that has fallen behind is waited for, but not for ever."""
+        self.flush(LAST_PATIENCE_S)
+
+    def _try_again(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if loop.time() >= self._again_at:
+            self._again_at = loop.time() + AGAIN_S
+            loop.call_later(AGAIN_S, self.flush)
+
+    def _confess(self) -> None:
+        lost, self._outlet.lost = self._outlet.lost, 0
+        log.warning("%d lines of the log are lost: nobody took them", lost)
 
 
 def log_to_stderr(formatter: logging.Formatter, level: int) -> Gathered:

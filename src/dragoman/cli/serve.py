@@ -138,7 +138,7 @@ async def _run(order: Order, ready: Callable[[], None]) -> None:
         app = App(order.config, keyring, os.environ, store, observers, order.board)
         await run(app, order.reload, listening)
     finally:
-        order.log.flush()
+        order.log.drain()
         await store.close()
 
 
