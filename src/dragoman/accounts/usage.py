@@ -113,32 +113,32 @@ def row_of(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
     counts = _counts(usage)
     cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
-    return UsageRow(
-        id=began_ms.to_bytes(6, "big") + ending,
-        began_ms=began_ms,
-        request=_text(outcome.id),
-        key=_known_text(outcome.key),
-        client=_known_text(outcome.client),
-        asked=outcome.asked,
-        spoken=outcome.spoken,
-        provider=provider,
-        model=_known_text(model),
-        wanted=_known_text(outcome.wanted),
-        stream=outcome.stream,
-        input=counts[0],
-        cached=counts[1],
-        written=counts[2],
-        output=counts[3],
-        reasoning=counts[4],
-        credits=credits if credits is not None and math.isfinite(credits) else None,
-        source=None if usage is None else usage.source.value,
-        cost_nano=None if cost is None else min(max(cost, 0), MAX_COST_NANO),
-        first_token_ms=None if outcome.first_token_s is None else round(outcome.first_token_s * 1000),
-        duration_ms=round(outcome.seconds * 1000),
-        result=outcome.result,
-        code=None if outcome.code is None else _text(outcome.code),
-        losses=outcome.losses,
-        attempts=len(outcome.steps) + bool(outcome.spoken),
+    return UsageRow(  # by place, as every request pays for it: naming the fields takes half as long again
+        began_ms.to_bytes(6, "big") + ending,
+        began_ms,
+        _text(outcome.id),
+        _known_text(outcome.key),
+        _known_text(outcome.client),
+        outcome.asked,
+        outcome.spoken,
+        provider,
+        _known_text(model),
+        _known_text(outcome.wanted),
+        outcome.stream,
+        counts[0],  # input
+        counts[1],  # cached
+        counts[2],  # written
+        counts[3],  # output
+        counts[4],  # reasoning
+        credits if credits is not None and math.isfinite(credits) else None,
+        None if usage is None else usage.source.value,
+        None if cost is None else min(max(cost, 0), MAX_COST_NANO),
+        None if outcome.first_token_s is None else round(outcome.first_token_s * 1000),
+        round(outcome.seconds * 1000),
+        outcome.result,
+        None if outcome.code is None else _text(outcome.code),
+        outcome.losses,
+        len(outcome.steps) + bool(outcome.spoken),
     )
 
 
