@@ -14,12 +14,14 @@ from dragoman.hub.events import (
     Event,
     Failed,
     Opened,
+    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
 )
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.opaque import Form, Opaque
 from dragoman.stages.carry_on import CarryOn, Repeated
 
 LOST = Failed(Failure(Kind.LOST, "the connection broke"))
@@ -80,6 +82,21 @@ def test_a_thought_that_broke_off_is_closed() -> None:
     carry = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
     carry.resume()
     assert told(carry, Started("b", "n")) == [Closed(1)]
+
+
+def test_the_next_upstreams_thoughts_are_left_out() -> None:
+    """A message that ends with a thought is refused by its vendor when the client sends it back."""
+    carry = begun()
+    carry.resume()
+    thought = (
+        Opened(0, ThinkingBlock()),
+        Delta(0, "Hm"),
+        Sealed(0, Opaque("anthropic", Form.SIGNATURE, "c2ln")),
+        Closed(0),
+    )
+    words = (Opened(1, TextBlock()), Delta(1, REST), Closed(1))
+    events = told(carry, Started("b", "n"), *thought, *words, Ended(Stop.END))
+    assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
 
 
 def test_it_can_break_off_again() -> None:

@@ -2,7 +2,8 @@
 
 A failure is held back while the reply is such that another upstream could go on with it: words have been said and no
 tool was called. After `resume`, the next upstream's events continue the first one's: its words join the open block, and
-words that it says again are said once.
+words that it says again are said once. Its thoughts are left out: a reply that ends with one cannot be sent back to its
+vendor, and a sentence that one interrupts is not the sentence that was begun.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from dragoman.hub.events import (
     Sealed,
     Started,
     TextBlock,
+    ThinkingBlock,
 )
 from dragoman.hub.failure import Failure
 
@@ -37,6 +39,7 @@ class CarryOn:
         self._open: dict[int, bool] = {}  # blocks that went out -> whether they hold words
         self._numbers: dict[int, int] = {}  # this upstream's blocks -> those that went out
         self._unopened: set[int] = set()  # its blocks of words that have none yet
+        self._thoughts: set[int] = set()  # its blocks that are left out
         self._next = 0
         self._first = True
         self._repeated: Repeated | None = None
@@ -51,6 +54,7 @@ class CarryOn:
         self._first = False
         self._numbers.clear()
         self._unopened.clear()
+        self._thoughts.clear()
         self._repeated = Repeated(self.said)
 
     def seal(self) -> None:
@@ -63,6 +67,11 @@ class CarryOn:
                 return (event,) if self._first else [Closed(block) for block in self._others()]
             case Opened(block=block, what=TextBlock()):
                 self._unopened.add(block)
+                return ()
+            case Opened(block=block, what=ThinkingBlock()) if not self._first:
+                self._thoughts.add(block)
+                return ()
+            case Delta(block=block) | Sealed(block=block) | Closed(block=block) if block in self._thoughts:
                 return ()
             case Opened(block=block, what=what):
                 self._final |= isinstance(what, FINAL)
