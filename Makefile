@@ -48,7 +48,7 @@ prices: $(DEV_STAMP)
 lock: $(DEV_STAMP)
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml -o requirements.lock
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build --group dev --extra otel pyproject.toml -o requirements-dev.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build --group dev pyproject.toml -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) .venv-bench .clients dist build
