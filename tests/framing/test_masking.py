@@ -33,6 +33,7 @@ HELD = [
     "https://user:fake0secret@host.example/",
     "OPENAI_API_KEY=fake0secret",
     '{"client_secret":"fake0secret"}',
+    '{"mcp_servers": [{"url": "https://host.example", "authorization_token": "fake0secret"}]}',
     r"-----BEGIN RSA PRIVATE KEY-----\nMIIEfakefakefake+/fake0secret=\n-----END RSA PRIVATE KEY-----",
 ]
 HARMLESS = [

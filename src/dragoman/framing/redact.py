@@ -45,7 +45,7 @@ CARRIED = re.compile(
 
 # In bodies a label alone proves nothing: a tool may well have a parameter called `password`. A value must follow.
 _LABELS = r"""(?:x-)?(?:goog-)?api[-_]?key | authorization | (?:proxy|x)-authorization | password | passphrase
-          | (?:refresh|access|auth|bearer|session|security|id)[-_]?token | client[-_]?secret
+          | (?:refresh|access|auth|authorization|api|bearer|session|security|id)[-_]?token | client[-_]?secret
           | secret[-_]?(?:access[-_]?)?key | private[-_]?key"""
 # Searched in lower case, and every branch begins with a character: that lets the search skip most of a text.
 _HELD = re.compile(
