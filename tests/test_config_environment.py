@@ -113,6 +113,11 @@ def test_a_value_meant_for_another_program_is_a_warning(tmp_path: Path, name: st
     assert warning.startswith(f"environment {name}: ignored: ")
 
 
+def test_a_debug_mode_may_be_written_in_capitals(tmp_path: Path) -> None:
+    config = load(None, {"DEBUG_MODE": "ALL"}, tmp_path, tmp_path)
+    assert (config.debug.capture, config.warnings) == ("all", ())
+
+
 @pytest.mark.parametrize("name", ["DRAGOMAN_API_KEY", "PROXY_API_KEY"])
 @pytest.mark.parametrize(
     "value", ["", " ", "changeme", "changeme_proxy_secret", "your-api-key", "your-api-key-here", "your_proxy_secret"]

@@ -169,6 +169,8 @@ class _Reader:
         annotation = next(info.type for info in msgspec.structs.fields(model) if info.encode_name == key[-1])
         if annotation is Path:
             return Setting(key, text, self._origin(name))
+        if key == ("debug", "capture"):
+            text = text.lower()  # as it was read where the name comes from
         try:
             return Setting(key, msgspec.convert(text, annotation, strict=False), self._origin(name))
         except msgspec.ValidationError as error:
