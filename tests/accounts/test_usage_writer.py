@@ -160,3 +160,16 @@ def test_no_outcome_however_odd_keeps_others_from_being_stored(
         await store.close()
 
     asyncio.run(scenario())
+
+
+def test_credits_beyond_belief_can_still_be_added_up(store_url: str) -> None:
+    told = replace(outcome(), usage=Usage(input=1, credits=1.7e308))
+
+    async def scenario() -> None:
+        store = await open_store(store_url)
+        await store.append_usage([row_of(told, PRICING, os.urandom(10)) for _ in range(2)])
+        (together,) = await store.usage_sums(EVER, "all")
+        assert together.credits == 2 * usage.MAX_CREDITS
+        await store.close()
+
+    asyncio.run(scenario())

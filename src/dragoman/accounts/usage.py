@@ -23,6 +23,7 @@ LONGEST_PAUSE_S = 5.0  # while the store is in trouble
 STOP_S = 5.0
 MAX_TEXT = 200
 MAX_TOKENS = 10**10  # of one request: no upstream's nonsense may keep the others' rows from being added up
+MAX_CREDITS = 1e12  # likewise: two numbers near the largest that there is have no sum
 
 MAX_COST_NANO = 10**15  # a million dollars
 DRAWN_BYTES = 6
@@ -130,7 +131,7 @@ def row_of(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
         counts[2],  # written
         counts[3],  # output
         counts[4],  # reasoning
-        credits if credits is not None and math.isfinite(credits) else None,
+        None if credits is None or not math.isfinite(credits) else min(max(credits, 0.0), MAX_CREDITS),
         None if usage is None else usage.source.value,
         None if cost is None else min(max(cost, 0), MAX_COST_NANO),
         None if outcome.first_token_s is None else round(outcome.first_token_s * 1000),
