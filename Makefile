@@ -29,6 +29,7 @@ check: $(DEV_STAMP)
 
 bench: $(DEV_STAMP)
 	@$(BIN)/python -m bench --crowd
+	@$(BIN)/python -m bench.observers
 
 profile: $(DEV_STAMP)
 	@$(BIN)/python -m bench.profile
