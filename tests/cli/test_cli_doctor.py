@@ -3,6 +3,7 @@
 import http.server
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -10,7 +11,9 @@ from time import time
 
 import msgspec
 import pytest
-from shell import Shell
+from shell import Shell, wait_for
+
+from scraping import scrape, total
 
 
 class Finding(msgspec.Struct):
@@ -129,6 +132,21 @@ def test_a_running_gateway_is_recognised(shell: Shell) -> None:
     assert report.ok
     assert f"is running at {served.url}" in report.about("address").found
     assert report.about("client keys").found == "1 in the store"
+
+
+def test_it_says_why_the_running_gateway_went_past_a_target(shell: Shell) -> None:
+    route = '[[models]]\nname = "both"\nto = ["spare/error-403", "spare/echo"]\n'
+    shell.write("routes.toml", f'[providers.spare]\nkind = "echo"\n{route}')
+    with shell.serve("--config", "routes.toml") as served:
+        body = msgspec.json.encode({"model": "both", "messages": [{"role": "user", "content": "Hi"}]})
+        headers = {"authorization": f"Bearer {served.key}"}
+        asked = urllib.request.Request(f"{served.url}/v1/chat/completions", body, headers)
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            assert answer.headers["x-dragoman-route"] == "spare/echo"
+        wait_for(lambda: total(scrape(served.url), "dragoman_fallbacks_total") > 0)
+        report = examined(shell)
+    assert report.ok
+    assert report.about("routes past spare").found.endswith("forbidden (1)")
 
 
 def test_a_port_that_another_program_has_is_broken(shell: Shell) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.accounts.keys import Keyring
+from dragoman.cli.detours import detours
 from dragoman.cli.gateway import version_at
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, ConfigError, ProviderConfig
@@ -38,7 +39,7 @@ async def examine(config: Config) -> Findings:
     http = HttpClient()
     clock = Clock()
     try:
-        findings = [await _address(config), *await _store(config)]
+        findings = [*await _address(config, http), *await _store(config)]
         providers = [
             _provider(single, label, http, clock)
             for provider in config.providers.values()
@@ -75,21 +76,21 @@ class Clock:
         return Finding("clock", BROKEN, f"{round(abs(skew))} s {way} the upstreams'", to_do)
 
 
-async def _address(config: Config) -> Finding:
+async def _address(config: Config, http: HttpClient) -> Findings:
     server = config.server
     where = f"{server.host}:{server.port}"
     root = base_url(server.host, server.port)
     version = await version_at(root)
     if version is not None:
-        return Finding("address", OK, f"dragoman {version} is running at {root}")
+        return [Finding("address", OK, f"dragoman {version} is running at {root}"), *await detours(root, http)]
     try:
         with socket.socket(socket.AF_INET6 if ":" in server.host else socket.AF_INET) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((server.host, server.port))
     except OSError as error:
         to_do = "choose another: --port, or `port` under [server]"
-        return Finding("address", BROKEN, f"{where}: {error.strerror}, by something that is no dragoman", to_do)
-    return Finding("address", OK, f"{where} is free; `dragoman serve` starts the gateway")
+        return [Finding("address", BROKEN, f"{where}: {error.strerror}, by something that is no dragoman", to_do)]
+    return [Finding("address", OK, f"{where} is free; `dragoman serve` starts the gateway")]
 
 
 async def _store(config: Config) -> Findings:
