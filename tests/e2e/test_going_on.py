@@ -134,7 +134,19 @@ def test_it_may_go_on_to_a_tool_call(relay: Relay, client: str) -> None:
 
 
 @clients
-def test_where_nobody_goes_on_the_first_failure_is_told(relay: Relay, client: str) -> None:
+def test_blanks_are_no_beginning_that_a_vendor_would_take(relay: Relay, client: str) -> None:
+    one, two, _ = relay.speaks
+    relay.plays(breaks(one, "\n\n", End.CUT), says(two, REST))
+    reply = heard(relay, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == "\n\n" + REST
+    assert b"interrupted" not in relay.fakes[1].calls[0].body
+
+
+@clients
+def test_where_nobody_goes_on_the_first_failure_is_told(
+    relay: Relay, client: str, caplog: pytest.LogCaptureFixture
+) -> None:
     refuses = Answer(b'{"error": {"message": "no"}}', status=401, content_type="application/json")
     relay.plays(breaks(relay.speaks[0], BEGUN, End.CUT), refuses, refuses)
     reply = heard(relay, client)
@@ -144,6 +156,7 @@ def test_where_nobody_goes_on_the_first_failure_is_told(relay: Relay, client: st
     outcome = relay.gateway.outcome(relay.sdk.headers["x-request-id"])
     assert outcome.result == "lost" or outcome.result == "truncated"
     assert outcome.steps[1:] == (Step("two/vendor-model", "credential"), Step("three/vendor-model", "credential"))
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @clients

@@ -38,14 +38,13 @@ class Asking:
         self._note(reply)
         return reply
 
-    async def heir(self, broken: Streaming, sink: Sink, failure: Failure) -> Streaming:
-        """A reply of the targets after this one, which goes on with what it has said; Refused where there is none."""
+    async def heir(self, broken: Streaming, sink: Sink, failure: Failure) -> Streaming | None:
+        """A reply of the targets after this one, which goes on with what it has said; None where nobody does."""
         route = broken.prepared.route
-        refused = Refused(failure)
-        self._call.trail.failed_step(route, refused)
+        self._call.trail.failed_step(route, Refused(failure))
         rest = self._routes[self._routes.index(route) + 1 :]
         if not rest:
-            raise refused
+            return None
         said = sink.said
         sink.resume()
 
@@ -54,7 +53,10 @@ class Asking:
             assert isinstance(reply, Streaming)
             return reply
 
-        reply = await first_success(rest, self._world.config.retry, _jitter, ask)
+        try:
+            reply = await first_success(rest, self._world.config.retry, _jitter, ask)
+        except Refused:
+            return None
         self._note(reply)
         log.warning("%s %s broke off (%s), %s goes on", self._call.id, route, failure.kind.value, reply.prepared.route)
         return reply

@@ -12,7 +12,7 @@ from dragoman.flow.mend import Mender
 from dragoman.flow.open import Streaming, is_speaking
 from dragoman.flow.rotation import learn_from_end
 from dragoman.flow.sink import Sink
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind
 from dragoman.net.client import Lost, TimedOut
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
@@ -75,10 +75,10 @@ class Relay:
         """Another upstream goes on where this one broke off; where none does, the failure is told."""
         broken = self._reply
         broken.answer.close()
-        try:
-            self._reply = await self._while_kept_alive(self._asking.heir(broken, sink, failure))
-        except Refused:
+        heir = await self._while_kept_alive(self._asking.heir(broken, sink, failure))
+        if heir is None:
             return self._given_up(failure)
+        self._reply = heir
         self._routes.append(self._reply.prepared.route)
         return await self._told()
 

@@ -11,5 +11,7 @@ PLEA = Text(
 
 
 def go_on(request: Request, said: str) -> Request:
+    if not said.strip():  # vendors refuse a turn of blanks, and there is nothing to go on from
+        return request
     begun = Turn(Role.ASSISTANT, (Text(said),))
     return replace(request, turns=(*request.turns, begun, Turn(Role.USER, (PLEA,))))
