@@ -71,7 +71,7 @@ class Translation:
     def __init__(
         self,
         source: Source,
-        hold: HoldCut,
+        hold: HoldCut | None,  # where an upstream may withhold calls that were cut
         stages: Sequence[Stage[Event, Event]],
         encoder: Stage[Event, bytes],
         watch: Watch,
@@ -80,7 +80,7 @@ class Translation:
         self._secrets = secrets
         self._source = source
         self.hold = hold
-        self._stages: tuple[Stage[Event, Event], ...] = (hold, *stages)
+        self._stages: tuple[Stage[Event, Event], ...] = tuple(stages) if hold is None else (hold, *stages)
         self._feeds = tuple(stage.feed for stage in self._stages)
         self._estimate = next((stage for stage in stages if isinstance(stage, EstimateUsage)), None)
         self._encoder = encoder

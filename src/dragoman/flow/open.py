@@ -103,6 +103,8 @@ class Opener:
         return Whole(prepared, answer.headers, body, watch, as_is, usage)
 
     async def _mended(self, call: Call, prepared: Prepared, events: list[Event], watch: Watch) -> list[Event]:
+        if not prepared.provider.withholds_cut_calls:
+            return events
         hold = HoldCut()
         told = [out for event in events for out in hold.feed(event)]
         if hold.held is None:
@@ -221,13 +223,14 @@ class LineBuilder:
         upstream = prepared.upstream
         source = Source(upstream.framer(), upstream.decoder(prepared.issuer, ledger))
         stages = self._stages(prepared)
+        hold = HoldCut() if prepared.provider.withholds_cut_calls else None
         if sink is not None:
-            return Translation(source, HoldCut(), stages, sink, self.watch(), prepared.secrets)
+            return Translation(source, hold, stages, sink, self.watch(), prepared.secrets)
         last = [*((CheckCalls(), SerialiseBlocks()) if call.client.serial else ()), Guard(self._on_trip)]
         encoder = call.client.encoder(self.asked(call), ledger)
         if call.continues:
-            return Translation(source, HoldCut(), stages, Sink(last, encoder), self.watch(), prepared.secrets)
-        return Translation(source, HoldCut(), [*stages, *last], encoder, self.watch(), prepared.secrets)
+            return Translation(source, hold, stages, Sink(last, encoder), self.watch(), prepared.secrets)
+        return Translation(source, hold, [*stages, *last], encoder, self.watch(), prepared.secrets)
 
     def staged(self, events: Iterable[Event], prepared: Prepared) -> list[Event]:
         """The events of a whole reply, after every stage that changes their meaning."""

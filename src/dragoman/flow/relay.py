@@ -143,7 +143,7 @@ class Relay:
     async def _mended(self) -> bytes:
         """What completes a cut tool call, with the client kept alive while the upstream is asked for it."""
         line, reply = self._reply.line, self._reply
-        if not isinstance(line, Translation) or line.hold.held is None:
+        if not isinstance(line, Translation) or line.hold is None or line.hold.held is None:
             return b""
         mending = self._mender.events(self._call.request(), reply.prepared, line.hold, line.watch.usage)
         return line.push(await self._while_kept_alive(mending))
