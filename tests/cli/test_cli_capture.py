@@ -126,6 +126,21 @@ def test_a_replay_tells_by_its_exit_code_whether_anything_differs(shell: Shell) 
     assert told.json["same"] is False
 
 
+def test_two_long_replies_that_say_the_same_again_and_again_are_soon_compared() -> None:
+    first, *_, last = capture().moments
+    same = [replace(first, event=f'{{"n":{number % 3}}}') for number in range(30_000)]
+    then = capture(moments=(first, *same, first))
+    began = time.process_time()
+    for changed in (same, [last, *same, last], [*same, last], same[1:]):
+        now = capture(moments=(last, *changed, last))
+        [part] = [part for part in compared(then, now) if part.changes]
+        assert part.name == "hub events"
+        assert {change.was != change.now for change in part.changes} == {True}
+        assert part.changes[0].place == "event 1"
+    assert compared(then, then)[1].changes == ()
+    assert time.process_time() - began < 20  # minutes, if every line is looked for everywhere
+
+
 def test_what_was_not_kept_whole_is_not_replayed(shell: Shell, kept: Captures) -> None:
     kept.write(capture(shortened=("sent",)))
     done = shell.run("replay", "last")

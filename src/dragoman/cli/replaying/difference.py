@@ -15,6 +15,7 @@ DRAWN = re.compile(
     rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?<![0-9A-Za-z])[0-9a-f]{24,64}(?![0-9A-Za-z])"
 )
 COMPLETED = re.compile(rb'(?<="completed_at":)\d+')  # a matter of the clock
+LONG = 1000  # lines: beyond, those that come again and again are no landmarks
 FRAME_END = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)|(?<=\r\r)")
 
 
@@ -153,14 +154,26 @@ def _json(value: object) -> str:
 
 
 def _lines(old: Sequence[str], new: Sequence[str], word: str) -> Iterable[Change]:
-    for tag, start, end, begin, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    """What is alike at both ends is left out first, for a search among very many lines takes very long."""
+    head = _alike(old, new)
+    tail = _alike(old[head:][::-1], new[head:][::-1])
+    before, after = old[head : len(old) - tail], new[head : len(new) - tail]
+    matcher = SequenceMatcher(None, before, after, autojunk=max(len(before), len(after)) > LONG)
+    for tag, start, end, begin, stop in matcher.get_opcodes():
         if tag == "equal":
             continue
         for step in range(max(end - start, stop - begin)):
-            was = old[start + step] if start + step < end else None
-            now = new[begin + step] if begin + step < stop else None
-            place = (begin + step if now is not None else start + step) + 1
-            yield Change(f"{word} {place}".strip() if word else "", was, now)
+            was = before[start + step] if start + step < end else None
+            now = after[begin + step] if begin + step < stop else None
+            place = head + (begin + step if now is not None else start + step) + 1
+            if was != now:
+                yield Change(f"{word} {place}".strip() if word else "", was, now)
+
+
+def _alike(old: Sequence[str], new: Sequence[str]) -> int:
+    """How many lines are the same before the first that is not."""
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((place for place, (was, now) in pairs if was != now), min(len(old), len(new)))
 
 
 def _numbered(data: bytes) -> bytes:
