@@ -75,7 +75,7 @@ def test_a_code_that_nobody_confirms_expires() -> None:
 
 def test_a_hiccup_does_not_end_the_waiting() -> None:
     with FakeCopilot() as fake:
-        fake.script(TOKEN, plain("<html>unicorn</html>", 502))
+        fake.script(TOKEN, plain("<html>unicorn</html>", 502), json_answer({"message": "Server Error"}, 502))
         assert by_code(fake, Nap()) == {"oauth_token": APP_TOKEN, "auth": "direct"}
 
 

@@ -83,6 +83,8 @@ def _granted(told: Told) -> _Answer:
         return answer
     if answer.error in ("authorization_pending", "slow_down"):
         raise Waiting(slower=answer.error == "slow_down", interval_s=answer.interval)
+    if not answer.error and (told.status >= 500 or told.status == 429):
+        raise Unusable(f"GitHub answered HTTP {told.status}", Kind.OVERLOADED)
     raise Declined(answer.error or f"HTTP {told.status}")
 
 
