@@ -17,7 +17,9 @@ from raw_http import Answered, dial, post, request_bytes
 from rig import PATHS, SPEAKERS
 
 from cli.shell import wait_for
+from dragoman.cli.capturing.timeline import told as timeline
 from dragoman.flow import recording as recordings
+from dragoman.flow.capturing import MEMORY_BYTES
 from dragoman.flow.recording import Recording
 from dragoman.observers.capture import Capture, to_json
 from dragoman.store.captures import Bounds, Captures, load
@@ -171,6 +173,30 @@ def test_what_is_too_large_is_left_out_and_that_is_said(tmp_path: Path, monkeypa
     [capture] = captures(tmp_path)
     assert capture.shortened
     assert len(to_json(capture)) < 20_000
+
+
+def test_of_what_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "MAX_BYTES", 40_000)
+    told = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
+    long = Answer(told * 8000 + b'data: {"choices":[{"delta":{"content":"la', cut=1000)
+    with captured(tmp_path, debug(tmp_path, "errors"), long) as (gateway, _):
+        answer = ask(gateway, said())
+        settled(gateway, 1)
+        wait_for(lambda: gateway.app.gateway.capturing.room_left == MEMORY_BYTES)
+    [capture] = captures(tmp_path)
+    assert set(capture.shortened) == {"upstream reply", "events", "sent"}
+    assert capture.sent is not None
+    assert capture.questions[0].answer is not None
+    for chunks, end in ((capture.sent.chunks, answer.body), (capture.questions[0].answer.chunks, long.body)):
+        data = [chunk.data for chunk in chunks]
+        assert data.count(b"") == 1  # where something is missing
+        last = b"".join(data[data.index(b"") :])
+        assert last
+        assert end.endswith(last)
+    assert "truncated" in capture.moments[-1].event
+    shown = list(timeline(capture))
+    assert sum("not kept ..." in line for line in shown) == 2
+    assert "failed truncated" in shown[-1]
 
 
 @pytest.mark.parametrize("trouble", ["no directory can be made", "nothing can be written"])

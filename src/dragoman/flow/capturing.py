@@ -56,6 +56,11 @@ class Capturing:
     def counts(self) -> Counts:
         return Counts(self._writer.written, self._writer.dropped)
 
+    @property
+    def room_left(self) -> int:
+        """Bytes for more recordings."""
+        return self._room.left
+
     def close(self) -> None:
         """Waits a little for what is still to be written; not for the event loop."""
         self._writer.close()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, get_args
+from typing import Concatenate, ParamSpec, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,7 @@ from dragoman import __version__
 from dragoman.config.secret import Secret, SecretSource
 from dragoman.config.settings import Config, ProviderConfig
 from dragoman.flow.discretion import secrets_in
+from dragoman.flow.keeping import TAIL_BYTES, Kept
 from dragoman.framing.redact import MASK, Field
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
@@ -37,8 +38,10 @@ from dragoman.store.capture_writer import Room
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = 8 * 1024 * 1024  # of one capture; what exceeds it is left out, and that is said
+MAX_BYTES = 8 * 1024 * 1024  # of one capture; the middle of what exceeds it is left out, and that is said
 EVENT_BYTES = 200  # roughly, besides its text
+
+GAP = Chunk(0.0, b"")  # stands for what is left out
 
 UNREAD = "the request's body, which was not read"
 BUG = "what came after a fault in the recording itself"
@@ -48,6 +51,7 @@ Names = Callable[[], dict[str, tuple[str, ...]]]
 
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Note = Callable[Concatenate["Recording", P], None]
 
 
@@ -75,7 +79,7 @@ class Question:
         self.out = out
         self.answer: Answering | None = None
         self.head_at = 0.0
-        self.chunks: list[Chunk] = []
+        self.chunks = Kept(GAP)
         self.end = ""
         self.ended = 0.0
         self.fault = ""
@@ -84,7 +88,7 @@ class Question:
         out, answer = self.out, None
         if self.answer is not None:
             fields = texts(self.answer.headers)
-            answer = kept.Answer(self.head_at, self.answer.status, fields, tuple(self.chunks), self.end, self.ended)
+            answer = kept.Answer(self.head_at, self.answer.status, fields, self.chunks.all(), self.end, self.ended)
         return kept.Question(
             at=self.at,
             route=self.route,
@@ -102,7 +106,7 @@ class Question:
 class Sending(Struct):
     status: int
     fields: Fields
-    chunks: list[Chunk]
+    chunks: Kept[Chunk]
 
 
 class Recording:
@@ -116,7 +120,7 @@ class Recording:
         path = exchange.raw_path.decode("latin-1")
         self._asked = kept.Asked(exchange.method, path, exchange.query, texts(exchange.headers), b"")
         self._sent: Sending | None = None
-        self._events: list[tuple[float, int, Event]] = []
+        self._events: Kept[tuple[float, int, Event]] = Kept()
         self._hidden: set[bytes] = set()  # names of header fields that the configuration sets
         self._trips: list[str] = []
         self._cut: list[str] = []
@@ -140,12 +144,12 @@ class Recording:
 
     @noted
     def head(self, status: int, headers: Iterable[Header]) -> None:
-        self._sent = Sending(status, texts(headers), [])
+        self._sent = Sending(status, texts(headers), Kept(GAP))
 
     @noted
     def body(self, data: bytes) -> None:
-        if data and self._sent is not None and self.takes(len(data), "sent"):
-            self._sent.chunks.append(Chunk(self.now(), data))
+        if data and self._sent is not None:
+            self._keep(self._sent.chunks, data, "sent")
 
     @noted
     def over(self) -> None:
@@ -214,13 +218,30 @@ class Recording:
         self.size += size
         return True
 
+    def _keep(self, chunks: Kept[Chunk], data: bytes, part: str) -> None:
+        if chunks.is_whole and self.takes(len(data), part):
+            chunks.add(Chunk(self.now(), data))
+        elif self._has_tail(chunks):
+            chunks.add_last(Chunk(self.now(), data[-TAIL_BYTES:]), len(data[-TAIL_BYTES:]))
+
+    def _has_tail(self, part: Kept[T]) -> bool:
+        """Room for it is taken when it begins, beyond what one capture may hold."""
+        if part.is_whole:
+            if not self._room.take(TAIL_BYTES):
+                return False
+            self.size += TAIL_BYTES
+        return True
+
     @noted
     def saw(self, question: int, event: Event) -> None:
         size = len(event.text) if type(event) is Delta else 0
         if isinstance(event, Ended) and event.cut:
             self._cut += [call.name for call in event.cut]
-        if self.takes(EVENT_BYTES + size, "events"):
-            self._events.append((self.now(), question, event))
+        moment = (self.now(), question, event)
+        if self._events.is_whole and self.takes(EVENT_BYTES + size, "events"):
+            self._events.add(moment)
+        elif self._has_tail(self._events):
+            self._events.add_last(moment, EVENT_BYTES + size)
 
     @noted
     def meets(self, provider: Provider) -> None:
@@ -254,8 +275,7 @@ class Recording:
 
     @noted
     def gives(self, question: Question, data: bytes) -> None:
-        if self.takes(len(data), "upstream reply"):
-            question.chunks.append(Chunk(self.now(), data))
+        self._keep(question.chunks, data, "upstream reply")
 
     @noted
     def ends(self, question: Question, how: str) -> None:
@@ -276,7 +296,7 @@ class Recording:
         """Everything put together; called where it holds up nobody."""
         outcome = self._outcome or Outcome(id="", began=self._epoch, asked="", result="bug")
         sent = self._sent
-        moments = tuple(Moment(at, question, kept.event_json(event)) for at, question, event in self._events)
+        moments = tuple(Moment(at, question, kept.event_json(event)) for at, question, event in self._events.all())
         return Capture(
             id=outcome.id,
             program=__version__,
@@ -299,7 +319,7 @@ class Recording:
             moments=moments,
             losses=tuple(self._ledger or ()),
             request_losses=self._request_losses,
-            sent=None if sent is None else kept.Sent(sent.status, sent.fields, tuple(sent.chunks)),
+            sent=None if sent is None else kept.Sent(sent.status, sent.fields, sent.chunks.all()),
             told=tuple(self.told),
             world=self._settings(),
             shortened=tuple(self._shortened),

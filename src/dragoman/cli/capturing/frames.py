@@ -1,7 +1,7 @@
 """Bytes as they travelled come in, cut anywhere; one short text for each of their frames goes out."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -14,6 +14,8 @@ from dragoman.protocols.kiro.framer import KiroFramer
 FRAMED = "application/vnd.amazon.eventstream"
 EVENTS = "text/event-stream"
 
+GAP = "(... not kept ...)"  # a piece without bytes stands for it
+
 COMMON = frozenset(
     ("type", "object", "index", "created", "created_at", "logprobs", "role", "sequence_number", "obfuscation")
 )
@@ -25,10 +27,10 @@ Frame = tuple[float, str]  # when its last byte came, and what it says
 def frames_of(chunks: Sequence[Chunk], content_type: str) -> list[Frame]:
     """Anything that is neither a stream of events nor of messages is one text per piece."""
     if content_type.startswith(FRAMED):
-        return list(_framed(chunks, KiroFramer()))
+        return list(_framed(chunks, KiroFramer))
     if content_type.startswith(EVENTS):
-        return list(_framed(chunks, SseFramer()))
-    return [(chunk.at, chunk.data.decode(errors="replace")) for chunk in chunks]
+        return list(_framed(chunks, SseFramer))
+    return [(chunk.at, chunk.data.decode(errors="replace") if chunk.data else GAP) for chunk in chunks]
 
 
 def brief(text: str) -> str:
@@ -53,9 +55,13 @@ def _pruned(value: object) -> object:
     return [_pruned(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _framed(chunks: Sequence[Chunk], framer: KiroFramer | SseFramer) -> Iterable[Frame]:
-    at = 0.0
+def _framed(chunks: Sequence[Chunk], begin: Callable[[], KiroFramer | SseFramer]) -> Iterable[Frame]:
+    framer, at = begin(), 0.0
     for chunk in chunks:
+        if not chunk.data:
+            framer = begin()
+            yield at, GAP
+            continue
         at = chunk.at
         for frame in framer.feed(chunk.data):
             yield at, _told(frame)

@@ -69,7 +69,7 @@ def _opening(capture: Capture) -> Iterator[str]:
     for trip in capture.trips:
         yield f"guard     {_flat(trip)}"
     if capture.shortened:
-        yield f"missing   {', '.join(capture.shortened)}: not kept"
+        yield f"missing   {', '.join(capture.shortened)}: not kept whole"
 
 
 def _outcome(capture: Capture) -> str:
