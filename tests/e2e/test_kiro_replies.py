@@ -13,7 +13,7 @@ from meaning import Meant, Stop, Tokens
 
 from fakes.eventstream import event, exception
 from fakes.kiro import framed, refusal, tail, tool, words
-from fakes.upstream import Answer
+from fakes.upstream import Answer, End
 
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of eleven": 11}
 TOOLED = Case(Meant(()), tools=True)
@@ -26,6 +26,13 @@ cuts = pytest.mark.parametrize("cut", CUTS)
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
     with kiro_rigged(tmp_path_factory.mktemp("kiro")) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
+    settings = "[server]\nfirst_token_timeout_s = 1.5\nidle_timeout_s = 30\n"
+    with kiro_rigged(tmp_path_factory.mktemp("hasty"), settings=settings) as shared:
         yield shared
 
 
@@ -69,6 +76,20 @@ def test_a_retry_after_an_exception_is_not_noticed(rig: KiroRig, client: str) ->
         rig.plays(late, framed(words("Hello"), tail()))
         assert told("Hello", STOPS[client][Stop.NATURAL], listen(rig.sdk, asked(client, MODEL)))
         assert len(rig.fake.chats) == 2
+
+
+@clients
+def test_who_asks_for_the_whole_waits_no_longer_for_the_first_word(hasty: KiroRig, client: str) -> None:
+    hasty.plays(framed(end=End.HANG), framed(words("Hello"), tail()))
+    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, asked(client, MODEL)))
+    assert len(hasty.fake.chats) == 2
+
+
+@clients
+def test_who_asks_for_the_whole_gets_words_that_come_slowly(hasty: KiroRig, client: str) -> None:
+    hasty.plays(framed(words("Hel"), words("lo"), tail(), cut=200, pause_s=0.6))
+    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, asked(client, MODEL)))
+    assert len(hasty.fake.chats) == 1
 
 
 @clients

@@ -80,9 +80,13 @@ class Opener:
         self._mender = mender
 
     async def whole(self, call: Call, prepared: Prepared) -> Whole:
-        answer = await self._send(prepared, self._server.idle_timeout_s)
+        idle_s = self._server.idle_timeout_s
+        if prepared.streams:
+            answer, begun = await self._begun(prepared)
+        else:
+            answer, begun = await self._send(prepared, idle_s), b""
         try:
-            body = await _read(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
+            body = begun + await _read(prepared, answer, MAX_REPLY_BYTES, idle_s)
         finally:
             answer.close()
         watch = self._build.watch()
@@ -101,6 +105,34 @@ class Opener:
             body = call.client.whole(events, self._build.asked(call), ledger)
         usage = next((event.usage for event in reversed(events) if isinstance(event, Used)), None)
         return Whole(prepared, answer.headers, body, watch, as_is, usage)
+
+    async def _begun(self, prepared: Prepared) -> tuple[Answer, bytes]:
+        """A stream that is to be told as a whole, read to its first token, which must come as soon as anyone's."""
+        deadline = asyncio.get_running_loop().time() + self._server.first_token_timeout_s
+        answer = await self._send(prepared, self._server.first_token_timeout_s)
+        try:
+            return answer, await self._first_words(prepared, answer, deadline)
+        except BaseException as fault:
+            answer.close()
+            if isinstance(fault, TimedOut):
+                raise Refused(_first_token_late(prepared)) from fault
+            if isinstance(fault, Lost):
+                raise Refused(_lost(prepared, fault)) from fault
+            raise
+
+    async def _first_words(self, prepared: Prepared, answer: Answer, deadline: float) -> bytes:
+        clock = asyncio.get_running_loop().time
+        source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
+        watch = self._build.watch()
+        begun = b""
+        while is_named_stream(answer.headers) and not (is_speaking(prepared, watch) or watch.ended):
+            chunk = await answer.chunk(max(0.001, deadline - clock()))
+            begun += chunk
+            if not chunk or begins_document(prepared.upstream, begun):
+                break
+            for event in source.feed(chunk):
+                watch.see(event)
+        return begun
 
     async def _mended(self, call: Call, prepared: Prepared, events: list[Event], watch: Watch) -> list[Event]:
         if not prepared.provider.withholds_cut_calls:

@@ -65,6 +65,11 @@ class Prepared(Struct, frozen=True):
         return Issuer(provider.issuer, model, provider.window(model), self.options, provider.quirks)
 
     @property
+    def streams(self) -> bool:
+        """Whether the upstream streams, whatever the client has asked for."""
+        return self.upstream.always_streams or (self.request is not None and self.request.stream)
+
+    @property
     def upstream(self) -> Upstream:
         assert self.protocol.upstream is not None
         return self.protocol.upstream

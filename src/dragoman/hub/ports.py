@@ -85,6 +85,7 @@ class Upstream(Struct, frozen=True):
     tools: ToolLimits
     inlines: Callable[[Part], bool] = lambda part: False  # linked media that must be fetched and sent in the body
     glance: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None  # `whole`, perhaps without what blocks hold
+    always_streams: bool = False  # also to clients who ask for the whole
 
 
 class Protocol(Struct, frozen=True):

@@ -19,5 +19,6 @@ PROTOCOL = Protocol(
         read=read,
         tools=ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True),
         inlines=must_inline,
+        always_streams=True,
     ),
 )
