@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from cases import CASES
 from kiro_rig import sign
+from msgspec.structs import replace
 from raw_http import Answered, dial, post, request_bytes
 from rig import PATHS, SPEAKERS
 
@@ -21,12 +22,13 @@ from dragoman.cli.capturing.timeline import told as timeline
 from dragoman.flow import recording as recordings
 from dragoman.flow.capturing import MEMORY_BYTES
 from dragoman.flow.recording import Recording
-from dragoman.observers.capture import Capture, to_json
+from dragoman.observers.capture import Capture, read, to_json
 from dragoman.store.captures import Bounds, Captures, load
 from fakes.kiro import FakeKiro, framed, refusal, tail, words
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, running, stanza
 
+EXAMPLE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 CANARIES = {
     "header": "canary-in-a-header-0123456789",
     "query": "canary-in-a-query-0123456789",
@@ -139,6 +141,16 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
             ask(gateway, said(), f"x-request-id: number-{number}")
         settled(gateway, 6)
     assert [capture.id for capture in captures(tmp_path)] == ["number-3", "number-4", "number-5"]
+
+
+def test_several_processes_keep_no_more_than_one(tmp_path: Path) -> None:
+    bounds = Bounds(5, 1 << 30, 86_400.0)
+    crew = [Captures(tmp_path / "captures", bounds) for _ in range(3)]
+    example = read(EXAMPLE.read_bytes())
+    for number in range(30):
+        crew[number % 3].write(replace(example, id=f"req_{number}", began=1_794_700_000.0 + number))
+        assert len(files(tmp_path)) <= 5
+    assert [capture.id for capture in captures(tmp_path)] == [f"req_{number}" for number in range(25, 30)]
 
 
 def test_their_total_size_is_bounded(tmp_path: Path) -> None:

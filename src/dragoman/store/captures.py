@@ -15,6 +15,7 @@ SUFFIX = ".capture"
 UNFINISHED = ".part"
 UNFINISHED_S = 3600.0
 LOOK_AGAIN_S = 5.0
+MANY = 1000
 LAST = "last"
 MAX_SUMMARY_BYTES = 64 * 1024
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -109,9 +110,8 @@ class Captures:
 
     def prune(self) -> None:
         """What is too old goes, then the oldest of what is too much; raises OSError."""
-        now = time.monotonic()
-        if now - self._looked_at >= LOOK_AGAIN_S:  # others write here, too
-            self._looked_at = now
+        if self._has_changed():
+            self._looked_at = time.monotonic()
             self._known = deque(map(_stamp, self.files()))
             for part in self.directory.glob(f"*{UNFINISHED}"):  # whoever wrote it was killed
                 if time.time() - _stamp(part).written > UNFINISHED_S:
@@ -121,6 +121,15 @@ class Captures:
             stamp = self._known.popleft()
             stamp.file.unlink(missing_ok=True)
             total -= stamp.size
+
+    def _has_changed(self) -> bool:
+        """Others write here, too; to see that each time takes little, unless there are very many files."""
+        if time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
+            return True
+        if self._bounds.keep > MANY:
+            return False
+        names = {name for name in os.listdir(self.directory) if name.endswith(SUFFIX)}
+        return names != {stamp.file.name for stamp in self._known}
 
     def _is_too_much(self, total: int) -> bool:
         bounds = self._bounds
