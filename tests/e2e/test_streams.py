@@ -30,6 +30,11 @@ BEGUN = Meant((Say(WORDS),), ending=Ending.NONE)
 KEEP_ALIVE = {"chat": b":", "responses": b":", "messages": b"event: ping\n"}
 COMMENT = b": " + b"." * 50_000 + b"\n\n"  # long, for the SDKs are slow at short ones
 MAX_IN_FLIGHT = 32 << 20  # what the kernel's buffers of two connections may swallow, and then some
+CREATED = b'data: {"type":"response.created","response":{"id":"resp_fake","model":"m","output":[]}}\n\n'
+THINKING = (
+    b'data: {"type":"response.output_item.added","output_index":0,'
+    b'"item":{"id":"rs_fake","type":"reasoning","summary":[]}}\n\n'
+)
 LINE_OF = {
     "chat": b'data: {"id":"chatcmpl-fake1","choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n',
     "responses": b'data: {"type":"response.output_text.delta","output_index":0,"content_index":0,"delta":"%b"}\n\n',
@@ -156,6 +161,16 @@ def test_a_stall_before_the_first_token_is_a_gateway_timeout(
     if headless:
         assert_told_properly(client, heard.error, 504)
     assert "first_token_timeout_s" in str(heard.error)
+
+
+@clients
+@pytest.mark.parametrize("thinks", [False, True])
+def test_a_model_that_thinks_in_silence_has_longer_for_its_first_word(rig: Rig, client: str, thinks: bool) -> None:
+    """A reasoning item that was begun and has nothing to show may take minutes."""
+    rig.plays("responses", Answer(CREATED + THINKING * thinks, end=End.HANG))
+    heard = STREAMS[client][0](rig.sdk, asked(client, rig.model("responses")))
+    assert isinstance(heard, Broke)
+    assert ("idle_timeout_s" if thinks else "first_token_timeout_s") in str(heard.error)
 
 
 @few_pairs

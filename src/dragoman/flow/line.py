@@ -32,6 +32,8 @@ class Line(Protocol):
     def usage(self) -> Usage | None: ...
     @property
     def sink(self) -> Sink | None: ...
+    @property
+    def at_work(self) -> bool: ...  # of an upstream that has nothing to show yet
     def feed(self, chunk: bytes) -> bytes: ...
     def drain(self) -> bytes: ...
     def close(self) -> bytes: ...
@@ -47,6 +49,10 @@ class Source:
         self._framer = framer
         self._decoder = decoder
         self.frames = 0
+
+    @property
+    def at_work(self) -> bool:
+        return bool(getattr(self._decoder, "at_work", False))  # few protocols tell
 
     def feed(self, chunk: bytes) -> list[Event]:
         events: list[Event] = []
@@ -90,6 +96,10 @@ class Translation:
     def sink(self) -> Sink | None:
         """Where another upstream's reply may go on."""
         return self._encoder if isinstance(self._encoder, Sink) else None
+
+    @property
+    def at_work(self) -> bool:
+        return self._source.at_work
 
     @property
     def usage(self) -> Usage | None:
@@ -162,6 +172,10 @@ class Tap:
     @property
     def sink(self) -> Sink | None:
         return None
+
+    @property
+    def at_work(self) -> bool:
+        return self._source.at_work
 
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)

@@ -125,7 +125,7 @@ class Opener:
         source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
         watch = self._build.watch()
         begun = b""
-        while is_named_stream(answer.headers) and not (is_speaking(prepared, watch) or watch.ended):
+        while is_named_stream(answer.headers) and not (is_speaking(prepared, watch, source.at_work) or watch.ended):
             chunk = await answer.chunk(max(0.001, deadline - clock()))
             begun += chunk
             if not chunk or begins_document(prepared.upstream, begun):
@@ -183,7 +183,7 @@ class Opener:
             if line.watch.substance:
                 deadline = clock() + self._server.idle_timeout_s
                 break
-            if is_speaking(prepared, line.watch):
+            if is_speaking(prepared, line.watch, line.at_work):
                 deadline = clock() + self._server.idle_timeout_s
             if clock() >= commit_at:  # bytes without end, and none of them a token
                 break
@@ -292,9 +292,9 @@ def _is_error_body(prepared: Prepared, body: bytes) -> bool:
     return True
 
 
-def is_speaking(prepared: Prepared, watch: Watch) -> bool:
-    """Whether the model answers, perhaps with a tool call that is withheld until it is whole."""
-    return watch.substance or (prepared.provider.withholds_cut_calls and watch.started is not None)
+def is_speaking(prepared: Prepared, watch: Watch, at_work: bool) -> bool:
+    """Whether the model answers, perhaps with hidden thoughts, or a tool call that is withheld until it is whole."""
+    return at_work or watch.substance or (prepared.provider.withholds_cut_calls and watch.started is not None)
 
 
 def _events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:

@@ -106,7 +106,7 @@ class Relay:
                 if line.watch.ended:
                     return b""
                 if self._clock() >= self._deadline:
-                    return line.fail(_silent(reply, line.watch.substance))
+                    return line.fail(_silent(reply, is_speaking(reply.prepared, line.watch, line.at_work)))
                 await exchange.send(self._keep_alive)
             except Lost as lost:
                 return b"" if line.watch.ended else line.fail(_broken(reply, lost))
@@ -125,11 +125,11 @@ class Relay:
                 self._last = out
                 return None
             self._deadline = min(self._deadline, clock() + LINGER_S)  # what follows the terminal event passes too
-        elif is_speaking(self._reply.prepared, watch):
+        elif watch.substance or is_speaking(self._reply.prepared, watch, line.at_work):
             self._deadline = clock() + self._server.idle_timeout_s
             return self._lull_s if not out or self._exchange.write(out) else None
         elif clock() >= self._deadline:  # bytes without end, and none of them a token
-            self._last = out + line.fail(_silent(self._reply, watch.substance))
+            self._last = out + line.fail(_silent(self._reply, spoke=False))
             return None
         if out and not self._exchange.write(out):
             return None

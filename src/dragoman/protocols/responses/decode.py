@@ -47,6 +47,7 @@ class Decoder:
         self._early: dict[int, Raw] = {}  # items that came whole before the one that they follow
         self._searches = 0
         self._trouble: wire.Error | None = None  # an error event, which a failed response usually follows
+        self.at_work = False  # it thinks or searches, and may have nothing to show of it for minutes
         self._readers = self._table()
 
     def feed(self, item: object) -> Events:
@@ -225,8 +226,10 @@ class Decoder:
         return self._messages.part_done(notice, told)
 
     def _item_added(self, notice: wire.Notice) -> Events:
-        custom = _CALLS.get(_typed.decode(notice.item).type)
+        type_ = _typed.decode(notice.item).type
+        custom = _CALLS.get(type_)
         if custom is None:
+            self.at_work |= type_ == "reasoning" or type_ in wire.HOSTED_ITEMS
             return ()
         return self._calls.opened(notice.output_index, custom, _call_item.decode(notice.item))
 
