@@ -201,6 +201,7 @@ def test_an_exhausted_plan_is_told_with_the_moment_of_its_reset_and_not_tried_ag
     assert isinstance(heard.error, openai.RateLimitError | anthropic.APIStatusError)
     assert heard.error.status_code == (402 if client == "messages" else 429)
     assert 590 <= int(heard.error.response.headers["retry-after"]) <= 600
+    assert heard.error.response.headers["x-should-retry"] == "false"  # else the SDK asks twice more
     assert rig.fake.counts[RESPONSES] == 1
     limits = rig.gateway.app.gateway.world.providers["codex"].limits()
     assert limits is not None

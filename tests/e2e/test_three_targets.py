@@ -65,7 +65,9 @@ TROUBLES: dict[str, Trouble] = {
     "reset before the first token": Trouble(
         lambda site, streamed: site.breaks(streamed, after=""), ATTEMPTS, _all(502), (None, "false")
     ),
-    "quota under a good status": Trouble(lambda site, streamed: site.is_out_of_quota(streamed), 1, QUOTA, (None, None)),
+    "quota under a good status": Trouble(
+        lambda site, streamed: site.is_out_of_quota(streamed), 1, QUOTA, (None, "false")
+    ),
     "unknown model": Trouble(_failing(404, "model_not_found", "not_found_error"), 1, _all(404), (None, None)),
 }
 

@@ -4,7 +4,7 @@ import math
 
 from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.headers import id_headers, passed_on
-from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Client
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
@@ -37,7 +37,8 @@ def _advice(failure: Failure) -> list[Header]:
         head.append((b"retry-after", str(math.ceil(wait)).encode()))
         if wait % 1:
             head.append((b"retry-after-ms", str(round(wait * 1000)).encode()))
-    if failure.retried or failure.should_retry is not None:
+    used_up = failure.kind is Kind.QUOTA  # SDKs ask again after any 429, however far off the reset is
+    if failure.retried or used_up or failure.should_retry is not None:
         again = failure.should_retry is True and not failure.retried
         head.append((b"x-should-retry", b"true" if again else b"false"))
     return head
