@@ -188,6 +188,16 @@ def test_a_row_appended_again_is_there_once(store_url: str) -> None:
     tell(store_url, story)
 
 
+@pytest.mark.parametrize("count", [49, 50, 51, 130])
+def test_many_rows_at_once_are_all_there_and_once(store_url: str, count: int) -> None:
+    async def story(store: Store) -> None:
+        await store.append_usage([row(7)])
+        await store.append_usage([row(number) for number in range(count)])
+        assert await store.usage_rows(EVER) == tuple(row(number) for number in range(count))
+
+    tell(store_url, story)
+
+
 def test_a_span_begins_with_its_beginning_and_ends_before_its_end(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.append_usage([row(number) for number in range(5)])

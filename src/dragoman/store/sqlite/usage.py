@@ -1,6 +1,7 @@
 """The table of usage on SQLite."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import apsw
 from msgspec.structs import astuple, replace
@@ -11,9 +12,12 @@ INSERT = """
     INSERT INTO usage (
         id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
         output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ) VALUES {places}
     ON CONFLICT (id) DO NOTHING
 """
+PLACES = f"({', '.join('?' * 25)})"
+TOGETHER = 50  # rows in one statement: each statement asks for the interpreter's lock anew
+INSERT_ONE, INSERT_MANY = (INSERT.format(places=", ".join([PLACES] * count)) for count in (1, TOGETHER))
 ROWS = """
     SELECT id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
         output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
@@ -39,7 +43,10 @@ SUMS = """
 
 
 def append(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
-    connection.executemany(INSERT, [astuple(row) for row in rows])
+    whole = len(rows) - len(rows) % TOGETHER
+    for start in range(0, whole, TOGETHER):
+        connection.execute(INSERT_MANY, list(chain.from_iterable(map(astuple, rows[start : start + TOGETHER]))))
+    connection.executemany(INSERT_ONE, [astuple(row) for row in rows[whole:]])
 
 
 def rows(connection: apsw.Connection, span: Span) -> tuple[UsageRow, ...]:
