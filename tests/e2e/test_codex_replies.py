@@ -199,7 +199,7 @@ def test_an_exhausted_plan_is_told_with_the_moment_of_its_reset_and_not_tried_ag
     rig.fake.plays(json_answer({"error": exhausted(time.time())}, 429))
     heard = ask(rig, client, streamed)
     assert isinstance(heard.error, openai.RateLimitError | anthropic.APIStatusError)
-    assert heard.error.status_code == (402 if client == "messages" else 429)
+    assert heard.error.status_code == 429
     assert 590 <= int(heard.error.response.headers["retry-after"]) <= 600
     assert heard.error.response.headers["x-should-retry"] == "false"  # else the SDK asks twice more
     assert rig.fake.counts[RESPONSES] == 1
@@ -217,7 +217,7 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
     rig.fake.plays(stream(*numbered(begun(), limits, trouble)))
     heard = ask(rig, client, streamed)
     assert isinstance(heard.error, openai.RateLimitError | anthropic.APIStatusError)
-    assert heard.error.status_code == (402 if client == "messages" else 429)
+    assert heard.error.status_code == 429
     assert 590 <= int(heard.error.response.headers["retry-after"]) <= 600
     assert rig.fake.counts[RESPONSES] == 1
 

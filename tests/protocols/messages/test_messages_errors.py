@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from messages_dialogue import CLIENT, UPSTREAM, frames
+from msgspec.structs import replace
 
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
@@ -121,6 +122,13 @@ def test_details_survive_both_ways() -> None:
 def test_every_failure_has_its_status_and_type(kind: Kind, status: int, name: str) -> None:
     answer = {"type": "error", "error": {"type": name, "message": "why"}, "request_id": "req_7"}
     assert rendered(Failure(kind, "why")) == (status, answer)
+
+
+def test_an_allowance_that_comes_back_is_a_matter_of_time() -> None:
+    failure = Failure(Kind.QUOTA, "The usage limit has been reached", status=429, retry_after=600.0)
+    assert rendered(failure)[0] == 429
+    assert rendered(replace(failure, status=402))[0] == 402
+    assert rendered(replace(failure, retry_after=None))[0] == 402
 
 
 def test_an_upstreams_500_stays_a_500() -> None:

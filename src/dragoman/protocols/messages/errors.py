@@ -80,7 +80,7 @@ _body = msgspec.json.Decoder(_Body)
 
 def render(failure: Failure, request_id: str) -> Rendered:
     """The error body and the status that the official SDK maps to the right exception."""
-    status = _RENDERED[failure.kind][0]
+    status = _RENDERED[_told_as(failure)][0]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
         status = 500
     body = {**_error(failure), "request_id": request_id}
@@ -98,12 +98,18 @@ def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
 
 
 def _error(failure: Failure) -> dict[str, object]:
-    error: dict[str, object] = {"type": _RENDERED[failure.kind][1], "message": _message(failure)}
+    error: dict[str, object] = {"type": _RENDERED[_told_as(failure)][1], "message": _message(failure)}
     if failure.detail is not None:
         error["details"] = failure.detail
     elif failure.code is not None:
         error["details"] = {"error_code": failure.code}
     return {"type": "error", "error": error}
+
+
+def _told_as(failure: Failure) -> Kind:
+    """An allowance that comes back by itself is a matter of time, not of billing, unless its vendor says so."""
+    comes_back = failure.retry_after is not None or failure.resets_at is not None
+    return Kind.RATE_LIMITED if failure.kind is Kind.QUOTA and comes_back and failure.status != 402 else failure.kind
 
 
 def _message(failure: Failure) -> str:
