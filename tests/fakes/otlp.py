@@ -54,6 +54,7 @@ class FakeCollector:
         if self.status != 200:
             return
         assert headers["content-type"] == "application/x-protobuf"
+        assert headers["user-agent"].startswith("dragoman/")
         if headers.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
         self.headers.append(headers)

@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from dragoman import __version__
+
 PREFIX = "OTEL_EXPORTER_OTLP_"
 SPOKEN = "http/protobuf"
 RETRYABLE = {408, 429, 502, 503, 504}
@@ -47,7 +49,7 @@ class Collector(Struct, frozen=True):
 
     def post(self, body: bytes) -> None:
         """Blocks for up to the timeout; raises Refusal."""
-        headers = {**self.headers, "content-type": "application/x-protobuf"}
+        headers = {"user-agent": f"dragoman/{__version__}", **self.headers, "content-type": "application/x-protobuf"}
         if self.compress:
             body = gzip.compress(body, 1)
             headers["content-encoding"] = "gzip"
