@@ -18,7 +18,7 @@ from dragoman.store.usage_rows import UsageRow
 
 MAX_WAITING = 10_000
 BATCH = 500
-PAUSE_S = 0.2  # between the end of a request and its row: what a crash may lose
+PAUSE_S = 0.2  # between two writes, the first one after a lull is made at once: what a crash may lose
 LONGEST_PAUSE_S = 5.0  # while the store is in trouble
 STOP_S = 5.0
 MAX_TEXT = 200
@@ -76,11 +76,13 @@ class UsageWriter:
             log.error("%d rows of usage are lost: %s", self.waiting, error or "no answer in time")
 
     async def _run(self) -> None:
-        pause = PAUSE_S
+        clock = asyncio.get_running_loop().time
+        pause, wrote_at = PAUSE_S, 0.0
         while True:
             await self._woken.wait()
-            await asyncio.sleep(pause)
+            await asyncio.sleep(wrote_at + pause - clock())
             self._woken.clear()
+            wrote_at = clock()
             try:
                 await self._flush()
             except StoreError as error:
