@@ -84,9 +84,9 @@ async def _status(reader: asyncio.StreamReader) -> int:
     head = await reader.readuntil(b"\r\n\r\n")
     fields = head.lower()
     if b"transfer-encoding: chunked" in fields:
-        while size := int(await reader.readline(), 16):
+        while size := int(await reader.readuntil(b"\r\n"), 16):
             await reader.readexactly(size + 2)
-        await reader.readline()
+        await reader.readuntil(b"\r\n")
     else:
         length = fields.partition(b"content-length: ")[2].partition(b"\r\n")[0]
         await reader.readexactly(int(length or 0))
