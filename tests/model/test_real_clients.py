@@ -35,7 +35,7 @@ def test_claude_code_is_answered_by_a_real_model(rig: Rig, tell: Show, show: Sho
     # The whole of its own instructions would not fit into so small a model's context.
     mode = ("--output-format", "stream-json", "--verbose", "--system-prompt", BRIEF, "--tools", "")
     words = (binary, "-p", SUN, "--model", "smollm2", *mode)
-    ran = rig.run(*words, patience_s=PATIENCE_S, **claude_code.settings(rig))
+    ran = rig.run(*words, patience_s=PATIENCE_S, env=claude_code.settings(rig))
     ended = claude_code.result(ran)
     show(ended["result"])
     assert ran.code == 0, ran
