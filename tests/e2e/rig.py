@@ -47,7 +47,9 @@ class Rig:
 @contextmanager
 def rigged(directory: Path, settings: str = ONCE, models: tuple[str, ...] = ()) -> Iterator[Rig]:
     with ExitStack() as stack:
-        fakes = {name: stack.enter_context(FakeUpstream(models=models)) for name in PROTOCOLS}
+        # Where one attempt is all, a kept connection that ends just then would be it.
+        keep = settings != ONCE
+        fakes = {name: stack.enter_context(FakeUpstream(models=models, keep_alive=keep)) for name in PROTOCOLS}
         stanzas = [stanza(name, fake.url, name) for name, fake in fakes.items()]
         gateway = stack.enter_context(running("\n".join([settings, *stanzas]), directory))
         sdk = Sdk(gateway.url, KEY)
