@@ -1,6 +1,7 @@
 """Request bytes go out and one parsed response at a time comes back, over one HTTP/1.1 client connection."""
 
 import asyncio
+import select
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from enum import Enum, auto
@@ -139,9 +140,13 @@ class Connection(asyncio.Protocol):
         if self._failure is not None and not self._headed:
             raise self._failure
 
-    @property
-    def alive(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
+    def is_quiet(self) -> bool:
+        """Whether one that rests has heard nothing since, not even an end that the event loop has yet to tell."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        ready = select.poll()
+        ready.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not ready.poll(0)
 
     def rest(self) -> bool:
         """End a DONE exchange; true if the connection may serve another."""

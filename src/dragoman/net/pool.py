@@ -93,7 +93,7 @@ class Lane:
         oldest_good = self._loop.time() - self._idle_s
         while self._idle:
             connection = self._idle.pop()
-            if connection.alive and connection.idle_since > oldest_good:
+            if connection.idle_since > oldest_good and connection.is_quiet():
                 return connection
             connection.abort()
         return None
