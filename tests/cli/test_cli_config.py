@@ -31,7 +31,10 @@ class Value(msgspec.Struct):
 
 def shown(shell: Shell, **environ: str) -> dict[str, Value]:
     done = shell.run("config", "show", "--json", **environ)
-    return {value.key: value for value in msgspec.json.decode(done.out, type=list[Value])}
+    values = msgspec.json.decode(done.out, type=list[Value])
+    by_key = {value.key: value for value in values}
+    assert len(by_key) == len(values), "each key is shown once"
+    return by_key
 
 
 def test_every_value_names_who_set_it(shell: Shell) -> None:

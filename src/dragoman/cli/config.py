@@ -69,8 +69,6 @@ def flattened(config: Config) -> Iterator[Value]:
         yield from _fields(f"models[{index}]", route, config.origins)
     for index, price in enumerate(config.prices):
         yield from _fields(f"prices[{index}]", price, config.origins)
-    for index, price in enumerate(config.prices):
-        yield from _fields(f"prices[{index}]", price, config.origins)
     yield Value("client key", _shown(config.client_key), _client_key_origin(config))
     yield from _proxies(os.environ)
 
