@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.flow.trail import Trail
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.jsonread import read_json
 from dragoman.hub.failure import Failure, Kind, Refused, refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Protocol
@@ -68,7 +68,7 @@ class Call:
 
 def _read_head(body: bytes) -> tuple[str, bool]:
     try:
-        head = _decode_head(body)
+        head = read_json(_head, body)
     except RecursionError:
         raise Refused(Failure(Kind.BAD_REQUEST, "The body is nested too deeply.")) from None
     except msgspec.ValidationError:
@@ -82,18 +82,6 @@ def _read_head(body: bytes) -> tuple[str, bool]:
     if head.stream is not None and not isinstance(head.stream, bool):
         raise refuse("/stream", f"stream must be true or false, got {_shown(head.stream)}.")
     return head.model, bool(head.stream)
-
-
-def _decode_head(body: bytes) -> _Head:
-    try:
-        return _head.decode(body)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        mended = mend_surrogates(body)  # half a surrogate pair somewhere in a text is no reason to refuse
-        if mended == body:
-            raise
-        return _head.decode(mended)
 
 
 def _shown(value: object) -> str:

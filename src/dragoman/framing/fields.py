@@ -1,6 +1,6 @@
 """Request objects: a decoded JSON object comes in, typed values go out, and what was not read can be named.
 
-An explicit null equals an absent key. A wrong type raises `BadField`, which says where and what.
+An explicit null equals an absent key. What is wrong raises `BadField`, which says where and what.
 """
 
 from collections.abc import Collection
@@ -8,9 +8,12 @@ from typing import TypeVar, overload
 
 import msgspec
 
+from dragoman.framing.jsonread import read_json
+
 _SHOWN = 80
 
 _T = TypeVar("_T")
+_anything = msgspec.json.Decoder()
 
 
 class BadField(Exception):
@@ -20,6 +23,19 @@ class BadField(Exception):
         self.at = at
         self.message = f"{at or 'the body'} {problem}"
         super().__init__(self.message)
+
+
+def read_body(body: bytes) -> dict[str, object]:
+    """The object that a request's body is."""
+    try:
+        value = read_json(_anything, body)
+    except RecursionError as error:
+        raise BadField("", "nests too deeply") from error
+    except ValueError as error:
+        raise BadField("", f"is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadField("", "must be a JSON object")
+    return value
 
 
 class Fields:

@@ -9,7 +9,7 @@ from typing import AnyStr, Generic, NamedTuple
 
 import msgspec
 
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.jsonread import mend_surrogates
 from dragoman.framing.sse import Broken
 
 MAX_OBJECT_BYTES = 16 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""Places in a JSON object: its bytes come in, where top-level values stand goes out, or the bytes with one replaced.
+"""A JSON object's bytes come in; the same bytes with the value of one top-level key replaced go out.
 
 msgspec checks the whole body and measures each top-level value in C; only the top-level keys are walked here.
 Measured against a compiled scan of strings and brackets it is more than ten times faster, and it refuses bad JSON.
@@ -6,30 +6,16 @@ Measured against a compiled scan of strings and brackets it is more than ten tim
 
 import re
 from collections.abc import Iterator
-from itertools import accumulate, islice
-from typing import TypeVar
+from itertools import islice
 
 import msgspec
 
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.jsonread import read_json
 
 Span = tuple[int, int]
 
-_T = TypeVar("_T")
-
 _KEY = re.compile(rb'\s*+[{,]\s*+"[^"\\]*+(?:\\.[^"\\]*+)*+"\s*+:\s*+')
 _STRING = re.compile(rb'(\s*+:\s*+)"[^"\\]*+(?:\\.[^"\\]*+)*+"')
-_NO_MARKS_NOR_ESCAPES = bytes(set(range(256)) - set(b'[]{}"\\/bfnrtu'))
-_NO_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
-_BRACKET_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1 as signed bytes
-_SLICE = 4096
-
-
-class Head(msgspec.Struct, frozen=True, gc=False):
-    """What routing must know of a body that is not decoded further."""
-
-    model: str | None = None
-    stream: bool | None = None
 
 
 class _Key:
@@ -45,23 +31,7 @@ def _own_key(_: type, name: str) -> _Key:
     return _Key(name)
 
 
-_head_decoder = msgspec.json.Decoder(Head)
-_object_decoder = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_own_key)
-
-
-def head(body: bytes) -> Head:
-    """Reads `model` and `stream`; ValueError for bad JSON or a wrong type."""
-    return _decoded(_head_decoder, body)
-
-
-def top_level(body: bytes, keys: frozenset[str]) -> dict[str, Span]:
-    """Where the values of these top-level keys stand; of a duplicate the last, which is the one parsers keep."""
-    return dict(_spans(body, keys))
-
-
-def find_value(body: bytes, key: str) -> Span | None:
-    """Where the value of a top-level key starts and ends; None if the object lacks it."""
-    return top_level(body, frozenset((key,))).get(key)
+_object = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_own_key)
 
 
 def replace_value(body: bytes, key: str, new: bytes) -> bytes:
@@ -72,7 +42,7 @@ def replace_value(body: bytes, key: str, new: bytes) -> bytes:
     view = memoryview(body)
     pieces: list[bytes | memoryview] = []
     kept = 0
-    for _, (start, end) in _spans(body, frozenset((key,))):
+    for start, end in _spans(body, key):
         pieces += (view[kept:start], new)
         kept = end
     pieces.append(view[kept:])
@@ -93,32 +63,10 @@ def replace_string(body: bytes, key: str, new: bytes) -> bytes:
     return body[: found.end(1)] + new + body[found.end() :]
 
 
-def depth_exceeds(body: bytes, limit: int) -> bool:
-    """Whether arrays and objects nest deeper than `limit`; brackets inside strings do not count.
-
-    Runs at C speed, before anything recursive looks at the body. Bad JSON may be miscounted: the decoder refuses it.
-    """
-    # What may follow a backslash stays, so that the quote after an escaped n does not look escaped itself.
-    text = body.translate(None, _NO_MARKS_NOR_ESCAPES)
-    if text.count(b"[") + text.count(b"{") <= limit:
-        return False
-    if rb"\"" in text:
-        text = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    marks = text.translate(_BRACKET_STEPS, _NO_MARKS).replace(b'""', b"")  # without the strings that hold no bracket
-    brackets = b"".join(marks.split(b'"')[::2])
-    depth = 0
-    for start in range(0, len(brackets), _SLICE):  # in slices, so that a bomb is found by its beginning
-        depths = list(accumulate(memoryview(brackets)[start : start + _SLICE].cast("b"), initial=depth))
-        if max(depths) > limit:
-            return True
-        depth = depths[-1]
-    return False
-
-
-def _spans(body: bytes, keys: frozenset[str]) -> Iterator[tuple[str, Span]]:
-    """Walks no further than the last of these keys."""
-    values = _decoded(_object_decoder, body)
-    places = [place for place, key in enumerate(values) if key.name in keys]
+def _spans(body: bytes, name: str) -> Iterator[Span]:
+    """Where the values of this key start and end; walks no further than the last of them."""
+    values = _values(body)
+    places = [place for place, key in enumerate(values) if key.name == name]
     at = body.find(b"{")
     for key, value in islice(values.items(), places[-1] + 1 if places else 0):
         found = _KEY.match(body, at)
@@ -126,22 +74,13 @@ def _spans(body: bytes, keys: frozenset[str]) -> Iterator[tuple[str, Span]]:
             raise ValueError(f"no key at byte {at}")
         start = found.end()
         at = start + len(memoryview(value))
-        if key.name in keys:
-            yield key.name, (start, at)
+        if key.name == name:
+            yield start, at
 
 
-def _decoded(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+def _values(body: bytes) -> dict[_Key, msgspec.Raw]:
+    """Mended JSON is as long as it was, so its spans are those of the body."""
     try:
-        return _decoded_mended(decoder, body)
+        return read_json(_object, body)
     except RecursionError as error:
         raise ValueError("JSON nests too deeply") from error
-
-
-def _decoded_mended(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
-    try:
-        return decoder.decode(body)
-    except msgspec.DecodeError:
-        mended = mend_surrogates(body)  # as long as the body, so spans hold for both
-        if mended == body:
-            raise
-        return decoder.decode(mended)

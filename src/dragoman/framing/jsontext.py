@@ -1,7 +1,6 @@
-"""JSON text in pieces: the pieces of `{"input":"…"}` come in and raw text goes out, and the other way round.
+"""JSON text in pieces: the pieces of `{"input":"…"}` come in, and the raw text of that string goes out as it streams.
 
-Custom tools take free text; towards a protocol without them that text travels as the one string property of
-an object, and both directions stream.
+Custom tools take free text; towards a protocol without them that text travels as the one string property of an object.
 """
 
 import re
@@ -17,22 +16,6 @@ _STOP = re.compile(r'["\\]')
 _HEX = re.compile(r"[0-9a-fA-F]{0,4}")
 _LOW_ESCAPE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _LOW_ESCAPE_BEGUN = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-# A surrogate's escape with the backslashes before it, which tell whether it is one; group 2 if it is a whole pair.
-_SURROGATE_ESCAPE = re.compile(
-    rb"(?<!\\)((?:\\\\)*+\\)u[dD](?:([89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|[89a-fA-F][0-9a-fA-F]{2})"
-)
-
-
-def mend_surrogates(json: bytes) -> bytes:
-    """The same JSON with every escape of half a surrogate pair as `\\ufffd`; the length stays the same.
-
-    Clients and servers that cut strings at UTF-16 units write such escapes, and msgspec refuses the whole
-    text for one. Costs too much for every text: call it when decoding has failed, and decode again.
-    """
-    if rb"\ud" not in json and rb"\uD" not in json:
-        return json
-    return _SURROGATE_ESCAPE.sub(lambda found: found[0] if found[2] else found[1] + b"ufffd", json)
 
 
 class StringProperty:
@@ -42,7 +25,7 @@ class StringProperty:
     Inside the string it is lenient, as models' JSON demands: an escape that JSON lacks is kept as written.
     """
 
-    __slots__ = ("_due", "_open", "_pending", "_raw", "_rest", "_tail", "complete", "fallback")
+    __slots__ = ("_due", "_open", "_pending", "_raw", "_rest", "complete", "fallback")
 
     def __init__(self, name: str) -> None:
         self.complete = False
@@ -52,18 +35,11 @@ class StringProperty:
         self._raw: list[str] = []  # all there was, until the shape is certain
         self._rest = ""  # of the head: what has come of the next due token
         self._pending = ""  # an escape that may go on
-        self._tail: list[str] = []
-
-    @property
-    def trailing(self) -> str:
-        """What followed the string besides the object's own end: more properties, or junk. Usually empty."""
-        return "".join(self._tail).strip(_WHITESPACE).removeprefix("}").strip(_WHITESPACE)
 
     def feed(self, text: str) -> str:
         if self._open:
             return self._unescape(text)
-        if self.complete:
-            self._tail.append(text)
+        if self.complete:  # what follows the string says nothing
             return ""
         self._raw.append(text)
         return "" if self.fallback else self._read_head(text)
@@ -103,7 +79,6 @@ class StringProperty:
             if stop[0] == '"':
                 self._open = False
                 self.complete = True
-                self._tail.append(text[stop.end() :])
                 return "".join(pieces)
             escape = _read_escape(text, stop.start())
             if escape is None:
@@ -113,29 +88,6 @@ class StringProperty:
             pieces.append(character)
         pieces.append(text[at:])
         return "".join(pieces)
-
-
-class StringQuoter:
-    """Wraps raw text as `{"<name>":"…"}` while it streams; half a surrogate pair becomes U+FFFD."""
-
-    __slots__ = ("_prefix",)
-
-    def __init__(self, name: str) -> None:
-        self._prefix = "{" + _quoted(name) + ':"'
-
-    def feed(self, text: str) -> str:
-        if not text:
-            return ""
-        prefix, self._prefix = self._prefix, ""
-        return prefix + _quoted(text)[1:-1]
-
-    def finish(self) -> str:
-        prefix, self._prefix = self._prefix, ""
-        return prefix + '"}'
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(_SURROGATE.sub(_REPLACEMENT, text)).decode()
 
 
 def _read_escape(text: str, at: int) -> tuple[str, int] | None:

@@ -336,11 +336,11 @@ def user(*content: object) -> object:
 @pytest.mark.parametrize(
     ("body", "at"),
     [
-        (b"", None),
-        (b"not json", None),
-        (b"[]", None),
-        (b"[" * 100_000, None),
-        (b'{"model": "\xff"}', None),
+        (b"", ""),
+        (b"not json", ""),
+        (b"[]", ""),
+        (b"[" * 100_000, ""),
+        (b'{"model": "\xff"}', ""),
         ({"messages": MESSAGES}, "/model"),
         ({"model": "m"}, "/messages"),
         ({"model": "m", "input": "hi"}, "/messages"),
@@ -365,7 +365,7 @@ def user(*content: object) -> object:
         ({"model": "m", "messages": MESSAGES, "response_format": {"type": "xml"}}, "/response_format/type"),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_refused_by_the_name_of_its_field(body: object, at: str | None) -> None:
+def test_a_wrong_request_is_refused_by_the_name_of_its_field(body: object, at: str) -> None:
     assert refused(body)[0] == at
 
 

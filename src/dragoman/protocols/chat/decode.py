@@ -7,7 +7,7 @@ that start anywhere, usage on any chunk, reasoning under four names. A whole bod
 import msgspec
 
 from dragoman.framing.errortext import plain
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.jsonread import read_json
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
     Block,
@@ -58,7 +58,7 @@ from dragoman.protocols.chat.wire import (
     is_alias,
 )
 
-_chunks = msgspec.json.Decoder(Chunk)
+CHUNKS = msgspec.json.Decoder(Chunk)
 
 _TEXT = TextBlock()
 _REFUSAL = RefusalBlock()
@@ -112,7 +112,7 @@ class Decoder:
         if data[:1] == b"[" and DONE.startswith(data):
             return self._told_done()
         try:
-            chunk = read_chunk(data)
+            chunk = read_json(CHUNKS, data)
         except (ValueError, RecursionError) as error:
             return self._unreadable(error)
         return self._take(chunk)
@@ -362,18 +362,6 @@ class Decoder:
     def _fail(self, failure: Failure) -> list[Event]:
         self._over = True
         return [*self._used(), Failed(failure)]
-
-
-def read_chunk(data: bytes) -> Chunk:
-    try:
-        return _chunks.decode(data)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        mended = mend_surrogates(data)
-        if mended == data:
-            raise
-        return _chunks.decode(mended)
 
 
 def _array(logprobs: msgspec.Raw) -> msgspec.Raw | None:

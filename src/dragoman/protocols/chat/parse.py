@@ -2,9 +2,8 @@
 
 import msgspec
 
-from dragoman.framing.fields import BadField, Fields
-from dragoman.framing.jsontext import mend_surrogates
-from dragoman.hub.failure import Failure, Kind, Refused, refuse
+from dragoman.framing.fields import BadField, Fields, read_body
+from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
 from dragoman.protocols.chat.parts import unread
@@ -34,33 +33,11 @@ _DEFAULTS: dict[str, Json] = {
 
 def parse(body: bytes, ledger: Ledger) -> Request:
     """Reads a client's body; what cannot be meant raises Refused."""
-    raw = _decode(body)
     try:
+        raw = read_body(body)
         return _read_request(Fields(raw), raw, ledger)
     except BadField as bad:
         raise refuse(bad.at, bad.message) from bad
-
-
-def _decode(body: bytes) -> dict[str, Json]:
-    try:
-        value = _loads(body)
-    except RecursionError as error:
-        raise Refused(Failure(Kind.BAD_REQUEST, "the body nests too deeply")) from error
-    except ValueError as error:
-        raise Refused(Failure(Kind.BAD_REQUEST, f"the body is not JSON: {error}")) from error
-    if not isinstance(value, dict):
-        raise Refused(Failure(Kind.BAD_REQUEST, "the body must be a JSON object"))
-    return value
-
-
-def _loads(body: bytes) -> object:
-    try:
-        return msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        mended = mend_surrogates(body)
-        if mended == body:
-            raise
-        return msgspec.json.decode(mended)
 
 
 def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:

@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import Struct
 
+from dragoman.framing.jsonread import read_json
 from dragoman.framing.jsonscan import compact, whole_object
-from dragoman.framing.jsontext import mend_surrogates
 from dragoman.hub.events import CutCall
 from dragoman.hub.loss import Ledger
 from dragoman.protocols.kiro.wire import ToolUse
@@ -112,7 +112,7 @@ class Calls:
         if raw == b"null" or self._taken > MAX_CHARS:
             return
         snapshot = raw[:1] != b'"'
-        piece = raw.decode() if snapshot else _text_of(raw)
+        piece = raw.decode() if snapshot else read_json(_string, raw)
         if snapshot or call.pieces == [EMPTY]:  # some begin with an empty object and tell the pieces afterwards
             call.pieces.clear()
         if piece:
@@ -129,10 +129,3 @@ class Calls:
         self._made.add(key)
         self.made += 1
         return [call]
-
-
-def _text_of(raw: bytes) -> str:
-    try:
-        return _string.decode(raw)
-    except msgspec.DecodeError:
-        return _string.decode(mend_surrogates(raw))

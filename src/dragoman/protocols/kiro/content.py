@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.jsonread import read_json
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form
@@ -39,6 +39,8 @@ from dragoman.protocols.kiro.payload import (
     UserInput,
 )
 from dragoman.protocols.kiro.wire import KiroOptions
+
+_object = msgspec.json.Decoder(dict[str, object])
 
 # Kiro demands words in every message. These say what is there, and nothing that a model could take for a request.
 _ONLY_RESULTS = "The results of the tool calls are attached."
@@ -212,7 +214,7 @@ class Writer:
         if not call.arguments.strip():
             return {}
         try:
-            value = _decode(call.arguments)
+            value = read_json(_object, call.arguments.encode(errors="replace"))
         except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
             self._ledger.approximated(call.at, "arguments that are not a JSON object are sent inside one")
             return {"arguments": call.arguments}
@@ -227,14 +229,6 @@ class Writer:
     def _uncached(self, cache: Cache | None) -> None:
         if cache is not None:
             self._ledger.dropped(cache.at, "Kiro has no cache breakpoints")
-
-
-def _decode(arguments: str) -> dict[str, object]:
-    text = arguments.encode(errors="replace")
-    try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except msgspec.DecodeError:
-        return msgspec.json.decode(mend_surrogates(text), type=dict[str, object])
 
 
 def _has_words(parts: tuple[Part, ...]) -> bool:

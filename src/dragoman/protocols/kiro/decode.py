@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from dragoman.framing import eventstream, jsonscan
 from dragoman.framing.eventstream import HeaderValue, Message
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.jsonread import read_json
 from dragoman.framing.sse import Broken
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind
@@ -292,19 +292,14 @@ class Decoder:
 
 
 def _read(decoder: msgspec.json.Decoder[_Event], payload: bytes) -> _Event:
-    try:
-        event = decoder.decode(payload)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        event = decoder.decode(mend_surrogates(payload))
+    event = read_json(decoder, payload)
     return event.wrapped or event
 
 
 def _name_of(payload: bytes) -> str:
     """The event that an object without a name is: wrapped in its own, or known by what it holds."""
     try:
-        keys = _keys.decode(mend_surrogates(payload))
+        keys = read_json(_keys, payload)
     except _UNREADABLE:
         return ""
     if len(keys) == 1 and (only := next(iter(keys))).endswith("Event"):

@@ -1,12 +1,12 @@
 """Content blocks of a reply, by their index, come in; hub events with numbers of their own go out."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 from msgspec import Raw
 
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.jsonread import mend_surrogates, read_json
 from dragoman.hub.events import (
     CallBlock,
     Cited,
@@ -44,17 +44,6 @@ _place = msgspec.json.Decoder(CitedPlace)
 _hits = msgspec.json.Decoder(list[Raw])
 _hit = msgspec.json.Decoder(SearchHit)
 _any = msgspec.json.Decoder(object)
-
-_T = TypeVar("_T")
-
-
-def _read(decoder: msgspec.json.Decoder[_T], raw: Raw) -> _T:
-    try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        return decoder.decode(mend_surrogates(bytes(raw)))
 
 
 class _Numbers:
@@ -202,7 +191,7 @@ class _Use:
         return ()
 
     def told(self) -> dict[str, object]:
-        raw = _read(_object, self._raw)
+        raw = read_json(_object, self._raw)
         if any(self._input):
             raw["input"] = _read_object("".join(self._input))
         return raw
@@ -236,7 +225,7 @@ class Blocks:
     def open(self, index: int, raw: Raw) -> Sequence[Event]:
         closed = self.close(index)
         try:
-            block = _read(_block, raw)
+            block = read_json(_block, raw)
         except msgspec.MsgspecError:
             return [*closed, *self._unknown(index, "a block of unknown shape")]
         return [*closed, *self._begin(index, block, raw)]
@@ -290,7 +279,7 @@ class Blocks:
     def _result(self, block: ContentBlock, raw: Raw) -> Sequence[Event]:
         use = self._uses.pop(block.tool_use_id, None)
         kind = HOSTED_KINDS.get(block.type.removesuffix(HOSTED_RESULT), block.type)
-        told = [_read(_object, raw)] if use is None else [use.told(), _read(_object, raw)]
+        told = [read_json(_object, raw)] if use is None else [use.told(), read_json(_object, raw)]
         results = tuple(_search_hits(block.content)) if kind == "web_search" else None
         return self._hosted(kind, block.tool_use_id, told, results)
 
@@ -316,9 +305,9 @@ def _read_object(text: str) -> dict[str, object]:
 
 def _citation(raw: Raw, length: int) -> Citation:
     """A citation belongs to its whole block."""
-    record = _read(_any, raw)
+    record = read_json(_any, raw)
     try:
-        place = _read(_place, raw)
+        place = read_json(_place, raw)
     except msgspec.MsgspecError:
         return Citation(start=0, end=length, raw=record)
     url = place.url or (place.source if place.source and place.source.startswith("http") else None)
@@ -327,12 +316,12 @@ def _citation(raw: Raw, length: int) -> Citation:
 
 def _search_hits(content: Raw) -> Iterator[Citation]:
     try:
-        hits = _read(_hits, content) if is_given(content) else []
+        hits = read_json(_hits, content) if is_given(content) else []
     except msgspec.MsgspecError:  # an error object stands where the list would be
         return
     for raw in hits:
         try:
-            hit = _read(_hit, raw)
+            hit = read_json(_hit, raw)
         except msgspec.MsgspecError:
             continue
-        yield Citation(url=hit.url, title=hit.title, raw=_read(_any, raw))
+        yield Citation(url=hit.url, title=hit.title, raw=read_json(_any, raw))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.jsonread import mend_surrogates, read_json
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind
@@ -208,7 +208,7 @@ class _Totals:
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """The events that a whole reply tells; an error body under a good status is a failure too."""
     try:
-        message = _decode_message(body)
+        message = read_json(_message, body)
     except (msgspec.MsgspecError, RecursionError) as error:
         return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {error}"))]
     if message.error is not None or message.type == "error":
@@ -228,12 +228,3 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         events.append(Used(usage))
     events.append(_ending(message.stop_reason, message.stop_sequence, message.stop_details, blocks.calls, ledger))
     return events
-
-
-def _decode_message(body: bytes) -> Message:
-    try:
-        return _message.decode(body)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        return _message.decode(mend_surrogates(body))

@@ -2,10 +2,7 @@
 
 from collections.abc import Callable
 
-import msgspec
-
-from dragoman.framing.fields import BadField, Fields
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.fields import BadField, Fields, read_body
 from dragoman.hub.failure import Failure, Kind, Refused, refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS
@@ -16,7 +13,6 @@ from dragoman.protocols.messages.wire import NAME
 
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _SWITCHES = {switch.value: switch for switch in Switch}
-_object = msgspec.json.Decoder(dict[str, Json])
 
 # What a client of ours writes and the hub's name for it, where nothing but the name differs.
 _NAMES = {
@@ -45,25 +41,11 @@ def parse_to_count(body: bytes, ledger: Ledger) -> Request:
 
 
 def _parse(body: bytes, cap: Callable[[Fields], int | None]) -> Request:
-    raw = _decode(body)
     try:
+        raw = read_body(body)
         return _request(Fields(raw), raw, cap)
     except BadField as bad:
-        raise Refused(Failure(Kind.BAD_REQUEST, bad.message, at=bad.at)) from bad
-
-
-def _decode(body: bytes) -> dict[str, Json]:
-    try:
-        return _object.decode(body)
-    except msgspec.ValidationError as error:
-        raise refuse("", "the body must be a JSON object") from error
-    except msgspec.DecodeError as error:
-        mended = mend_surrogates(body)
-        if mended == body:
-            raise refuse("", f"the body is not valid JSON: {error}") from error
-        return _decode(mended)
-    except RecursionError as error:
-        raise refuse("", "the body nests too deeply") from error
+        raise refuse(bad.at, bad.message) from bad
 
 
 def _request(top: Fields, raw: dict[str, Json], cap: Callable[[Fields], int | None]) -> Request:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.jsonread import mend_surrogates
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Closed, Ended, Event, Failed, Opened, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind

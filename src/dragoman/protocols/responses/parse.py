@@ -1,9 +1,6 @@
 """The body of a client's Responses request comes in; a hub Request goes out, or a refusal that names the field."""
 
-import msgspec
-
-from dragoman.framing.fields import BadField, Fields
-from dragoman.framing.jsontext import mend_surrogates
+from dragoman.framing.fields import BadField, Fields, read_body
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
@@ -43,26 +40,11 @@ _WHERE = {name: f"/{name}" for name in _SAME_NAMES} | {
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
-    raw = _decode(body)
     try:
+        raw = read_body(body)
         return _read(Fields(raw), raw, ledger)
     except BadField as bad:
         raise refuse(bad.at, bad.message) from bad
-
-
-def _decode(body: bytes) -> dict[str, Json]:
-    try:
-        try:
-            value = msgspec.json.decode(body)
-        except msgspec.DecodeError:
-            value = msgspec.json.decode(mend_surrogates(body))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise refuse("", f"the body is not JSON: {error}") from error
-    except RecursionError as error:
-        raise refuse("", "the body nests too deeply") from error
-    if not isinstance(value, dict):
-        raise refuse("", "the body must be a JSON object")
-    return value
 
 
 def _read(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:

@@ -1,0 +1,53 @@
+"""JSON with halves of surrogate pairs: read all the same, and mended without a change of length."""
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.framing.jsonread import mend_surrogates, read_json
+
+NUMBERS = msgspec.json.Decoder(dict[str, int | str])
+
+
+@pytest.mark.parametrize("text", [rb'{"a":"x\ud83d"}', msgspec.Raw(rb'{"a":"x\ud83d"}')])
+def test_half_a_surrogate_pair_is_no_reason_to_fail(text: bytes | msgspec.Raw) -> None:
+    assert read_json(NUMBERS, text) == {"a": "x\ufffd"}
+
+
+@pytest.mark.parametrize("bad", [b'{"a":', rb'{"a":"\ud83d"', rb'{"a":"\ud83d","b":[]}', b'{"a":[]}'])
+def test_what_is_wrong_otherwise_fails_as_ever(bad: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        read_json(NUMBERS, bad)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (rb'"\ud83d"', rb'"\ufffd"'),
+        (rb'"\uDE00x"', rb'"\ufffdx"'),
+        (rb'"\ud83d\ude00"', rb'"\ud83d\ude00"'),
+        (rb'"\ud83d\ud83d\ude00"', rb'"\ufffd\ud83d\ude00"'),
+        (rb'"\\ud83d"', rb'"\\ud83d"'),
+        (rb'"\\\ud83d"', rb'"\\\ufffd"'),
+        (rb'"\ud83d\n\ude00"', rb'"\ufffd\n\ufffd"'),
+        (rb'"\u00e9\n"', rb'"\u00e9\n"'),
+        (b"{}", b"{}"),
+        (rb'"\\ud83d\ude00"', rb'"\\ud83d\ufffd"'),
+        (rb'"\ud83d\\ude00"', rb'"\ufffd\\ude00"'),
+        (b'"\\', b'"\\'),
+    ],
+)
+def test_escapes_of_half_a_pair_are_mended_and_the_length_is_kept(before: bytes, after: bytes) -> None:
+    assert mend_surrogates(before) == after
+    assert len(before) == len(after)
+
+
+@given(st.lists(st.sampled_from([r"\ud83d", r"\uDe00", r"\\", r"\n", "u", "d83d", "x", r"\"", r"\u00e9"]), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_mended_json_decodes_as_python_reads_it_with_halves_replaced(parts: list[str]) -> None:
+    text = '"' + "".join(parts) + '"'
+    wanted = json.loads(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert msgspec.json.decode(mend_surrogates(text.encode())) == wanted
