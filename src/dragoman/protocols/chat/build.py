@@ -7,7 +7,7 @@ import msgspec
 from dragoman.hub.ext import drop_foreign, restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
-from dragoman.hub.profile import EFFORTS, Target
+from dragoman.hub.profile import EFFORTS, Target, effort_like
 from dragoman.hub.request import Ext, Format, Reasoning, Request, Role, Shape, Switch, Text
 from dragoman.passes.mark_last import mark_last
 from dragoman.protocols.chat.messages import write_messages
@@ -20,9 +20,6 @@ _STOPS_MAX = 4  # OpenAI's; other servers take more
 _SCHEMA_NAME = "reply"
 _USER_MAX = 64
 _SHARED = frozenset(("moderation", "prompt_cache_options/mode", "prompt_cache_options/ttl", "prompt_cache_retention"))
-
-# The largest thinking budget that counts as each effort; beyond the last it is xhigh.
-_BUDGETS = ((1024, "low"), (8192, "medium"), (24576, "high"))
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
@@ -194,7 +191,7 @@ def _wanted_effort(asked: Reasoning, ledger: Ledger) -> tuple[str | None, str]:
         return asked.effort, asked.at
     if asked.budget is None:
         return None, asked.at
-    effort = next((effort for most, effort in _BUDGETS if asked.budget <= most), "xhigh")
+    effort = effort_like(asked.budget)
     ledger.approximated(asked.budget_at, f"Chat has no thinking budget: the effort is {effort!r}")
     return effort, asked.budget_at
 

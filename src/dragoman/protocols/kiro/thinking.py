@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from dragoman.hub.loss import Ledger
-from dragoman.hub.profile import EFFORTS, Target
+from dragoman.hub.profile import EFFORTS, USUAL_EFFORT, Target, effort_like
 from dragoman.hub.request import Reasoning, Request, Switch
 from dragoman.protocols.kiro.native import NativeFields
 from dragoman.protocols.kiro.wire import KiroOptions
@@ -16,8 +16,6 @@ MODE_TAG = "<thinking_mode>"
 USUAL_BUDGET = 4000
 MAX_BUDGET = 10_000
 
-_USUAL_EFFORT = "high"  # what a model does that is told to think and not how hard
-_EFFORT_UP_TO = ((1024, "low"), (8192, "medium"), (24576, "high"))
 _DISPLAYS = {"summarized": "summarized", "omitted": "omitted"}
 _SUMMARIES = ("auto", "concise", "detailed")
 
@@ -67,12 +65,6 @@ def _places(wish: Reasoning) -> Iterator[str]:
         yield wish.budget_at
     if wish.show is not None:
         yield wish.show_at
-
-
-def _effort_like(budget: int | None) -> str:
-    if budget is None:
-        return _USUAL_EFFORT
-    return next((effort for most, effort in _EFFORT_UP_TO if budget <= most), "xhigh")
 
 
 def _nearest(effort: str) -> list[str]:
@@ -125,7 +117,7 @@ class _Native:
             return "none"
         if wish.effort is not None:
             return None if wish.effort == "none" else wish.effort
-        return _effort_like(wish.budget) if wish.switch is Switch.ENABLED else None
+        return effort_like(wish.budget) if wish.switch is Switch.ENABLED else None
 
     def _claude_fields(self, on: bool | None, effort: str | None) -> Iterator[Fields]:
         for thinking in self._thinkings(on):
@@ -228,7 +220,7 @@ class _Tags:
         effort = self._wish.effort if self._wish.effort in EFFORTS[2:] else None
         if self._wish.effort == "minimal":
             effort = "low"
-        return f"{MODE_TAG}adaptive</thinking_mode><thinking_effort>{effort or _USUAL_EFFORT}</thinking_effort>"
+        return f"{MODE_TAG}adaptive</thinking_mode><thinking_effort>{effort or USUAL_EFFORT}</thinking_effort>"
 
     def _budgeted(self) -> str:
         wish = self._wish

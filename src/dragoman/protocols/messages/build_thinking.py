@@ -3,14 +3,12 @@
 from msgspec import Struct
 
 from dragoman.hub.loss import Ledger
-from dragoman.hub.profile import Profile, Target
+from dragoman.hub.profile import USUAL_EFFORT, Profile, Target, effort_like
 from dragoman.hub.request import Reasoning, Switch
 from dragoman.protocols.messages.build_content import Wire
 from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET
 
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 32768}
-_EFFORT_UP_TO = ((1024, "low"), (8192, "medium"), (24576, "high"))
-_USUAL_EFFORT = "high"  # what a model does that is told to think and not how hard
 _ANSWER = 1024  # tokens that thoughts leave for it, if there are so many
 _DISPLAYS = ("summarized", "omitted", "updates")
 
@@ -84,7 +82,7 @@ class _Planner:
             return Thought(effort=self._effort())
         at = wish.budget_at if wish.budget else wish.switch_at
         self._ledger.approximated(at, "this model takes an effort, not a budget")
-        effort = self._effort() if wish.effort else self._clamped(_effort_like(wish.budget))
+        effort = self._effort() if wish.effort else self._clamped(effort_like(wish.budget))
         return Thought(self._shown({"type": "adaptive"}), effort, on=True)
 
     def _adaptive(self, at: str) -> Thought:
@@ -117,7 +115,7 @@ class _Planner:
 
     def _budget(self) -> int:
         """The thoughts that an effort is worth, with room for an answer; one that nobody knows is worth the usual."""
-        worth = self._budgets.get(self._wish.effort or _USUAL_EFFORT, self._budgets[_USUAL_EFFORT])
+        worth = self._budgets.get(self._wish.effort or USUAL_EFFORT, self._budgets[USUAL_EFFORT])
         return min(worth, max(MIN_BUDGET, self._max_tokens - min(_ANSWER, self._max_tokens // 4)))
 
     def _budgeted(self, budget: int, at: str) -> Thought:
@@ -157,9 +155,3 @@ class _Planner:
         rank = EFFORTS.index(effort) if effort in EFFORTS else 0
         lower = [known for known in self._efforts if EFFORTS.index(known) <= rank]
         return lower[-1] if lower else self._efforts[0]
-
-
-def _effort_like(budget: int | None) -> str:
-    if budget is None:
-        return _USUAL_EFFORT
-    return next((effort for most, effort in _EFFORT_UP_TO if budget <= most), "xhigh")

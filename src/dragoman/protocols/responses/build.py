@@ -7,7 +7,7 @@ import msgspec
 from dragoman.hub.ext import drop_foreign, restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
-from dragoman.hub.profile import EFFORTS, Target
+from dragoman.hub.profile import EFFORTS, Target, effort_like
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
 from dragoman.passes.mark_last import mark_last
 from dragoman.protocols.responses.build_turns import InputWriter
@@ -18,7 +18,6 @@ from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME
 _MIN_OUTPUT = 16
 _MAX_IDENTIFIER = 64
 _ABSENT_HERE = ("top_k", "frequency_penalty", "presence_penalty", "seed", "stop")
-_BUDGETS = ((1024, "low"), (8192, "medium"), (24576, "high"))  # up to so many tokens of thought
 _SHARED = frozenset(("moderation", "prompt_cache_options", "prompt_cache_retention"))
 _SHOWN = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messages' word -> ours
 
@@ -132,7 +131,7 @@ class _Body:
             return self._fitted(asked.effort, asked.at)
         if asked.budget is None:
             return None
-        effort = next((effort for most, effort in _BUDGETS if asked.budget <= most), "xhigh")
+        effort = effort_like(asked.budget)
         self._ledger.approximated(asked.budget_at or asked.at, f"a budget of thought becomes the effort {effort!r}")
         return self._fitted(effort, asked.budget_at or asked.at)
 
