@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.cli import logs
 from dragoman.cli.logs import Gathered, JsonLine, Line
 from dragoman.framing.redact import redacted
 from dragoman.net.current import request_id
@@ -182,9 +184,10 @@ def pipe() -> Iterator[tuple[TextIO, TextIO]]:
 
 
 def test_a_reader_that_has_stopped_reading_holds_nobody_up_and_misses_no_line_that_could_wait(
-    pipe: tuple[TextIO, TextIO],
+    pipe: tuple[TextIO, TextIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = pipe
+    monkeypatch.setattr(logs, "LAST_PATIENCE_S", 20.0)
     handler = Gathered(writer)
     told = [f"{number} {LONG}" for number in range(500)]  # far more than a pipe holds
 
@@ -202,23 +205,34 @@ def test_a_reader_that_has_stopped_reading_holds_nobody_up_and_misses_no_line_th
     assert taken == [f"{line}\n" for line in told]
 
 
-def test_lines_that_nobody_takes_for_long_are_counted_and_their_loss_is_told(pipe: tuple[TextIO, TextIO]) -> None:
+def test_lines_that_nobody_takes_for_long_are_counted_and_their_loss_is_told(
+    pipe: tuple[TextIO, TextIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader, writer = pipe
+    monkeypatch.setattr(logs, "LAST_PATIENCE_S", 20.0)
+
+    def take_slowly() -> None:
+        """A piece at a time: nothing more fits into the pipe when the last line that was kept has gone into it."""
+        while piece := os.read(reader.fileno(), 4 * (len(LONG) + 1)):
+            pieces.append(piece)
+            time.sleep(0.002)
+
     handler = Gathered(writer)
     logging.getLogger("dragoman.cli.logs").addHandler(handler)
     handler.setFormatter(JsonLine())
     try:
         for _ in range(3000):
             handler.tell(LONG)
-        taking = threading.Thread(target=lambda: taken.extend(iter(reader.readline, "")))
-        taken: list[str] = []
+        pieces: list[bytes] = []
+        taking = threading.Thread(target=take_slowly)
         taking.start()
         handler.drain()
         writer.close()
         taking.join(20)
     finally:
         logging.getLogger("dragoman.cli.logs").removeHandler(handler)
-    assert {line.strip() for line in taken[:-1]} == {LONG}
+    taken = b"".join(pieces).decode().splitlines()
+    assert set(taken[:-1]) == {LONG}
     lost = msgspec.json.decode(taken[-1], type=dict[str, str])["message"]
     assert lost == f"{3000 - len(taken) + 1} lines of the log are lost: nobody took them"
 

@@ -105,6 +105,7 @@ class Gathered(logging.Handler):
                 self._try_again()
             elif self._outlet.lost:
                 self._confess()
+                self._outlet.write([], patience_s)  # a reader who has just caught up may have no room for it yet
         finally:
             self.release()
 
