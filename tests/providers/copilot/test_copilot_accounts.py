@@ -2,6 +2,7 @@
 
 import asyncio
 import stat
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -86,11 +87,13 @@ def test_a_session_is_renewed_before_it_ends_by_our_own_clock() -> None:
     async def work(rig: Rig) -> None:
         first = await rig.keeper.credential()
         rig.ahead_s = 1500 + 60 - 299  # within the margin: served while it is renewed
+        served = threading.Event()
+        fake.before[EXCHANGE] = lambda: print(served.wait(20))
         assert (await rig.keeper.credential()).access_token == first.access_token
-        while fake.counts[EXCHANGE] == 1:  # noqa: ASYNC110 - the fake raises no event
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
-        assert (await rig.keeper.credential()).access_token != first.access_token
+        served.set()
+        async with asyncio.timeout(20):
+            while (await rig.keeper.credential()).access_token == first.access_token:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     with FakeCopilot() as fake:
         fake.ahead_s = 20  # noise, no skew
