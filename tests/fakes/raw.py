@@ -22,6 +22,13 @@ class Pause:
 
 
 @dataclass(frozen=True)
+class Until:
+    """Wait until the test says so."""
+
+    told: asyncio.Event
+
+
+@dataclass(frozen=True)
 class Reset:
     """Close with RST."""
 
@@ -43,7 +50,7 @@ class Flood:
     data: bytes
 
 
-Step = bytes | Request | Pause | Reset | HalfClose | Hold | Flood
+Step = bytes | Request | Pause | Until | Reset | HalfClose | Hold | Flood
 Script = tuple[Step, ...]
 
 
@@ -126,6 +133,8 @@ async def _play(script: Script, visit: Visit, reader: asyncio.StreamReader, writ
                 visit.requests.append(await _request(reader, visit))
             case Pause(seconds):
                 await asyncio.sleep(seconds)
+            case Until(told):
+                await told.wait()
             case Reset():
                 reset(writer)
                 return

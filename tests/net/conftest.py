@@ -15,6 +15,6 @@ def play(request: pytest.FixtureRequest) -> Play:
 
     def run(scenario: Coroutine[object, object, None]) -> None:
         with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(scenario, 20))
+            runner.run(asyncio.wait_for(scenario, 60))
 
     return run

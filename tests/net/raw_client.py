@@ -2,18 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
 from dragoman.net.server import Exchange, Handler, Header, Limits, Server
 
-QUICK = Limits(
-    header_timeout_s=0.3,
-    body_gap_timeout_s=0.3,
-    keep_alive_s=0.4,
-    write_idle_timeout_s=0.4,
-    linger_s=0.3,
+PATIENCE_S = 20.0
+PATIENT = Limits(
+    header_timeout_s=PATIENCE_S,
+    body_gap_timeout_s=PATIENCE_S,
+    keep_alive_s=PATIENCE_S,
+    write_idle_timeout_s=PATIENCE_S,
+    linger_s=PATIENCE_S,
 )
 GET = b"GET /first HTTP/1.1\r\nHost: gateway\r\n\r\n"
 
@@ -29,7 +30,7 @@ def render(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
 
 
 @contextlib.asynccontextmanager
-async def serving(handler: Handler, limits: Limits = QUICK) -> AsyncIterator[Server]:
+async def serving(handler: Handler, limits: Limits = PATIENT) -> AsyncIterator[Server]:
     server = Server(handler, limits, render)
     await server.start("127.0.0.1", 0)
     try:
@@ -39,7 +40,13 @@ async def serving(handler: Handler, limits: Limits = QUICK) -> AsyncIterator[Ser
 
 
 def limits(**changes: float) -> Limits:
-    return msgspec.structs.replace(QUICK, **changes)
+    return msgspec.structs.replace(PATIENT, **changes)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - what is awaited raises no event
+            await asyncio.sleep(0.005)
 
 
 class RawClient:
@@ -56,7 +63,7 @@ class RawClient:
             await asyncio.sleep(0)
 
     async def head(self) -> tuple[int, dict[bytes, bytes]]:
-        raw = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)
+        raw = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
         status_line, *lines = raw[:-4].split(b"\r\n")
         fields = dict(line.split(b": ", 1) for line in lines)
         assert len(fields) == len(lines), "a reply header came twice"
@@ -67,7 +74,7 @@ class RawClient:
         if bodiless or status in (100, 204, 304):
             return Received(status, headers, b"")
         if b"content-length" in headers:
-            body = await asyncio.wait_for(self.reader.readexactly(int(headers[b"content-length"])), 5)
+            body = await asyncio.wait_for(self.reader.readexactly(int(headers[b"content-length"])), PATIENCE_S)
         elif headers.get(b"transfer-encoding") == b"chunked":
             body = b"".join([piece async for piece in self.chunks()])
         else:
@@ -76,14 +83,14 @@ class RawClient:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while True:
-            size = int(await asyncio.wait_for(self.reader.readuntil(b"\r\n"), 5), 16)
-            piece = await asyncio.wait_for(self.reader.readexactly(size + 2), 5)
+            size = int(await asyncio.wait_for(self.reader.readuntil(b"\r\n"), PATIENCE_S), 16)
+            piece = await asyncio.wait_for(self.reader.readexactly(size + 2), PATIENCE_S)
             if size == 0:
                 return
             yield piece[:-2]
 
     async def rest(self) -> bytes:
-        return await asyncio.wait_for(self.reader.read(), 5)
+        return await asyncio.wait_for(self.reader.read(), PATIENCE_S)
 
     async def closed(self) -> bool:
         """Waits for the end of the connection; False if the server says anything before."""

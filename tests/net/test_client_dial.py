@@ -7,12 +7,13 @@ import ssl
 from pathlib import Path
 
 import pytest
+from raw_client import eventually
 
 from dragoman.net.client import DIRECT, Dial, HttpClient, Lost, Outgoing, TimedOut
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, http, socks5
-from fakes.raw import Flood, Hold, Pause, RawServer, Request, Script
+from fakes.raw import Flood, Hold, RawServer, Request, Script, Until
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 TWICE: Script = (Request(), OK, Request(), OK, Hold())
@@ -24,8 +25,8 @@ async def fetch(url: str, dial: Dial = DIRECT) -> bytes:
     client = HttpClient()
     try:
         for _ in range(2):
-            answer = await client.send(Outgoing("GET", url, ()), dial, head_timeout_s=2)
-            body = await answer.read(100, 2)
+            answer = await client.send(Outgoing("GET", url, ()), dial, head_timeout_s=20)
+            body = await answer.read(100, 20)
         return body
     finally:
         await client.close()
@@ -91,7 +92,7 @@ async def test_a_slow_consumer_holds_a_tls_upstream_back(tls: tuple[ssl.SSLConte
     client = HttpClient()
     script: Script = (Request(), b"HTTP/1.1 200 OK\r\n\r\n", Flood(b"x" * 65536))
     async with RawServer(script, tls=tls[0]) as server:
-        answer = await client.send(Outgoing("GET", server.url, ()), Dial(ca_file=tls[1]), head_timeout_s=2)
+        answer = await client.send(Outgoing("GET", server.url, ()), Dial(ca_file=tls[1]), head_timeout_s=20)
         before = -1
         while (sent := server.visits[0].sent) != before:
             before = sent
@@ -100,7 +101,7 @@ async def test_a_slow_consumer_holds_a_tls_upstream_back(tls: tuple[ssl.SSLConte
         assert 0 < answer._connection._buffered <= (128 + 256) << 10
         taken = 0
         while taken <= before:
-            taken += len(await answer.chunk(2))
+            taken += len(await answer.chunk(20))
         answer.close()
     await client.close()
 
@@ -109,10 +110,10 @@ async def test_a_slow_consumer_holds_a_tls_upstream_back(tls: tuple[ssl.SSLConte
 async def test_close_in_mid_stream_closes_a_tls_upstream_at_once(tls: tuple[ssl.SSLContext, str]) -> None:
     client = HttpClient()
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\n\r\nok", Hold()), tls=tls[0]) as server:
-        answer = await client.send(Outgoing("GET", server.url, ()), Dial(ca_file=tls[1]), head_timeout_s=2)
-        assert await answer.chunk(2) == b"ok"
+        answer = await client.send(Outgoing("GET", server.url, ()), Dial(ca_file=tls[1]), head_timeout_s=20)
+        assert await answer.chunk(20) == b"ok"
         answer.close()
-        await asyncio.wait_for(server.visits[0].gone.wait(), 0.2)
+        await asyncio.wait_for(server.visits[0].gone.wait(), 20)
     await client.close()
 
 
@@ -122,6 +123,7 @@ async def test_a_handshake_that_never_ends_is_a_connect_timeout() -> None:
         with pytest.raises(TimedOut) as caught:
             await fetch(f"https://127.0.0.1:{server.port}/", Dial(connect_timeout_s=0.05))
         assert caught.value.phase == "connect"
+        await eventually(lambda: bool(server.visits))
         await server.visits[0].gone.wait()
 
 
@@ -231,7 +233,7 @@ async def test_a_broken_proxy_is_lost(fault: str, scheme: str) -> None:
 
 @on_both_loops
 async def test_a_silent_proxy_is_a_connect_timeout() -> None:
-    async with RawServer((Pause(1),)) as proxy:
+    async with RawServer((Hold(),)) as proxy:
         dial = Dial(proxy=f"http://127.0.0.1:{proxy.port}", connect_timeout_s=0.05)
         with pytest.raises(TimedOut) as caught:
             await fetch("https://upstream.test/", dial)
@@ -241,11 +243,17 @@ async def test_a_silent_proxy_is_a_connect_timeout() -> None:
 @on_both_loops
 async def test_a_connection_made_while_the_client_closes_is_not_used() -> None:
     client = HttpClient()
-    async with RawServer((b"\x05\x00", Pause(0.1), b"\x05\x00\x00\x01" + bytes(6), Hold())) as proxy:
+    go_on = asyncio.Event()
+    async with RawServer((b"\x05\x00", Until(go_on), b"\x05\x00\x00\x01" + bytes(6), Hold())) as proxy:
         dial = Dial(proxy=f"socks5h://127.0.0.1:{proxy.port}")
-        sending = asyncio.create_task(client.send(Outgoing("GET", "http://upstream.test/", ()), dial, head_timeout_s=2))
-        await asyncio.sleep(0.03)
-        await client.close()
+        sending = asyncio.create_task(
+            client.send(Outgoing("GET", "http://upstream.test/", ()), dial, head_timeout_s=20)
+        )
+        await eventually(lambda: bool(proxy.visits) and proxy.visits[0].sent == 2)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        go_on.set()
+        await closing
         with pytest.raises(Lost, match="closed by us") as caught:
             await sending
         assert caught.value.sent is False

@@ -6,10 +6,11 @@ import time
 from contextvars import ContextVar
 
 import pytest
+from raw_client import eventually
 
 from dragoman.net.client import Answer, HttpClient, Lost, Outgoing, TimedOut
 from fakes.loops import on_both_loops
-from fakes.raw import Flood, Hold, Pause, RawServer, Request, Reset, bytewise
+from fakes.raw import Flood, Hold, Pause, RawServer, Request, Reset, Until, bytewise
 
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 HELLO = b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"
@@ -18,7 +19,7 @@ HELLO = b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"
 class Jar:
     """A sink that keeps what it gets, and has enough after so many pieces."""
 
-    def __init__(self, wanted: int = 1000, patience_s: float = 2.0) -> None:
+    def __init__(self, wanted: int = 1000, patience_s: float = 20.0) -> None:
         self.pieces: list[bytes] = []
         self._wanted = wanted
         self._patience_s = patience_s
@@ -33,7 +34,7 @@ class Jar:
 
 
 async def ask(client: HttpClient, server: RawServer) -> Answer:
-    return await client.send(Outgoing("GET", server.url, ()), head_timeout_s=2)
+    return await client.send(Outgoing("GET", server.url, ()), head_timeout_s=20)
 
 
 @on_both_loops
@@ -43,7 +44,7 @@ async def test_a_body_pours_to_its_end_and_its_connection_serves_again() -> None
     async with RawServer(script) as server:
         for _ in range(2):
             jar = Jar()
-            assert await (await ask(client, server)).pour(jar, 2)
+            assert await (await ask(client, server)).pour(jar, 20)
             assert jar.content == b"hello"
         assert len(server.visits) == 1
     await client.close()
@@ -52,11 +53,15 @@ async def test_a_body_pours_to_its_end_and_its_connection_serves_again() -> None
 @on_both_loops
 async def test_what_comes_in_one_read_is_one_piece() -> None:
     client = HttpClient()
+    go_on = asyncio.Event()
     async with RawServer(
-        (Request(), STREAM, Pause(0.02), b"1\r\na\r\n1\r\nb\r\n", Pause(0.02), HELLO, Hold())
+        (Request(), STREAM, Pause(0.02), b"1\r\na\r\n1\r\nb\r\n", Until(go_on), HELLO, Hold())
     ) as server:
         jar = Jar()
-        assert await (await ask(client, server)).pour(jar, 2)
+        pouring = asyncio.ensure_future((await ask(client, server)).pour(jar, 20))
+        await eventually(lambda: bool(jar.pieces))
+        go_on.set()
+        assert await pouring
         assert jar.pieces == [b"ab", b"hello"]
     await client.close()
 
@@ -64,13 +69,15 @@ async def test_what_comes_in_one_read_is_one_piece() -> None:
 @on_both_loops
 async def test_a_sink_that_has_enough_gets_no_more_until_it_is_poured_to_again() -> None:
     client = HttpClient()
-    async with RawServer((Request(), STREAM, Pause(0.02), b"1\r\na\r\n", Pause(0.05), HELLO, Hold())) as server:
+    go_on = asyncio.Event()
+    async with RawServer((Request(), STREAM, Pause(0.02), b"1\r\na\r\n", Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
         first, second = Jar(wanted=1), Jar()
-        assert not await answer.pour(first, 2)
+        assert not await answer.pour(first, 20)
+        go_on.set()
         await asyncio.sleep(0.2)
         assert first.content == b"a"
-        assert await answer.pour(second, 2)
+        assert await answer.pour(second, 20)
         assert second.content == b"hello"
     await client.close()
 
@@ -81,14 +88,14 @@ async def test_a_firehose_stops_once_the_sink_has_enough() -> None:
     piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     async with RawServer((Request(), STREAM, Flood(piece))) as server:
         answer = await ask(client, server)
-        assert not await answer.pour(Jar(wanted=3), 2)
+        assert not await answer.pour(Jar(wanted=3), 20)
         before = -1
         while server.visits[0].sent != before:
             before = server.visits[0].sent
             await asyncio.sleep(0.1)
         assert answer._connection is not None
         assert answer._connection._buffered <= (128 + 256) << 10
-        assert not await answer.pour(Jar(wanted=30), 2)
+        assert not await answer.pour(Jar(wanted=30), 20)
         assert server.visits[0].sent > before
         answer.close()
     await client.close()
@@ -97,10 +104,14 @@ async def test_a_firehose_stops_once_the_sink_has_enough() -> None:
 @on_both_loops
 async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_told() -> None:
     client = HttpClient()
-    async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\n", Pause(0.05), Reset())) as server:
+    go_on = asyncio.Event()
+    async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\n", Until(go_on), Reset())) as server:
         jar = Jar()
+        pouring = asyncio.ensure_future((await ask(client, server)).pour(jar, 20))
+        await eventually(lambda: bool(jar.pieces))
+        go_on.set()
         with pytest.raises(Lost, match="in the middle"):
-            await (await ask(client, server)).pour(jar, 2)
+            await pouring
         assert jar.content == b"hel"
     await client.close()
 
@@ -111,7 +122,7 @@ async def test_bytes_before_a_broken_frame_of_the_same_read_reach_the_sink() -> 
     async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\nnonsense\r\n", Hold())) as server:
         jar = Jar()
         with pytest.raises(Lost, match="not valid HTTP"):
-            await (await ask(client, server)).pour(jar, 2)
+            await (await ask(client, server)).pour(jar, 20)
         assert jar.content == b"hel"
     await client.close()
 
@@ -119,15 +130,17 @@ async def test_bytes_before_a_broken_frame_of_the_same_read_reach_the_sink() -> 
 @on_both_loops
 async def test_silence_is_told_after_the_time_that_the_sink_grants() -> None:
     client = HttpClient()
-    async with RawServer((Request(), STREAM, b"1\r\na\r\n", Pause(0.4), HELLO, Hold())) as server:
+    go_on = asyncio.Event()
+    async with RawServer((Request(), STREAM, b"1\r\na\r\n", Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
         jar = Jar(patience_s=0.05)
         began = time.monotonic()
         with pytest.raises(TimedOut) as caught:
-            await answer.pour(jar, 10)
+            await answer.pour(jar, 60)
         assert caught.value.phase == "idle"
-        assert time.monotonic() - began < 0.35
-        assert await answer.pour(jar, 2)
+        assert time.monotonic() - began < 20
+        go_on.set()
+        assert await answer.pour(jar, 20)
         assert jar.content == b"ahello"
     await client.close()
 
@@ -141,7 +154,7 @@ async def test_what_a_sink_raises_is_raised_where_it_is_poured() -> None:
     async with RawServer((Request(), STREAM, Pause(0.02), HELLO, Hold())) as server:
         answer = await ask(client, server)
         with pytest.raises(ZeroDivisionError):
-            await answer.pour(broken, 2)
+            await answer.pour(broken, 20)
         answer.close()
     await client.close()
 
@@ -153,11 +166,11 @@ async def test_a_sink_runs_in_the_context_of_whoever_pours() -> None:
 
     def sink(piece: bytes) -> float:
         seen.append(whose.get())
-        return 2.0
+        return 20.0
 
     async def pour(name: str) -> None:
         whose.set(name)
-        assert await (await ask(client, server)).pour(sink, 2)
+        assert await (await ask(client, server)).pour(sink, 20)
 
     client = HttpClient()
     script = (Request(), STREAM, Pause(0.02), HELLO, Request(), STREAM, Pause(0.02), HELLO, Hold())
@@ -172,14 +185,16 @@ async def test_a_sink_runs_in_the_context_of_whoever_pours() -> None:
 @on_both_loops
 async def test_bytes_that_come_after_pouring_was_given_up_are_kept() -> None:
     client = HttpClient()
-    async with RawServer((Request(), STREAM, Pause(0.1), HELLO, Hold())) as server:
+    go_on = asyncio.Event()
+    async with RawServer((Request(), STREAM, Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
         jar = Jar()
-        pouring = asyncio.ensure_future(answer.pour(jar, 2))
+        pouring = asyncio.ensure_future(answer.pour(jar, 20))
         await asyncio.sleep(0.02)
         pouring.cancel()
         await asyncio.wait((pouring,))
-        assert await answer.read(100, 2) == b"hello"
+        go_on.set()
+        assert await answer.read(100, 20) == b"hello"
         assert jar.pieces == []
     await client.close()
 
@@ -191,7 +206,7 @@ async def test_a_compressed_body_pours_unpacked() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
     async with RawServer((Request(), head, *bytewise(packed, 0.001), Hold())) as server:
         jar = Jar()
-        assert await (await ask(client, server)).pour(jar, 2)
+        assert await (await ask(client, server)).pour(jar, 20)
         assert jar.content == b"hello" * 100
     await client.close()
 
@@ -203,5 +218,5 @@ async def test_nothing_pours_from_what_was_closed() -> None:
         answer = await ask(client, server)
         answer.close()
         with pytest.raises(Lost, match="closed by us"):
-            await answer.pour(Jar(), 2)
+            await answer.pour(Jar(), 20)
     await client.close()

@@ -5,6 +5,7 @@ import base64
 import ssl
 
 import pytest
+from raw_client import eventually
 
 from dragoman.config.proxies import Detours
 from dragoman.net.client import Dial, HttpClient, Lost, Outgoing, TimedOut
@@ -31,8 +32,8 @@ async def fetch(url: str, dial: Dial) -> bytes:
     client = HttpClient()
     try:
         for _ in range(2):
-            answer = await client.send(Outgoing("GET", url, ()), dial, head_timeout_s=2)
-            body = await answer.read(100, 2)
+            answer = await client.send(Outgoing("GET", url, ()), dial, head_timeout_s=20)
+            body = await answer.read(100, 20)
         return body
     finally:
         await client.close()
@@ -98,10 +99,11 @@ async def test_a_wrong_password_over_tls_is_lost_and_never_shown(tls: Tls) -> No
 @on_both_loops
 async def test_a_silent_secure_proxy_is_a_connect_timeout(tls: Tls) -> None:
     async with RawServer((Request(), Hold()), tls=tls[0]) as proxy:
-        dial = Dial(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1], connect_timeout_s=0.3)
+        dial = Dial(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1], connect_timeout_s=1)
         with pytest.raises(TimedOut) as caught:
             await fetch("https://upstream.test/", dial)
         assert caught.value.phase == "connect"
+        await eventually(lambda: bool(proxy.visits))
         await proxy.visits[0].gone.wait()
 
 
@@ -111,10 +113,10 @@ async def test_closing_in_mid_stream_closes_the_tunnel_and_the_upstream(tls: Tls
     script: Script = (Request(), b"HTTP/1.1 200 OK\r\n\r\nok", Hold())
     async with RawServer(script, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
         dial = Dial(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
-        answer = await client.send(Outgoing("GET", f"https://localhost:{server.port}/", ()), dial, head_timeout_s=2)
-        assert await answer.chunk(2) == b"ok"
+        answer = await client.send(Outgoing("GET", f"https://localhost:{server.port}/", ()), dial, head_timeout_s=20)
+        assert await answer.chunk(20) == b"ok"
         answer.close()
-        await asyncio.wait_for(server.visits[0].gone.wait(), 2)
+        await asyncio.wait_for(server.visits[0].gone.wait(), 20)
     await client.close()
 
 
@@ -125,14 +127,14 @@ async def test_a_slow_consumer_holds_the_upstream_back_through_both_layers(tls: 
     async with RawServer(script, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
         dial = Dial(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
         url = f"https://localhost:{server.port}/"
-        answer = await client.send(Outgoing("GET", url, ()), dial, head_timeout_s=2)
+        answer = await client.send(Outgoing("GET", url, ()), dial, head_timeout_s=20)
         before = -1
         while (sent := server.visits[0].sent) != before:
             before = sent
             await asyncio.sleep(0.1)
         taken = 0
         while taken <= before:
-            taken += len(await answer.chunk(2))
+            taken += len(await answer.chunk(20))
         answer.close()
     await client.close()
 

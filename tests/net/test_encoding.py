@@ -149,13 +149,21 @@ BOMBS = {
 }
 
 
+def least_time(refusal: type[Exception], encoding: bytes, packed: bytes, limit: int) -> float:
+    """Of a few tries: in one of them the garbage of all earlier tests may be collected."""
+    spent = []
+    for _ in range(3):
+        began = time.process_time()
+        with pytest.raises(refusal):
+            decompress(encoding, packed, limit)
+        spent.append(time.process_time() - began)
+    return min(spent)
+
+
 @pytest.mark.parametrize("encoding", BOMBS)
 def test_a_bomb_costs_no_more_memory_than_its_limit_and_little_time(encoding: bytes) -> None:
     limit = 1 << 20
-    began = time.process_time()
-    with pytest.raises(TooLarge):
-        decompress(encoding, BOMBS[encoding], limit)
-    assert time.process_time() - began < 0.1
+    assert least_time(TooLarge, encoding, BOMBS[encoding], limit) < 0.1
     tracemalloc.start()
     with pytest.raises(TooLarge):
         decompress(encoding, BOMBS[encoding], limit)
@@ -174,10 +182,7 @@ def test_a_zstd_window_larger_than_the_standard_allows_is_refused() -> None:
 
 
 def test_thousands_of_empty_gzip_members_are_refused_cheaply() -> None:
-    began = time.process_time()
-    with pytest.raises(BadEncoding):
-        decompress(b"gzip", gzip.compress(b"") * 100_000, 1 << 20)
-    assert time.process_time() - began < 0.1
+    assert least_time(BadEncoding, b"gzip", gzip.compress(b"") * 100_000, 1 << 20) < 0.1
 
 
 def test_pieces_taken_from_a_bomb_stay_small() -> None:

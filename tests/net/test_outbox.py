@@ -10,7 +10,7 @@ from dragoman.net.dial import Dial, connect, parse_target
 from dragoman.net.outbound import Connection
 from dragoman.net.outbox import LULL_S, Outbox
 from fakes.loops import on_both_loops
-from fakes.raw import Hold, Pause, RawServer, Request
+from fakes.raw import Hold, RawServer, Request, Until
 
 
 class Note:
@@ -78,11 +78,13 @@ class Stuck(Outbox):
 
 @on_both_loops
 async def test_a_request_whose_connection_ends_within_its_turn_was_not_sent() -> None:
-    async with RawServer((Pause(0.05),)) as server:
+    go_on = asyncio.Event()
+    async with RawServer((Until(go_on),)) as server:
         fresh = Connection(asyncio.get_running_loop(), "upstream.test:80", Stuck(), lambda connection: None)
         await connect(parse_target(server.url), Dial(), fresh)
         fresh.begin(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"", bodiless=False)
-        await fresh.wait(2)
+        go_on.set()
+        await fresh.wait(20)
         with pytest.raises(Lost) as caught:
             fresh.check_head()
         assert caught.value.sent is False
@@ -94,6 +96,6 @@ async def test_requests_of_one_turn_each_get_their_own_answer() -> None:
     client = HttpClient()
     async with RawServer((Request(), answer, Hold())) as server:
         outgoing = Outgoing("POST", server.url, (), b"body")
-        answers = await asyncio.gather(*(client.send(outgoing, head_timeout_s=2) for _ in range(20)))
-        assert [await one.read(10, 2) for one in answers] == [b"ok"] * 20
+        answers = await asyncio.gather(*(client.send(outgoing, head_timeout_s=20) for _ in range(20)))
+        assert [await one.read(10, 20) for one in answers] == [b"ok"] * 20
     await client.close()

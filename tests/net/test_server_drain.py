@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 import pytest
-from raw_client import GET, Exchange, Witness, connected, limits, render, serving
+from raw_client import GET, PATIENCE_S, Exchange, Witness, connected, limits, render, serving
 
 from dragoman.net.server import Limits, Server
 
@@ -22,43 +22,48 @@ def test_streams_in_flight_finish_and_the_listener_is_gone(play) -> None:
         async with serving(slow_stream) as server, connected(server) as client:
             client.send(GET)
             await client.head()
-            draining = asyncio.create_task(server.drain(5))
+            draining = asyncio.create_task(server.drain(PATIENCE_S))
             await asyncio.sleep(0.05)
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", server.port)
             assert b"".join([piece async for piece in client.chunks()]) == b"0123456789"
             assert await client.closed()
-            await asyncio.wait_for(draining, 1)
+            await asyncio.wait_for(draining, PATIENCE_S)
             assert server.connections == 0
 
     play(scenario())
 
 
 def test_a_reply_that_begins_while_draining_says_that_the_connection_closes(play) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
     async def handler(exchange: Exchange) -> None:
-        await asyncio.sleep(0.1)
+        entered.set()
+        await go_on.wait()
         exchange.respond(200, [], b"late")
 
     async def scenario() -> None:
         async with serving(handler) as server, connected(server) as client:
             client.send(GET)
-            await asyncio.sleep(0.03)
-            draining = asyncio.create_task(server.drain(5))
+            await entered.wait()
+            draining = asyncio.create_task(server.drain(PATIENCE_S))
+            await asyncio.sleep(0.05)
+            go_on.set()
             reply = await client.reply()
             assert (reply.body, reply.headers[b"connection"]) == (b"late", b"close")
-            await asyncio.wait_for(draining, 1)
+            await asyncio.wait_for(draining, PATIENCE_S)
 
     play(scenario())
 
 
 def test_idle_connections_are_closed_at_once(play) -> None:
     async def scenario() -> None:
-        async with serving(Witness(), limits(keep_alive_s=30)) as server, connected(server) as client:
+        async with serving(Witness(), limits(keep_alive_s=2 * PATIENCE_S)) as server, connected(server) as client:
             client.send(GET)
             await client.reply()
             started = asyncio.get_running_loop().time()
-            await server.drain(5)
-            assert asyncio.get_running_loop().time() - started < 0.5
+            await server.drain(PATIENCE_S)
+            assert asyncio.get_running_loop().time() - started < PATIENCE_S / 2
             assert await client.closed()
 
     play(scenario())
@@ -83,7 +88,7 @@ def test_after_the_grace_handlers_are_cancelled_and_may_say_a_last_word(play) ->
             await client.head()
             started = asyncio.get_running_loop().time()
             await server.drain(0.1)
-            assert 0.05 < asyncio.get_running_loop().time() - started < 1.5
+            assert 0.05 < asyncio.get_running_loop().time() - started < PATIENCE_S / 2
             body = b"".join([piece async for piece in client.chunks()])
             assert body.endswith(b"error: shutting down")
 
@@ -91,13 +96,16 @@ def test_after_the_grace_handlers_are_cancelled_and_may_say_a_last_word(play) ->
 
 
 def test_a_handler_cancelled_before_its_first_byte_becomes_503(play) -> None:
+    entered = asyncio.Event()
+
     async def never(exchange: Exchange) -> None:
+        entered.set()
         await asyncio.sleep(30)
 
     async def scenario() -> None:
         async with serving(never) as server, connected(server) as client:
             client.send(GET)
-            await asyncio.sleep(0.03)
+            await entered.wait()
             await server.drain(0.05)
             assert (await client.reply()).status == 503
 
@@ -116,7 +124,7 @@ def test_draining_waits_for_what_handlers_do_after_their_reply(play) -> None:
         async with serving(handler) as server, connected(server) as client:
             client.send(GET)
             await client.reply()
-            await server.drain(5)
+            await server.drain(PATIENCE_S)
             assert rows == ["usage"]
 
     play(scenario())
@@ -129,13 +137,13 @@ def test_a_client_that_reads_nothing_cannot_hold_up_the_end(play) -> None:
             await exchange.send(b"x" * 65536)
 
     async def scenario() -> None:
-        async with serving(endless, limits(write_idle_timeout_s=30)) as server:
+        async with serving(endless, limits(write_idle_timeout_s=2 * PATIENCE_S)) as server:
             deaf = socket.create_connection(("127.0.0.1", server.port))
             deaf.sendall(GET)
             await asyncio.sleep(0.1)
             started = asyncio.get_running_loop().time()
             await server.drain(0.1)
-            assert asyncio.get_running_loop().time() - started < 4
+            assert asyncio.get_running_loop().time() - started < PATIENCE_S / 2
             assert server.connections == 0
             deaf.close()
 
@@ -143,9 +151,10 @@ def test_a_client_that_reads_nothing_cannot_hold_up_the_end(play) -> None:
 
 
 def test_closing_ends_everything_now(play) -> None:
-    ended = asyncio.Event()
+    entered, ended = asyncio.Event(), asyncio.Event()
 
     async def never(exchange: Exchange) -> None:
+        entered.set()
         try:
             await asyncio.sleep(30)
         finally:
@@ -156,8 +165,8 @@ def test_closing_ends_everything_now(play) -> None:
         await server.start("127.0.0.1", 0)
         async with connected(server) as client:
             client.send(GET)
-            await asyncio.sleep(0.03)
-            await asyncio.wait_for(server.close(), 1)
+            await entered.wait()
+            await asyncio.wait_for(server.close(), PATIENCE_S)
             assert ended.is_set()
             assert await client.closed()
 

@@ -19,7 +19,7 @@ def test_a_task_that_nobody_keeps_still_ends(play) -> None:
 
         spawn(work(), name="work")
         gc.collect()
-        await asyncio.wait_for(ended.wait(), 1)
+        await asyncio.wait_for(ended.wait(), 20)
 
     play(scenario())
 
