@@ -51,6 +51,17 @@ def retry_after(headers: Mapping[bytes, bytes]) -> float | None:
     return None
 
 
+def bracketed(pointer: str | None) -> str | None:
+    """A JSON pointer as OpenAI names a parameter: `/messages/0/content` is `messages[0].content`."""
+    if not pointer:
+        return None
+    path = ""
+    for token in pointer.split("/")[1:]:
+        name = token.replace("~1", "/").replace("~0", "~")
+        path += f"[{name}]" if name.isdecimal() else f".{name}"
+    return path.removeprefix(".")
+
+
 def clean(text: str) -> str:
     """One line without secrets, not too long."""
     line = _SECRET.sub("[hidden]", " ".join(text.split()))

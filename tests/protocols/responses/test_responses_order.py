@@ -9,7 +9,7 @@ from dragoman.framing.sse import Frame
 from dragoman.hub.events import Delta, Ended, Event, Stop
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
-from dragoman.protocols.responses.decode import decoder
+from dragoman.protocols.responses.decode import Decoder
 
 TEXTS = ("one", "two", "three")
 
@@ -28,7 +28,7 @@ END = frame(type="response.completed", response={"status": "completed", "output"
 
 
 def told(*frames: Frame) -> list[Event]:
-    machine = decoder(Issuer("codex", "m"), Ledger())
+    machine = Decoder(Issuer("codex", "m"), Ledger())
     events = [event for item in frames for event in machine.feed(item)]
     return [*events, *machine.finish()]
 
@@ -45,7 +45,7 @@ def test_items_come_out_in_their_order(order: tuple[int, ...]) -> None:
 
 
 def test_an_item_that_is_next_is_told_at_once() -> None:
-    machine = decoder(Issuer("codex", "m"), Ledger())
+    machine = Decoder(Issuer("codex", "m"), Ledger())
     assert texts([*machine.feed(done(0))]) == ["one"]
     assert texts([*machine.feed(done(2))]) == []
     assert texts([*machine.feed(done(1))]) == ["two", "three"]
@@ -57,6 +57,6 @@ def test_indexes_with_gaps_lose_nothing() -> None:
 
 def test_an_item_that_streams_is_not_held() -> None:
     delta = frame(type="response.output_text.delta", output_index=2, content_index=0, delta="thr")
-    machine = decoder(Issuer("codex", "m"), Ledger())
+    machine = Decoder(Issuer("codex", "m"), Ledger())
     assert texts([*machine.feed(delta)]) == ["thr"]
     assert texts([*machine.feed(done(2))]) == []

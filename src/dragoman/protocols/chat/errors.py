@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.framing.errortext import clean, describe, kind_of, plain, retry_after
+from dragoman.framing.errortext import bracketed, clean, describe, kind_of, plain, retry_after
 from dragoman.framing.sse import frame
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
@@ -118,7 +118,7 @@ def error_body(failure: Failure) -> bytes:
     error = {
         "message": failure.message,
         "type": kind_of_error,
-        "param": _param(failure.at) if failure.at else None,
+        "param": bracketed(failure.at),
         "code": _code(failure),
     }
     return msgspec.json.encode({"error": error})
@@ -128,15 +128,6 @@ def _code(failure: Failure) -> str | None:
     if failure.kind is Kind.NOT_FOUND and failure.status is None:
         return failure.code  # not every path that leads nowhere is a model
     return _RENDERED[failure.kind][2] or failure.code
-
-
-def _param(pointer: str) -> str:
-    """`/messages/0/content` as OpenAI writes it: `messages[0].content`."""
-    path = ""
-    for token in pointer.split("/")[1:]:
-        name = token.replace("~1", "/").replace("~0", "~")
-        path += f"[{name}]" if name.isdigit() else f".{name}"
-    return path.removeprefix(".")
 
 
 def _kind(status: int | None, code: str, kind_of_error: str, message: str) -> Kind:

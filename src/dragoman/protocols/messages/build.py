@@ -7,11 +7,12 @@ from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Format, Request, Shape
+from dragoman.passes.tag_instructions import split_leading
 from dragoman.protocols.messages.build_content import Wire, Writer
 from dragoman.protocols.messages.build_schema import clean_output
 from dragoman.protocols.messages.build_thinking import Thought, plan_thinking
 from dragoman.protocols.messages.build_tools import write_tools
-from dragoman.protocols.messages.build_turns import split_leading, write_messages, write_system
+from dragoman.protocols.messages.build_turns import write_messages, write_system
 from dragoman.protocols.messages.wire import DEFAULT_MAX_TOKENS, NAME
 
 _JSON_ONLY = "Answer with one valid JSON object and nothing else."

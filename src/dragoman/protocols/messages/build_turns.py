@@ -1,7 +1,6 @@
 """Hub turns come in; the system prompt and the messages go out in the order and shape that Anthropic demands."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
 
 from msgspec import Struct
 
@@ -9,10 +8,10 @@ from dragoman.hub.ext import restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Part, Role, Text, ToolCall, ToolResult, Turn
+from dragoman.passes.tag_instructions import INSTRUCTING
 from dragoman.protocols.messages.build_content import Wire, Writer, as_content
 from dragoman.protocols.messages.ids import Ids
 
-_INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
 _THINKING = ("thinking", "redacted_thinking")
 _OPENING = "(continue)"
 _UNANSWERED = "[no result]"
@@ -32,12 +31,6 @@ class _Slot(Struct):
     call: ToolCall
     id: str
     result: ToolResult | None = None
-
-
-def split_leading(turns: Sequence[Turn]) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
-    """The instructions that open a conversation, and the conversation."""
-    leading = tuple(takewhile(lambda turn: turn.role in _INSTRUCTING, turns))
-    return leading, tuple(turns[len(leading) :])
 
 
 def write_system(leading: Iterable[Turn], more: Sequence[str], writer: Writer) -> str | list[Wire] | None:
@@ -115,7 +108,7 @@ def _placed(turns: Sequence[Turn], profile: Profile, writer: Writer) -> Iterator
     before = ""
     followers = _followers(turns)
     for turn, following in zip(turns, followers, strict=True):
-        if turn.role not in _INSTRUCTING:
+        if turn.role not in INSTRUCTING:
             before = turn.role.value
             yield _Said(before, list(turn.parts), turn.at)
             continue
@@ -132,7 +125,7 @@ def _followers(turns: Sequence[Turn]) -> list[Role]:
     following = Role.ASSISTANT
     roles: list[Role] = []
     for turn in reversed(turns):
-        if turn.role not in _INSTRUCTING:
+        if turn.role not in INSTRUCTING:
             following = turn.role
         roles.append(following)
     return roles[::-1]

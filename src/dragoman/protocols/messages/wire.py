@@ -40,7 +40,7 @@ HOSTED_USES = frozenset({"server_tool_use", "mcp_tool_use"})
 HOSTED_RESULT = "_tool_result"  # the end of every result block's type
 
 REPLY_TIERS = {"standard": "default", "priority": "priority", "batch": "batch"}  # to OpenAI's spelling
-TIERS_IN_REPLIES = {"default": "standard", "priority": "priority", "batch": "batch"}
+TIERS_IN_REPLIES = {ours: theirs for theirs, ours in REPLY_TIERS.items()}
 
 
 NOTHING = Raw()

@@ -273,10 +273,6 @@ class Decoder:
         return self._calls.item_done(index, custom, item)
 
 
-def decoder(issuer: Issuer, ledger: Ledger) -> Decoder:
-    return Decoder(issuer, ledger)
-
-
 def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """The events of a whole reply; an error body in a 200, or no JSON at all, is a failure."""
     try:

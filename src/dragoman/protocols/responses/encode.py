@@ -320,10 +320,6 @@ class Encoder:
         return frames
 
 
-def encoder(asked: Asked, ledger: Ledger) -> Encoder:
-    return Encoder(asked, ledger)
-
-
 def whole(events: Iterable[Event], asked: Asked, ledger: Ledger) -> bytes:
     """The whole body: the response object with which a stream of the same events ends."""
     reply = collect(events)

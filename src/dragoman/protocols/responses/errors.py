@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.framing.errortext import clean, kind_of, plain, retry_after
+from dragoman.framing.errortext import bracketed, clean, kind_of, plain, retry_after
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Rendered
 from dragoman.protocols.responses import wire
@@ -153,7 +153,7 @@ def render(failure: Failure, request_id: str) -> Rendered:
     error = {
         "message": failure.message,
         "type": type_,
-        "param": _param(failure.at),
+        "param": bracketed(failure.at),
         "code": failure.code if _is_ours(failure) else code,
     }
     return Rendered(status, msgspec.json.encode({"error": error}))
@@ -174,7 +174,12 @@ def stream_error(failure: Failure) -> dict[str, str | None]:
     message = failure.message
     if failure.retry_after is not None and not _TRY_AGAIN.search(message):
         message = f"{message.rstrip()} Please try again in {failure.retry_after:g}s."
-    return {"type": _RENDERED[failure.kind][1], "code": code, "message": message, "param": _param(failure.at)}
+    return {
+        "type": _RENDERED[failure.kind][1],
+        "code": code,
+        "message": message,
+        "param": bracketed(failure.at),
+    }
 
 
 def _kind(error: wire.Error | None, status: int, message: str) -> Kind:
@@ -199,14 +204,3 @@ def _delay(error: wire.Error | None, message: str) -> float | None:
     if found := _TRY_AGAIN.search(message):
         return float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0)
     return None
-
-
-def _param(pointer: str | None) -> str | None:
-    """`/input/0/content` as OpenAI writes it: `input[0].content`."""
-    if not pointer:
-        return None
-    param = ""
-    for token in pointer.lstrip("/").split("/"):
-        key = token.replace("~1", "/").replace("~0", "~")
-        param += f"[{key}]" if key.isdecimal() else f".{key}" if param else key
-    return param
