@@ -49,6 +49,10 @@ class Unusable(Exception):
         self.kind = kind
 
 
+class OtherAccount(Unusable):
+    """Somebody else has signed in where the credential lies: not even a token that still lives is used any more."""
+
+
 class Declined(Exception):
     """The issuer does not take this refresh token; `code` is its own word for why.
 

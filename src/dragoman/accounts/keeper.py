@@ -14,7 +14,7 @@ from typing import Generic, Protocol
 
 from msgspec import Struct
 
-from dragoman.accounts.credential import NEVER, C, Declined, Source, Unusable
+from dragoman.accounts.credential import NEVER, C, Declined, OtherAccount, Source, Unusable
 from dragoman.accounts.lock import held
 from dragoman.accounts.moments import Clock
 from dragoman.framing.redact import masked_text
@@ -91,7 +91,7 @@ class Keeper(Generic[C]):
         flight.add_done_callback(lambda _: self._looked.set())
         with suppress(TimeoutError):
             await asyncio.wait_for(self._looked.wait(), LOOK_S)
-        return self._current or current
+        return self._landed(flight.result()) if flight.done() else self._current or current
 
     async def renew(self) -> bool:
         """After a refusal: whether there is another token now than the one that this request was given."""
@@ -135,7 +135,7 @@ class Keeper(Generic[C]):
         except Unusable as unusable:
             reason = Unusable(masked_text(str(unusable), self._known), unusable.kind)
             living = self._current
-            if living is not None and self._lives(living, refused):
+            if living is not None and self._lives(living, refused) and not isinstance(unusable, OtherAccount):
                 self._warn(str(reason))
                 return _Obtained(living)
             return _Missed(reason)
@@ -176,7 +176,7 @@ class Keeper(Generic[C]):
         stored = await asyncio.to_thread(source.read)
         self._learn(stored)
         if self._current is not None and self._current.account and stored.account != self._current.account:
-            raise Unusable(f"{source.where} belongs to another account now: restart the gateway to use that one")
+            raise OtherAccount(f"{source.where} belongs to another account now: restart the gateway to use that one")
         return stored
 
     async def _second_look(self, source: Source[C], tried: C, refused: str, declined: Declined) -> C:

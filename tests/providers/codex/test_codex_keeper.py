@@ -183,6 +183,28 @@ def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alon
     assert fake.counts[TOKEN] == 0
 
 
+def test_another_account_is_an_error_even_while_the_old_ones_token_lives(tmp_path: Path) -> None:
+    """Case 10: near its end the file is looked at, and who has signed in there decides; signing in again mends it."""
+    with FakeCodex() as fake:
+        path = leave(tmp_path / "auth.json", fake.auth_file(900))
+
+        async def work(rig: Rig) -> None:
+            await rig.keeper.credential()
+            fake.account = "acct-fake-2"
+            leave(path, fake.auth_file(7200))
+            rig.ahead_s = 700
+            for _ in range(2):
+                with pytest.raises(Refused, match="another account"):
+                    await rig.keeper.credential()
+            fake.account = "acct-fake-1"
+            back = fake.auth_file(7200)
+            leave(path, back)
+            assert (await rig.keeper.credential()).access_token == tokens(back)["access_token"]
+
+        asyncio.run(rigged(fake, path, work))
+    assert fake.counts[TOKEN] == 0
+
+
 def test_a_token_that_codex_renews_while_we_do_is_left_in_place(tmp_path: Path) -> None:
     with FakeCodex() as fake:
         path = leave(tmp_path / "auth.json", fake.auth_file(-60))
