@@ -8,8 +8,6 @@ from dragoman.flow.discretion import hushed
 from dragoman.flow.prepare import Prepared
 from dragoman.hub.failure import Failure, Kind
 
-MENDING = {"kiro": "dragoman login kiro", "codex": "dragoman login codex", "copilot": "dragoman login copilot"}
-
 # Some vendors answer 403 to a bad token: that is a refused credential, not a missing entitlement.
 BAD_TOKEN_CODES = frozenset({"invalid_api_key", "token_expired", "token_invalidated", "invalid_token", "expired_token"})
 BAD_TOKEN = re.compile(
@@ -25,7 +23,7 @@ def named(prepared: Prepared, failure: Failure) -> Failure:
     name = prepared.provider.name
     if failure.kind is Kind.CREDENTIAL or (failure.kind is Kind.FORBIDDEN and _is_bad_token(failure)):
         told = f" (HTTP {failure.status})" if failure.status is not None else ""
-        mend = MENDING.get(prepared.provider.kind, f"set providers.{name}.api_key, then run `dragoman doctor`")
+        mend = prepared.provider.remedy or f"set providers.{name}.api_key, then run `dragoman doctor`"
         which = f" {prepared.provider.credential}" if prepared.provider.credential else ""
         message = f"Provider {name!r} refused the gateway's credential{which}{told}. To mend it: {mend}."
         return Failure(Kind.CREDENTIAL, message, status=failure.status, code=failure.code)

@@ -60,7 +60,7 @@ async def _relayed(world: World, call: Call, route: Route, provider: Provider) -
     """The upstream's count; None where it has none, or none now."""
     profile = profile_of(route.model)
     way = plan(call.protocol.name, await provider.spoken(route.model), profile, call.body)
-    if not isinstance(way, Passthrough) or not (provider.counts_tokens or provider.kind == "openai"):
+    if not isinstance(way, Passthrough) or not provider.counts_tokens:
         return None
     timeout_s = world.config.server.first_token_timeout_s
     try:

@@ -82,7 +82,7 @@ class Provider(Struct, frozen=True):
     lists_models: bool = True
     list_models: Callable[[], Awaitable[tuple[ModelInfo, ...]]] | None = None  # where GET /models is not its way
     rename: Callable[[str], str] = lambda model: model  # a client's name for a model -> its own
-    counts_tokens: bool = False
+    counts_tokens: bool = False  # of requests in its own protocol, before they are sent
     model_ttl_s: float = 3600.0
     speaks: Callable[[str], Awaitable[tuple[str, ...]]] | None = None  # model -> its protocols, where models differ
     paths: Mapping[str, str] = {}  # protocol -> its path below the endpoint, where that is not the vendor's own
@@ -97,15 +97,17 @@ class Provider(Struct, frozen=True):
     aim: Callable[[str], Awaitable[object]] = _no_options  # model -> what its own protocol must know for one request
     window: Callable[[str], int | None] = lambda model: None
     renew: Callable[[], Awaitable[bool]] | None = None  # a new credential, after the old one was refused
+    remedy: str = ""  # the command that mends a credential which is refused for good; empty: another api_key does
     amend: Callable[[Failure], Amend | None] = lambda failure: None
     withholds_cut_calls: bool = False  # its decoder never opens a call that is not whole
     mend: bool = False  # ask for the rest of a cut tool call within the same turn
     inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # what `dragoman doctor` says of it, asked now
-    quota: Callable[[], Awaitable[list[Quota]]] | None = None  # what `dragoman usage` says of its plan, asked now
+    quota: Callable[[], Awaitable[list[Quota]]] | None = None  # what `usage --plans` says of it, asked now
     spent_until: Callable[[Headers, float], float | None] = spent_until  # when an answer says that nothing is left
     members: tuple["Provider", ...] = ()  # one for each of several credentials; see providers/pooled.py
     pool: Pool | None = None  # which of them is asked; each of them knows it, and its seat there
     seat: int = 0
+    rests: Pool | None = None  # the same pool; where there is one credential, one of it alone. None: nobody keeps count
     credential: str = ""  # which of several credentials it proves itself with, in words for people
 
     async def spoken(self, model: str) -> tuple[str, ...]:

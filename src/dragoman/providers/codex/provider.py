@@ -59,6 +59,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         spent_until=spent_until,
         amend=unreadable_reasoning,
         renew=keeper.renew,
+        remedy="dragoman login codex",
         inspect=account.inspect,
     )
     return replace(made, headers=((b"originator", config.originator.encode()), STREAMS, *made.headers))

@@ -67,6 +67,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         limits=copilot.limits,
         amend=unreadable_reasoning,
         renew=keeper.renew,
+        remedy="dragoman login copilot",
         inspect=copilot.inspect,
     )
     return replace(made, headers=(*identity(config), *made.headers))

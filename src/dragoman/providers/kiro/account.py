@@ -1,4 +1,4 @@
-"""An account's usage comes in; what `dragoman doctor` says of it goes out."""
+"""One account comes in, with those who know its parts; its models, its plan and what `dragoman doctor` says go out."""
 
 from datetime import UTC, datetime
 
@@ -43,7 +43,7 @@ class Account:
         return await self._control.usage(await self.profile_arn())
 
     async def quota(self) -> list[Quota]:
-        """What `dragoman usage` shows of the plan; Refused where it is not to be had."""
+        """What `dragoman usage --plans` shows; Refused where it is not to be had."""
         limits = await self.usage()
         return [
             Quota(self._name, plan_of(limits), _resource(part), part.used, part.limit, _reset_date(limits, part))

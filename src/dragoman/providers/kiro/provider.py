@@ -64,6 +64,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         window=kiro.window,
         describe=kiro.describe,
         renew=account.keeper.renew,
+        remedy="dragoman login kiro",
         amend=kiro.amend,
         withholds_cut_calls=True,
         mend=config.repair_truncation,

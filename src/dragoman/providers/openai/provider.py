@@ -20,4 +20,4 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         """Another way to the same model, or the conversation without what it cannot read any more."""
         return refused_chat_tools(failure, config.protocols) or unreadable_reasoning(failure)
 
-    return configured(config, send, environ, issuer="openai", authorize=authorize, amend=amend)
+    return configured(config, send, environ, issuer="openai", authorize=authorize, counts_tokens=True, amend=amend)
