@@ -17,12 +17,13 @@ from rig import FEW_PAIRS, ONCE, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer, End
 
 few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
+PATIENCE_S = 20.0
 BEGUN = Meant((Say("It was a dark"),), ending=Ending.NONE)
 
 
 @pytest.fixture
 def impatient(tmp_path: Path) -> Iterator[Rig]:
-    with rigged(tmp_path, ONCE + "[server]\ndrain_s = 0.3\n") as shared:
+    with rigged(tmp_path, ONCE + "[server]\ndrain_s = 2\n") as shared:
         yield shared
 
 
@@ -42,13 +43,13 @@ class Listener(threading.Thread):
         fake = self._rig.fakes[self._upstream]
         fake.sent = 0
         self.start()
-        until = time.monotonic() + 5
+        until = time.monotonic() + PATIENCE_S
         while not fake.sent:
             assert time.monotonic() < until
             time.sleep(0.005)
 
     def end(self) -> Heard | Broke | Halted | None:
-        self.join(5)
+        self.join(PATIENCE_S)
         assert not self.is_alive()
         return self.heard
 
@@ -61,9 +62,9 @@ def test_a_stream_in_flight_ends_well(tmp_path: Path, client: str, upstream: str
         rig.plays(upstream, Answer(body, cut=len(body) // 4, pause_s=0.1))
         listener = Listener(rig, client, upstream)
         listener.begin()
-        stopping = rig.gateway.stop_soon(accept_s=0.1)
+        stopping = rig.gateway.stop_soon(accept_s=1.5)
         assert get(rig.gateway.port, "/ready").status == 503
-        stopping.result(timeout=5)
+        stopping.result(timeout=PATIENCE_S)
         assert listener.end() == meant_for(client, upstream, meant)
         with pytest.raises(ConnectionRefusedError):
             get(rig.gateway.port, "/health")
@@ -74,13 +75,13 @@ def test_a_stream_that_does_not_end_is_told_why_it_must(impatient: Rig, client: 
     fake = impatient.plays(upstream, Answer(SPEAKERS[upstream].stream(BEGUN), end=End.HANG))
     listener = Listener(impatient, client, upstream)
     listener.begin()
-    impatient.gateway.stop_soon().result(timeout=5)
+    impatient.gateway.stop_soon().result(timeout=PATIENCE_S)
     heard = listener.end()
     assert isinstance(heard, Broke), heard
     assert isinstance(heard.error, anthropic.APIStatusError if client == "messages" else openai.APIError)
     assert "shutting down" in str(heard.error)
     assert heard.text == "It was a dark"
-    soon = time.monotonic() + 5
+    soon = time.monotonic() + PATIENCE_S
     while not fake.closed and time.monotonic() < soon:
         time.sleep(0.01)
     assert len(fake.closed) == 1
