@@ -36,7 +36,7 @@ from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers import KINDS
+from dragoman.providers import lacking
 from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.pooled import make as make_provider
 from dragoman.store import Store, StoreError
@@ -51,8 +51,14 @@ ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before
 TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.TIMEOUT, 500: Kind.BUG, 503: Kind.OVERLOADED}
 
 
-Reload = Callable[[], Config]
-Stamp = tuple[int, int] | None  # of a file: it changes when the file does
+Stamp = tuple[Path, int, int] | None  # of a file: it changes when the file does; None where there is none
+
+
+class Settings(Struct, frozen=True):
+    """How the configuration is read anew, and where its file is by then."""
+
+    read: Callable[[], Config]
+    find: Callable[[], Path | None]
 
 
 class Listening(Struct, frozen=True):
@@ -138,8 +144,8 @@ class App:
         providers, catalogues = {}, {}
         clock = asyncio.get_running_loop().time
         for name, stanza in config.providers.items():
-            if stanza.kind not in KINDS:
-                log.warning("provider %s: kind %s is not in this version yet", name, stanza.kind)
+            if (lack := lacking(stanza)) is not None:
+                log.warning("provider %s: %s is not in this version yet", name, lack)
                 continue
             if old is not None and old.config.providers.get(name) == stanza:
                 providers[name], catalogues[name] = old.providers[name], old.catalogues[name]
@@ -161,9 +167,9 @@ class App:
             log.warning("%s", problem)
 
 
-async def run(app: App, reload: Reload, listen: Listening) -> None:
+async def run(app: App, settings: Settings, listen: Listening) -> None:
     """Serves until SIGTERM or SIGINT; a second signal ends it at once, SIGHUP reads the configuration again."""
-    seen = _stamp(app.gateway.world.config.source)  # an edit may come as soon as somebody knows that we run
+    seen = _stamp(settings)  # an edit may come as soon as somebody knows that we run
     await app.start(listen.sock)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -177,27 +183,34 @@ async def run(app: App, reload: Reload, listen: Listening) -> None:
 
     loop.add_signal_handler(signal.SIGTERM, stop, ACCEPT_WHILE_STOPPING_S)
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
-    loop.add_signal_handler(signal.SIGHUP, _take_over, app, reload)
+    loop.add_signal_handler(signal.SIGHUP, _take_over, app, settings)
     listen.ready(app)
-    spawn(_follow_file(app, reload, seen), name="configuration watch")
+    spawn(_follow_file(app, settings, seen), name="configuration watch")
     await stopping.wait()
     await app.stop(patience[0])
 
 
-async def _follow_file(app: App, reload: Reload, seen: Stamp) -> None:
-    """There may be none yet: SIGHUP finds one that was written after the start."""
+async def _follow_file(app: App, settings: Settings, seen: Stamp) -> None:
+    """There may be none yet: one that is written later, or in a place that comes first, is taken over too."""
     while True:
         await asyncio.sleep(RELOAD_POLL_S)
-        now = _stamp(app.gateway.world.config.source)
-        if now is not None and now != seen:
-            seen = now
-            _take_over(app, reload)
+        now = _stamp(settings)
+        if now == seen:
+            continue
+        if now is not None:
+            _take_over(app, settings)
+        elif seen is not None:
+            log.warning("%s is gone; the running configuration stays", seen[0])
+        seen = now
 
 
-def _take_over(app: App, reload: Reload) -> None:
+def _take_over(app: App, settings: Settings) -> None:
     """Adopts the configuration as it now is; a bad one is reported and changes nothing."""
     try:
-        app.adopt(reload())
+        config = settings.read()
+        app.adopt(config)
+        for warning in config.warnings:
+            log.warning("%s", warning)
     except ConfigError as error:
         app.reloads["bad"] += 1
         log.error("the edited configuration is not taken over, the running one stays:\n%s", error)
@@ -209,14 +222,13 @@ def _take_over(app: App, reload: Reload) -> None:
         log.info("the edited configuration is in force")
 
 
-def _stamp(path: Path | None) -> Stamp:
-    if path is None:
-        return None
+def _stamp(settings: Settings) -> Stamp:
     try:
-        status = path.stat()
-    except OSError:
+        path = settings.find()
+        status = None if path is None else path.stat()
+    except (ConfigError, OSError):
         return None
-    return status.st_mtime_ns, status.st_size
+    return None if path is None or status is None else (path, status.st_mtime_ns, status.st_size)
 
 
 def _transport_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:

@@ -64,6 +64,13 @@ def test_a_good_configuration_passes_with_its_warnings(shell: Shell) -> None:
     assert 'there is no provider "nobody"' in done.err
 
 
+def test_a_variable_that_cannot_be_used_is_told_of_where_the_values_are_shown(shell: Shell) -> None:
+    for words in (("config", "show"), ("config", "show", "--json")):
+        done = shell.run(*words, MAX_RETRIES="many")
+        assert done.code == 0
+        assert "Warning: environment MAX_RETRIES: ignored: " in done.err
+
+
 def test_a_bad_configuration_fails_with_all_its_lines(shell: Shell) -> None:
     path = shell.write("dragoman.toml", "[server]\nprot = 1\nhost = 2\n")
     done = shell.run("config", "check")

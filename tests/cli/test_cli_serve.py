@@ -208,14 +208,29 @@ def test_an_edited_configuration_is_taken_over_and_a_bad_edit_is_not(shell: Shel
         assert "parrot" in shell.run("models", "--key", served.key).out
 
 
-def test_a_file_that_is_written_after_the_start_is_found_by_sighup_and_followed_from_then_on(shell: Shell) -> None:
+def test_a_file_that_is_written_after_the_start_is_taken_over_and_followed_from_then_on(shell: Shell) -> None:
     echo = '[providers.echo]\nkind = "echo"\n'
-    with shell.serve() as served:  # it has written a dragoman.toml, which names the port
-        served.tell(signal.SIGHUP)
+    with shell.serve() as served:  # a dragoman.toml, which names the port, is written once it runs
         wait_for(lambda: "the edited configuration is in force" in served.err)
         port = f"[server]\nport = {served.port}\n"
         shell.write("dragoman.toml", f'{port}{echo}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n')
         wait_for(lambda: "parrot" in shell.run("models", "--key", served.key).out)
+
+
+def test_a_file_that_goes_away_is_told_of_and_the_running_configuration_stays(shell: Shell) -> None:
+    path = shell.write("edited.toml", '[providers.parrot]\nkind = "echo"\n')
+    with shell.serve("--config", str(path)) as served:
+        path.unlink()
+        wait_for(lambda: f"{path} is gone; the running configuration stays" in served.err)
+        assert "parrot/echo" in shell.run("models", "--key", served.key).out
+
+
+def test_an_edit_that_names_a_provider_nobody_has_is_told_of(shell: Shell) -> None:
+    echo = '[providers.echo]\nkind = "echo"\n'
+    path = shell.write("edited.toml", echo)
+    with shell.serve("--config", str(path)) as served:
+        path.write_text(f'{echo}[[models]]\nname = "parrot"\nto = ["ecko/echo"]\n')
+        wait_for(lambda: 'models[0].to: there is no provider "ecko"' in served.err)
 
 
 def test_a_start_goes_ahead_without_a_key_that_is_not_there_and_says_so(shell: Shell) -> None:

@@ -53,6 +53,8 @@ def show(config_file: str | None, as_json: bool) -> None:
     """Show every value, and who set it."""
     config = read_found_settings(config_file)
     values = list(flattened(config))
+    for warning in config.warnings:
+        remark(f"Warning: {warning}")
     if as_json:
         show_json(values)
         return

@@ -20,7 +20,7 @@ from dragoman.framing.redact import redacted
 from dragoman.http.safety import is_loopback
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header
-from dragoman.providers import KINDS
+from dragoman.providers import KINDS, lacking
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.pooled import labels_of
 from dragoman.providers.provider import Provider
@@ -161,11 +161,10 @@ def _keys(config: Config, live: int) -> Finding:
 async def _provider(config: ProviderConfig, label: str, http: HttpClient, clock: Clock) -> Findings:
     whole = f"provider {config.name}"
     what = f"{whole}, credential {label}" if label else whole
-    make = KINDS.get(config.kind)
-    if make is None:
-        return [Finding(what, WARNING, f"kind {config.kind} is not in this version yet", "it is left out")]
+    if (lack := lacking(config)) is not None:
+        return [Finding(what, WARNING, f"{lack} is not in this version yet", "it is left out")]
     try:
-        provider = make(config, http.send, os.environ)
+        provider = KINDS[config.kind](config, http.send, os.environ)
         if provider.inspect is not None:
             return [replace(told, what=told.what.replace(whole, what, 1)) for told in await provider.inspect()]
         if not provider.lists_models:

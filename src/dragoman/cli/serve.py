@@ -9,13 +9,14 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.cli.settings import base_url, config_option, local_servers, read_settings, suggested_model
+from dragoman.cli.settings import base_url, config_option, local_servers, read_settings, settings_file, suggested_model
 from dragoman.config import Config, ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Order(Struct, frozen=True):
 
     config: Config
     reload: Callable[[], Config]
+    find: Callable[[], Path | None]  # where the file is by now
     sock: socket.socket
     log: "Gathered"
     line: "Callable[[Outcome], str]"  # what the log says of a request
@@ -56,6 +58,7 @@ def command(
     from dragoman.observers.request_log import as_json, readable
 
     handler = log_to_stderr(JsonLine() if log_json else Line(), logging.DEBUG if verbose else logging.INFO)
+    find = partial(settings_file, config_file)
     reload = partial(read_settings, config_file, {"server.host": host, "server.port": port})
     config = reload()
     with bind(config.server) as sock:
@@ -65,7 +68,7 @@ def command(
             config = reload()
         for warning in config.warnings:
             log.warning("%s", warning)
-        code = _serve(Order(config, reload, sock, handler, as_json if log_json else readable), workers)
+        code = _serve(Order(config, reload, find, sock, handler, as_json if log_json else readable), workers)
     sys.exit(code)
 
 
@@ -126,7 +129,7 @@ def _labour(order: Order, ready: Callable[[], None]) -> None:
 
 
 async def _run(order: Order, ready: Callable[[], None]) -> None:
-    from dragoman.app import App, Listening, run
+    from dragoman.app import App, Listening, Settings, run
     from dragoman.cli.serving.opening import open_keys
     from dragoman.observers.request_log import request_log
 
@@ -136,7 +139,7 @@ async def _run(order: Order, ready: Callable[[], None]) -> None:
         _spare_the_collector()
         listening = Listening(order.sock, lambda app: ready())
         app = App(order.config, keyring, os.environ, store, observers, order.board)
-        await run(app, order.reload, listening)
+        await run(app, Settings(order.reload, order.find), listening)
     finally:
         order.log.drain()
         await store.close()

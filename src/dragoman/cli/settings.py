@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import click
 
-from dragoman.config import Config, LocalServer, load, local_ports
+from dragoman.config import Config, LocalServer, find_file, load, local_ports
 
 Wrapped = TypeVar("Wrapped", bound=Callable[..., object])
 
@@ -29,6 +29,11 @@ def read_settings(
     config_file: str | None, flags: Mapping[str, object] | None = None, servers: Iterable[LocalServer] = ()
 ) -> Config:
     return load(config_file, os.environ, Path.cwd(), Path.home(), flags, servers)
+
+
+def settings_file(config_file: str | None) -> Path | None:
+    """The file that `read_settings` reads."""
+    return find_file(config_file, os.environ, Path.cwd(), Path.home())
 
 
 def read_found_settings(config_file: str | None) -> Config:

@@ -42,7 +42,8 @@ async def targets(world: World, name: str) -> tuple[Route, ...]:
     if routes:
         return routes
     close = ", ".join(nearest(name, world.config.models, catalogues))
-    message = f"The model {name!r} does not exist here. Nearest names: {close}. GET /v1/models lists all."
+    advice = f"Nearest names: {close}. GET /v1/models lists all." if close else "No other does either."
+    message = f"The model {name!r} does not exist here. {advice}"
     raise Refused(Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model"))
 
 

@@ -38,6 +38,7 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 JSON = (b"content-type", b"application/json")
 INFERENCE = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
 COUNTS = {"/messages/count_tokens": "messages", "/responses/input_tokens": "responses"}
+GEMINI = re.compile(r"/(?:v1beta/)?models/.+:[A-Za-z]*(?:Content|Tokens)|/v1beta/models.*")
 SLASHES = re.compile("/{2,}")
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
@@ -134,6 +135,8 @@ class Site:
             await self._model(exchange, path.removeprefix("/models/"), request_id)
         elif path == "/responses" and method == "GET":
             _no_websocket(exchange, request_id)
+        elif GEMINI.fullmatch(path):
+            raise Refused(Failure(Kind.NOT_FOUND, "Gemini's protocol is not in this version yet."))
         elif allowed := self._methods(path):
             self._not_allowed(exchange, path, allowed, request_id)
         elif path.startswith("/responses/"):

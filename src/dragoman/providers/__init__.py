@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from dragoman.config.settings import ProviderConfig
+from dragoman.protocols import PROTOCOLS
 from dragoman.providers.anthropic.provider import make as anthropic
 from dragoman.providers.codex.provider import make as codex
 from dragoman.providers.compatible.provider import make as compatible
@@ -23,3 +24,12 @@ KINDS: dict[str, Make] = {
     "kiro": kiro,
     "echo": echo,
 }
+
+
+def lacking(stanza: ProviderConfig) -> str | None:
+    """What a stanza demands that is not in this version yet; None where its provider can be made."""
+    if stanza.kind not in KINDS:
+        return f"kind {stanza.kind}"
+    if stanza.protocols and not any(name in PROTOCOLS for name in stanza.protocols):
+        return f"protocol {', '.join(stanza.protocols)}"
+    return None

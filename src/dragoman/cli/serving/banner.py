@@ -5,7 +5,7 @@ from msgspec import Struct
 from dragoman import __version__
 from dragoman.cli.clients.target import KEY_VARIABLE, Target
 from dragoman.config import Config, ProviderConfig, Secret
-from dragoman.providers import KINDS
+from dragoman.providers import lacking
 
 
 class Keys(Struct, frozen=True):
@@ -46,8 +46,8 @@ def _described(name: str, provider: ProviderConfig, config: Config) -> tuple[str
     origins = config.origins
     origin = origins.get(f"providers.{name}.api_key") or origins.get(f"providers.{name}.kind")
     from_where = f"from {origin}" if origin else ""
-    if provider.kind not in KINDS:
-        return f"kind {provider.kind}", "not in this version yet, left out"
+    if (lack := lacking(provider)) is not None:
+        return lack, "not in this version yet, left out"
     if provider.kind == "echo":
         return "built in, answers without an account", from_where
     return provider.endpoint or provider.kind, from_where

@@ -9,6 +9,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.request import Request
 from dragoman.hub.stage import Stage
 from dragoman.net.headers import Header
+from dragoman.protocols import PROTOCOLS
 from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning
 from dragoman.providers.compatible.quirks import quirks_of
 from dragoman.providers.provider import Amend, Provider, Send, api_key, configured
@@ -34,15 +35,17 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         return (bearer, (b"x-api-key", key)) if protocol == "messages" else (bearer,)
 
     quirks = quirks_of(config.quirks)
+    spoken = tuple(name for name in config.protocols if name in PROTOCOLS)  # a stanza may know of more than we do
     return configured(
         config,
         send,
         environ,
         authorize=authorize,
-        counts_tokens="messages" in config.protocols,
+        protocols=spoken,
+        counts_tokens="messages" in spoken,
         quirks=quirks,
         stages=told_anew if "cut_then_done" in quirks else None,
-        amend=partial(amend, protocols=config.protocols),
+        amend=partial(amend, protocols=spoken),
     )
 
 
