@@ -15,7 +15,7 @@ import msgspec
 
 PROGRAM = (sys.executable, "-m", "dragoman")
 KEY = re.compile(r"dgm_[A-Za-z0-9]{43}")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -179,7 +179,7 @@ def test_ctrl_c_ends_it_quickly_and_quietly(shell: Shell) -> None:
     _, err = process.communicate()
     assert process.returncode == 1
     assert err == "\nInterrupted.\n"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_nothing_to_say_is_wrong_usage(shell: Shell) -> None:

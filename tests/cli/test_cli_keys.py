@@ -21,7 +21,7 @@ class Told(msgspec.Struct):
 def opens(served: Served, key: str) -> bool:
     request = urllib.request.Request(f"{served.url}/v1/models", headers={"x-api-key": key})
     try:
-        urllib.request.urlopen(request, timeout=5).close()
+        urllib.request.urlopen(request, timeout=20).close()
     except urllib.error.HTTPError as error:
         return error.code != 401
     return True

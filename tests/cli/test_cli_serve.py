@@ -20,7 +20,7 @@ from fakes.upstream import FakeUpstream
 def status(served: Served, key: str) -> int:
     request = urllib.request.Request(f"{served.url}/v1/models", headers={"authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(request, timeout=5) as reply:
+        with urllib.request.urlopen(request, timeout=20) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -133,7 +133,7 @@ def test_told_to_stop_it_ends_well(shell: Shell, sign: signal.Signals) -> None:
 def test_a_stream_in_flight_is_finished_before_the_end(shell: Shell) -> None:
     body = {"model": "echo/slow", "max_tokens": 99, "stream": True}
     with shell.serve() as served:
-        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
         content = {"messages": [{"role": "user", "content": "one two three"}]}
         headers = {"authorization": f"Bearer {served.key}", "content-type": "application/json"}
         connection.request("POST", "/v1/messages", msgspec.json.encode(body | content), headers)
@@ -263,7 +263,7 @@ def test_logs_are_json_when_asked_for_and_hold_no_secret(shell: Shell) -> None:
         for url in (f"{served.url}/v1/models?key={canary}", f"{served.url}/v1/models/{canary}"):
             headers = {"authorization": f"Bearer {canary}", "x-request-id": canary}
             with pytest.raises(urllib.error.HTTPError):
-                urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5)
+                urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60)
         assert served.end() == 0
     lines = [msgspec.json.decode(line, type=dict[str, str]) for line in served.err.splitlines()]
     assert any("refused: auth" in line["message"] for line in lines)
@@ -272,7 +272,7 @@ def test_logs_are_json_when_asked_for_and_hold_no_secret(shell: Shell) -> None:
 
 def test_help_loads_none_of_the_commands() -> None:
     probe = "import sys; sys.argv=['dragoman','--help']; from dragoman.cli.main import run; run(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
     loaded = done.stdout.splitlines()[-1].split()
     assert "click" in loaded
     assert not {"msgspec", "asyncio", "dragoman.config", "dragoman.app"} & set(loaded)
