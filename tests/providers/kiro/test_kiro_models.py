@@ -1,10 +1,15 @@
 """Names of models as clients write them, and the ids that Kiro knows them by."""
 
+import asyncio
+
 import pytest
 
-from dragoman.providers.kiro.models import DEFAULT_WINDOW, FALLBACK, normalise, resolve
+from dragoman.providers.kiro.control import ListedModel, TokenLimits
+from dragoman.providers.kiro.models import fallback, normalise, resolve
+from dragoman.providers.kiro.shelf import Shelf
 
-IDS = [model.id for model in FALLBACK]
+WINDOW = 123_456
+IDS = [model.id for model in fallback(WINDOW)]
 
 
 @pytest.mark.parametrize(
@@ -73,5 +78,15 @@ def test_what_is_not_listed_is_asked_for_all_the_same() -> None:
 def test_the_fallback_lists_each_model_once_with_a_window() -> None:
     assert len(set(IDS)) == len(IDS)
     assert "auto" in IDS
-    assert {model.max_input for model in FALLBACK} == {DEFAULT_WINDOW}
+    assert {model.max_input for model in fallback(WINDOW)} == {WINDOW}
     assert all(normalise(id) == id for id in IDS)
+
+
+def test_a_model_that_lists_no_window_has_the_usual_one_wherever_it_is_told() -> None:
+    async def listed() -> list[ListedModel]:
+        return [ListedModel("wide", token_limits=TokenLimits(max_input_tokens=1_000_000)), ListedModel("silent")]
+
+    shelf = Shelf(listed, WINDOW)
+    told = {model.id: model.max_input for model in asyncio.run(shelf.models())}
+    assert told == {"wide": 1_000_000, "silent": WINDOW}
+    assert [shelf.window(id) for id in ("wide", "silent", "unheard-of")] == [1_000_000, WINDOW, WINDOW]

@@ -6,8 +6,6 @@ from functools import lru_cache
 
 from dragoman.providers.provider import ModelInfo
 
-DEFAULT_WINDOW = 200_000
-
 _FAMILIES = "opus|sonnet|haiku|fable|mythos"
 _TAIL = re.compile(r"(?:-20\d{6}|-latest|-v\d+(?::\d+)?|@[\w.-]+|\[[^\]]*\])$")
 _EFFORT = re.compile(r"-(?:minimal|low|medium|high|xhigh|max|thinking|fast)$")
@@ -25,7 +23,7 @@ _LEGACY = {
 _SHORT = {legacy: short for short, legacy in _LEGACY.items()}
 _ONLY_LEGACY = {"claude-3.7-sonnet": _LEGACY["claude-3.7-sonnet"]}  # it never had a short one
 
-_NAMES = {
+NAMES = {
     "auto": "Auto",
     "claude-sonnet-4": "Claude Sonnet 4",
     "claude-sonnet-4.5": "Claude Sonnet 4.5",
@@ -44,8 +42,10 @@ _NAMES = {
     "qwen3-coder-next": "Qwen3 Coder Next",
 }
 
-# Served while Kiro has not been asked, or does not answer.
-FALLBACK = tuple(ModelInfo(id, name, owned_by="kiro", max_input=DEFAULT_WINDOW) for id, name in _NAMES.items())
+
+def fallback(window: int) -> tuple[ModelInfo, ...]:
+    """What is served while Kiro has not been asked, or does not answer."""
+    return tuple(ModelInfo(id, name, owned_by="kiro", max_input=window) for id, name in NAMES.items())
 
 
 @lru_cache(maxsize=512)
@@ -65,7 +65,7 @@ def normalise(name: str) -> str:
     plain = _INVERTED.sub(r"claude-\2-\1", bare) if _INVERTED.match(bare) else plain
     if plain in _ONLY_LEGACY:
         return _ONLY_LEGACY[plain]
-    return plain if plain in _NAMES or _KNOWN.match(plain) else asked
+    return plain if plain in NAMES or _KNOWN.match(plain) else asked
 
 
 def resolve(name: str, listed: Collection[str]) -> str:

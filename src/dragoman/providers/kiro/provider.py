@@ -25,7 +25,7 @@ from dragoman.providers.kiro.control import Control, bearer
 from dragoman.providers.kiro.credential import Credential, truncated
 from dragoman.providers.kiro.hosts import Place
 from dragoman.providers.kiro.identity import chat_headers, control_headers
-from dragoman.providers.kiro.models import FALLBACK, resolve
+from dragoman.providers.kiro.models import NAMES, fallback, resolve
 from dragoman.providers.kiro.profile import Profile
 from dragoman.providers.kiro.refresh import Issuers
 from dragoman.providers.kiro.shelf import Shelf
@@ -37,7 +37,6 @@ from dragoman.stages.written_calls import WrittenCalls
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3  # as the vendor's own clients say
-FALLBACK_IDS = frozenset(model.id for model in FALLBACK)
 PROFILE_WANTED = re.compile(r"profile_?arn is required", re.IGNORECASE)
 TOOL_USE_MISREAD = re.compile(r"invalid tool use format", re.IGNORECASE)
 
@@ -45,7 +44,7 @@ TOOL_USE_MISREAD = re.compile(r"invalid tool use format", re.IGNORECASE)
 def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, KiroProviderConfig)
     account = _account(config, line_of(config, send, environ), environ)
-    shelf = Shelf(account.models)
+    shelf = Shelf(account.models, config.default_max_input_tokens)
     kiro = Kiro(config, account, shelf)
     return configured(
         config,
@@ -56,12 +55,12 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         endpoint=account.place.first,
         headers=chat_headers(config, account.place.now.generation, environ),
         authorize=kiro.authorize,
-        fallback_models=FALLBACK,
+        fallback_models=fallback(config.default_max_input_tokens),
         list_models=shelf.models,
         rename=kiro.rename,
         stages=kiro.stages,
         aim=kiro.aim,
-        window=kiro.window,
+        window=shelf.window,
         describe=kiro.describe,
         renew=account.keeper.renew,
         remedy="dragoman login kiro",
@@ -139,10 +138,7 @@ class Kiro:
         )
 
     def rename(self, name: str) -> str:
-        return resolve(name, self._shelf.ids or FALLBACK_IDS)
-
-    def window(self, model: str) -> int | None:
-        return self._shelf.window(model) or self._config.default_max_input_tokens
+        return resolve(name, self._shelf.ids or NAMES)
 
     def stages(self, request: Request) -> list[Stage[Event, Event]]:
         stages: list[Stage[Event, Event]] = [ThinkingTags(Mode(self._config.thinking))]

@@ -19,15 +19,16 @@ Schema = dict[str, object]
 
 
 class _Known(Struct, frozen=True):
-    window: int | None
+    window: int
     schema: Schema | None
 
 
 class Shelf:
-    """The models as last listed."""
+    """The models as last listed. `usual_window` is that of a model which lists none."""
 
-    def __init__(self, ask: Callable[[], Awaitable[list[ListedModel]]]) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[list[ListedModel]]], usual_window: int) -> None:
         self._ask = ask
+        self._usual_window = usual_window
         self._known: dict[str, _Known] = {}
         self._asking: asyncio.Task[tuple[ModelInfo, ...] | Failure] | None = None
         self._asked = False
@@ -55,9 +56,9 @@ class Shelf:
     def ids(self) -> Collection[str]:
         return self._known.keys()
 
-    def window(self, model: str) -> int | None:
+    def window(self, model: str) -> int:
         known = self._known.get(model)
-        return known.window if known else None
+        return known.window if known else self._usual_window
 
     async def _list(self) -> tuple[ModelInfo, ...] | Failure:
         try:
@@ -67,23 +68,22 @@ class Shelf:
         finally:
             self._asked = True
             self._asking = None
-        self._known = {model.model_id: _Known(_window(model), _schema(model)) for model in listed}
-        return tuple(_info(model) for model in listed)
+        self._known = {model.model_id: _Known(self._window(model), _schema(model)) for model in listed}
+        return tuple(self._info(model) for model in listed)
 
+    def _info(self, model: ListedModel) -> ModelInfo:
+        limits = model.token_limits
+        return ModelInfo(
+            id=model.model_id,
+            name=model.model_name or "",
+            owned_by=OWNER,
+            max_input=self._window(model),
+            max_output=limits.max_output_tokens if limits else None,
+        )
 
-def _info(model: ListedModel) -> ModelInfo:
-    limits = model.token_limits
-    return ModelInfo(
-        id=model.model_id,
-        name=model.model_name or "",
-        owned_by=OWNER,
-        max_input=limits.max_input_tokens if limits else None,
-        max_output=limits.max_output_tokens if limits else None,
-    )
-
-
-def _window(model: ListedModel) -> int | None:
-    return model.token_limits.max_input_tokens if model.token_limits else None
+    def _window(self, model: ListedModel) -> int:
+        listed = model.token_limits.max_input_tokens if model.token_limits else None
+        return listed or self._usual_window
 
 
 def _schema(model: ListedModel) -> Schema | None:
