@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from cases import WEATHER, asked
@@ -178,3 +179,35 @@ def test_the_trailer_names_everyone_who_answered(relay: Relay) -> None:
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
     assert b"x-dragoman-route: one/vendor-model\r\n" in raw.partition(b"\r\n\r\n")[0]
     assert raw.endswith(b"0\r\nx-dragoman-route: one/vendor-model, two/vendor-model\r\n\r\n")
+
+
+QUOTA = b'data: {"error":{"message":"No more.","type":"quota","param":null,"code":"insufficient_quota"}}\n\n'
+SPENT = Answer(breaks("chat", BEGUN, End.CLEAN).body + QUOTA)
+NOWHERE = stanza("chat", "http://127.0.0.1:9/v1", "other")  # where nobody listens
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "to"),
+    [
+        pytest.param(breaks("chat", BEGUN, End.RESET), "", '"up/m"', id="where there is no other target"),
+        pytest.param(SPENT, NOWHERE, '"up/m", "other/m"', id="before the next target if the credential is at fault"),
+        pytest.param(breaks("chat", BEGUN, End.CUT), NOWHERE, '"up/m", "other/m"', id="after the next target, else"),
+    ],
+)
+def test_another_credential_of_the_same_target_goes_on(tmp_path: Path, first: Answer, more: str, to: str) -> None:
+    answers = [first, says("chat", REST)]
+    settings = "[retry]\nattempts = 1\ncontinue_streams = true\n"
+    with FakeUpstream(choose=lambda _: answers.pop(0)) as fake, ExitStack() as stack:
+        pool = stanza("chat", fake.url).replace('"sk-fake-upstream"', '["fake-key-1", "fake-key-2"]')
+        toml = "\n".join([settings, pool, more, f'[[models]]\nname = "duo"\nto = [{to}]\n'])
+        gateway = stack.enter_context(running(toml, tmp_path))
+        gateway.settle()
+        sdk = Sdk(gateway.url, KEY)
+        stack.callback(sdk.close)
+        reply = STREAMS["messages"][0](sdk, asked("messages", "duo"))
+        assert isinstance(reply, Heard), reply
+        assert reply.text == BEGUN + REST
+        presented = {call.headers["authorization"] for call in fake.calls}
+        assert presented == {"Bearer fake-key-1", "Bearer fake-key-2"}
+        steps = [step.route for step in gateway.outcome(sdk.headers["x-request-id"]).steps]
+        assert steps == (["up/m", "other/m"] if first.end is End.CUT else ["up/m"])

@@ -104,6 +104,10 @@ class Pool:
         for rest in choice.doubts:
             rest.probed = False
 
+    def is_at_rest(self, model: str, now: float) -> bool:
+        """Whether each member is left alone now, for this model at least."""
+        return not any(self._is_free(member, model, now) for member in range(len(self.members)))
+
     def home(self, session: str | None) -> int | None:
         """Who answered the session last."""
         return None if session is None else self._served.get(_key(session))

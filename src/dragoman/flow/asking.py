@@ -1,15 +1,16 @@
 """One call and its targets come in; the first of them that answers goes out, and the next one where that breaks off."""
 
+import asyncio
 import logging
 import random
 from collections.abc import Sequence
 
 from dragoman.accounts.memory import Memory
-from dragoman.flow.attempt import SecondChances, first_success
+from dragoman.flow.attempt import AFTER, SecondChances, first_success
 from dragoman.flow.call import Call
 from dragoman.flow.open import Opener, Streaming, Whole
-from dragoman.flow.prepare import Change, prepare
-from dragoman.flow.rotation import go_round
+from dragoman.flow.prepare import Change, Prepared, prepare
+from dragoman.flow.rotation import ask_alone, go_round
 from dragoman.flow.sink import Sink
 from dragoman.flow.world import World, fitting, provider_of
 from dragoman.hub.failure import Failure, Refused
@@ -31,6 +32,7 @@ class Asking:
         self._memory = memory
         self._routes = routes
         self._chances = SecondChances(world.learnt)
+        self._broken: dict[str, set[int]] = {}  # provider -> whose credentials have broken off this reply
 
     async def first(self) -> Whole | Streaming:
         """Raises Refused when no target could be brought to its first token."""
@@ -39,10 +41,10 @@ class Asking:
         return reply
 
     async def heir(self, broken: Streaming, sink: Sink, failure: Failure) -> Streaming | None:
-        """A reply of the targets after this one, which goes on with what it has said; None where nobody does."""
+        """A reply of whoever comes after this one, which goes on with what it has said; None where nobody does."""
         route = broken.prepared.route
         self._call.trail.failed_step(route, Refused(failure))
-        rest = self._routes[self._routes.index(route) + 1 :]
+        rest = self._after(broken.prepared, failure)
         if not rest:
             return None
         said = sink.said
@@ -58,20 +60,32 @@ class Asking:
         except Refused:
             return None
         self._note(reply)
-        log.warning("%s %s broke off (%s), %s goes on", self._call.id, route, failure.kind.value, reply.prepared.route)
+        log.warning("%s broke off (%s), %s goes on", _named(broken), failure.kind.value, _named(reply))
         return reply
+
+    def _after(self, broken: Prepared, failure: Failure) -> tuple[Route, ...]:
+        """The targets after this one, and this one's other credentials: before them where the table says so."""
+        route, provider = broken.route, broken.provider
+        rest = self._routes[self._routes.index(route) + 1 :]
+        gone = self._broken.setdefault(provider.name, set())
+        gone.add(provider.seat)
+        if provider.pool is None or len(gone) == len(provider.pool.members):
+            return rest
+        return (route, *rest) if AFTER[failure.kind].another else (*rest, route)
 
     async def _ask(self, route: Route, more: Sequence[Change] = (), sink: Sink | None = None) -> Whole | Streaming:
         """Of several credentials, one after another is asked."""
         provider = provider_of(self._world, route)
         changes = [*more, *await self._notices(provider)]
-        if provider.pool is None:
-            return await self._ask_with(provider, route, changes, sink)
 
         async def ask(member: Provider) -> Whole | Streaming:
             return await self._ask_with(member, route, changes, sink)
 
-        return await go_round(self._call, provider, route.model, ask)
+        if provider.pool is not None:
+            return await go_round(self._call, provider, route.model, ask, self._broken.get(route.provider, ()))
+        if len(self._routes) > 1:
+            return await ask_alone(provider, route.model, ask)
+        return await ask(provider)
 
     async def _ask_with(
         self, provider: Provider, route: Route, changes: Sequence[Change], sink: Sink | None
@@ -82,6 +96,9 @@ class Asking:
                 fit = fitting(self._world, route)  # anew each time: a refusal may have taught something
                 prepared = await prepare(call, route, provider, fit, [*chances.changes, *changes])
                 return await (opener.stream(call, prepared, sink) if call.stream else opener.whole(call, prepared))
+            except asyncio.CancelledError:
+                call.trail.left_step(route)
+                raise
             except Refused as refused:
                 call.trail.failed_step(route, refused)
                 if not await chances.granted(provider, route.model, refused):
@@ -97,6 +114,12 @@ class Asking:
     def _note(self, reply: Whole | Streaming) -> None:
         prepared = reply.prepared
         self._call.trail.answered(prepared.route, prepared.protocol.name, prepared.ledger, reply)
+
+
+def _named(reply: Streaming) -> str:
+    prepared = reply.prepared
+    credential = prepared.provider.credential
+    return f"{prepared.route}, credential {credential}" if credential else str(prepared.route)
 
 
 def _jitter() -> float:

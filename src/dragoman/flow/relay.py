@@ -79,7 +79,8 @@ class Relay:
         if heir is None:
             return self._given_up(failure)
         self._reply = heir
-        self._routes.append(self._reply.prepared.route)
+        if heir.prepared.route != self._routes[-1]:  # else it is another credential of the same target
+            self._routes.append(heir.prepared.route)
         return await self._told()
 
     def _given_up(self, failure: Failure) -> bytes:

@@ -1,7 +1,7 @@
-"""A provider with several credentials comes in; they are asked in turn until one answers, and what they say is kept."""
+"""A provider comes in; its credentials are asked in turn until one answers, and what they say of rests is kept."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
 from dragoman.accounts.pool import EVERYTHING
@@ -9,21 +9,60 @@ from dragoman.flow.attempt import AFTER, TOLD_FIRST
 from dragoman.flow.call import Call
 from dragoman.flow.open import Streaming, Whole
 from dragoman.flow.session import response_name, session_of
-from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Route
 
 log = logging.getLogger(__name__)
 
 Reply = TypeVar("Reply", bound=Whole | Streaming)
 
 
-async def go_round(call: Call, provider: Provider, model: str, ask: Callable[[Provider], Awaitable[Reply]]) -> Reply:
+def awake(routes: tuple[Route, ...], providers: Mapping[str, Provider]) -> tuple[Route, ...]:
+    """The targets that may be asked now; all of them where all rest, for nobody is refused by hearsay."""
+    if len(routes) == 1:
+        return routes
+    return tuple(route for route in routes if not _is_at_rest(route, providers)) or routes
+
+
+def _is_at_rest(route: Route, providers: Mapping[str, Provider]) -> bool:
+    provider = providers.get(route.provider)
+    rests = None if provider is None else provider.rests
+    return rests is not None and rests.is_at_rest(route.model, rests.clock())
+
+
+async def ask_alone(provider: Provider, model: str, ask: Callable[[Provider], Awaitable[Reply]]) -> Reply:
+    """A provider with one credential, one of several targets: its account, once used up, rests until it is not."""
+    rests = provider.rests
+    if rests is None:
+        return await ask(provider)
+    choice = rests.choose(None, model, (), rests.clock())
+    assert choice is not None
+    try:
+        reply = await ask(provider)
+    except Refused as refused:
+        _learn_alone(provider, model, refused.failure)
+        raise
+    else:
+        rests.served(choice.member, model)
+        return reply
+    finally:
+        rests.left(choice)
+
+
+async def go_round(
+    call: Call,
+    provider: Provider,
+    model: str,
+    ask: Callable[[Provider], Awaitable[Reply]],
+    without: Collection[int] = (),  # whose credential has broken off this very reply
+) -> Reply:
     """Raises the refusal that passes soonest, where no credential is accepted."""
     pool = provider.pool
     assert pool is not None
     session = session_of(call, lambda name: pool.home(name) is not None)
     refusals: dict[int, Refused] = {}
-    while (choice := pool.choose(session, model, refusals, pool.clock())) is not None:
+    while (choice := pool.choose(session, model, {*without, *refusals}, pool.clock())) is not None:
         seat = choice.member
         member = provider.members[seat]
         try:
@@ -39,6 +78,8 @@ async def go_round(call: Call, provider: Provider, model: str, ask: Callable[[Pr
             return reply
         finally:
             pool.left(choice)
+    if not refusals:
+        raise Refused(Failure(Kind.QUOTA, f"No other credential of {provider.name} may be asked now."))
     now = pool.clock()
     told = min(refusals, key=lambda seat: (_rank(refusals[seat]), pool.free_at(seat, model, now)))
     raise refusals[told]
@@ -55,22 +96,39 @@ def rested(provider: Provider, model: str) -> Provider:
 
 def learn(member: Provider, model: str, failure: Failure) -> None:
     """What a failure says of the credential that met with it."""
-    pool, after = member.pool, AFTER[failure.kind]
+    pool, after = member.rests, AFTER[failure.kind]
     if pool is None or after.rest_s is None:
         return
     now = pool.clock()
-    until = now + (after.rest_s if failure.retry_after is None else failure.retry_after)
-    if failure.resets_at is not None and failure.resets_at > now:
-        until = failure.resets_at
+    wait = _wait_s(failure, now)
+    until = now + (after.rest_s if wait is None else wait)
     pool.park(member.seat, EVERYTHING if after.for_all else model, until, failure.kind.value, now)
-    what = (member.name, member.credential, failure.kind.value, until - now)
-    log.info("provider %s, credential %s: %s, it rests for %.0f s", *what)
+    which = f", credential {member.credential}" if member.credential else ""
+    log.info("provider %s%s: %s, it rests for %.0f s", member.name, which, failure.kind.value, until - now)
+
+
+def _wait_s(failure: Failure, now: float) -> float | None:
+    """How long to leave it alone, in the upstream's own words."""
+    if failure.resets_at is not None and failure.resets_at > now:
+        return failure.resets_at - now
+    return failure.retry_after
+
+
+def _learn_alone(provider: Provider, model: str, failure: Failure) -> None:
+    """Only what its upstream says of the whole account, and until when: there is no other credential to be spared."""
+    rests = provider.rests
+    if rests is not None and AFTER[failure.kind].for_all and _wait_s(failure, rests.clock()) is not None:
+        learn(provider, model, failure)
 
 
 def learn_from_end(reply: Streaming) -> None:
     """A stream may break off because the allowance is used up."""
     member, failure = reply.prepared.provider, reply.watch.failure
-    if member.pool is not None and failure is not None:
+    if failure is None:
+        return
+    if member.pool is None:
+        _learn_alone(member, reply.prepared.route.model, failure)
+    else:
         learn(member, reply.prepared.route.model, member.heed(failure))
 
 

@@ -17,12 +17,14 @@ from dragoman.flow.open import LineBuilder, Opener, Streaming, Whole
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.recorded_world import WatchedMemory, watched
 from dragoman.flow.relay import Relay
+from dragoman.flow.rotation import awake
 from dragoman.flow.world import World, targets
 from dragoman.hub.outcome import Observe
 from dragoman.hub.ports import Asked
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.observers.watch import Watch
+from dragoman.routing.resolve import Route
 
 log = logging.getLogger("dragoman.requests")
 
@@ -62,10 +64,10 @@ class Gateway:
             world, memory = watched(world, recording), WatchedMemory(memory, recording)
             lines = LineBuilder(self._asked, recording.watch, recording.hearing(self._tripped))
             opener = Opener(world.config.server, lines, self._mender)
-        routes = await targets(world, call.model)
+        routes = awake(await targets(world, call.model), world.providers)
         if recording is not None:
             recording.routes = routes
-        call.continues = call.stream and world.config.retry.continue_streams and len(routes) > 1
+        call.continues = call.stream and world.config.retry.continue_streams and _has_heirs(routes, world)
         asking = Asking(call, world, opener, memory, routes)
         reply = await asking.first()
         if isinstance(reply, Whole):
@@ -88,6 +90,12 @@ class Gateway:
     def _tripped(self, what: str) -> None:
         self.trips += 1
         log.error("the grammar guard stepped in: %s", what)
+
+
+def _has_heirs(routes: tuple[Route, ...], world: World) -> bool:
+    """Whether there is anybody who could go on: another target, or another credential."""
+    first = world.providers.get(routes[0].provider)
+    return len(routes) > 1 or (first is not None and first.pool is not None)
 
 
 def own_headers(call: Call, prepared: Prepared, given: list[Header]) -> list[Header]:

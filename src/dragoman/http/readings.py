@@ -55,7 +55,9 @@ def provider_readings(name: str, provider: Provider, now: float) -> Iterator[Rea
     else:
         limits = provider.limits()
         parked = None if limits is None else limits.parked_until
-        resting = [parked is not None and parked > now]
+        rests = () if provider.rests is None else provider.rests.states(now)
+        at_rest = any(state.free_at is not None for state in rests if not state.model)
+        resting = [at_rest or (parked is not None and parked > now)]
     yield Reading(catalogue.POOL.name, (name, AVAILABLE), (resting.count(False),))
     yield Reading(catalogue.POOL.name, (name, COOLING_DOWN), (resting.count(True),))
     for member in provider.members or (provider,):

@@ -21,15 +21,15 @@ from dragoman.providers.provider import ModelInfo, Provider, Send
 def make(config: ProviderConfig, send: Send, environ: Mapping[str, str], old: Provider | None = None) -> Provider:
     """`old`: what an edited stanza replaces; what its pool knows of credentials that stay is kept."""
     members = tuple(KINDS[config.kind](single, send, environ) for single in singles(config))
-    if len(members) == 1:
-        return members[0]
     labels = labels_of(config)
-    ids = [_id(credential) for credential in credentials_of(config)]
+    ids = [_id(credential) for credential in credentials_of(config)] or [""]
     pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)))
-    if old is not None and old.pool is not None:
-        pool.inherit(old.pool)
+    if old is not None and old.rests is not None:
+        pool.inherit(old.rests)
+    if len(members) == 1:
+        return replace(members[0], rests=pool)
     seated = tuple(
-        replace(member, pool=pool, seat=seat, credential=label)
+        replace(member, pool=pool, rests=pool, seat=seat, credential=label)
         for seat, (member, label) in enumerate(zip(members, labels, strict=True))
     )
     front = Front(seated)
