@@ -71,7 +71,8 @@ def _npm_install(directory: Path, pins: dict[str, str], tell: Tell) -> None:
     directory.mkdir(parents=True)
     (directory / "package.json").write_text('{"private": true, "type": "module"}\n')
     flags = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
-    _run([str(binary), str(npm), "install", *flags, *(f"{name}@{at}" for name, at in pins.items())], directory)
+    patience = ("--fetch-retries=6", "--fetch-retry-mintimeout=2000")  # with a registry that stumbles
+    _run([str(binary), str(npm), "install", *flags, *patience, *(f"{n}@{at}" for n, at in pins.items())], directory)
 
 
 def _pip_install(directory: Path, pins: dict[str, str], _: Tell) -> None:
@@ -85,7 +86,8 @@ def _pip_install_flat(directory: Path, pins: dict[str, str], _: Tell) -> None:
 
 
 def _pip() -> tuple[str, ...]:
-    return ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location")
+    flags = ("--quiet", "--disable-pip-version-check", "--no-warn-script-location", "--retries=8")
+    return ("-m", "pip", "install", *flags)
 
 
 def _run(command: list[str], directory: Path) -> None:

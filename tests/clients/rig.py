@@ -20,7 +20,7 @@ from gateway import KEY, Running, running, stanza
 TONGUES: dict[str, ModuleType] = {"chat": chat, "responses": responses, "messages": messages, "kiro": kiro}
 UPSTREAMS = tuple(TONGUES)
 EVERY_MODEL = '\n[[models]]\nname = "*"\nto = ["up/*"]\n'
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 NOTHING: Mapping[str, str] = {}
 
 

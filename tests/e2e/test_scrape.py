@@ -133,7 +133,7 @@ def test_what_is_under_way_and_what_runs_is_told(after: Scrape) -> None:
     assert value(after, "dragoman_pool_credentials", provider="chat", state="available") == 1
     assert value(after, "process_resident_memory_bytes") > 10e6
     assert value(after, "process_open_fds") > 5
-    assert 0 <= time.time() - value(after, "process_start_time_seconds") < 600
+    assert 0 <= time.time() - value(after, "process_start_time_seconds") < 86_400
     assert "dragoman_build_info" in {name for name, _ in after}
 
 
