@@ -1,5 +1,6 @@
 """Whatever a request comes to, its observers hear it once, with the counts that the upstream reported."""
 
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -109,6 +110,45 @@ def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str)
     outcome = rig.gateway.outcome(f"left-{upstream}")
     assert outcome.result == GONE
     assert outcome.usage is not None
+
+
+@pytest.mark.parametrize("client", ["chat", "messages"])
+def test_of_a_broken_reply_the_input_is_as_told_and_the_output_an_estimate(rig: Rig, client: str) -> None:
+    start = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+    counts = {"input_tokens": 100, "cache_read_input_tokens": 50, "output_tokens": 1}
+    events: list[dict[str, object]] = [
+        {"type": "message_start", "message": {**start, "usage": counts}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "word " * 400}},
+    ]
+    body = b"".join(
+        b"event: %b\ndata: %b\n\n" % (str(one["type"]).encode(), msgspec.json.encode(one)) for one in events
+    )
+    rig.plays("messages", Answer(body, end=End.CUT))
+    question = {"model": rig.model("messages"), "stream": True, "max_tokens": 9, "messages": asked_plainly()}
+    post(rig.gateway.port, PATHS[client], msgspec.json.encode(question), f"x-request-id: broken-{client}")
+    usage = rig.gateway.outcome(f"broken-{client}").usage
+    assert usage is not None
+    assert (usage.input, usage.cache_read, usage.source) == (150, 50, Source.ESTIMATED)
+    assert usage.output == 500
+
+
+def asked_plainly() -> list[dict[str, str]]:
+    return [{"role": "user", "content": "Well?"}]
+
+
+@clients
+def test_a_client_that_leaves_before_the_answer_has_asked_somebody(rig: Rig, client: str) -> None:
+    upstream = rig.plays("responses", Answer(headless=True, end=End.HANG))
+    question = {"model": rig.model("responses"), "max_tokens": 9, "messages": asked_plainly(), "input": "Well?"}
+    with dial(rig.gateway.port) as sock:
+        sock.sendall(request_bytes(PATHS[client], msgspec.json.encode(question), f"x-request-id: soon-{client}"))
+        patience = time.monotonic() + 10.0
+        while not upstream.calls and time.monotonic() < patience:
+            time.sleep(0.01)
+    outcome = rig.gateway.outcome(f"soon-{client}")
+    assert outcome.result == GONE
+    assert outcome.steps == (Step("responses/vendor-model", GONE),)
 
 
 def test_an_error_in_mid_stream_is_the_outcome(rig: Rig) -> None:

@@ -21,6 +21,7 @@ def test_a_reply_is_summed_up() -> None:
         id="reply-1",
         model="model-1",
         usage=Usage(3, 4),
+        counted=True,
         first_token=0.0,
         stop=Stop.END,
         failure=None,
@@ -36,7 +37,8 @@ def test_the_first_token_is_the_first_text_or_call_and_not_an_empty_delta() -> N
 
 
 def test_usage_known_at_the_start_counts_until_more_is_told() -> None:
-    assert watched(Started("r", "m", Usage(7))).usage == Usage(7)
+    seen = watched(Started("r", "m", Usage(7)))
+    assert (seen.usage, seen.counted) == (Usage(7), False)
 
 
 def test_a_failure_is_remembered_and_has_no_stop() -> None:

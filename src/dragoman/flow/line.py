@@ -167,7 +167,7 @@ class Tap:
 
     @property
     def usage(self) -> Usage | None:
-        return self.watch.usage
+        return self.watch.counts
 
     @property
     def sink(self) -> Sink | None:

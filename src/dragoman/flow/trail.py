@@ -6,6 +6,8 @@ import time
 from functools import lru_cache
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from dragoman.flow.recording import Recording
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.loss import Ledger
@@ -23,7 +25,7 @@ NAME_LENGTH = 40
 UNREADABLE = {413: Kind.TOO_LARGE, 408: Kind.TIMEOUT}
 BYTES_PER_TOKEN = 4  # roughly, where nobody has counted
 
-UNSEEN = Seen("", "", None, None, None, None, 0, 0, ())
+UNSEEN = Seen("", "", None, False, None, None, None, 0, 0, ())
 
 
 class Answered(Protocol):
@@ -68,6 +70,10 @@ class Trail:
 
     def failed_step(self, route: Route, refused: Refused) -> None:
         self.steps.append(Step(str(route), refused.failure.kind.value))
+
+    def left_step(self, route: Route) -> None:
+        """Nobody waits any more for what this target would have said."""
+        self.steps.append(Step(str(route), GONE))
 
     def answered(self, route: Route, spoken: str, ledger: Ledger | None, reply: Answered) -> None:
         """There is a first token, from this target."""
@@ -114,7 +120,7 @@ class Trail:
             told_model=seen.model,
             stream=self.stream,
             passthrough=route is not None and self.ledger is None,
-            usage=self._told or seen.usage or self._guessed(seen),
+            usage=self._told or self._used(seen),
             first_token_s=None if seen.first_token is None else seen.first_token - self._started,
             seconds=self._ended - self._started,
             result=result,
@@ -125,6 +131,13 @@ class Trail:
             steps=tuple(self.steps),
             trace=self.trace.decode("latin-1"),
         )
+
+    def _used(self, seen: Seen) -> Usage | None:
+        """Of a reply that broke off, an upstream may have told the input and no more than the first words of output."""
+        told, guess = seen.usage, self._guessed(seen)
+        if told is None or guess is None or seen.counted:
+            return told or guess
+        return replace(told, output=max(told.output, guess.output), source=Source.ESTIMATED)
 
     def _guessed(self, seen: Seen) -> Usage | None:
         """From sizes, where an upstream answered and told no counts."""

@@ -37,6 +37,7 @@ class Seen(Struct, frozen=True):
     id: str  # the upstream's
     model: str  # as the upstream named it
     usage: Usage | None
+    counted: bool  # whether that was told after the reply; what is told before it knows of no output yet
     first_token: float | None  # by the clock that was handed in
     stop: Stop | None  # None with a failure, or where no end was seen
     failure: Failure | None
@@ -46,13 +47,25 @@ class Seen(Struct, frozen=True):
 
 
 class Watch:
-    __slots__ = ("_blocks", "_bytes", "_clock", "_deltas", "_end", "_first_token", "_started", "_usage", "substance")
+    __slots__ = (
+        "_blocks",
+        "_bytes",
+        "_clock",
+        "_counted",
+        "_deltas",
+        "_end",
+        "_first_token",
+        "_started",
+        "_usage",
+        "substance",
+    )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.substance = False  # whether there was anything that a client would see of the reply
         self._started: Started | None = None
         self._usage: Usage | None = None
+        self._counted = False
         self._first_token: float | None = None
         self._end: Ended | Failed | None = None
         self._deltas = 0
@@ -79,6 +92,7 @@ class Watch:
                 self._usage = usage
             case Used(usage=usage):
                 self._usage = usage
+                self._counted = True
             case Ended() | Failed() if self._end is None:
                 self._end = event
                 self.substance |= isinstance(event, Ended)
@@ -88,6 +102,11 @@ class Watch:
     @property
     def usage(self) -> Usage | None:
         return self._usage
+
+    @property
+    def counts(self) -> Usage | None:
+        """What was told after the reply, or as much of it as there was to be."""
+        return self._usage if self._counted else None
 
     @property
     def ended(self) -> bool:
@@ -108,6 +127,7 @@ class Watch:
             id=started.id,
             model=started.model,
             usage=self._usage,
+            counted=self._counted,
             first_token=self._first_token,
             stop=self._end.stop if isinstance(self._end, Ended) else None,
             failure=self.failure,
