@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._unsent: tuple[bytes, ...] = ()  # until the end of the event loop's turn
         self._transport: asyncio.Transport | None = None
+        self._arrivals = select.poll()
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[bool] | None = None
         self._sink: Sink | None = None
@@ -144,9 +145,7 @@ class Connection(asyncio.Protocol):
         """Whether one that rests has heard nothing since, not even an end that the event loop has yet to tell."""
         if self._transport is None or self._transport.is_closing():
             return False
-        ready = select.poll()
-        ready.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not ready.poll(0)
+        return not self._arrivals.poll(0)
 
     def rest(self) -> bool:
         """End a DONE exchange; true if the connection may serve another."""
@@ -173,6 +172,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._arrivals.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self.phase is not HEAD and self.phase is not BODY:
