@@ -18,7 +18,7 @@ from dragoman.hub.request import (
 )
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.passes.flatten_tools import flatten_tools
-from dragoman.passes.merge_turns import merge_turns
+from dragoman.passes.merge_turns import merged
 from dragoman.passes.move_tool_docs import HEADING, move_tool_docs
 from dragoman.passes.tag_instructions import tag_later_instructions
 from dragoman.passes.tool_names import ToolId, assign_names
@@ -36,14 +36,14 @@ def told(ledger: Ledger) -> list[tuple[str, How]]:
 
 
 def test_turns_that_alternate_are_not_touched() -> None:
-    request = asked(SYSTEM, HI, Turn(Role.ASSISTANT, (Text("A"),)), HI)
-    assert merge_turns(request, Ledger()) is request
+    turns = (SYSTEM, HI, Turn(Role.ASSISTANT, (Text("A"),)), HI)
+    assert merged(turns, Ledger()) == turns
 
 
 def test_turns_of_one_role_are_joined_in_order() -> None:
     ledger = Ledger()
     other = Turn(Role.USER, (Text("there"),), "/1", {"name": "ann"})
-    [turn] = merge_turns(asked(HI, other), ledger).turns
+    [turn] = merged((HI, other), ledger)
     assert turn == Turn(Role.USER, (Text("hi"), Text("there")), "/0")
     assert told(ledger) == [("/1/name", How.DROPPED)]
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.cli.screen import remark, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_found_settings
+from dragoman.cli.settings import config_option, json_option, named_source, read_found_settings
 from dragoman.config import Config, ProviderConfig, Secret, SecretSource
 from dragoman.config.proxies import detours
 from dragoman.config.several import credential_field, credentials_of
@@ -43,7 +43,7 @@ def check(config_file: str | None) -> None:
     config = read_found_settings(config_file)
     for warning in config.warnings:
         remark(f"Warning: {warning}")
-    click.echo(f"{_source(config)}: fine, {_count(len(config.providers), 'provider')}.")
+    click.echo(f"{named_source(config)}: fine, {_count(len(config.providers), 'provider')}.")
 
 
 @command.command("show")
@@ -58,7 +58,7 @@ def show(config_file: str | None, as_json: bool) -> None:
     if as_json:
         show_json(values)
         return
-    remark(f"# {_source(config)}")
+    remark(f"# {named_source(config)}")
     show_table(("KEY", "VALUE", "SET BY"), [(value.key, _text(value.value), value.origin) for value in values])
 
 
@@ -132,10 +132,6 @@ def _client_key_origin(config: Config) -> str:
     if config.client_key is None:
         return "the store"
     return "environment DRAGOMAN_API_KEY" if "DRAGOMAN_API_KEY" in os.environ else "PROXY_API_KEY"
-
-
-def _source(config: Config) -> str:
-    return str(config.source) if config.source else "no dragoman.toml: defaults and environment"
 
 
 def _count(number: int, noun: str) -> str:

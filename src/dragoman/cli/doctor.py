@@ -8,11 +8,11 @@ import click
 
 from dragoman.cli.diagnosis import Findings, examine
 from dragoman.cli.screen import remark, show_json
-from dragoman.cli.settings import config_option, json_option, read_found_settings
+from dragoman.cli.settings import config_option, json_option, named_source, read_found_settings
 from dragoman.config import Config, ConfigError
-from dragoman.providers.finding import BROKEN, Finding
+from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 
-SIGNS = {"ok": "ok    ", "warning": "note  ", "broken": "BROKEN"}
+SIGNS = {OK: "ok    ", WARNING: "note  ", BROKEN: "BROKEN"}
 
 
 @click.command("doctor")
@@ -58,10 +58,9 @@ def _examined(config_file: str | None) -> Findings:
 
 
 def _configuration(config: Config) -> Findings:
-    source = str(config.source) if config.source else "no dragoman.toml: defaults and environment"
     return [
-        Finding("configuration", "ok", source),
-        *(Finding("configuration", "warning", warning) for warning in config.warnings),
+        Finding("configuration", OK, named_source(config)),
+        *(Finding("configuration", WARNING, warning) for warning in config.warnings),
     ]
 
 

@@ -11,9 +11,9 @@ import msgspec
 from dragoman.cli.clients import files
 from dragoman.cli.clients.merge import CannotMerge, merge_toml
 from dragoman.cli.faults import Trouble
-from dragoman.cli.screen import harmless, remark, show_json, show_table
+from dragoman.cli.screen import harmless, remark, shortened, show_json, show_table
 from dragoman.config import Config, ProviderConfig
-from dragoman.config.load import FILE_NAME
+from dragoman.config.load import home_file
 from dragoman.framing.redact import redacted
 from dragoman.net.client import HttpClient
 from dragoman.providers.catalogue import Catalogue
@@ -25,6 +25,7 @@ from dragoman.providers.compatible.quirks import quirks_of
 from dragoman.providers.provider import ModelInfo, Provider
 
 Stanza = dict[str, object]
+SAID = 60  # characters of a server's words
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -106,8 +107,7 @@ def _show(profile: Profile, provider: ProviderConfig, stanza: Stanza) -> None:
 
 
 def _short(text: str) -> str:
-    line = harmless(redacted(text))
-    return line if len(line) <= 60 else f"{line[:59]}…"
+    return shortened(harmless(redacted(text)), SAID)
 
 
 def _write(config: Config, provider: ProviderConfig, stanza: Stanza) -> None:
@@ -129,7 +129,4 @@ def _write(config: Config, provider: ProviderConfig, stanza: Stanza) -> None:
 
 
 def _file(config: Config) -> Path:
-    if config.source is not None:
-        return config.source
-    settings = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(settings) / "dragoman" / FILE_NAME
+    return config.source or home_file(os.environ, Path.home())

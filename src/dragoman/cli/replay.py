@@ -12,14 +12,13 @@ from dragoman.cli.replaying.fixture import write_fixture
 from dragoman.cli.replaying.rerun import rerun
 from dragoman.cli.replaying.serving import HOST, serve, stanza
 from dragoman.cli.replaying.world import Gone
-from dragoman.cli.screen import harmless, show_json
+from dragoman.cli.screen import MORE, harmless, shortened, show_json
 from dragoman.cli.settings import config_option, json_option
 from dragoman.observers.capture import Capture
 
 WIDTH = 120
 NAME = 40
 CONTEXT = 30
-MORE = "…"
 
 
 @click.command("replay")
@@ -85,8 +84,7 @@ def _start(change: Change) -> int:
 
 
 def _line(text: str) -> str:
-    flat = harmless(text.replace("\n", " ").rstrip())
-    return flat if len(flat) <= WIDTH else flat[: WIDTH - 1] + MORE
+    return shortened(harmless(text.replace("\n", " ").rstrip()), WIDTH)
 
 
 async def _serve(capture: Capture, port: int) -> None:

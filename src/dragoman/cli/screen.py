@@ -1,7 +1,6 @@
 """Values come in; a table, JSON or plain lines for the terminal go out."""
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -10,6 +9,7 @@ import msgspec
 
 DIM = "\x1b[2m"
 PLAIN = "\x1b[0m"
+MORE = "…"  # stands for what is left out
 
 # A model's words must not steer the terminal.
 HARMLESS = dict.fromkeys([code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"])
@@ -35,8 +35,8 @@ def has_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def dimmed(text: str, stream: TextIO = sys.stderr) -> str:
-    return f"{DIM}{text}{PLAIN}" if has_colour(stream) else text
+def shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + MORE
 
 
 def harmless(text: str) -> str:

@@ -74,11 +74,11 @@ def command(
 
 def _serve(order: Order, workers: int) -> int:
     from dragoman.cli.clients.target import Target
+    from dragoman.cli.serving.listener import port_of
     from dragoman.cli.serving.opening import Opening
 
     config = order.config
-    port = int(order.sock.getsockname()[1])
-    opening = Opening(config, Target(base_url(config.server.host, port), suggested_model(config)))
+    opening = Opening(config, Target(base_url(config.server.host, port_of(order.sock)), suggested_model(config)))
     opening.see_to_keys()
     try:
         if workers == 1:

@@ -54,6 +54,10 @@ def local_servers(config: Config, own_port: int) -> tuple[LocalServer, ...]:
     return asyncio.run(discover(local_ports(os.environ), besides=own_port))
 
 
+def named_source(config: Config) -> str:
+    return str(config.source) if config.source else "no dragoman.toml: defaults and environment"
+
+
 def base_url(host: str, port: int) -> str:
     """The address under which a client on this machine reaches a server bound to host and port."""
     name = UNSPECIFIED.get(host, host)

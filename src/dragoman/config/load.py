@@ -75,9 +75,13 @@ def find_file(argv_path: str | None, environ: Mapping[str, str], cwd: Path, home
             by = "--config" if argv_path else "$DRAGOMAN_CONFIG"
             raise ConfigError([Problem(str(path), None, "", f"there is no such file (named by {by})")])
         return path
-    settings = environ.get("XDG_CONFIG_HOME") or str(home / ".config")
-    usual = (cwd / FILE_NAME, Path(settings) / "dragoman" / FILE_NAME)
+    usual = (cwd / FILE_NAME, home_file(environ, home))
     return next((path for path in usual if path.is_file()), None)
+
+
+def home_file(environ: Mapping[str, str], home: Path) -> Path:
+    """Where the file of a person lies, as opposed to that of a directory."""
+    return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "dragoman" / FILE_NAME
 
 
 def _parse(path: Path | None, cwd: Path) -> Tree:

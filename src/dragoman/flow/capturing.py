@@ -9,7 +9,7 @@ from dragoman.config.settings import Debug
 from dragoman.flow.recording import Recording
 from dragoman.net.exchange import Exchange
 from dragoman.store.capture_writer import CaptureWriter, Job, Room
-from dragoman.store.captures import Bounds, Captures
+from dragoman.store.captures import Captures, captures_of
 
 MEMORY_BYTES = 128 * 1024 * 1024  # for all recordings together, under way or waiting to be written
 
@@ -44,12 +44,12 @@ class Capturing:
     def expire(self, debug: Debug) -> None:
         """Removes what is too old, also where nothing new is captured; not for the event loop."""
         with suppress(OSError):
-            _captures(debug).prune()
+            captures_of(debug).prune()
 
     def _place(self, debug: Debug) -> Captures:
         """The same for as long as the settings are."""
         if self._settled is None or self._settled[0] != debug:
-            self._settled = (debug, _captures(debug))
+            self._settled = (debug, captures_of(debug))
         return self._settled[1]
 
     @property
@@ -64,7 +64,3 @@ class Capturing:
     def close(self) -> None:
         """Waits a little for what is still to be written; not for the event loop."""
         self._writer.close()
-
-
-def _captures(debug: Debug) -> Captures:
-    return Captures(debug.directory, Bounds(debug.keep, debug.max_bytes, debug.max_age_s))

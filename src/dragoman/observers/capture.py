@@ -140,10 +140,6 @@ class Capture(Struct, frozen=True, kw_only=True):
             return self.asked_in
         return f"{self.asked_in} = {self.spoken}" if self.passthrough else f"{self.asked_in} > {self.spoken}"
 
-    @property
-    def failed(self) -> bool:
-        return self.result not in ("ok", "client_gone") or bool(self.trips or self.cut)
-
 
 class Summary(Struct, frozen=True, kw_only=True):
     """What a list of captures shows of each."""

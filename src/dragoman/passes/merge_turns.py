@@ -1,16 +1,11 @@
-"""A request comes in; the same request without two turns of one role in a row goes out."""
+"""Turns come in; the same without two of one role in a row go out."""
 
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from dragoman.hub.loss import Ledger
-from dragoman.hub.request import Request, Turn
-
-
-def merge_turns(request: Request, ledger: Ledger) -> Request:
-    turns = merged(request.turns, ledger)
-    return request if len(turns) == len(request.turns) else replace(request, turns=turns)
+from dragoman.hub.request import Turn
 
 
 def merged(turns: Iterable[Turn], ledger: Ledger) -> tuple[Turn, ...]:

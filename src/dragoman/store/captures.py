@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from dragoman.config.settings import Debug
 from dragoman.observers.capture import Capture, Summary, Unreadable, pack, read, read_summary
 
 SUFFIX = ".capture"
@@ -135,6 +136,11 @@ class Captures:
         bounds = self._bounds
         is_old = time.time() - self._known[0].written > bounds.max_age_s
         return is_old or len(self._known) > bounds.keep or total > bounds.max_bytes
+
+
+def captures_of(debug: Debug) -> Captures:
+    """Where the settings say, and as many as they say."""
+    return Captures(debug.directory, Bounds(debug.keep, debug.max_bytes, debug.max_age_s))
 
 
 def load(file: Path) -> Capture:

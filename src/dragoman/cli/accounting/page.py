@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from dragoman.cli.accounting.chart import bar, sparks
 from dragoman.cli.accounting.totals import Total, all_days, sum_of
-from dragoman.cli.screen import harmless
+from dragoman.cli.screen import harmless, shortened
 
 WIDTH = 100
 LONGEST_BAR = 24
@@ -57,7 +57,7 @@ def _table(totals: Sequence[Total], by: str, whole: Total) -> list[str]:
     width = min(max(map(len, names)), max(SHORTEST_NAME, room))
     charts = ["", *_charts(totals, by, whole, room - width - len(GAP)), ""]
     return [
-        GAP.join([_short(name, width).ljust(width), *map(str.rjust, line, widths), chart]).rstrip()
+        GAP.join([shortened(name, width).ljust(width), *map(str.rjust, line, widths), chart]).rstrip()
         for name, line, chart in zip(names, cells, charts, strict=False)
     ]
 
@@ -109,10 +109,6 @@ def remarks(whole: Total) -> list[str]:
     if whole.derived:
         said.append(f"{_count(whole.derived)} derived from how full the upstream's context was.")
     return said
-
-
-def _short(name: str, width: int) -> str:
-    return name if len(name) <= width else name[: width - 1] + "…"
 
 
 def _count(number: int) -> str:

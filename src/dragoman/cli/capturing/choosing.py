@@ -5,12 +5,11 @@ from pathlib import Path
 from dragoman.cli.faults import Trouble
 from dragoman.cli.settings import read_settings
 from dragoman.observers.capture import Capture, Unreadable
-from dragoman.store.captures import Bounds, Captures, Unknown, load
+from dragoman.store.captures import Captures, Unknown, captures_of, load
 
 
 def kept_captures(config_file: str | None) -> Captures:
-    debug = read_settings(config_file).debug
-    return Captures(debug.directory, Bounds(debug.keep, debug.max_bytes, debug.max_age_s))
+    return captures_of(read_settings(config_file).debug)
 
 
 def chosen(which: str, config_file: str | None) -> Capture:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.cli.capturing.frames import brief, frames_of
-from dragoman.cli.screen import harmless
+from dragoman.cli.screen import harmless, shortened
 from dragoman.hub.events import (
     CallBlock,
     Cited,
@@ -33,7 +33,6 @@ GAP = "  "
 HEADINGS = ("UPSTREAM", "HUB", "CLIENT")
 COLUMNS = (38, 29, 39)
 TOGETHER_S = 0.0005
-MORE = "…"
 _SPACES = re.compile(r"\s*[\r\n\t]+\s*")
 
 
@@ -48,7 +47,7 @@ class Beat(Struct, frozen=True):
 def told(capture: Capture, full: bool = False) -> Iterator[str]:
     """Without `full`, no line is longer than WIDTH."""
     beats = sorted(_beats(capture), key=lambda beat: beat.at)
-    yield from (line if full else _short(line, WIDTH) for line in _opening(capture))
+    yield from (line if full else shortened(line, WIDTH) for line in _opening(capture))
     yield ""
     yield from _listed(beats) if full else _side_by_side(beats)
 
@@ -160,7 +159,7 @@ def _groups(beats: list[Beat]) -> Iterator[list[Beat]]:
 
 
 def _row(time: str, cells: Iterable[str]) -> str:
-    columns = [_short(_flat(cell), width).ljust(width) for cell, width in zip(cells, COLUMNS, strict=True)]
+    columns = [shortened(_flat(cell), width).ljust(width) for cell, width in zip(cells, COLUMNS, strict=True)]
     return GAP.join([time.rjust(TIME), *columns]).rstrip()
 
 
@@ -170,10 +169,6 @@ def _time(at: float) -> str:
 
 def _flat(text: str) -> str:
     return harmless(_SPACES.sub(" ", text))
-
-
-def _short(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + MORE
 
 
 def _quoted(text: str) -> str:

@@ -17,7 +17,6 @@ Settings = Mapping[str, object]
 
 YAML_KEY = re.compile(r"(?P<key>[A-Za-z_][\w.-]*)\s*:(?:\s+(?P<value>.*))?")
 YAML_BLOCK = re.compile(r"[|>][+-]?\d?")
-TOML_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class CannotMerge(Exception):

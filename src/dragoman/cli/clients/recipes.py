@@ -5,13 +5,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.cli.clients.merge import merge_env, merge_json, merge_toml, merge_yaml
+from dragoman.cli.clients.merge import Settings, merge_env, merge_json, merge_toml, merge_yaml
 from dragoman.cli.clients.target import KEY_VARIABLE, Target
 
 KEY = f"${KEY_VARIABLE}"
 PRINT_KEY = f"printenv {KEY_VARIABLE}"
 
-Settings = Mapping[str, object]
 Where = Callable[[Mapping[str, str], Path], Path]  # environment, home -> the client's settings file
 
 

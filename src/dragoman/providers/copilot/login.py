@@ -1,7 +1,6 @@
 """An app's client id comes in; a code and a link for the person go out, and once they have agreed, a GitHub token."""
 
 import asyncio
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,8 +12,6 @@ from dragoman.accounts.polling import DEVICE_CODE, Pace, Sleep, Tick, Waiting, p
 from dragoman.accounts.signing_in import LoginFailed
 from dragoman.hub.failure import Kind
 from dragoman.providers.copilot.credential import renewable
-
-T = TypeVar("T")
 
 SCOPE = "read:user"
 
