@@ -28,30 +28,30 @@ class AccountRig(Generic[F]):
 
 
 @contextmanager
-def codex_rigged(directory: Path, life_s: float = 7200) -> Iterator[AccountRig[FakeCodex]]:
+def codex_rigged(directory: Path, life_s: float = 7200, settings: str = "") -> Iterator[AccountRig[FakeCodex]]:
     def sign_in(fake: FakeCodex, file: Path) -> None:
         file.write_bytes(msgspec.json.encode(fake.auth_file(life_s)))
 
-    with _rigged(FakeCodex(), directory, sign_in) as rig:
+    with _rigged(FakeCodex(), directory, sign_in, settings) as rig:
         yield rig
 
 
 @contextmanager
-def copilot_rigged(directory: Path, token: str = EDITOR_TOKEN) -> Iterator[AccountRig[FakeCopilot]]:
+def copilot_rigged(directory: Path, token: str = EDITOR_TOKEN, settings: str = "") -> Iterator[AccountRig[FakeCopilot]]:
     def sign_in(fake: FakeCopilot, file: Path) -> None:
         file.write_bytes(msgspec.json.encode({"github.com:Iv1.fake": {"oauth_token": token, "user": "fake"}}))
 
-    with _rigged(FakeCopilot(), directory, sign_in) as rig:
+    with _rigged(FakeCopilot(), directory, sign_in, settings) as rig:
         yield rig
 
 
 @contextmanager
-def _rigged(made: F, directory: Path, sign_in: Callable[[F, Path], None]) -> Iterator[AccountRig[F]]:
+def _rigged(made: F, directory: Path, sign_in: Callable[[F, Path], None], settings: str) -> Iterator[AccountRig[F]]:
     file = directory / "account.json"
     with ExitStack() as stack:
         fake = stack.enter_context(made)
         sign_in(made, file)
-        gateway = stack.enter_context(running(QUICK + made.stanza(str(file)), directory))  # type: ignore[attr-defined]
+        gateway = stack.enter_context(running(settings + QUICK + made.stanza(str(file)), directory))  # type: ignore[attr-defined]
         gateway.settle()
         sdk = Sdk(gateway.url, KEY)
         stack.callback(sdk.close)

@@ -8,6 +8,7 @@ import anthropic
 import msgspec
 import openai
 import pytest
+from account_rig import codex_rigged, copilot_rigged
 from cases import BROKEN, CASES, asked
 from faults import ACCIDENTS, FAULTS, refusal
 from hearing import STREAMS, WHOLE, Heard
@@ -21,9 +22,11 @@ from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.rerun import rerun
 from dragoman.observers.capture import Capture, summarised
 from dragoman.store.captures import Bounds, Captures, load
+from fakes.codex import begun, done, ended, numbered
 from fakes.eventstream import event, exception
 from fakes.kiro import framed, tail, tool, words
 from fakes.kiro import refusal as kiro_refusal
+from fakes.service import stream
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import Running, running, stanza
 
@@ -197,3 +200,33 @@ def test_a_pool_of_keys_is_asked_in_the_same_order(tmp_path: Path) -> None:
     assert len(captures[0].questions) == 2
     assert "sk-fake-second" not in str(captures)
     assert_same(captures)
+
+
+@clients
+def test_what_codex_leaves_out_at_the_end_is_captured_as_it_came(tmp_path: Path, client: str) -> None:
+    with codex_rigged(tmp_path, settings=debug(tmp_path / "captures")) as codex:
+        answer = stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended()))
+        codex.fake.plays(answer)
+        heard = WHOLE[client](codex.sdk, asked(client, "codex/gpt-5.5"))
+        [capture] = Kept(tmp_path / "captures", codex.gateway).fresh(1)
+    assert isinstance(heard, Heard)
+    assert heard.text == "one two"
+    assert raw(capture) == answer.body
+    assert_same([capture])
+
+
+@clients
+def test_the_changing_ids_of_copilot_are_captured_as_they_came(tmp_path: Path, client: str) -> None:
+    with copilot_rigged(tmp_path, settings=debug(tmp_path / "captures")) as copilot:
+        STREAMS[client][0](copilot.sdk, asked(client, "copilot/gpt-5.5"))
+        [capture] = Kept(tmp_path / "captures", copilot.gateway).fresh(1)
+    assert b'"item_id":"b"' in raw(capture).replace(b" ", b"")
+    assert capture.sent is not None
+    assert b'"item_id":"b"' not in b"".join([chunk.data for chunk in capture.sent.chunks])
+    assert_same([capture])
+
+
+def raw(capture: Capture) -> bytes:
+    [question] = capture.questions
+    assert question.answer is not None
+    return b"".join([chunk.data for chunk in question.answer.chunks])

@@ -67,7 +67,7 @@ async def _relayed(world: World, call: Call, route: Route, provider: Provider) -
         prepared = await prepare(call, route, provider, fitting(world, route))
         url, query_mark, query = prepared.out.url.partition("?")
         out = msgspec.structs.replace(prepared.out, url=url + SUFFIX[call.protocol.name] + query_mark + query)
-        answer = await provider.send(out, provider.dial, head_timeout_s=timeout_s)
+        answer = await provider.ask(out, timeout_s)
         try:
             body = await answer.read(MAX_COUNT_BYTES, timeout_s)
         finally:

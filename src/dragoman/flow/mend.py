@@ -72,7 +72,7 @@ async def _rest(prepared: Prepared, said: str, call: CutCall) -> Reply:
     target = Target(prepared.route.model, provider.issuer, options=prepared.options)
     body = prepared.upstream.build(request, target, Ledger())
     out = msgspec.structs.replace(prepared.out, body=body)
-    answer = await provider.send(out, provider.dial, head_timeout_s=MEND_TIMEOUT_S)
+    answer = await provider.ask(out, MEND_TIMEOUT_S)
     try:
         raw = await answer.read(MAX_MEND_BYTES, MEND_TIMEOUT_S)
     finally:

@@ -206,7 +206,7 @@ class Opener:
     async def _send(self, prepared: Prepared, head_timeout_s: float) -> Answer:
         provider = prepared.provider
         try:
-            answer = await provider.send(prepared.out, provider.dial, head_timeout_s=head_timeout_s)
+            answer = await provider.ask(prepared.out, head_timeout_s)
         except TimedOut as late:
             if late.phase == "connect":
                 raise Refused(_lost(prepared, late)) from late

@@ -19,9 +19,9 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Inline, Json, Request
-from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import Dial, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header, Headers
-from dragoman.net.pouring import Sink
+from dragoman.net.pouring import Sink, read_pieces
 from dragoman.net.sending import Answer
 from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE
 from dragoman.passes.truncation_notice import LostCall
@@ -269,15 +269,7 @@ class _WatchedAnswer:
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         """Piece by piece, to know when each came."""
-        pieces = []
-        size = 0
-        while piece := await self.chunk(timeout_s):
-            size += len(piece)
-            if size > limit:
-                self.close()
-                raise TooLarge(f"{self._question.route} answered with more than {limit} bytes")
-            pieces.append(piece)
-        return b"".join(pieces)
+        return await read_pieces(self, limit, timeout_s, self._question.route)
 
     def close(self) -> None:
         self._ends(CLOSED)

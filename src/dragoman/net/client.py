@@ -12,7 +12,7 @@ from dragoman.net.headers import Headers
 from dragoman.net.outbound import DONE, Connection
 from dragoman.net.outgoing import Outgoing, write_head
 from dragoman.net.pool import Lane
-from dragoman.net.pouring import Sink, pour_pieces
+from dragoman.net.pouring import Sink, pour_pieces, read_pieces
 
 __all__ = ["Answer", "Corrupt", "Dial", "HttpClient", "Lost", "Outgoing", "TimedOut", "TooLarge"]
 
@@ -51,17 +51,9 @@ class Answer:
             return self._pour_raw(sink, timeout_s)
         return pour_pieces(self.chunk, sink, timeout_s)
 
-    async def read(self, limit: int, timeout_s: float) -> bytes:
+    def read(self, limit: int, timeout_s: float) -> Coroutine[object, object, bytes]:
         """The whole body; TooLarge beyond `limit`; `timeout_s` bounds every silence, not the whole."""
-        pieces = []
-        size = 0
-        while piece := await self.chunk(timeout_s):
-            size += len(piece)
-            if size > limit:
-                self.close()
-                raise TooLarge(f"{self._where} answered with more than {limit} bytes")
-            pieces.append(piece)
-        return b"".join(pieces)
+        return read_pieces(self, limit, timeout_s, self._where)
 
     def close(self) -> None:
         """Let go of the connection: to the pool if the answer has come whole, else aborted at once."""

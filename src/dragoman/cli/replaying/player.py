@@ -3,10 +3,10 @@
 import asyncio
 from email.utils import formatdate, parsedate_to_datetime
 
-from dragoman.net.client import Corrupt, Dial, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import Corrupt, Dial, Lost, Outgoing, TimedOut
 from dragoman.net.faults import Wait
 from dragoman.net.headers import Header, Headers
-from dragoman.net.pouring import Sink, pour_pieces
+from dragoman.net.pouring import Sink, pour_pieces, read_pieces
 from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE, Answer, Chunk, Question
 
 PHASES: dict[str, Wait] = {"connect": "connect", "first": "first", "idle": "idle"}
@@ -69,12 +69,7 @@ class PlayedAnswer:
         return await pour_pieces(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
-        pieces: list[bytes] = []
-        while piece := await self.chunk(timeout_s):
-            pieces.append(piece)
-            if sum(map(len, pieces)) > limit:
-                raise TooLarge(f"the recorded answer has more than {limit} bytes")
-        return b"".join(pieces)
+        return await read_pieces(self, limit, timeout_s, "the recorded upstream")
 
     def close(self) -> None:
         self._closed = True

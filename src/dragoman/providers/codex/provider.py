@@ -58,6 +58,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         limits=codex.limits,
         spent_until=spent_until,
         amend=unreadable_reasoning,
+        righted=righted,
         renew=keeper.renew,
         remedy="dragoman login codex",
         inspect=account.inspect,
@@ -95,13 +96,13 @@ class Codex:
         self._meter = Meter()
 
     def sending(self, send: Send) -> Send:
-        """The same way to send; clock and meter learn from every answer, and streams end with what they told."""
+        """The same way to send; clock and meter learn from every answer."""
 
         async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
             answer = await send(out, dial, head_timeout_s=head_timeout_s)
             self._clock.see(answer.headers.get(b"date"))
             self._meter.see(answer.headers, self._clock.now())
-            return Mended(answer, filling_output()) if is_event_stream(answer) else answer
+            return answer
 
         return sent
 
@@ -135,6 +136,11 @@ class Codex:
             message = "Cloudflare, before the ChatGPT backend, blocked the request; the credential is not at fault"
             return replace(failure, kind=Kind.FORBIDDEN, message=message)
         return failure
+
+
+def righted(out: Outgoing, answer: Answer) -> Answer:
+    """A stream ends with what it has told."""
+    return Mended(answer, filling_output()) if is_event_stream(answer) else answer
 
 
 def session_of(request: Request) -> str:

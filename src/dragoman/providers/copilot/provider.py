@@ -66,6 +66,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         heed=copilot.heed,
         limits=copilot.limits,
         amend=unreadable_reasoning,
+        righted=righted,
         renew=keeper.renew,
         remedy="dragoman login copilot",
         inspect=copilot.inspect,
@@ -90,6 +91,12 @@ def line_of(config: CopilotProviderConfig, send: Send, environ: Mapping[str, str
     return Line(send, dial_of(config, environ), Clock(), (agent, *identity(config)))
 
 
+def righted(out: Outgoing, answer: Answer) -> Answer:
+    """Items of a Responses stream keep their ids."""
+    unsteady = out.url.partition("?")[0].endswith("/responses") and is_event_stream(answer)
+    return Mended(answer, steadying_ids()) if unsteady else answer
+
+
 class Copilot:
     """What the gateway asks of a provider, answered for one account."""
 
@@ -104,15 +111,14 @@ class Copilot:
         self.shelf = Shelf(self._list)
 
     def sending(self, send: Send) -> Send:
-        """The same way to send, to where the account is served; items of its Responses streams keep their ids."""
+        """The same way to send, to where the account is served."""
 
         async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
             path = out.url.removeprefix(self._places.api)
             answer = await send(replace(out, url=self._api + path), dial, head_timeout_s=head_timeout_s)
             self._line.clock.see(answer.headers.get(b"date"))
             self._limits = read_limits(answer.headers) or self._limits
-            unsteady = path.startswith("/responses") and is_event_stream(answer)
-            return Mended(answer, steadying_ids()) if unsteady else answer
+            return answer
 
         return sent
 

@@ -10,9 +10,9 @@ import msgspec
 from dragoman.hub.events import Delta
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.request import Request
-from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import Dial, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header, Headers
-from dragoman.net.pouring import Sink, pour_pieces
+from dragoman.net.pouring import Sink, pour_pieces, read_pieces
 from dragoman.providers.echo.models import MODELS, REFUSALS, SLOW, Pace
 from dragoman.providers.echo.script import Finish, Script, write
 
@@ -57,14 +57,7 @@ class EchoAnswer:
         return await pour_pieces(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
-        pieces = []
-        size = 0
-        while piece := await self.chunk(timeout_s):
-            size += len(piece)
-            if size > limit:
-                raise TooLarge(f"echo answered with more than {limit} bytes")
-            pieces.append(piece)
-        return b"".join(pieces)
+        return await read_pieces(self, limit, timeout_s, "echo")
 
     def close(self) -> None:
         self._closed = True
