@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from cases import WEATHER, asked
 from hearing import STREAMS, Broke, Heard, Sdk
-from meaning import Ending, Meant, Say, Stop
+from meaning import Ending, Meant, Say, Stop, Tokens
 from raw_http import request_bytes
 from rig import PATHS, PROTOCOLS, SPEAKERS
 
 from dragoman.hub.outcome import Step
+from dragoman.hub.usage import Source
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, running, stanza
 
@@ -27,6 +28,7 @@ continue_streams = true
 name = "three"
 to = ["one/vendor-model", "two/vendor-model", "three/vendor-model"]
 """
+AFTER_STOP = {"chat": b"data: {", "messages": b"event: message_stop", "responses": b"event: response.completed"}
 BEGUN, MORE, REST = "It was a dark and stormy night; ", "the rain fell in torrents, ", "except at intervals."
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
@@ -121,6 +123,50 @@ def test_the_next_target_is_told_what_was_said(relay: Relay, client: str) -> Non
     heard(relay, client)
     assert BEGUN.strip().encode() in relay.fakes[1].calls[0].body
     assert BEGUN.strip().encode() not in relay.fakes[0].calls[0].body
+
+
+@clients
+def test_what_all_upstreams_used_is_told_together_and_as_the_estimate_that_it_is(relay: Relay, client: str) -> None:
+    one, two, _ = relay.speaks
+    relay.plays(breaks(one, BEGUN, End.CUT), says(two, REST))
+    reply = heard(relay, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.tokens is not None
+    last = Tokens()
+    assert reply.tokens.input > last.input
+    assert reply.tokens.output > last.output
+    usage = relay.gateway.outcome(relay.sdk.headers["x-request-id"]).usage
+    assert usage is not None
+    assert (usage.input, usage.output) == (reply.tokens.input, reply.tokens.output)
+    assert usage.source is Source.ESTIMATED
+
+
+@clients
+def test_where_nobody_goes_on_only_what_was_used_is_told(relay: Relay, client: str) -> None:
+    refuses = Answer(b'{"error": {"message": "no"}}', status=401, content_type="application/json")
+    used = []
+    for others in ((says(relay.speaks[1], REST), refuses), (refuses, refuses)):
+        relay.plays(breaks(relay.speaks[0], BEGUN, End.CUT), *others)
+        heard(relay, client)
+        usage = relay.gateway.outcome(relay.sdk.headers["x-request-id"]).usage
+        assert usage is not None
+        used.append(usage.output)
+    assert 0 < used[1] < used[0]
+
+
+@clients
+def test_a_reply_that_lacks_only_the_end_of_its_stream_is_not_gone_on_with(relay: Relay, client: str) -> None:
+    """Its words are whole: more of them would be somebody else's. Responses alone has no stop before its end."""
+    one, two, _ = relay.speaks
+    stream = says(one, BEGUN).body
+    relay.plays(Answer(stream[: stream.rindex(AFTER_STOP[one])], end=End.CUT), says(two, REST))
+    reply = heard(relay, client)
+    if one == "responses":
+        assert relay.calls == [1, 1, 0]
+        return
+    assert isinstance(reply, Broke), reply
+    assert reply.text == BEGUN
+    assert relay.calls == [1, 0, 0]
 
 
 @clients

@@ -19,14 +19,17 @@ from dragoman.hub.events import (
     Stop,
     TextBlock,
     ThinkingBlock,
+    Used,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.usage import Source, Usage
 from dragoman.stages.carry_on import CarryOn, Repeated
 
 LOST = Failed(Failure(Kind.LOST, "the connection broke"))
 SAID = "The quick brown fox jumps over the lazy dog, and then it "
 REST = "sleeps in the sun."
+SPENT = Usage(input=20, output=9, cache_read=4, credits=0.5, source=Source.ESTIMATED)
 
 
 def told(carry: CarryOn, *events: Event) -> list[Event]:
@@ -64,14 +67,14 @@ def test_after_a_tool_call_nobody_goes_on(closed: tuple[Event, ...]) -> None:
 
 def test_the_next_upstreams_words_join_the_open_block() -> None:
     carry = begun()
-    carry.resume()
+    carry.resume(SPENT)
     events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), Ended(Stop.END))
     assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
 
 
 def test_new_blocks_get_new_numbers() -> None:
     carry = begun(Closed(0))
-    carry.resume()
+    carry.resume(SPENT)
     call = (Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), Closed(1))
     events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), *call)
     assert events[:3] == [Opened(1, TextBlock()), Delta(1, REST), Closed(1)]
@@ -80,14 +83,14 @@ def test_new_blocks_get_new_numbers() -> None:
 
 def test_a_thought_that_broke_off_is_closed() -> None:
     carry = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
-    carry.resume()
+    carry.resume(SPENT)
     assert told(carry, Started("b", "n")) == [Closed(1)]
 
 
 def test_the_next_upstreams_thoughts_are_left_out() -> None:
     """A message that ends with a thought is refused by its vendor when the client sends it back."""
     carry = begun()
-    carry.resume()
+    carry.resume(SPENT)
     thought = (
         Opened(0, ThinkingBlock()),
         Delta(0, "Hm"),
@@ -101,12 +104,25 @@ def test_the_next_upstreams_thoughts_are_left_out() -> None:
 
 def test_it_can_break_off_again() -> None:
     carry = begun()
-    carry.resume()
+    carry.resume(SPENT)
     told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), LOST)
     assert carry.said == SAID + REST
-    carry.resume()
+    carry.resume(SPENT)
     events = told(carry, Started("c", "o"), Opened(0, TextBlock()), Delta(0, " Well."), Ended(Stop.END))
     assert events == [Delta(0, " Well."), Ended(Stop.END)]
+
+
+def test_what_all_of_them_used_is_told_and_no_better_known_than_the_worst() -> None:
+    carry = begun()
+    carry.resume(SPENT)
+    assert carry.spent is None  # nobody has gone on yet
+    carry.gone_on()
+    assert told(carry, Used(Usage(input=30, output=5))) == [
+        Used(Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED))
+    ]
+    carry.resume(Usage(input=30, output=5))
+    carry.gone_on()
+    assert carry.spent == Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED)
 
 
 def test_sealed_it_tells_the_failure() -> None:
@@ -117,7 +133,7 @@ def test_sealed_it_tells_the_failure() -> None:
 
 def test_an_end_while_words_are_held_loses_none_of_them() -> None:
     carry = begun()
-    carry.resume()
+    carry.resume(SPENT)
     events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"), Ended(Stop.END))
     assert text_of(events) == "The"
     assert events[-1] == Ended(Stop.END)
@@ -129,7 +145,7 @@ def test_what_is_said_again_is_said_once(size: int, cuts: list[int]) -> None:
     places = sorted({0, len(again), *(cut % len(again) for cut in cuts)})
     deltas = [Delta(0, again[start:end]) for start, end in pairwise(places)]
     carry = begun()
-    carry.resume()
+    carry.resume(SPENT)
     events = told(carry, Started("b", "n"), Opened(0, TextBlock()), *deltas, Closed(0), Ended(Stop.END))
     assert text_of(events) == REST
 

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dragoman.accounts.memory import Memory
 from dragoman.flow.attempt import AFTER, SecondChances, first_success
 from dragoman.flow.call import Call
+from dragoman.flow.line import Translation
 from dragoman.flow.open import Opener, Streaming, Whole
 from dragoman.flow.prepare import Change, Prepared, prepare
 from dragoman.flow.rotation import ask_alone, go_round
 from dragoman.flow.sink import Sink
 from dragoman.flow.world import World, fitting, provider_of
 from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.usage import Usage
 from dragoman.passes.go_on import go_on
 from dragoman.passes.truncation_notice import digests, tell
 from dragoman.providers.provider import Provider
@@ -48,7 +50,7 @@ class Asking:
         if not rest:
             return None
         said = sink.said
-        sink.resume()
+        sink.resume(broken.line.used_so_far() if isinstance(broken.line, Translation) else Usage())
 
         async def ask(route: Route) -> Streaming:
             reply = await self._ask(route, [lambda request, ledger: go_on(request, said)], sink)
@@ -59,6 +61,7 @@ class Asking:
             reply = await first_success(rest, self._world.config.retry, _jitter, ask)
         except Refused:
             return None
+        sink.gone_on()
         self._note(reply)
         log.warning("%s broke off (%s), %s goes on", _named(broken), failure.kind.value, _named(reply))
         return reply

@@ -10,6 +10,7 @@ from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Client
 from dragoman.hub.stage import Stage
+from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
 from dragoman.net.tasks import place_of
 from dragoman.observers.watch import Watch
@@ -34,6 +35,8 @@ class Line(Protocol):
     def sink(self) -> Sink | None: ...
     @property
     def at_work(self) -> bool: ...  # of an upstream that has nothing to show yet
+    @property
+    def has_stopped(self) -> bool: ...  # the model, whether or not its stream has ended
     def feed(self, chunk: bytes) -> bytes: ...
     def drain(self) -> bytes: ...
     def close(self) -> bytes: ...
@@ -53,6 +56,10 @@ class Source:
     @property
     def at_work(self) -> bool:
         return bool(getattr(self._decoder, "at_work", False))  # few protocols tell
+
+    @property
+    def has_stopped(self) -> bool:
+        return bool(getattr(self._decoder, "has_stopped", False))  # few protocols tell before the end
 
     def feed(self, chunk: bytes) -> list[Event]:
         events: list[Event] = []
@@ -102,8 +109,20 @@ class Translation:
         return self._source.at_work
 
     @property
+    def has_stopped(self) -> bool:
+        return self._source.has_stopped
+
+    @property
     def usage(self) -> Usage | None:
-        return None if self._estimate is None else self._estimate.usage
+        """With what those upstreams have used that broke off before this one."""
+        told, sink = None if self._estimate is None else self._estimate.usage, self.sink
+        if sink is None or sink.spent is None:
+            return told
+        return sink.spent + (told or self.used_so_far())
+
+    def used_so_far(self) -> Usage:
+        """By this upstream alone, as far as it has come."""
+        return Usage(source=UsageSource.ESTIMATED) if self._estimate is None else self._estimate.so_far()
 
     def feed(self, chunk: bytes) -> bytes:
         events = self._source.feed(chunk)
@@ -176,6 +195,10 @@ class Tap:
     @property
     def at_work(self) -> bool:
         return self._source.at_work
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._source.has_stopped
 
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)

@@ -75,6 +75,8 @@ class Relay:
         """Another upstream goes on where this one broke off; where none does, the failure is told."""
         broken = self._reply
         broken.answer.close()
+        if broken.line.has_stopped:  # its words are all there, and only the end of its stream is not
+            return self._given_up(failure)
         heir = await self._while_kept_alive(self._asking.heir(broken, sink, failure))
         if heir is None:
             return self._given_up(failure)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
 from dragoman.hub.stage import Stage
+from dragoman.hub.usage import Usage
 from dragoman.stages.carry_on import CarryOn
 
 
@@ -27,8 +28,16 @@ class Sink:
     def said(self) -> str:
         return self._carry.said
 
-    def resume(self) -> None:
-        self._carry.resume()
+    @property
+    def spent(self) -> Usage | None:
+        """What the upstreams before this one have used."""
+        return self._carry.spent
+
+    def resume(self, spent: Usage) -> None:
+        self._carry.resume(spent)
+
+    def gone_on(self) -> None:
+        self._carry.gone_on()
 
     def seal(self) -> None:
         """Nobody goes on: the next failure is told."""

@@ -3,7 +3,7 @@
 A failure is held back while the reply is such that another upstream could go on with it: words have been said and no
 tool was called. After `resume`, the next upstream's events continue the first one's: its words join the open block, and
 words that it says again are said once. Its thoughts are left out: a reply that ends with one cannot be sent back to its
-vendor, and a sentence that one interrupts is not the sentence that was begun.
+vendor, and a sentence that one interrupts is not the sentence that was begun. What all of them have used is added up.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,10 @@ from dragoman.hub.events import (
     Started,
     TextBlock,
     ThinkingBlock,
+    Used,
 )
 from dragoman.hub.failure import Failure
+from dragoman.hub.usage import Usage
 
 FINAL = (CallBlock, HostedBlock, RefusalBlock)  # after which nobody else can go on
 
@@ -34,6 +36,8 @@ class CarryOn:
 
     def __init__(self) -> None:
         self.broken: Failure | None = None  # held back
+        self.spent: Usage | None = None  # by those who broke off and were gone on with
+        self._before: Usage | None = None  # the same, with the one that somebody is to go on with
         self._said: list[str] = []
         self._final = False
         self._open: dict[int, bool] = {}  # blocks that went out -> whether they hold words
@@ -48,14 +52,19 @@ class CarryOn:
     def said(self) -> str:
         return "".join(self._said)
 
-    def resume(self) -> None:
-        """What comes now is another upstream's."""
+    def resume(self, spent: Usage) -> None:
+        """What comes now is another upstream's; `spent` is what the last one has used."""
         self.broken = None
+        self._before = spent if self.spent is None else self.spent + spent
         self._first = False
         self._numbers.clear()
         self._unopened.clear()
         self._thoughts.clear()
         self._repeated = Repeated(self.said)
+
+    def gone_on(self) -> None:
+        """There is another upstream indeed."""
+        self.spent = self._before
 
     def seal(self) -> None:
         """Nobody goes on."""
@@ -85,6 +94,8 @@ class CarryOn:
                 return (_moved(event, self._numbers.get(block, block)),)
             case Delta(block=block) | Sealed(block=block) | Cited(block=block):
                 return (_moved(event, self._numbers.get(block, block)),)
+            case Used(usage=usage) if self._before is not None:
+                return (Used(self._before + usage),)
             case Ended() if self._repeated is not None:
                 return [*(out for block in [*self._numbers, *self._unopened] for out in self._closed(block)), event]
             case Failed(failure=failure) if self._said and not self._final:

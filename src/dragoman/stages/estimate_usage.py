@@ -57,6 +57,10 @@ class EstimateUsage:
     def finish(self) -> Sequence[Event]:
         return ()
 
+    def so_far(self) -> Usage:
+        """Of a reply that may have broken off before it told any."""
+        return self.usage or self._estimate()
+
     def _estimate(self) -> Usage:
         reasoning = self._count("".join(self._thoughts)) if self._thoughts else 0
         output = reasoning + (self._count("".join(self._text)) if self._text else 0)

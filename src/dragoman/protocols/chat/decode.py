@@ -96,6 +96,11 @@ class Decoder:
         self._usage: Tokens | None = None
         self._tier: str | None = None
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the model has said all that it had to say, though the stream may not have ended."""
+        return self._finish is not None and self._finish not in FAILED_STOPS
+
     def feed(self, item: object) -> list[Event]:
         if self._over:
             return []

@@ -56,6 +56,11 @@ class Decoder:
             "error": self._fail,
         }
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the model has said all that it had to say, though the stream may not have ended."""
+        return self._ending is not None
+
     def feed(self, item: object) -> Sequence[Event]:
         if self._phase == _OVER:
             return ()
