@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
 from dragoman.accounts.memory import Memory
+from dragoman.accounts.old_usage import watch_old_usage
 from dragoman.accounts.usage import UsageWriter
 from dragoman.config import Config, ConfigError, Problem, ProviderConfig
 from dragoman.config.secret import out_of_reach
@@ -85,6 +86,7 @@ class App:
             raise ConfigError([Problem("configuration", None, "server.host", problem)])
         self._environ = environ
         self._keyring = keyring
+        self._store = store
         self._client = HttpClient()
         self._station = open_station(environ, board)
         self.reloads = {"good": 0, "bad": 0}
@@ -102,7 +104,10 @@ class App:
     async def start(self, sock: socket.socket | None = None) -> None:
         settings = self.gateway.world.config.server
         await self.server.start(settings.host, settings.port, sock=sock)
-        self._watching = spawn(self._keyring.watch(KEY_POLL_S), name="key watch")
+        self._watching = [spawn(self._keyring.watch(KEY_POLL_S), name="key watch")]
+        if self._store is not None:
+            old_usage = watch_old_usage(self._store, lambda: self.gateway.world.config.store.usage_days)
+            self._watching.append(spawn(old_usage, name="old usage"))
         self._station.start(partial(provider_address, self.gateway))
         if self.usage is not None:
             self.usage.start()
@@ -122,7 +127,8 @@ class App:
         await self._client.close()
         self.gateway.audience.tell()
         await asyncio.to_thread(self.gateway.capturing.close)
-        self._watching.cancel()
+        for watching in self._watching:
+            watching.cancel()
         await self._station.stop()
         if self.usage is not None:
             await self.usage.stop()

@@ -35,8 +35,9 @@ class Rig:
         self.toml = "[retry]\nattempts = 2\nbase_s = 0\n" + kiro.stanza(str(file))
         self.toml += "".join(stanza(protocol, upstream.url, protocol) for protocol in PATHS)
 
-    def serve(self, store_url: str, *words: str, before: Sequence[str] = ()) -> "Served":
-        (self.directory / "dragoman.toml").write_text(f'{self.toml}[store]\nurl = "{store_url}"\n')
+    def serve(self, store_url: str, *words: str, before: Sequence[str] = (), more: str = "") -> "Served":
+        """`more`: other settings of the store."""
+        (self.directory / "dragoman.toml").write_text(f'{self.toml}[store]\nurl = "{store_url}"\n{more}')
         return Served(self.directory, [*before, *PROGRAM, "serve", "--port", "0", *words])
 
 

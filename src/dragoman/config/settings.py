@@ -12,6 +12,7 @@ Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Wait = Annotated[float, Meta(ge=0, le=86_400)]
 Megabytes = Annotated[float, Meta(gt=0, le=4096)]
+Days = Annotated[float, Meta(gt=0, le=3650)]
 Dollars = Annotated[float, Meta(ge=0, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1)]
 
@@ -67,7 +68,7 @@ class Debug(Struct, frozen=True):
     directory: Path = Path("~/.local/share/dragoman/captures")
     keep: Count = 200  # captures; the oldest go first
     max_mb: Megabytes = 200.0  # of all of them
-    max_days: Annotated[float, Meta(gt=0, le=3650)] = 14.0  # older ones are removed
+    max_days: Days = 14.0  # older ones are removed
 
     @property
     def max_bytes(self) -> int:
@@ -83,6 +84,7 @@ class StoreSettings(Struct, frozen=True):
 
     url: Name = "sqlite:///~/.local/share/dragoman/dragoman.db"
     shared: SecretSource | None = None
+    usage_days: Days | None = None  # older rows of usage are removed; None: none ever is
 
 
 class Fetch(Struct, frozen=True):

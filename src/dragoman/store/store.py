@@ -58,6 +58,9 @@ class Store(Protocol):
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         """All of them or none. A row that is there already is left as it is."""
 
+    async def remove_usage(self, before_ms: int, most: int) -> int:
+        """Removes requests that began before that moment, the oldest first and no more than so many; how many."""
+
     async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
         """The requests that began in this span, oldest first."""
 

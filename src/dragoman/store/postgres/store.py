@@ -58,6 +58,9 @@ class PostgresStore:
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         await self._connections.run(partial(usage.append, rows=rows))
 
+    async def remove_usage(self, before_ms: int, most: int) -> int:
+        return await self._connections.run(partial(usage.remove, before_ms=before_ms, most=most))
+
     async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
         return await self._connections.run(partial(usage.rows, span=span))
 

@@ -15,6 +15,11 @@ INSERT = """
         $24, $25)
     ON CONFLICT (id) DO NOTHING
 """
+REMOVE = """
+    DELETE FROM dragoman.usage WHERE id IN (
+        SELECT id FROM dragoman.usage WHERE began_ms < $1 ORDER BY began_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+    )
+"""
 ROWS = """
     SELECT id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
         output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
@@ -42,6 +47,11 @@ SUMS = """
 
 async def append(connection: asyncpg.Connection, rows: Sequence[UsageRow]) -> None:
     await connection.executemany(INSERT, [astuple(row) for row in rows])
+
+
+async def remove(connection: asyncpg.Connection, before_ms: int, most: int) -> int:
+    done: str = await connection.execute(REMOVE, before_ms, most)
+    return int(done.removeprefix("DELETE "))
 
 
 async def rows(connection: asyncpg.Connection, span: Span) -> tuple[UsageRow, ...]:

@@ -70,6 +70,9 @@ class SqliteStore:
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
         await self.write(lambda connection: usage.append(connection, rows))
 
+    async def remove_usage(self, before_ms: int, most: int) -> int:
+        return await self.write(lambda connection: usage.remove(connection, before_ms, most))
+
     async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
         return await self.read(lambda connection: usage.rows(connection, span))
 

@@ -18,6 +18,7 @@ INSERT = """
 PLACES = f"({', '.join('?' * 25)})"
 TOGETHER = 50  # rows in one statement: each statement asks for the interpreter's lock anew
 INSERT_ONE, INSERT_MANY = (INSERT.format(places=", ".join([PLACES] * count)) for count in (1, TOGETHER))
+REMOVE = "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE began_ms < ? ORDER BY began_ms LIMIT ?)"
 ROWS = """
     SELECT id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
         output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
@@ -47,6 +48,11 @@ def append(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
     for start in range(0, whole, TOGETHER):
         connection.execute(INSERT_MANY, list(chain.from_iterable(map(astuple, rows[start : start + TOGETHER]))))
     connection.executemany(INSERT_ONE, [astuple(row) for row in rows[whole:]])
+
+
+def remove(connection: apsw.Connection, before_ms: int, most: int) -> int:
+    connection.execute(REMOVE, (before_ms, most))
+    return connection.changes()
 
 
 def rows(connection: apsw.Connection, span: Span) -> tuple[UsageRow, ...]:

@@ -1,0 +1,94 @@
+"""Old rows of usage go where the configuration says so, from either store, and stay where it does not."""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from storing import EVER, row
+
+from dragoman.accounts.old_usage import BATCH, DAY_MS, remove_old_usage, watch_old_usage
+from dragoman.store import Store, open_store
+from dragoman.store.usage_rows import UsageRow
+
+
+def aged(number: int, days: float) -> UsageRow:
+    return replace(row(number), began_ms=int(time.time() * 1000 - days * DAY_MS))
+
+
+async def kept(store: Store) -> list[str]:
+    return [one.request for one in await store.usage_rows(EVER)]
+
+
+def test_the_oldest_go_first_and_no_more_than_so_many(store_url: str) -> None:
+    async def story() -> None:
+        store = await open_store(store_url)
+        await store.append_usage([row(number) for number in (5, 3, 1, 2, 4)])
+        before_ms = row(4).began_ms
+        assert await store.remove_usage(before_ms, 2) == 2
+        assert await kept(store) == ["req_3", "req_4", "req_5"]
+        assert await store.remove_usage(before_ms, 2) == 1
+        assert await store.remove_usage(before_ms, 2) == 0
+        assert await kept(store) == ["req_4", "req_5"]
+        await store.close()
+
+    asyncio.run(story())
+
+
+def test_more_than_one_batch_is_removed_and_told(store_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        store = await open_store(store_url)
+        await store.append_usage([*(aged(number, 31) for number in range(BATCH + 1)), aged(BATCH + 1, 29)])
+        await remove_old_usage(store, 30)
+        assert await kept(store) == [f"req_{BATCH + 1}"]
+        await store.close()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(story())
+    assert f"{BATCH + 1} rows of usage of more than 30 days ago are removed" in caplog.text
+
+
+def test_two_gateways_may_remove_at_once(store_url: str) -> None:
+    async def story() -> None:
+        first, second = await open_store(store_url), await open_store(store_url)
+        await first.append_usage([aged(number, 9 + number % 5) for number in range(500)])
+        before_ms = int(time.time() * 1000 - 8 * DAY_MS)
+        removed = await asyncio.gather(*(store.remove_usage(before_ms, 100) for store in (first, second) * 10))
+        await remove_old_usage(first, 8)
+        assert sum(removed) <= 500
+        assert await kept(second) == []
+        await first.close()
+        await second.close()
+
+    asyncio.run(story())
+
+
+def test_an_edited_setting_is_heeded_and_without_it_all_stay(tmp_path: Path) -> None:
+    async def story() -> None:
+        store = await open_store(f"sqlite:///{tmp_path}/usage.db")
+        await store.append_usage([aged(1, 4000)])
+        days: list[float | None] = [None]
+        asked = 0
+
+        def wanted() -> float | None:
+            nonlocal asked
+            asked += 1
+            return days[0]
+
+        async def until_asked(times: int) -> None:
+            while asked < times:  # noqa: ASYNC110 - it raises no event
+                await asyncio.sleep(0.005)
+
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch_old_usage(store, wanted, every_s=0.01))
+            await until_asked(3)
+            assert await kept(store) == ["req_1"]
+            days[0] = 1.0
+            await until_asked(asked + 2)
+            assert await kept(store) == []
+            watching.cancel()
+        await store.close()
+
+    asyncio.run(story())

@@ -1,0 +1,45 @@
+"""A gateway that starts with `store.usage_days` removes older rows of usage; one without it keeps them."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from msgspec.structs import replace
+from serving import rigged, wait_for
+
+from dragoman.store import open_store
+from dragoman.store.usage_rows import Span, UsageRow
+
+DAY_MS = 86_400_000
+EVER = Span(0, 2**62)
+ROW = UsageRow(
+    *(b"", 0, "", "", "", "chat", "chat", "up", "m", "m", False),
+    *(1, 0, 0, 1, 0, None, "reported", None, None, 1, "ok", None, 0, 1),
+)
+
+
+async def prepared(url: str) -> None:
+    store = await open_store(url)
+    now_ms = int(time.time() * 1000)
+    ages = (400, 31, 29, 0)
+    rows = [replace(ROW, id=bytes([age % 256]), began_ms=now_ms - age * DAY_MS, request=str(age)) for age in ages]
+    await store.append_usage(rows)
+    await store.close()
+
+
+async def requests(url: str) -> list[str]:
+    store = await open_store(url)
+    rows = await store.usage_rows(EVER)
+    await store.close()
+    return [row.request for row in rows]
+
+
+def test_a_start_removes_what_is_older_than_wanted_and_nothing_unless_asked(store_url: str, tmp_path: Path) -> None:
+    asyncio.run(prepared(store_url))
+    with rigged(tmp_path) as rig:
+        with rig.serve(store_url) as served:
+            wait_for(lambda: "listens on http" in served.log)
+        assert asyncio.run(requests(store_url)) == ["400", "31", "29", "0"]
+        with rig.serve(store_url, more="usage_days = 30\n") as served:
+            wait_for(lambda: "rows of usage of more than 30 days ago are removed" in served.log)
+            assert asyncio.run(requests(store_url)) == ["29", "0"]
