@@ -28,6 +28,7 @@ from dragoman.flow.world import World
 from dragoman.http.readings import gateway_readings, provider_address
 from dragoman.http.safety import Doorkeeper, is_loopback
 from dragoman.http.site import Site
+from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.outcome import Observe
 from dragoman.net.client import HttpClient
@@ -97,7 +98,9 @@ class App:
         self.gateway = Gateway(self._world(config, None), Memory(store), observers)
         server = config.server
         self._host = server.host
-        self.site = Site(self.gateway, keyring, Doorkeeper(server.host, server.allowed_hosts), self._station.scrape)
+        doorkeeper = Doorkeeper(server.host, server.allowed_hosts)
+        desk = None if self.usage is None else UsageDesk(self.usage)
+        self.site = Site(self.gateway, keyring, doorkeeper, self._station.scrape, desk)
         self.server = Server(self.site, Limits(max_body_bytes=server.max_body_bytes), _transport_error)
         self._station.add(gateway_readings(self.gateway, self.site, self.server, self.usage, self.reloads))
 

@@ -208,6 +208,18 @@ def test_a_span_begins_with_its_beginning_and_ends_before_its_end(store_url: str
     tell(store_url, story)
 
 
+def test_a_span_that_names_a_key_holds_that_keys_requests_alone(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        mine, others = replace(row(1), key="key_mine"), replace(row(2), key="key_others")
+        await store.append_usage([mine, others])
+        for key, found in (("key_mine", (mine,)), ("key_others", (others,)), ("key_nobodys", ()), ("", ())):
+            span = replace(EVER, key=key)
+            assert await store.usage_rows(span) == found
+            assert sum(part.requests for part in await store.usage_sums(span, "model")) == len(found)
+
+    tell(store_url, story)
+
+
 def test_sums_are_exact_by_any_group(store_url: str) -> None:
     rows = [
         replace(

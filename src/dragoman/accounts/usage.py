@@ -44,6 +44,7 @@ class UsageWriter:
         self._drawn = os.urandom(DRAWN_BYTES)  # ids are unique without asking the system for chance each time
         self._counted = itertools.count()
         self._batch: list[UsageRow] = []  # on its way, under the same ids until it has arrived
+        self._writing = asyncio.Lock()
         self._woken = asyncio.Event()
         self._in_trouble = False
         self._task: asyncio.Task[None] | None = None
@@ -60,6 +61,11 @@ class UsageWriter:
     @property
     def waiting(self) -> int:
         return len(self._waiting) + len(self._batch)
+
+    async def caught_up(self) -> Store:
+        """The store, once all that has ended up to now is in it; StoreError where it does not take that."""
+        await self._flush()
+        return self._store
 
     def start(self) -> None:
         self._task = spawn(self._run(), name="usage")
@@ -98,12 +104,13 @@ class UsageWriter:
                 self._in_trouble = False
 
     async def _flush(self) -> None:
-        while self._batch or self._waiting:
-            if not self._batch:
-                self._batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-            await self._store.append_usage(self._batch)
-            self.written += len(self._batch)
-            self._batch = []
+        async with self._writing:
+            while self._batch or self._waiting:
+                if not self._batch:
+                    self._batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                await self._store.append_usage(self._batch)
+                self.written += len(self._batch)
+                self._batch = []
 
 
 def row_of(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:

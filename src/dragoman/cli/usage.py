@@ -4,15 +4,14 @@ import asyncio
 import logging
 import sys
 from datetime import datetime
-from pathlib import Path
 from typing import get_args
 
 import click
 
 from dragoman.cli.screen import remark, show_json
 from dragoman.cli.settings import config_option, json_option, read_settings
-from dragoman.store.client_keys import KeyRow
-from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
+from dragoman.http.usage import ROWS, Told
+from dragoman.store.usage_rows import By, Span
 
 GROUPS = ("day", *(by for by in get_args(By) if by != "all"))
 
@@ -24,6 +23,7 @@ GROUPS = ("day", *(by for by in get_args(By) if by != "all"))
 @click.option("--rows", "each", is_flag=True, help="Every request by itself.")
 @click.option("--plans", is_flag=True, help="Instead: how much of each account's plan is used.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--key", metavar="KEY", help="The client key; $DRAGOMAN_API_KEY is the better place.")
 @config_option
 @json_option
 def command(
@@ -33,11 +33,14 @@ def command(
     each: bool,
     plans: bool,
     as_csv: bool,
+    key: str | None,
     config_file: str | None,
     as_json: bool,
 ) -> None:
     """Show what was used: requests, tokens and cost."""
+    from dragoman.cli.accounting.source import used
     from dragoman.cli.accounting.span import span_of
+    from dragoman.cli.gateway import known_key
     from dragoman.cli.logs import Remark, log_to_stderr
 
     if as_csv and (as_json or plans):
@@ -50,22 +53,23 @@ def command(
         sys.exit(asyncio.run(show_plans(config, as_json)))
     span = span_of(since, until, datetime.now())
     form = "json" if as_json else "csv" if as_csv else "table"
+    group = ROWS if each else "all" if by == "day" else by
+    told = asyncio.run(used(config, known_key(config, key), span, group))
     if each:
         from dragoman.cli.accounting.listing import show_rows
 
-        show_rows(asyncio.run(_rows(config.store.url, span)), form)
-        return
-    parts, keys = asyncio.run(_sums(config.store.url, span, by))
-    _show(parts, keys, by, span, form)
+        show_rows(told.rows, form)
+    else:
+        _show(told, by, span, form)
 
 
-def _show(parts: tuple[UsageSum, ...], keys: tuple[KeyRow, ...], by: str, span: Span, form: str) -> None:
+def _show(told: Told, by: str, span: Span, form: str) -> None:
     from dragoman.cli.accounting.listing import show_csv
     from dragoman.cli.accounting.page import page
     from dragoman.cli.accounting.span import title
     from dragoman.cli.accounting.totals import as_json, totals_of
 
-    totals = totals_of(parts, by, keys)
+    totals = totals_of(told.sums, by, told.names)
     if form == "json":
         show_json(as_json(totals, by, span))
     elif form == "csv":
@@ -74,35 +78,3 @@ def _show(parts: tuple[UsageSum, ...], keys: tuple[KeyRow, ...], by: str, span: 
         click.echo("\n".join(page(totals, by, title(span))))
     else:
         remark("No requests in this time. `dragoman usage --since all` shows everything.")
-
-
-async def _sums(url: str, span: Span, by: str) -> tuple[tuple[UsageSum, ...], tuple[KeyRow, ...]]:
-    from dragoman.store import open_store
-
-    if _is_absent(url):
-        return (), ()
-    store = await open_store(url)
-    try:
-        group: By = "all" if by == "day" else by  # type: ignore[assignment]
-        return await store.usage_sums(span, group), await store.keys() if by == "key" else ()
-    finally:
-        await store.close()
-
-
-async def _rows(url: str, span: Span) -> tuple[UsageRow, ...]:
-    from dragoman.store import open_store
-
-    if _is_absent(url):
-        return ()
-    store = await open_store(url)
-    try:
-        return await store.usage_rows(span)
-    finally:
-        await store.close()
-
-
-def _is_absent(url: str) -> bool:
-    """Looking makes no file."""
-    from dragoman.store.opening import SQLITE
-
-    return url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).exists()

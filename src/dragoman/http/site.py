@@ -20,6 +20,8 @@ from dragoman.flow.serve import Gateway
 from dragoman.flow.trail import Trail
 from dragoman.http.models import Listing
 from dragoman.http.safety import Doorkeeper
+from dragoman.http.usage import PATH as USAGE
+from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Client, Protocol
 from dragoman.net import current
@@ -49,11 +51,17 @@ class Site:
     """The handler of every exchange."""
 
     def __init__(
-        self, gateway: Gateway, keyring: Keyring, doorkeeper: Doorkeeper, scrape: Callable[[], Awaitable[bytes]]
+        self,
+        gateway: Gateway,
+        keyring: Keyring,
+        doorkeeper: Doorkeeper,
+        scrape: Callable[[], Awaitable[bytes]],
+        usage: UsageDesk | None = None,
     ) -> None:
         self._gateway = gateway
         self._keyring = keyring
         self._scrape = scrape
+        self._usage = usage
         self.doorkeeper = doorkeeper
         self.ready = True
         self.under_way = 0
@@ -113,6 +121,9 @@ class Site:
         key = self._key(exchange)
         if path in INFERENCE and exchange.method == "POST":
             await self._infer(exchange, Trail(request_id, INFERENCE[path], exchange.headers, key))
+        elif path == USAGE and exchange.method == "GET" and self._usage is not None:
+            self._gateway.audience.tell()
+            exchange.respond(200, [JSON, _id(request_id)], await self._usage.answer(exchange.query, key))
         else:
             await self._keyed(exchange, path, request_id)
 

@@ -40,10 +40,11 @@ class UsageRow(Struct, frozen=True, gc=False):
 
 
 class Span(Struct, frozen=True):
-    """From a moment to a moment, the second not included."""
+    """From a moment to a moment, the second not included; of one key's requests, where it names a key."""
 
     since_ms: int
     until_ms: int
+    key: str | None = None
 
 
 class UsageSum(Struct, frozen=True):

@@ -6,7 +6,6 @@ from decimal import Decimal
 
 from msgspec import Struct
 
-from dragoman.store.client_keys import KeyRow
 from dragoman.store.usage_rows import SLOT_MS, Span, UsageSum
 
 NOBODY = "(none)"
@@ -75,9 +74,8 @@ class Total(Struct):
         return head | counts | {"cost_usd": float(self.dollars) if self.priced else None}
 
 
-def totals_of(parts: Iterable[UsageSum], by: str, keys: Iterable[KeyRow] = ()) -> list[Total]:
-    """By day in order of time, by anything else the greatest first."""
-    names = {str(row.id): row.name for row in keys}
+def totals_of(parts: Iterable[UsageSum], by: str, names: Mapping[str, str]) -> list[Total]:
+    """By day in order of time, by anything else the greatest first. `names` are those of keys."""
     found: dict[str, Total] = {}
     for part in parts:
         day = _day(part)

@@ -23,12 +23,12 @@ REMOVE = """
 ROWS = """
     SELECT id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
         output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
-    FROM dragoman.usage WHERE began_ms >= $1 AND began_ms < $2 ORDER BY began_ms, id
+    FROM dragoman.usage WHERE began_ms >= $1 AND began_ms < $2 AND ($3::text IS NULL OR key = $3) ORDER BY began_ms, id
 """
 SUMS = """
-    SELECT CASE $1::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
+    SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
             WHEN 'provider' THEN provider ELSE '' END AS grouped,
-        began_ms / $2::bigint AS slot,
+        began_ms / $5::bigint AS slot,
         count(*),
         count(*) FILTER (WHERE result NOT IN ('ok', 'client_gone')),
         count(*) FILTER (WHERE result = 'client_gone'),
@@ -40,7 +40,7 @@ SUMS = """
         count(*) FILTER (WHERE source = 'estimated'),
         coalesce(sum(input + output) FILTER (WHERE source = 'estimated'), 0)::bigint,
         sum(duration_ms)::bigint
-    FROM dragoman.usage WHERE began_ms >= $3 AND began_ms < $4
+    FROM dragoman.usage WHERE began_ms >= $1 AND began_ms < $2 AND ($3::text IS NULL OR key = $3)
     GROUP BY grouped, slot
 """
 
@@ -55,10 +55,11 @@ async def remove(connection: asyncpg.Connection, before_ms: int, most: int) -> i
 
 
 async def rows(connection: asyncpg.Connection, span: Span) -> tuple[UsageRow, ...]:
-    return tuple(UsageRow(*columns) for columns in await connection.fetch(ROWS, span.since_ms, span.until_ms))
+    found = await connection.fetch(ROWS, span.since_ms, span.until_ms, span.key)
+    return tuple(UsageRow(*columns) for columns in found)
 
 
 async def sums(connection: asyncpg.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
-    found = await connection.fetch(SUMS, by, SLOT_MS, span.since_ms, span.until_ms)
+    found = await connection.fetch(SUMS, span.since_ms, span.until_ms, span.key, by, SLOT_MS)
     # Sorted here, where text sorts the same whatever the database's collation.
     return tuple(sorted((UsageSum(*columns) for columns in found), key=lambda part: (part.group, part.slot)))

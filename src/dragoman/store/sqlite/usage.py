@@ -22,12 +22,12 @@ REMOVE = "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE began_ms < ?
 ROWS = """
     SELECT id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
         output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
-    FROM usage WHERE began_ms >= ? AND began_ms < ? ORDER BY began_ms, id
+    FROM usage WHERE began_ms >= ?1 AND began_ms < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY began_ms, id
 """
 SUMS = """
-    SELECT CASE ? WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
+    SELECT CASE ?4 WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
             WHEN 'provider' THEN provider ELSE '' END AS grouped,
-        began_ms / ? AS slot,
+        began_ms / ?5 AS slot,
         count(*),
         count(*) FILTER (WHERE result NOT IN ('ok', 'client_gone')),
         count(*) FILTER (WHERE result = 'client_gone'),
@@ -38,7 +38,7 @@ SUMS = """
         count(*) FILTER (WHERE source = 'estimated'),
         coalesce(sum(input + output) FILTER (WHERE source = 'estimated'), 0),
         sum(duration_ms)
-    FROM usage WHERE began_ms >= ? AND began_ms < ?
+    FROM usage WHERE began_ms >= ?1 AND began_ms < ?2 AND (?3 IS NULL OR key = ?3)
     GROUP BY grouped, slot ORDER BY grouped, slot
 """
 
@@ -56,10 +56,10 @@ def remove(connection: apsw.Connection, before_ms: int, most: int) -> int:
 
 
 def rows(connection: apsw.Connection, span: Span) -> tuple[UsageRow, ...]:
-    found = connection.execute(ROWS, (span.since_ms, span.until_ms))
+    found = connection.execute(ROWS, (span.since_ms, span.until_ms, span.key))
     return tuple(replace(UsageRow(*columns), stream=bool(columns[10])) for columns in found)
 
 
 def sums(connection: apsw.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
-    found = connection.execute(SUMS, (by, SLOT_MS, span.since_ms, span.until_ms))
+    found = connection.execute(SUMS, (span.since_ms, span.until_ms, span.key, by, SLOT_MS))
     return tuple(UsageSum(*columns) for columns in found)

@@ -1,0 +1,86 @@
+"""A question about usage comes in; what everybody used goes out as JSON, or what the key that asks has used."""
+
+import asyncio
+import re
+from typing import get_args
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.accounts.keys import ENVIRONMENT_KEY, KeyId
+from dragoman.accounts.usage import UsageWriter
+from dragoman.hub.failure import Failure, Kind, Refused, refuse
+from dragoman.store import Store, StoreError
+from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
+
+PATH = "/api/usage"
+ROWS = "rows"  # instead of a group: every request by itself
+MOST_ROWS = 10_000
+MOST_SUMS = 40_000
+PATIENCE_S = 10.0
+MOMENT = re.compile("[0-9]{1,18}")
+EVER = Span(0, 10**18)
+
+
+class Told(Struct, frozen=True):
+    """What was used, in sums or in rows. `whole`: by everybody, not by the asking key alone."""
+
+    whole: bool
+    sums: tuple[UsageSum, ...] = ()
+    rows: tuple[UsageRow, ...] = ()
+    names: dict[str, str] = {}  # of keys, by their ids, where the sums are by key
+
+
+class UsageDesk:
+    """The key of the environment is its owner's, and is told everything; a key of the store what it used itself."""
+
+    def __init__(self, writer: UsageWriter) -> None:
+        self._writer = writer
+
+    async def answer(self, query: str, key: KeyId) -> bytes:
+        span, by = _question(query)
+        if key != ENVIRONMENT_KEY:
+            span = msgspec.structs.replace(span, key=key)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                told = await read(await self._writer.caught_up(), span, by)
+        except (StoreError, TimeoutError):
+            raise Refused(Failure(Kind.OVERLOADED, "The store cannot be read just now.")) from None
+        return msgspec.json.encode(told)
+
+
+async def read(store: Store, span: Span, by: str, most: bool = True) -> Told:
+    """What a store knows; `most` refuses what would be too long for one answer."""
+    whole = span.key is None
+    if by == ROWS:
+        if most and sum(part.requests for part in await store.usage_sums(span, "all")) > MOST_ROWS:
+            raise _too_long(MOST_ROWS)
+        return Told(whole, rows=await store.usage_rows(span))
+    sums = await store.usage_sums(span, by)  # type: ignore[arg-type]
+    if most and len(sums) > MOST_SUMS:
+        raise _too_long(MOST_SUMS)
+    keys = await store.keys() if by == "key" else ()
+    return Told(whole, sums, names={row.id: row.name for row in keys if whole or row.id == span.key})
+
+
+def _question(query: str) -> tuple[Span, str]:
+    asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    by = asked.get("by", "all")
+    if by not in (ROWS, *get_args(By)):
+        raise refuse("/by", f"by is one of {ROWS}, {', '.join(get_args(By))}.")
+    since, until = _moment(asked, "since_ms", EVER.since_ms), _moment(asked, "until_ms", EVER.until_ms)
+    return Span(since, until), by
+
+
+def _moment(asked: dict[str, str], name: str, absent: int) -> int:
+    text = asked.get(name)
+    if text is None:
+        return absent
+    if not MOMENT.fullmatch(text):
+        raise refuse(f"/{name}", f"{name} is a number of milliseconds since 1970.")
+    return int(text)
+
+
+def _too_long(most: int) -> Refused:
+    return Refused(Failure(Kind.TOO_LARGE, f"The answer would have more than {most} lines: ask for less time."))
