@@ -122,6 +122,19 @@ def test_a_terminal_snapshot_with_gaps_in_output_index_repeats_nothing():
     assert texts(events_of(stream)) == [(TextBlock(), "once")]
 
 
+def test_a_terminal_snapshot_of_items_that_shared_an_output_index_repeats_nothing():
+    call = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"}
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "once"}]}
+    stream = (
+        CREATED
+        + event_bytes("response.output_item.done", output_index=0, item=call)
+        + event_bytes("response.reasoning_summary_text.delta", output_index=0, summary_index=0, delta="once")
+        + event_bytes("response.output_item.done", output_index=0, item=thought)
+        + event_bytes("response.completed", response={"id": "resp_1", "status": "completed", "output": [call, thought]})
+    )
+    assert texts(events_of(stream)) == [(CallBlock("c", "weather"), "{}"), (ThinkingBlock(), "once")]
+
+
 def test_summary_parts_run_on_in_one_thinking_block_and_are_sealed_by_the_finished_item():
     assert told("reasoning.sse")[1:5] == [
         Opened(0, ThinkingBlock()),

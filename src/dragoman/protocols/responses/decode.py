@@ -20,6 +20,7 @@ from dragoman.protocols.responses.streamed import Calls, Events, Messages, Thoug
 
 _STOP_BY_REASON = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.FILTERED}
 _CALLS = {"function_call": False, "custom_tool_call": True}  # item type -> custom
+_STREAMED = frozenset(("message", "reasoning", *_CALLS))  # item types that keep their own account
 
 _notice = msgspec.json.Decoder(wire.Notice)
 _typed = msgspec.json.Decoder(wire.Typed)
@@ -183,10 +184,10 @@ class Decoder:
         self._over = True
         events = [event for index in sorted(self._early) for event in self._finish_item(index, self._early[index])]
         output = response.output or []
-        known = self._seen()
+        known, told = self._seen(), self._told()
         for index, raw in enumerate(output):
-            # With gaps in output_index the positions differ; only a longer output holds something new.
-            if index in known or len(output) > len(known):
+            # With gaps in output_index, or one for two items, the positions differ; only a longer output has news.
+            if index in known or len(output) > told:
                 events += self._finish_item(index, raw)
         events += (*self._messages.close(), *self._thoughts.close(), *self._calls.close())
         events += self._used(response)
@@ -246,6 +247,11 @@ class Decoder:
 
     def _seen(self) -> set[int]:
         return {*self._messages.indexes(), *self._thoughts.indexes(), *self._calls.indexes(), *self._done}
+
+    def _told(self) -> int:
+        """How many items there were: some servers give one index to two of different kinds."""
+        streamed = sum(len(items.indexes()) for items in (self._messages, self._thoughts, self._calls))
+        return streamed + sum(type_ not in _STREAMED for types in self._done.values() for type_ in types)
 
     def _finish_item(self, index: int, raw: Raw) -> Events:
         type_ = _typed.decode(raw).type
