@@ -6,6 +6,7 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from datetime import UTC, datetime
 
 import msgspec
@@ -122,7 +123,7 @@ class Site:
         if path in INFERENCE and exchange.method == "POST":
             await self._infer(exchange, Trail(request_id, INFERENCE[path], exchange.headers, key))
         elif path == USAGE and exchange.method == "GET" and self._usage is not None:
-            self._gateway.audience.tell()
+            Context().run(self._gateway.audience.tell)  # what is told is not about this request
             exchange.respond(200, [JSON, _id(request_id)], await self._usage.answer(exchange.query, key))
         else:
             await self._keyed(exchange, path, request_id)
