@@ -3,12 +3,13 @@
 import asyncio
 import base64
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from dragoman.config.proxies import detours
 from dragoman.config.settings import Fetch
 from dragoman.flow.fetch import MAX_LINKS, Fetcher, is_public, resolve_name
 from dragoman.hub.failure import Kind, Refused
@@ -16,6 +17,7 @@ from dragoman.hub.request import Inline
 from dragoman.net.client import Answer, Dial, HttpClient, Outgoing
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
+from fakes.proxies import FakeProxy, Serve, http, socks5
 from fakes.raw import Hold, RawServer, Request, Script
 
 PUBLIC = "93.184.216.34"
@@ -112,6 +114,41 @@ async def test_tls_is_checked_for_the_name_and_not_for_the_address(tmp_path: Pat
         assert asked == ["localhost"]
         why = await refused(f"https://other.example:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
         assert "other.example" in why
+
+
+@on_both_loops
+@pytest.mark.parametrize("serve", [http, socks5])
+async def test_a_proxy_of_the_environment_is_asked_for_the_checked_address_and_for_no_name(
+    serve: Callable[[FakeProxy], Serve],
+) -> None:
+    async with RawServer(reply(b"image/png", PNG)) as server, FakeProxy(serve) as proxy:
+        scheme = "http" if serve is http else "socks5h"
+        way = detours({"ALL_PROXY": f"{scheme}://127.0.0.1:{proxy.port}", "NO_PROXY": "inside.example"})
+        client = HttpClient()
+        fetcher = Fetcher(client.send, Fetch(enabled=True), names(media_example=[PUBLIC]), way)
+        found = await fetcher.fetch(f"http://media.example:{server.port}/a.png")
+        await client.close()
+        assert found == Inline("image/png", base64.b64encode(PNG).decode())
+        (asked,) = proxy.asked
+        assert asked.startswith(
+            b"CONNECT %b:%d " % (PUBLIC.encode(), server.port) if serve is http else PUBLIC.encode()
+        )
+        assert b"media.example" not in asked
+        (request,) = server.requests
+        assert request.startswith(b"GET /a.png HTTP/1.1\r\nhost: media.example:%d\r\n" % server.port)
+
+
+@on_both_loops
+async def test_what_is_not_public_is_not_asked_of_a_proxy_either() -> None:
+    async with FakeProxy(http) as proxy:
+        way = detours({"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"})
+        client = HttpClient()
+        with pytest.raises(Refused, match="not on a public address"):
+            await Fetcher(client.send, Fetch(enabled=True), names(inside_example=["10.0.0.7"]), way).fetch(
+                "http://inside.example/"
+            )
+        await client.close()
+        assert proxy.asked == []
 
 
 @on_both_loops

@@ -1,7 +1,8 @@
 """The URL of an image or PDF comes in; what is there goes out as data, if it is on a public address.
 
 A client chooses the URL, so this must never reach what only the gateway can reach. A name is resolved once, every
-address that it has is checked, and exactly a checked address is dialled, for each redirect anew.
+address that it has is checked, and exactly a checked address is dialled, for each redirect anew: of a proxy, too, only
+that address is asked, whatever the name may mean there.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import urljoin
 
+from dragoman.config.proxies import Detours
 from dragoman.config.settings import Fetch
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.request import Inline
@@ -73,10 +75,13 @@ def is_public(address: str) -> bool:
 class Fetcher:
     """Fetches linked media within the configured bounds."""
 
-    def __init__(self, send: Send, bounds: Fetch, resolve: Resolve = resolve_name) -> None:
+    def __init__(
+        self, send: Send, bounds: Fetch, resolve: Resolve = resolve_name, detours: Detours | None = None
+    ) -> None:
         self._send = send
         self._bounds = bounds
         self._resolve = resolve
+        self._detours = detours  # the proxies that the environment names
 
     async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
         """Raises Refused, naming the host, for the first that cannot be had."""
@@ -121,7 +126,7 @@ class Fetcher:
         """The answer of the first of the host's addresses that can be reached."""
         failed: Exception | None = None
         for address in await self._addresses(target):
-            dial = Dial(address=address, connect_timeout_s=CONNECT_TIMEOUT_S)
+            dial = Dial(address=address, connect_timeout_s=CONNECT_TIMEOUT_S, detours=self._detours)
             try:
                 out = Outgoing("GET", url, HEADERS)
                 return await self._send(out, dial, head_timeout_s=self._bounds.timeout_s)

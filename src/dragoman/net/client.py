@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Coroutine
 from functools import partial
 
-from dragoman.config.proxies import parse_proxy
 from dragoman.net.dial import Dial, Target, connect, parse_target, settled
 from dragoman.net.encoding import Unpacking, decoders
 from dragoman.net.faults import BadEncoding, Corrupt, Lost, TimedOut, TooLarge
@@ -146,8 +145,7 @@ class HttpClient:
         target = parse_target(out.url)
         if dial.detours is not None:
             dial = settled(dial, target.scheme, target.host, target.port)
-        proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
-        head = write_head(out, target, proxy)
+        head = write_head(out, target, dial.forwarder(target.scheme))
         lane = self._lane(target, dial)
         connection = await lane.acquire(dial.connect_timeout_s)
         try:

@@ -29,13 +29,20 @@ class Dial(msgspec.Struct, frozen=True):
     ca_file: str | None = None  # believed besides the system's, of the origin and of the proxy
     verify: bool = True
     connect_timeout_s: float = 10.0
-    address: str | None = None  # connect here and ask no resolver; TLS and the host header keep the URL's name
+    address: str | None = None  # connect here, through any proxy, and ask no resolver; TLS and host keep the URL's name
     detours: Detours | None = None  # where no proxy is set: what the environment says of each host
 
     def __repr__(self) -> str:
         # The proxy's URL may hold a password.
         proxy = None if self.proxy is None else "..."
         return f"Dial(proxy={proxy!r}, ca_file={self.ca_file!r}, verify={self.verify}, address={self.address!r})"
+
+    def forwarder(self, scheme: str) -> Proxy | None:
+        """The proxy that is to be sent the whole URL and resolves it, where one is: an address needs a tunnel."""
+        if self.proxy is None or self.address is not None:
+            return None
+        proxy = parse_proxy(self.proxy)
+        return proxy if proxy.forwards(scheme) else None
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -139,16 +146,16 @@ async def _open(target: Target, dial: Dial, protocol: asyncio.Protocol) -> None:
         await loop.create_connection(
             lambda: protocol, dial.address or target.host, target.port, ssl=context, server_hostname=name
         )
-    elif proxy.forwards(target.scheme):
+    elif dial.forwarder(target.scheme) is not None:
         await reach(proxy, context, lambda: protocol)
     else:
-        await _open_through(proxy, target, context, protocol)
+        transport = await open_tunnel(proxy, context, dial.address or target.host, target.port)
+        await _speak_through(transport, target, context, protocol)
 
 
-async def _open_through(
-    proxy: Proxy, target: Target, context: ssl.SSLContext | None, protocol: asyncio.Protocol
+async def _speak_through(
+    transport: asyncio.Transport, target: Target, context: ssl.SSLContext | None, protocol: asyncio.Protocol
 ) -> None:
-    transport = await open_tunnel(proxy, context, target.host, target.port)
     try:
         if context is not None and target.scheme == "https":
             protocol.connection_made(await _secure(transport, protocol, context, target.host))
