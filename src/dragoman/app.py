@@ -20,6 +20,7 @@ from dragoman.accounts.memory import Memory
 from dragoman.accounts.old_usage import watch_old_usage
 from dragoman.accounts.usage import UsageWriter
 from dragoman.config import Config, ConfigError, Problem, ProviderConfig
+from dragoman.config.proxies import detours
 from dragoman.config.secret import out_of_reach
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import id_headers
@@ -163,7 +164,9 @@ class App:
             self._check_secrets(stanza, starts=old is None)
             providers[name] = make_provider(stanza, self._client.send, self._environ, before)
             catalogues[name] = Catalogue(providers[name], clock)
-        fetcher = Fetcher(self._client.send, config.fetch) if config.fetch.enabled else None
+        fetcher = None
+        if config.fetch.enabled:
+            fetcher = Fetcher(self._client.send, config.fetch, detours=detours(self._environ))
         learnt = old.learnt if old is not None else {}
         return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
 
