@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.memory import Memory
-from dragoman.flow.line import Source
+from dragoman.flow.machines import source_of
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.splice import satisfies, splice
 from dragoman.hub.events import CallBlock, Closed, CutCall, Delta, Ended, Event, Opened, Stop, TextBlock, Used
@@ -79,7 +79,7 @@ async def _rest(prepared: Prepared, said: str, call: CutCall) -> Reply:
         answer.close()
     if answer.status != 200:
         return collect([])
-    source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
+    source = source_of(prepared, Ledger())
     return collect(source.feed(raw) + source.finish())
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +12,8 @@ from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.blame import named
 from dragoman.flow.call import Call
 from dragoman.flow.discretion import hide, hide_in_fields
-from dragoman.flow.line import Line, Source, Tap, Translation
+from dragoman.flow.line import Line
+from dragoman.flow.machines import LineBuilder, source_of
 from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.shape import begins_document, is_named_stream, is_stream
@@ -21,21 +21,14 @@ from dragoman.flow.sink import Sink
 from dragoman.hub.events import Event, Used
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Asked, ErrorShape
-from dragoman.hub.stage import Stage
+from dragoman.hub.ports import ErrorShape
 from dragoman.hub.usage import Usage
 from dragoman.net.client import Lost, TimedOut, TooLarge
 from dragoman.net.faults import Corrupt
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
-from dragoman.providers.count import count_text, estimate
 from dragoman.providers.provider import Answer
-from dragoman.stages.check_calls import CheckCalls
-from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.guard import Guard
 from dragoman.stages.hold_cut import HoldCut
-from dragoman.stages.raise_tools import RaiseTools
-from dragoman.stages.serialise_blocks import SerialiseBlocks
 
 MAX_REPLY_BYTES = 256 * 1024 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
@@ -74,7 +67,7 @@ class Streaming(Struct, frozen=True):
 class Opener:
     """Sends prepared requests and brings their replies to the point where the client may see them."""
 
-    def __init__(self, server: Server, build: "LineBuilder", mender: Mender) -> None:
+    def __init__(self, server: Server, build: LineBuilder, mender: Mender) -> None:
         self._server = server
         self._build = build
         self._mender = mender
@@ -122,7 +115,7 @@ class Opener:
 
     async def _first_words(self, prepared: Prepared, answer: Answer, deadline: float) -> bytes:
         clock = asyncio.get_running_loop().time
-        source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
+        source = source_of(prepared, Ledger())
         watch = self._build.watch()
         begun = b""
         while is_named_stream(answer.headers) and not (is_speaking(prepared, watch, source.at_work) or watch.ended):
@@ -230,58 +223,6 @@ class Opener:
         raise Refused(failure)
 
 
-class LineBuilder:
-    """Puts together the machines of one reply; clock, chance and counters are handed in."""
-
-    def __init__(
-        self,
-        asked: Callable[[Call], Asked],
-        watch: Callable[[], Watch],
-        on_trip: Callable[[str], None],
-    ) -> None:
-        self.asked = asked
-        self.watch = watch
-        self._on_trip = on_trip
-
-    def line(self, call: Call, prepared: Prepared, sink: Sink | None) -> Line:
-        if not prepared.passthrough:
-            return self.translation(call, prepared, sink)
-        upstream = prepared.upstream
-        source = Source(upstream.framer(), upstream.decoder(prepared.issuer, Ledger()))
-        return Tap(source, call.client, self.watch(), prepared.secrets)
-
-    def translation(self, call: Call, prepared: Prepared, sink: Sink | None) -> Translation:
-        ledger = prepared.ledger if prepared.ledger is not None else Ledger()
-        upstream = prepared.upstream
-        source = Source(upstream.framer(), upstream.decoder(prepared.issuer, ledger))
-        stages = self._stages(prepared)
-        hold = HoldCut() if prepared.provider.withholds_cut_calls else None
-        if sink is not None:
-            return Translation(source, hold, stages, sink, self.watch(), prepared.secrets)
-        last = [*((CheckCalls(), SerialiseBlocks()) if call.client.serial else ()), Guard(self._on_trip)]
-        encoder = call.client.encoder(self.asked(call), ledger)
-        if call.continues:
-            return Translation(source, hold, stages, Sink(last, encoder), self.watch(), prepared.secrets)
-        return Translation(source, hold, [*stages, *last], encoder, self.watch(), prepared.secrets)
-
-    def staged(self, events: Iterable[Event], prepared: Prepared) -> list[Event]:
-        """The events of a whole reply, after every stage that changes their meaning."""
-        for stage in self._stages(prepared):
-            events = [out for event in events for out in stage.feed(event)] + list(stage.finish())
-        return list(events)
-
-    def _stages(self, prepared: Prepared) -> list[Stage[Event, Event]]:
-        stages: list[Stage[Event, Event]] = []
-        request, model = prepared.request, prepared.route.model
-        if request is not None and prepared.provider.stages is not None:
-            stages += prepared.provider.stages(request)
-        if prepared.tools:
-            stages.append(RaiseTools(prepared.tools))
-        if request is not None:
-            stages.append(EstimateUsage(count_text, lambda: estimate(request, model)))
-        return stages
-
-
 def _is_error_body(prepared: Prepared, body: bytes) -> bool:
     """Whether a client's SDK can read this; anything else is told in the protocol's own shape instead."""
     client = prepared.protocol.client
@@ -301,7 +242,7 @@ def _events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> 
     """What a body tells that was read to its end."""
     if not streamed:
         return prepared.upstream.whole(body, prepared.issuer, ledger)
-    source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, ledger))
+    source = source_of(prepared, ledger)
     return source.feed(body) + source.finish()
 
 

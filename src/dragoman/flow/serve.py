@@ -12,8 +12,9 @@ from dragoman.flow.call import Call
 from dragoman.flow.capturing import Capturing
 from dragoman.flow.headers import id_headers, loss_headers, passed_on
 from dragoman.flow.line import Tap
+from dragoman.flow.machines import LineBuilder
 from dragoman.flow.mend import Mender
-from dragoman.flow.open import LineBuilder, Opener, Streaming, Whole
+from dragoman.flow.open import Opener, Streaming, Whole
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.recorded_world import WatchedMemory, watched
 from dragoman.flow.relay import Relay
