@@ -1,1 +1,1 @@
-"""Client keys; vendors' credentials, kept alive and shared out; what conversations lost; usage on its way to the store."""
+"""Client keys; credentials of vendors, kept alive and shared out; what conversations lost; usage for the store."""
