@@ -1,12 +1,17 @@
-"""What tests of several folders share: a real PostgreSQL, started by the first that needs one."""
+"""What tests of several folders share: a real PostgreSQL, started by the first that needs one; patience."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from postgres import Postgres
+
+# How long an example takes depends on who else uses the machine.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -143,7 +143,9 @@ anything = st.text(max_size=400)
 count = st.integers(-(10**30), 10**30)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(anything, anything, anything, count, st.floats(), st.sampled_from(Source))
 def test_no_outcome_however_odd_keeps_others_from_being_stored(
     store_url: str, id: str, client: str, wanted: str, tokens: int, credits: float, source: Source

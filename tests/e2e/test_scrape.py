@@ -139,7 +139,7 @@ def test_what_is_under_way_and_what_runs_is_told(after: Scrape) -> None:
 
 def test_a_live_stream_is_counted_while_it_lives(rig: Rig, after: Scrape) -> None:
     speaker = SPEAKERS["chat"]
-    rig.plays("chat", Answer(speaker.stream(MEANT), linger_s=1.0))
+    rig.plays("chat", Answer(speaker.stream(MEANT), linger_s=3.0))
     before = value(scrape(rig.gateway.url), "dragoman_requests_answered_total")
     body = {"model": "chat/vendor-model", "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
     request = urllib.request.Request(

@@ -67,7 +67,7 @@ def ids(models: tuple[ModelInfo, ...]) -> list[str]:
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await work()
 
     asyncio.run(bounded())

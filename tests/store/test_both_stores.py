@@ -281,7 +281,9 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 counts = st.none() | st.integers(0, 2**63 - 1)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(st.tuples(texts, texts, counts, st.none() | st.floats(0, 1e9)), max_size=5))
 def test_any_values_come_back_as_they_went_in(
     store_url: str, values: list[tuple[str, str, int | None, float | None]]

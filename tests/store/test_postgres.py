@@ -61,7 +61,7 @@ def test_a_server_that_hangs_is_not_waited_for(postgres: Postgres, monkeypatch: 
             began = time.monotonic()
             with pytest.raises(StoreError, match="no answer in time"):
                 await store.append_usage([row(1)])
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
         finally:
             postgres.thaw(frozen)
         monkeypatch.setattr(connecting, "WORK_S", 15.0)

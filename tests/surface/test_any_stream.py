@@ -129,7 +129,11 @@ PAIRS = [(client, upstream) for client in PROTOCOLS for upstream in PROTOCOLS if
 
 @pytest.mark.parametrize(("client", "upstream"), PAIRS)
 def test_whatever_is_streamed_the_client_reads_something_legal(gate: Outside, client: str, upstream: str) -> None:
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
     @given(pieces(upstream), st.sampled_from([0, 0, 7]))
     def holds(events: list[Event], cut: int) -> None:
         gate.plays(upstream, Answer(sse(*events), cut=cut))

@@ -14,7 +14,7 @@ from fakes.upstream import Answer
 @pytest.mark.parametrize("client", PROTOCOLS)
 def test_over_capacity_is_told_with_a_time_to_try_again(tmp_path: Path, client: str) -> None:
     with outside(tmp_path, ONCE + "[server]\nmax_requests = 2\n") as gate:
-        fake = gate.plays("chat", Answer(STREAM["chat"], delay_s=0.5))
+        fake = gate.plays("chat", Answer(STREAM["chat"], delay_s=2.0))
         heard: list[int] = []
         busy = [
             threading.Thread(target=lambda: heard.append(gate.ask(client, "chat/m", True).status)) for _ in range(2)
@@ -23,13 +23,13 @@ def test_over_capacity_is_told_with_a_time_to_try_again(tmp_path: Path, client: 
             thread.start()
         while len(fake.calls) < 2:
             time.sleep(0.01)
-        began = time.monotonic()
         answer = gate.ask(client, "chat/m", True)
-        assert time.monotonic() - began < 0.3
+        assert heard == []  # the others are still waited for
         for thread in busy:
             thread.join()
         assert heard == [200, 200]
         assert answer.status == (529 if client == "messages" else 503)
         assert answer.headers["retry-after"] == "1"
         assert len(fake.calls) == 2
+        gate.plays("chat", Answer(STREAM["chat"]))
         assert gate.ask(client, "chat/m", True).status == 200

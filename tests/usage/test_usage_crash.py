@@ -53,10 +53,10 @@ def test_kill_9_loses_nothing_older_than_a_second(store_url: str, tmp_path: Path
                 asking.start()
                 wait_for(lambda: len(older(PROMISED_S)) > ENOUGH)
                 time.sleep(kill * 0.17)  # not always at the same moment of a pause between two writes
-                killed_at = time.monotonic()
                 served.end(signal.SIGKILL)
                 asking.join()
-            kept |= {name for name, at in ended.items() if at < killed_at - PROMISED_S}
+            last = max(ended.values())  # and not the moment of the kill: the machine may have held the gateway up
+            kept |= {name for name, at in ended.items() if at < last - PROMISED_S}
             assert len(kept) > ENOUGH
             ended.clear()
             assert kept - asyncio.run(requests_stored(store_url)) == set()

@@ -178,11 +178,11 @@ def test_a_control_plane_that_is_silent_does_not_hold_up_requests(tmp_path: Path
     with FakeKiro() as fake:
         fake.access = {"aoaFAKE-a"}
         slow = refusal(500, "late")
-        fake.script("/ListAvailableModels", type(slow)(**{**slow.__dict__, "delay_s": 8.0}))
+        fake.script("/ListAvailableModels", type(slow)(**{**slow.__dict__, "delay_s": 60.0}))
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
         began = time.monotonic()
         assert aimed(there(fake, path)).fields_schema is None
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20
 
 
 def test_the_account_is_inspected(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ async def once(rig: Rig) -> Credential:
 async def settled(rig: Rig) -> Credential:
     """A token, and whatever goes on in the background ended."""
     given = await rig.keeper.credential()
-    for _ in range(200):
+    for _ in range(2000):
         if rig.keeper._flight is None:
             return given
         await asyncio.sleep(0.01)
