@@ -96,3 +96,26 @@ def test_a_socks_proxy_with_a_password(tmp_path: Path, scheme: str) -> None:
         assert status == 502
         assert b"refused user or password" in body
         assert b"fake-other" not in body
+
+
+def test_linked_media_are_fetched_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
+    """A public address in the link, so that no resolver is asked; the proxy leads it to a server here."""
+    pdf = b"%PDF-1.7"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/pdf\r\ncontent-length: %d\r\n\r\n" % len(pdf)
+
+    @asynccontextmanager
+    async def servers() -> AsyncIterator[tuple[RawServer, RawServer, FakeProxy]]:
+        media, upstream = RawServer((Request(), head + pdf, Hold())), RawServer(SCRIPT)
+        async with media, upstream, FakeProxy(http) as proxy:
+            yield media, upstream, proxy
+
+    with elsewhere(servers) as (media, upstream, proxy):
+        toml = "[fetch]\nenabled = true\n" + stanza(f"http://127.0.0.1:{upstream.port}/v1", 'protocol = "chat"')
+        place = f"93.184.216.34:{media.port}"
+        linked = {"type": "document", "source": {"type": "url", "url": f"http://{place}/a.pdf"}}
+        asked = {"model": "far/m", "max_tokens": 9, "messages": [{"role": "user", "content": [linked]}]}
+        with running(toml, tmp_path, {"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"}) as gateway:
+            told = post(gateway.port, "/v1/messages", msgspec.json.encode(asked))
+        assert told.status == 200, told.body
+        assert [head.partition(b" HTTP")[0] for head in proxy.asked] == [f"CONNECT {place}".encode()]
+        assert base64.b64encode(pdf) in b"".join(upstream.requests)
