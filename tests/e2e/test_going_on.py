@@ -20,7 +20,7 @@ from gateway import KEY, Running, running, stanza
 
 SETTINGS = """
 [server]
-idle_timeout_s = 0.5
+idle_timeout_s = 1.5
 [retry]
 attempts = 1
 continue_streams = true

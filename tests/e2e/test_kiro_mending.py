@@ -136,13 +136,13 @@ def test_the_client_is_kept_alive_while_a_call_is_withheld_and_while_its_rest_is
         cut=160,
         pause_s=0.3,
     )
-    slow_rest = framed(words('day.md", "lines": 3}'), tail(), delay_s=0.8)
+    slow_rest = framed(words('day.md", "lines": 3}'), tail(), delay_s=2.5)
     file = tmp_path / "kiro-auth-token.json"
     with FakeKiro() as fake:
         tokens = fake.issue()
         sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
         fake.replies = [slow_call, slow_rest]
-        server = "[server]\nkeep_alive_s = 0.25\nfirst_token_timeout_s = 0.6\n"
+        server = "[server]\nkeep_alive_s = 0.25\nfirst_token_timeout_s = 2\n"
         with running("\n".join([server, QUICK, fake.stanza(str(file))]), tmp_path) as gateway:
             client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
             with client.messages.with_streaming_response.create(
