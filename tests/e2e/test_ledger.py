@@ -112,6 +112,18 @@ def test_losses_of_a_whole_reply_are_told_too(rig: Rig, client: str) -> None:
     assert "/stop_details/category" in {entry["path"] for entry in losses(answer)}
 
 
+@pytest.mark.parametrize("client", ["chat", "responses"])
+def test_the_head_of_a_stream_tells_of_the_request_alone_though_all_of_it_has_come(rig: Rig, client: str) -> None:
+    meant = Meant((Say("I will not."),), Stop.FILTERED, explanation="It is forbidden.")
+    request = {**LOSSLESS[client], "stream": True}
+    answer = asks(rig, client, "messages", request, "x-dragoman-explain: 1", meant=meant)
+    assert losses(answer) == []
+    assert answer.get("x-dragoman-loss") == "0"
+    request_id = answer.get("x-request-id")
+    assert request_id is not None
+    assert rig.gateway.outcome(request_id).losses > 0
+
+
 def test_an_invented_cap_is_a_loss(rig: Rig) -> None:
     answer = asks(rig, "chat", "messages", {"messages": USER}, "x-dragoman-explain: 1")
     assert [entry["how"] for entry in losses(answer)] == ["invented"]

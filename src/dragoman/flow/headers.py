@@ -1,12 +1,13 @@
 """The headers of our own on every reply, and which of an upstream's go on to the client."""
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
 
 from dragoman.flow.discretion import Secrets, hide_in_fields
-from dragoman.hub.loss import Ledger
+from dragoman.hub.loss import Loss
 from dragoman.hub.ports import Client
 from dragoman.net.headers import Header, Headers
 
@@ -41,20 +42,20 @@ def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Hea
     return ours
 
 
-def loss_headers(ledger: Ledger, explain: bool) -> list[Header]:
-    count = (b"x-dragoman-loss", str(len(ledger)).encode())
-    return [count, (b"x-dragoman-loss-detail", detail(ledger))] if explain else [count]
+def loss_headers(losses: Sequence[Loss], explain: bool) -> list[Header]:
+    count = (b"x-dragoman-loss", str(len(losses)).encode())
+    return [count, (b"x-dragoman-loss-detail", detail(losses))] if explain else [count]
 
 
-def detail(ledger: Ledger) -> bytes:
-    """The ledger as JSON in ASCII; what does not fit is counted in a last entry."""
+def detail(losses: Sequence[Loss]) -> bytes:
+    """The losses as JSON in ASCII; what does not fit is counted in a last entry."""
     entries: list[bytes] = []
     size = 0
-    for loss in ledger:
+    for loss in losses:
         entry = _ascii({"path": loss.path, "how": loss.how.value, "why": loss.why})
         size += len(entry) + 1
         if size > MAX_DETAIL_BYTES:
-            rest = f"{len(ledger) - len(entries)} more losses do not fit into this header"
+            rest = f"{len(losses) - len(entries)} more losses do not fit into this header"
             entries.append(_ascii({"path": "", "how": "dropped", "why": rest}))
             break
         entries.append(entry)

@@ -54,6 +54,7 @@ class Prepared(Struct, frozen=True):
     tools: ToolMap | None
     options: object
     secrets: Secrets  # which must not come back in what the upstream says
+    losses: int  # of the request: so many come first in the ledger
 
     @property
     def passthrough(self) -> bool:
@@ -125,7 +126,8 @@ async def prepare(
     path = provider.paths.get(protocol.name, protocol.upstream.path)
     out = Outgoing("POST", provider.endpoint + path + query, fields, body)
     secrets = secrets_in(credentials, provider.secrets)
-    return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets)
+    losses = 0 if ledger is None else len(ledger)
+    return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets, losses)
 
 
 def _trial(call: Call) -> Trial:

@@ -15,7 +15,6 @@ from dragoman.flow.line import Tap
 from dragoman.flow.machines import LineBuilder
 from dragoman.flow.mend import Mender
 from dragoman.flow.open import Opener, Streaming, Whole
-from dragoman.flow.prepare import Prepared
 from dragoman.flow.recorded_world import WatchedMemory, watched
 from dragoman.flow.relay import Relay
 from dragoman.flow.rotation import awake
@@ -73,10 +72,10 @@ class Gateway:
         reply = await asking.first()
         if isinstance(reply, Whole):
             fields = passed_on(reply.headers, reply.prepared.secrets) if reply.as_is else [JSON]
-            exchange.respond(200, [*fields, *own_headers(call, reply.prepared, fields)], reply.body)
+            exchange.respond(200, [*fields, *own_headers(call, reply, fields)], reply.body)
         else:
             fields = _stream_fields(reply)
-            head = [*fields, *own_headers(call, reply.prepared, fields)]
+            head = [*fields, *own_headers(call, reply, fields)]
             self.streams += 1
             try:
                 await Relay(exchange, call, reply, world.config.server, self._mender, asking).run(head)
@@ -99,14 +98,16 @@ def _has_heirs(routes: tuple[Route, ...], world: World) -> bool:
     return len(routes) > 1 or (first is not None and first.pool is not None)
 
 
-def own_headers(call: Call, prepared: Prepared, given: list[Header]) -> list[Header]:
-    """Who answered, and what the translation lost."""
+def own_headers(call: Call, reply: Whole | Streaming, given: list[Header]) -> list[Header]:
+    """Who answered, and what the translation lost: of a stream the request's part, however much has come by now."""
+    prepared = reply.prepared
     head: list[Header] = [
         *id_headers(call.client, call.id, given),
         (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
     ]
     if prepared.ledger is not None:
-        head += loss_headers(prepared.ledger, call.explain)
+        losses = tuple(prepared.ledger)
+        head += loss_headers(losses if isinstance(reply, Whole) else losses[: prepared.losses], call.explain)
     return head
 
 
