@@ -59,7 +59,7 @@ class Running:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(timeout=60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -70,7 +70,7 @@ class Running:
 
     def outcome(self, request_id: str) -> Outcome:
         """Of this request: a client has its reply a moment earlier."""
-        patience = time.monotonic() + 10.0
+        patience = time.monotonic() + 60.0
         while time.monotonic() < patience:
             found = [outcome for outcome in self.outcomes if outcome.id == request_id]
             if found:
@@ -82,7 +82,7 @@ class Running:
     def settle(self) -> None:
         """Waits until the first lists of models have come: they use credentials too, and would be counted."""
         for catalogue in self.app.gateway.world.catalogues.values():
-            asyncio.run_coroutine_threadsafe(catalogue.settled(), self._loop).result(timeout=10)
+            asyncio.run_coroutine_threadsafe(catalogue.settled(), self._loop).result(timeout=60)
 
     async def _stop(self) -> None:
         await self.app.server.close()
@@ -101,7 +101,7 @@ class Running:
         async def take_over() -> None:
             self.app.adopt(config)
 
-        asyncio.run_coroutine_threadsafe(take_over(), self._loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(take_over(), self._loop).result(timeout=60)
 
     @property
     def port(self) -> int:

@@ -48,7 +48,7 @@ class Sdk:
 
     url: str
     key: str
-    timeout_s: float = 10.0
+    timeout_s: float = 60.0
     headers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

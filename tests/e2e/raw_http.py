@@ -25,7 +25,7 @@ def request_bytes(path: str, body: bytes, *fields: str, method: str = "POST", ke
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def dial(port: int, timeout_s: float = 10.0) -> socket.socket:
+def dial(port: int, timeout_s: float = 60.0) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
 
 

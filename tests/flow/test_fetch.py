@@ -73,7 +73,7 @@ def names(**known: Sequence[str]) -> object:
 
 async def fetched(url: str, wire: Wire, resolve: object, bounds: Fetch | None = None) -> Inline:
     try:
-        return await Fetcher(wire.send, bounds or Fetch(enabled=True, timeout_s=2.0), resolve).fetch(url)
+        return await Fetcher(wire.send, bounds or Fetch(enabled=True, timeout_s=20.0), resolve).fetch(url)
     finally:
         await wire.close()
 
@@ -323,7 +323,7 @@ def test_what_is_wrong_there_is_told_with_the_host_and_without_the_path(script: 
 
 
 def test_a_body_beyond_the_limit_is_refused() -> None:
-    bounds = Fetch(enabled=True, max_mb=0.001, timeout_s=2.0)
+    bounds = Fetch(enabled=True, max_mb=0.001, timeout_s=20.0)
     assert "larger than 0.001 MB" in asyncio.run(answered(reply(b"image/png", b"x" * 5000), bounds))
 
 
@@ -343,7 +343,7 @@ def test_several_links_are_fetched_and_one_bad_one_refuses_all() -> None:
     async def run() -> None:
         async with RawServer(reply(b"image/png", PNG)) as server:
             wire, resolve = Wire(), names(media_example=[PUBLIC], inner_example=["10.0.0.1"])
-            fetcher = Fetcher(wire.send, Fetch(enabled=True, timeout_s=2.0), resolve)
+            fetcher = Fetcher(wire.send, Fetch(enabled=True, timeout_s=20.0), resolve)
             urls = [f"http://media.example:{server.port}/{number}" for number in range(6)]
             assert list(await fetcher.fetch_all(urls)) == urls
             with pytest.raises(Refused, match=r"inner\.example"):

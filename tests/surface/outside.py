@@ -56,7 +56,7 @@ class Outside:
         """Header names are written with underscores."""
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         fields.setdefault("authorization", f"Bearer {KEY}")
-        connection = HTTPConnection("127.0.0.1", self.gateway.port, timeout=10)
+        connection = HTTPConnection("127.0.0.1", self.gateway.port, timeout=60)
         try:
             connection.request(method, path, body, fields)
             answer = connection.getresponse()

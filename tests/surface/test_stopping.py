@@ -18,14 +18,14 @@ def test_a_stream_cut_by_the_end_of_the_gateway_is_worth_a_retry(tmp_path: Path,
     upstream = "chat" if client != "chat" else "messages"
     begun = b"".join(block + b"\n\n" for block in STREAM[upstream].split(b"\n\n")[: BEGUN[upstream]])
     heard: list[Answered] = []
-    with outside(tmp_path, ONCE + "[server]\ndrain_s = 0.1\n") as gate:
+    with outside(tmp_path, ONCE + "[server]\ndrain_s = 2\n") as gate:
         fake = gate.plays(upstream, Answer(begun, end=End.HANG))
         asking = threading.Thread(target=lambda: heard.append(gate.ask(client, f"{upstream}/m", True)))
         asking.start()
         while not fake.sent:
             asking.join(0.01)
-        gate.gateway.stop_soon().result(timeout=5)
-        asking.join(5)
+        gate.gateway.stop_soon().result(timeout=60)
+        asking.join(60)
     text, error = GRAMMARS[client].fold_broken(heard[0].body)
     field, word = WORDS[client]
     assert text
