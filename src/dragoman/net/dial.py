@@ -27,7 +27,6 @@ class Dial(msgspec.Struct, frozen=True):
 
     proxy: str | None = None
     ca_file: str | None = None  # believed besides the system's, of the origin and of the proxy
-    verify: bool = True
     connect_timeout_s: float = 10.0
     address: str | None = None  # connect here, through any proxy, and ask no resolver; TLS and host keep the URL's name
     detours: Detours | None = None  # where no proxy is set: what the environment says of each host
@@ -35,7 +34,7 @@ class Dial(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         # The proxy's URL may hold a password.
         proxy = None if self.proxy is None else "..."
-        return f"Dial(proxy={proxy!r}, ca_file={self.ca_file!r}, verify={self.verify}, address={self.address!r})"
+        return f"Dial(proxy={proxy!r}, ca_file={self.ca_file!r}, address={self.address!r})"
 
     def forwarder(self, scheme: str) -> Proxy | None:
         """The proxy that is to be sent the whole URL and resolves it, where one is: an address needs a tunnel."""
@@ -103,17 +102,14 @@ def settled(dial: Dial, scheme: str, host: str, port: int) -> Dial:
 
 
 @lru_cache(maxsize=64)
-def tls_context(ca_file: str | None, verify: bool) -> ssl.SSLContext:
-    """The settings of every TLS connection with these two options; ValueError if the file is no good."""
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
+    """The settings of every TLS connection that believes this file too; ValueError if it is no good."""
     try:
         context = ssl.create_default_context()
         if ca_file is not None:
             context.load_verify_locations(ca_file)
     except OSError as error:
         raise ValueError(f"the CA file {ca_file} cannot be used: {_say(error)}") from error
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -140,7 +136,7 @@ async def _open(target: Target, dial: Dial, protocol: asyncio.Protocol) -> None:
     loop = asyncio.get_running_loop()
     proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
     secured = target.scheme == "https" or (proxy is not None and proxy.secured)
-    context = tls_context(dial.ca_file, dial.verify) if secured else None
+    context = tls_context(dial.ca_file) if secured else None
     if proxy is None:
         name = target.host if context else None
         await loop.create_connection(

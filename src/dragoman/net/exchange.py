@@ -17,7 +17,6 @@ _CHUNKED = b"transfer-encoding: chunked\r\n"
 class Wire(Protocol):
     """What an exchange needs of its connection."""
 
-    peer: str
     blocked: bool
 
     def write(self, data: bytes) -> bool: ...
@@ -65,7 +64,6 @@ class Exchange:
         "method",
         "modern",
         "path",
-        "peer",
         "query",
         "raw_path",
         "refusal",
@@ -73,15 +71,12 @@ class Exchange:
         "started",
     )
 
-    scheme = "http"
-
     def __init__(self, head: RequestHead, wire: Wire) -> None:
         self.method = head.method
         self.path = head.path
         self.raw_path = head.raw_path
         self.query = head.query
         self.headers = Headers(head.fields)
-        self.peer = wire.peer
         self.started = False  # the reply's head is on its way: no other reply is possible
         self.gone = False  # the client is
         self.modern = head.modern

@@ -20,9 +20,6 @@ class Headers:
             self._first = dict(reversed(self._fields))
         return self._first.get(name)
 
-    def get_all(self, name: bytes) -> list[bytes]:
-        return [value for field, value in self._fields if field == name]
-
     def __contains__(self, name: bytes) -> bool:
         return self.get(name) is not None
 

@@ -41,13 +41,11 @@ class Inbound(asyncio.Protocol):
         "_unwritten",
         "_write_waiters",
         "blocked",
-        "peer",
     )
 
     _transport: asyncio.Transport
 
     def __init__(self, service: Service) -> None:
-        self.peer = ""
         self.blocked = False  # the client reads more slowly than we write
         self._service = service
         self._limits = service.limits
@@ -74,7 +72,6 @@ class Inbound(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.peer = str(transport.get_extra_info("peername")[0])
         connections = self._service.connections
         connections.add(self)
         if len(connections) > self._limits.max_connections:

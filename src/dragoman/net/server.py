@@ -40,15 +40,13 @@ class Server:
         self._listener: asyncio.Server | None = None
         self.port = 0
 
-    async def start(self, host: str, port: int, *, sock: socket.socket | None = None, reuse_port: bool = False) -> None:
+    async def start(self, host: str, port: int, *, sock: socket.socket | None = None) -> None:
         """Listens on host and port, or on a socket that is already bound."""
         loop = asyncio.get_running_loop()
         if sock is not None:
             self._listener = await loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
         else:
-            self._listener = await loop.create_server(
-                self._connect, host, port, backlog=_BACKLOG, reuse_port=reuse_port or None
-            )
+            self._listener = await loop.create_server(self._connect, host, port, backlog=_BACKLOG)
         for listening in self._listener.sockets:
             if hasattr(socket, "TCP_NOTSENT_LOWAT"):
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL_UNSENT_BYTES)

@@ -106,7 +106,6 @@ class _Collecting(Capturing):
 class _Wire:
     """A client that takes everything at once."""
 
-    peer = HOST
     blocked = False
 
     def write(self, data: bytes) -> bool:
