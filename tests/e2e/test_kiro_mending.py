@@ -56,8 +56,10 @@ def current(rig: KiroRig, index: int) -> str:
         framed(words('day.md", '), words('"lines": 3}'), tail()),
         framed(words('```json\nday.md", "lines": 3}\n```'), tail()),
         framed(tool("t9", "write", input='{"path": "notes/today.md", "lines": 3}', stop=True), tail()),
+        framed(words('[Called write with args: {"path": "notes/today.md", "lines": 3}]'), tail()),
+        framed(words("<thinking>Where was I?</thinking>\n\n"), words('day.md", "lines": 3}'), tail()),
     ],
-    ids=["as text", "as fenced text", "as a fresh call"],
+    ids=["as text", "as fenced text", "as a fresh call", "as a call written into the text", "after tagged thoughts"],
 )
 def test_the_rest_is_asked_for_once_and_the_call_is_released_whole(rig: KiroRig, rest: Answer) -> None:
     rig.plays(CUT, rest)
@@ -72,6 +74,20 @@ def test_the_rest_is_asked_for_once_and_the_call_is_released_whole(rig: KiroRig,
     asked = rig.fake.chats[1].body.decode()
     assert "I will write it." in asked
     assert "notes/to" in asked
+
+
+def test_the_plea_for_the_rest_asks_for_no_thoughts(rig: KiroRig) -> None:
+    rig.plays(CUT, framed(words('day.md", "lines": 3}'), tail()))
+    client = anthropic.Anthropic(base_url=rig.gateway.url, api_key=KEY, max_retries=0)
+    message = client.messages.create(
+        model=MODEL,
+        max_tokens=9000,
+        thinking={"type": "enabled", "budget_tokens": 4000},
+        tools=[WRITE],
+        messages=[QUESTION],
+    )
+    assert message.stop_reason == "tool_use"
+    assert ["<thinking_mode>" in chat.body.decode() for chat in rig.fake.chats] == [True, False]
 
 
 @pytest.mark.parametrize(

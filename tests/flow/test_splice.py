@@ -25,8 +25,17 @@ WHOLE = '{"path": "notes/today.md", "lines": 3}'
         'notes/today.md", "lines": 3}',
         WHOLE,
         f"```\n{WHOLE}\n```",
+        'Here is the rest:\n\n```json\nday.md", "lines": 3}\n```\nDone.',
     ],
-    ids=["the rest", "the rest, trimmed", "fenced", "with the last words repeated", "all over again", "all, fenced"],
+    ids=[
+        "the rest",
+        "the rest, trimmed",
+        "fenced",
+        "with the last words repeated",
+        "all over again",
+        "all, fenced",
+        "fenced between other words",
+    ],
 )
 def test_the_rest_completes_the_arguments(rest: str) -> None:
     assert splice(BEGUN, rest, SCHEMA) == WHOLE

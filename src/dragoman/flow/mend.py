@@ -80,11 +80,14 @@ async def _rest(prepared: Prepared, said: str, call: CutCall) -> Reply:
     if answer.status != 200:
         return collect([])
     source = source_of(prepared, Ledger())
-    return collect(source.feed(raw) + source.finish())
+    events: list[Event] = source.feed(raw) + source.finish()
+    for stage in provider.stages(request) if provider.stages is not None else ():
+        events = [out for event in events for out in stage.feed(event)] + list(stage.finish())
+    return collect(events)
 
 
 def _follow_up(request: Request, said: str, call: CutCall) -> Request:
-    """The same conversation, the cut reply as text, and the plea for its rest."""
+    """The same conversation, the cut reply as text, and the plea for its rest, which needs no thinking."""
     spoken = f"{said}\n\n" if said else ""
     cut = Text(f"{spoken}Arguments of my call to the tool {call.name}, as JSON:\n{call.arguments}")
     plea = Text(
@@ -92,7 +95,7 @@ def _follow_up(request: Request, said: str, call: CutCall) -> Request:
         "characters of that JSON, from exactly where it stops, without repeating anything and without explanation."
     )
     turns = (*request.turns, Turn(Role.ASSISTANT, (cut,)), Turn(Role.USER, (plea,)))
-    return replace(request, turns=turns)
+    return replace(request, turns=turns, reasoning=None)
 
 
 def _whole(reply: Reply, call: CutCall, schema: Json) -> str | None:

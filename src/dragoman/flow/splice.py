@@ -8,6 +8,7 @@ import msgspec
 from dragoman.hub.request import Json
 
 FENCE = re.compile(r"\A\s*```[a-zA-Z]*\n?(.*?)\n?```\s*\Z", re.DOTALL)
+FENCE_IN_PROSE = re.compile(r"^```[a-zA-Z]*\n(.*)\n```", re.DOTALL | re.MULTILINE)
 MAX_OVERLAP = 400
 REPEATED = 8  # characters in common that are no coincidence
 
@@ -18,6 +19,8 @@ def splice(begun: str, rest: str, schema: Json) -> str | None:
     texts = [rest, rest.strip()]
     if fenced:
         texts.insert(0, fenced.group(1))
+    elif spoken := FENCE_IN_PROSE.search(rest):
+        texts.append(spoken.group(1))
     for text in dict.fromkeys(texts):
         readings = [begun + text, begun + text[_overlap(begun, text) :], text]
         if _overlap(begun, text) >= REPEATED:
