@@ -185,11 +185,22 @@ def test_an_expired_token_whose_refresh_is_refused_is_a_credential_failure(tmp_p
     assert fake.counts[REFRESH] == 1  # a refused refresh token is not tried again at once
 
 
-def test_a_short_refresh_token_that_is_refused_is_called_truncated(tmp_path: Path) -> None:
-    path = ide_file(tmp_path / "kiro-auth-token.json", refresh="aorFAKE-cut")
-    with FakeKiro() as fake, pytest.raises(Refused, match="truncated") as refused:
-        asyncio.run(rigged(fake, stanza(path), once))
+@pytest.mark.parametrize("refresh", ["aorFAKE-cut", token("cut") + "..."], ids=["short", "with an ellipsis"])
+def test_a_truncated_refresh_token_is_called_so_and_not_tried(tmp_path: Path, refresh: str) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", refresh=refresh)
+    with FakeKiro() as fake:
+        with pytest.raises(Refused, match="truncated") as refused:
+            asyncio.run(rigged(fake, stanza(path), once))
+        assert fake.counts[REFRESH] == 0
     assert "aorFAKE" not in str(refused.value)
+
+
+@pytest.mark.parametrize("refresh", ["aorFAKE-cut", token("cut") + "..."], ids=["short", "with an ellipsis"])
+def test_beside_a_truncated_refresh_token_the_access_token_serves_out_its_life(tmp_path: Path, refresh: str) -> None:
+    path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", refresh=refresh, life_s=60.0)
+    with FakeKiro() as fake:
+        found = asyncio.run(rigged(fake, stanza(path), once))
+    assert found.access_token == "aoaFAKE-alive"
 
 
 def test_a_token_service_that_fails_is_no_refused_credential(tmp_path: Path) -> None:

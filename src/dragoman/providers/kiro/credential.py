@@ -52,15 +52,15 @@ def checked(credential: Credential, where: str) -> Credential:
             raise Unusable(f"{where} holds a token with characters that no token has")
     if credential.region is not None and not _REGION.fullmatch(credential.region):
         raise Unusable(f"{where} names a region that is none")
-    if "..." in credential.refresh_token or "…" in credential.refresh_token:
-        raise Unusable(f"{where}: {truncated(credential)}")
     if not credential.access_token and not credential.refresh_token:
         raise Unusable(f"{where} holds no token: sign in again")
     return credential
 
 
 def truncated(credential: Credential) -> str:
-    """Why a refresh token cannot work, where its looks tell; nothing otherwise."""
+    """Why a refresh token of Kiro's own cannot work, where its looks tell; nothing otherwise."""
+    if credential.method not in (Method.DESKTOP, Method.OIDC):
+        return ""
     length = len(credential.refresh_token)
     if "..." in credential.refresh_token or 0 < length < WHOLE_TOKEN:
         return f"its refresh token is truncated ({length} characters): sign in again, so that a whole one is written"

@@ -47,6 +47,8 @@ class Issuers:
 
     async def renew(self, old: Credential) -> Credential:
         """Declined where the refresh token is no good; Unusable where nothing can be said of it."""
+        if truncated(old):
+            raise Declined("truncated", for_good=True)
         match old.method:
             case Method.DESKTOP:
                 url = f"{self._auth or desktop_host(old.region or self._region)}/refreshToken"
