@@ -47,6 +47,12 @@ def test_an_oidc_token_is_read_with_the_registration_of_its_own_prefix(tmp_path:
     assert not found.builder_id
 
 
+@pytest.mark.parametrize("scopes", [["openid", "profile"], "openid profile"], ids=["listed", "one string"])
+def test_scopes_are_read_in_either_form(tmp_path: Path, scopes: object) -> None:
+    rows: dict[str, object] = {"kirocli:external-idp:token": entry("external", scopes=scopes)}
+    assert Database(database(tmp_path / "data.sqlite3", rows)).read().scopes == ("openid", "profile")
+
+
 def test_the_kinds_of_token_have_an_order(tmp_path: Path) -> None:
     rows: dict[str, object] = {"codewhisperer:odic:token": entry("old"), "kirocli:social:token": entry("social")}
     found = Database(database(tmp_path / "a.sqlite3", rows)).read()

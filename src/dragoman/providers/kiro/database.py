@@ -11,7 +11,7 @@ from msgspec import Struct
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.moments import format_moment, parse_moment
 from dragoman.providers.kiro.credential import Credential, Method, checked
-from dragoman.providers.kiro.json_file import is_builder_id
+from dragoman.providers.kiro.json_file import is_builder_id, words
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class _Token(Struct):
     expires_at: str = ""
     region: str | None = None
     start_url: str | None = None
-    scopes: list[str] | None = None
+    scopes: list[str] | str | None = None  # external providers' as one string of words
     profile_arn: str | None = None
     issuer_url: str | None = None
     token_endpoint: str | None = None
@@ -97,7 +97,7 @@ class Database:
             client_expires_at=parse_moment(expiry) if expiry else None,
             token_endpoint=token.token_endpoint or "",
             issuer_url=token.issuer_url or "",
-            scopes=tuple(token.scopes or ()),
+            scopes=words(token.scopes),
             builder_id=row.method is Method.OIDC and (not token.start_url or is_builder_id("", token.start_url)),
         )
         return checked(credential, self.where)

@@ -61,7 +61,7 @@ class JsonFile:
             client_expires_at=_moment(client, "expiresAt" if client is not table else "clientSecretExpiresAt"),
             token_endpoint=_text(table, "tokenEndpoint"),
             issuer_url=_text(table, "issuerUrl"),
-            scopes=_words(table.get("scopes")),
+            scopes=words(table.get("scopes")),
             builder_id=is_builder_id(_text(table, "provider"), _text(table, "startUrl")),
         )
 
@@ -102,7 +102,8 @@ def _moment(table: Table, key: str) -> float | None:
             return None
 
 
-def _words(value: object) -> tuple[str, ...]:
+def words(value: object) -> tuple[str, ...]:
+    """Scopes, in a list or as one string."""
     if isinstance(value, str):
         return tuple(value.split())
     return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
