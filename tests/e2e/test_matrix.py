@@ -4,7 +4,7 @@ import anthropic
 import openai
 import pytest
 from cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, asked, asked_with_pictures, pictures_in
-from hearing import STREAMS, WHOLE, Broke, Halted, meant_for
+from hearing import STREAMS, WHOLE, Broke, Halted, Heard, meant_for
 from meaning import Meant, Say, sayable
 from rig import CROSSED, PROTOCOLS, SPEAKERS, Rig
 
@@ -87,6 +87,19 @@ def test_a_chat_stream_that_finished_needs_no_done(rig: Rig, client: str, cut: s
     rig.plays("chat", Answer(sent, cut=CUTS[cut]))
     for listen in STREAMS[client]:
         assert listen(rig.sdk, asked(client, rig.model("chat"))) == meant_for(client, "chat", meant)
+
+
+@pytest.mark.parametrize("client", ["responses", "messages"])
+@cuts
+def test_a_chat_stream_that_finished_is_whole_though_its_connection_breaks(rig: Rig, client: str, cut: str) -> None:
+    meant = CASES["one tool call"].meant
+    sent = SPEAKERS["chat"].stream(meant)
+    rig.plays("chat", Answer(sent[: sent.index(b'"choices":[]')], cut=CUTS[cut], end=End.CUT))  # in its counts
+    for listen in STREAMS[client]:
+        heard = listen(rig.sdk, asked(client, rig.model("chat")))
+        expected = meant_for(client, "chat", meant)
+        assert isinstance(heard, Heard), heard
+        assert (heard.calls, heard.stop) == (expected.calls, expected.stop)
 
 
 @clients

@@ -121,6 +121,14 @@ def test_a_truncated_stream_is_its_bytes_and_an_error_event(
     ASSERT_ERROR[protocol](blocks, sent.count(b"\n\n") + bool(ragged))
 
 
+@cuts
+def test_a_chat_stream_that_finished_gets_no_error_where_its_connection_breaks(rig: Rig, cut: str) -> None:
+    sent = SPEAKERS["chat"].stream(CASES["text"].meant)
+    sent = sent[: sent.rindex(b"data:", 0, sent.index(b'"choices":[]'))]
+    rig.plays("chat", Answer(sent, cut=PIECES[cut], end=End.CUT))
+    assert post(rig.gateway.port, PATHS["chat"], odd_body("chat", True)).body == sent
+
+
 def assert_chat_error(blocks: list[bytes], frames: int) -> None:
     (block,) = blocks
     assert set(msgspec.json.decode(block.removeprefix(b"data: "))["error"]) == {"message", "type", "param", "code"}

@@ -37,6 +37,8 @@ class Line(Protocol):
     def at_work(self) -> bool: ...  # of an upstream that has nothing to show yet
     @property
     def has_stopped(self) -> bool: ...  # the model, whether or not its stream has ended
+    @property
+    def is_whole(self) -> bool: ...  # the reply, even if its stream does not end any more
     def feed(self, chunk: bytes) -> bytes: ...
     def drain(self) -> bytes: ...
     def close(self) -> bytes: ...
@@ -60,6 +62,10 @@ class Source:
     @property
     def has_stopped(self) -> bool:
         return bool(getattr(self._decoder, "has_stopped", False))  # few protocols tell before the end
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(getattr(self._decoder, "is_whole", False))  # most want their terminal event
 
     def feed(self, chunk: bytes) -> list[Event]:
         events: list[Event] = []
@@ -111,6 +117,10 @@ class Translation:
     @property
     def has_stopped(self) -> bool:
         return self._source.has_stopped
+
+    @property
+    def is_whole(self) -> bool:
+        return self._source.is_whole
 
     @property
     def usage(self) -> Usage | None:
@@ -199,6 +209,10 @@ class Tap:
     @property
     def has_stopped(self) -> bool:
         return self._source.has_stopped
+
+    @property
+    def is_whole(self) -> bool:
+        return self._source.is_whole
 
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)

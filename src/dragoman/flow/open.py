@@ -165,7 +165,9 @@ class Opener:
                     break  # slow, but not too slow: from here on the client is kept alive
                 raise Refused(_first_token_late(prepared)) from late
             except Lost as lost:
-                raise Refused(_lost(prepared, lost)) from lost
+                if not line.is_whole:
+                    raise Refused(_lost(prepared, lost)) from lost
+                chunk = b""
             if first and begins_document(prepared.upstream, chunk):
                 return await self._stream_of_whole(call, prepared, answer, line.sink, chunk)
             first = False

@@ -109,10 +109,14 @@ class Relay:
                 if line.watch.ended:
                     return b""
                 if self._clock() >= self._deadline:
+                    if line.is_whole:
+                        return line.drain()
                     return line.fail(_silent(reply, is_speaking(reply.prepared, line.watch, line.at_work)))
                 await exchange.send(self._keep_alive)
             except Lost as lost:
-                return b"" if line.watch.ended else line.fail(_broken(reply, lost))
+                if line.watch.ended:
+                    return b""
+                return line.drain() if line.is_whole else line.fail(_broken(reply, lost))
             else:
                 if self._last is not None:
                     return self._last

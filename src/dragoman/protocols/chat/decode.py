@@ -97,6 +97,11 @@ class Decoder:
         self._tier: str | None = None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the reply counts without the rest of its stream, which is only counts and `[DONE]`."""
+        return self.has_stopped
+
+    @property
     def has_stopped(self) -> bool:
         """Whether the model has said all that it had to say, though the stream may not have ended."""
         return self._finish is not None and self._finish not in FAILED_STOPS
