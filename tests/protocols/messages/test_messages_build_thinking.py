@@ -4,11 +4,9 @@ import pytest
 from messages_dialogue import build, built, chat, parse
 
 from dragoman.hub.loss import How, Ledger
+from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile
-from dragoman.hub.request import (
-    Reasoning,
-    Switch,
-)
+from dragoman.hub.request import Reasoning, Role, Switch, Text, Thinking, ToolCall, ToolResult, Turn
 from dragoman.providers.profiles import profile_of
 
 OLD = profile_of("claude-sonnet-4-5")
@@ -133,3 +131,39 @@ def test_thinking_on_a_model_of_its_own_kind_is_exact() -> None:
 def test_a_switch_counts_over_an_effort() -> None:
     wish = Reasoning("/e", "high", switch=Switch.DISABLED, switch_at="/t")
     assert built(chat(reasoning=wish), OPUS_4_6)[0]["thinking"] == {"type": "disabled"}
+
+
+def loop(*thoughts: Thinking) -> list[Turn]:
+    """A conversation in which a tool has just answered."""
+    return [
+        Turn(Role.USER, (Text("hi"),)),
+        Turn(Role.ASSISTANT, (*thoughts, ToolCall("c", "f", "{}"))),
+        Turn(Role.USER, (ToolResult("c", (Text("done"),)),)),
+    ]
+
+
+@pytest.mark.parametrize("thoughts", [(), (Thinking("mine", opaque=Opaque("openai", Form.ENCRYPTED, "x", "m")),)])
+def test_a_budget_is_not_asked_for_where_the_thoughts_before_the_last_calls_are_gone(
+    thoughts: tuple[Thinking, ...],
+) -> None:
+    body, told = built(chat(loop(*thoughts), reasoning=effort("high"), temperature=0.5), OLD)
+    assert "thinking" not in body
+    assert body["temperature"] == 0.5
+    assert told["/reasoning_effort"] is How.DROPPED
+
+
+def test_a_budget_is_asked_for_where_the_thoughts_before_the_last_calls_came_back() -> None:
+    thought = Thinking("", opaque=Opaque("anthropic", Form.REDACTED, "x", "m"))
+    body, _ = built(chat(loop(thought), reasoning=effort("low")), OLD)
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
+
+
+def test_a_budget_is_asked_for_again_once_the_loop_is_over() -> None:
+    turns = [*loop(), Turn(Role.ASSISTANT, (Text("so"),)), Turn(Role.USER, (Text("and?"),))]
+    body, _ = built(chat(turns, reasoning=effort("low")), OLD)
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
+
+
+def test_thinking_without_a_budget_needs_no_thoughts_back() -> None:
+    wish = Reasoning("/reasoning/effort", "high", show="auto", show_at="/reasoning/summary")
+    assert built(chat(loop(), reasoning=wish), OPUS_4_6)[0]["thinking"] == {"type": "adaptive", "display": "summarized"}

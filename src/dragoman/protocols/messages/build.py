@@ -36,7 +36,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     writer = Writer(request, target, ledger)
     profile = target.profile
     max_tokens = _max_tokens(request, profile, ledger)
-    thought = plan_thinking(request.reasoning, target, max_tokens, writer.own, ledger)
+    thought = plan_thinking(request, target, max_tokens, ledger)
     offer = write_tools(request, profile, thought.on, writer)
     leading, turns = split_leading(request.turns)
     wire: Wire = {"model": target.model, "max_tokens": max_tokens}

@@ -1,12 +1,15 @@
 """The client's wishes about reasoning and a model's profile come in; `thinking` and the effort to send go out."""
 
+from collections.abc import Sequence
+from itertools import dropwhile, takewhile
+
 from msgspec import Struct
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import USUAL_EFFORT, Profile, Target, effort_like
-from dragoman.hub.request import Reasoning, Switch
+from dragoman.hub.request import Reasoning, Request, Role, Switch, Thinking, ToolCall, ToolResult, Turn
 from dragoman.protocols.messages.build_content import Wire
-from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET
+from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET, NAME
 
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 32768}
 _ANSWER = 1024  # tokens that thoughts leave for it, if there are so many
@@ -21,21 +24,22 @@ class Thought(Struct, frozen=True):
     on: bool = False
 
 
-def plan_thinking(wish: Reasoning | None, target: Target, max_tokens: int, own: bool, ledger: Ledger) -> Thought:
-    if wish is None:
+def plan_thinking(request: Request, target: Target, max_tokens: int, ledger: Ledger) -> Thought:
+    if request.reasoning is None:
         return Thought(on=target.profile.thinking_default)
-    return _Planner(wish, target, max_tokens, own, ledger).plan()
+    return _Planner(request, request.reasoning, target, max_tokens, ledger).plan()
 
 
 class _Planner:
-    __slots__ = ("_accepted", "_budgets", "_efforts", "_ledger", "_max_tokens", "_own", "_profile", "_wish")
+    __slots__ = ("_accepted", "_bare", "_budgets", "_efforts", "_ledger", "_max_tokens", "_own", "_profile", "_wish")
 
-    def __init__(self, wish: Reasoning, target: Target, max_tokens: int, own: bool, ledger: Ledger) -> None:
+    def __init__(self, request: Request, wish: Reasoning, target: Target, max_tokens: int, ledger: Ledger) -> None:
         self._wish = wish
+        self._bare = _calls_barely(request.turns, target.issuer)
         self._profile: Profile = target.profile
         self._budgets = {**_BUDGETS, **target.budgets}
         self._max_tokens = max_tokens
-        self._own = own
+        self._own = request.protocol == NAME
         self._ledger = ledger
         self._accepted = target.profile.thinking
         self._efforts = tuple(effort for effort in EFFORTS if effort in target.profile.efforts)
@@ -119,6 +123,9 @@ class _Planner:
         return min(worth, max(MIN_BUDGET, self._max_tokens - min(_ANSWER, self._max_tokens // 4)))
 
     def _budgeted(self, budget: int, at: str) -> Thought:
+        if self._bare:
+            self._ledger.dropped(at, "a budget of thoughts wants those before the last calls back, and they are gone")
+            return Thought(effort=self._effort())
         fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))
         if fitting >= self._max_tokens:
             self._ledger.dropped(at, f"thinking needs {MIN_BUDGET} tokens and max_tokens leaves no room for them")
@@ -155,3 +162,17 @@ class _Planner:
         rank = EFFORTS.index(effort) if effort in EFFORTS else 0
         lower = [known for known in self._efforts if EFFORTS.index(known) <= rank]
         return lower[-1] if lower else self._efforts[0]
+
+
+def _calls_barely(turns: Sequence[Turn], issuer: str) -> bool:
+    """Whether results wait for an answer whose calls come without any thought of this issuer's before them.
+
+    Most clients of other protocols give no thoughts back, and what another vendor sealed is never sent.
+    """
+    latest = list(dropwhile(lambda turn: turn.role is not Role.ASSISTANT, reversed(turns)))
+    said = [part for turn in takewhile(lambda turn: turn.role is Role.ASSISTANT, latest) for part in turn.parts]
+    since = [part for turn in turns[len(latest) :] for part in turn.parts]
+    if not any(isinstance(part, ToolCall) for part in said) or not any(isinstance(part, ToolResult) for part in since):
+        return False
+    opaques = [part.opaque for part in said if isinstance(part, Thinking)]
+    return not any(opaque is not None and opaque.issuer == issuer for opaque in opaques)
