@@ -321,3 +321,23 @@ def test_a_second_turn_brings_back_the_backends_own_reasoning(rig: Rig) -> None:
     rig.sdk.openai.responses.create(model=MODEL, input=[*given, {"role": "user", "content": "more"}])
     sent = [item for item in rig.fake.bodies[1]["input"] if item.get("type") == "reasoning"]  # type: ignore[attr-defined]
     assert [item["encrypted_content"] for item in sent] == ["ZmFrZS1zZWFs"]
+
+
+THOUGHT = {"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "ZmFrZS1zZWFs"}
+TURNS: list[Any] = [{"role": "user", "content": "hi"}, THOUGHT, {"role": "user", "content": "more"}]
+
+
+def test_reasoning_that_passed_as_it_was_comes_back_where_the_request_must_be_built_anew(rig: Rig) -> None:
+    """A stream passes byte for byte; the next turn is asked for as a whole, or says what the backend refuses."""
+    rig.sdk.openai.responses.create(model=MODEL, input=TURNS, temperature=0.5)
+    (sent,) = [item for item in rig.fake.bodies[0]["input"] if item.get("type") == "reasoning"]  # type: ignore[attr-defined]
+    assert sent["encrypted_content"] == THOUGHT["encrypted_content"]
+
+
+def test_reasoning_of_another_service_of_the_vendor_is_left_out_once_the_backend_says_so(rig: Rig) -> None:
+    told = {"message": "The encrypted content could not be verified.", "code": "invalid_encrypted_content"}
+    rig.fake.plays(json_answer({"error": told}, 400), reply("Fine."))
+    said = rig.sdk.openai.responses.create(model=MODEL, input=TURNS)
+    assert said.output_text == "Fine."
+    kinds = [[item.get("type") for item in body["input"]] for body in rig.fake.bodies]  # type: ignore[attr-defined]
+    assert [("reasoning" in kind) for kind in kinds] == [True, False]

@@ -103,6 +103,7 @@ def test_a_good_body_passes() -> None:
         {"service_tier": "flex"},
         {"stream_options": {"include_usage": True}},
         {"parallel_tool_calls": True},
+        {"reasoning": {"effort": "ultra"}},
     ],
     ids=str,
 )
@@ -125,6 +126,8 @@ def test_empty_instructions_are_filled_in(instructions: str | None) -> None:
     "change",
     [
         {"service_tier": "priority"},
+        {"reasoning": {"effort": "max", "summary": "auto", "context": "all_turns"}},
+        {"reasoning": None},
         {"stream_options": {"reasoning_summary_delivery": "sequential_cutoff"}},
         {"parallel_tool_calls": True, "tools": [{"type": "custom", "name": "x"}]},
         {"client_metadata": {"a": "b"}, "text": {"verbosity": "low"}, "prompt_cache_key": "k"},

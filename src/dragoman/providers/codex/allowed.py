@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from dragoman.framing.jsonspan import replace_value
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Function, Hosted, Part, Request, Role, Text, Thinking, Tool, ToolResult, Turn
+from dragoman.protocols.responses.wire import VENDOR
+from dragoman.providers.provider import Pass
 
 NAME = "responses"
 FIELDS = frozenset(
@@ -22,6 +24,7 @@ FIELDS = frozenset(
 )
 STREAM_OPTIONS = frozenset({"reasoning_summary_delivery"})
 TIER = "priority"
+ULTRA = "ultra"  # an effort that Codex has a name for, and its backend none
 NEUTRAL = "You are a helpful assistant."
 LONGEST_ID = 64
 
@@ -44,6 +47,10 @@ NO_CACHE = "the ChatGPT backend takes no cache breakpoints"
 WHY = "the ChatGPT backend takes no such field"
 
 _body = msgspec.json.Decoder(dict[str, Raw])
+
+
+class _Reasoning(Struct):
+    effort: str | None = None
 
 
 class _Item(Struct):
@@ -79,7 +86,9 @@ def _is_settled(fields: dict[str, Raw]) -> bool:
         return False
     options = msgspec.json.decode(told.get("stream_options", b"null"), type=dict[str, Raw] | None) or {}
     tier = msgspec.json.decode(told.get("service_tier", b"null"), type=str | None)
-    return options.keys() <= STREAM_OPTIONS and tier in (None, TIER) and not _is_lonely(fields)
+    reasoning = msgspec.json.decode(told.get("reasoning", b"null"), type=_Reasoning | None) or _Reasoning()
+    settled = tier in (None, TIER) and reasoning.effort != ULTRA
+    return settled and options.keys() <= STREAM_OPTIONS and not _is_lonely(fields)
 
 
 def _is_lonely(fields: dict[str, Raw]) -> bool:
@@ -98,6 +107,31 @@ def _is_readable(given: Raw, body: bytes) -> bool:
         or (item.type == "reasoning" and not item.encrypted_content)
         for item in _items.decode(given)
     )
+
+
+def owning(name: str) -> Pass:
+    """What a client holds in the vendor's own form came with bytes that passed: it goes back when they are built anew.
+
+    If another service of the vendor has issued it, the backend says so, and is asked once more without.
+    """
+
+    def own(request: Request, ledger: Ledger) -> Request:
+        return replace(request, turns=tuple(_owned(turn, name) for turn in request.turns))
+
+    return own
+
+
+def _owned(turn: Turn, name: str) -> Turn:
+    if not any(isinstance(part, Thinking) for part in turn.parts):
+        return turn
+    return replace(turn, parts=tuple(_claimed(part, name) for part in turn.parts))
+
+
+def _claimed(part: Part, name: str) -> Part:
+    if not isinstance(part, Thinking) or part.opaque is None:
+        return part
+    native = part.opaque.issuer == VENDOR and not part.opaque.model  # our envelope names the model
+    return replace(part, opaque=replace(part.opaque, issuer=name)) if native else part
 
 
 def fit(request: Request, ledger: Ledger) -> Request:
@@ -153,7 +187,7 @@ def _tier(request: Request, ledger: Ledger) -> str | None:
 
 def _without_ultra(request: Request, ledger: Ledger) -> object:
     reasoning = request.reasoning
-    if reasoning is None or reasoning.effort != "ultra":
+    if reasoning is None or reasoning.effort != ULTRA:
         return reasoning
     ledger.approximated(reasoning.at, "the ChatGPT backend takes 'max' instead of 'ultra'")
     return replace(reasoning, effort="max")
