@@ -33,7 +33,7 @@ from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.outcome import Observe
 from dragoman.net.client import HttpClient
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import Limits
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
@@ -249,7 +249,7 @@ def _transport_error(path: str, status: int, message: str) -> tuple[list[Header]
     assert protocol.client is not None
     failure = Failure(TRANSPORT_KINDS.get(status, Kind.BAD_REQUEST), message)
     request_id = "req_" + secrets.token_hex(12)
-    head = [(b"content-type", b"application/json"), *id_headers(protocol.client, request_id, [])]
+    head = [JSON, *id_headers(protocol.client, request_id, [])]
     if status == 503:
         head.append((b"retry-after", b"1"))
     return head, protocol.client.render(failure, request_id).body

@@ -9,13 +9,12 @@ from dragoman.accounts.credential import Unusable
 from dragoman.accounts.moments import Clock
 from dragoman.hub.failure import Kind
 from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.net.sending import Send
 
 PATIENCE_S = 15.0
 MAX_BYTES = 8 * 1024 * 1024
 
-JSON: Header = (b"content-type", b"application/json")
 FORM: Header = (b"content-type", b"application/x-www-form-urlencoded")
 
 

@@ -17,13 +17,12 @@ from msgspec import Struct
 from dragoman.accounts.credential import NEVER, C, Declined, OtherAccount, Source, Unusable
 from dragoman.accounts.lock import held
 from dragoman.accounts.moments import Clock
-from dragoman.framing.redact import masked_text
+from dragoman.framing.redact import SHORTEST, masked_text
 from dragoman.hub.failure import Failure, Refused
 from dragoman.net.tasks import spawn
 
 log = logging.getLogger(__name__)
 
-SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
 REST_S = 30.0  # between attempts to renew ahead of time, and before a refused refresh token is tried again
 LOOK_S = 0.25  # how long a request waits for a look at the source, where a renewal is due
 

@@ -20,6 +20,7 @@ from dragoman.framing.redact import redacted
 from dragoman.http.safety import is_loopback
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header
+from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
 from dragoman.providers import KINDS, lacking
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.pooled import labels_of
@@ -29,7 +30,6 @@ from dragoman.store.opening import SQLITE
 
 PATIENCE_S = 10.0
 MAX_SKEW_S = 300
-MODELS_VERSION: Header = (b"anthropic-version", b"2023-06-01")
 
 
 Findings = list[Finding]
@@ -179,7 +179,7 @@ async def _asked(
     what: str, provider: Provider, credential: tuple[Header, ...], http: HttpClient, clock: Clock
 ) -> Finding:
     protocol = provider.protocols[0]
-    extra = (MODELS_VERSION,) if protocol == "messages" else ()
+    extra = (ANTHROPIC_VERSION,) if protocol == "messages" else ()
     out = Outgoing("GET", f"{provider.endpoint}/models", (*provider.headers, *extra, *credential))
     try:
         answer = await http.send(out, provider.dial, head_timeout_s=PATIENCE_S)

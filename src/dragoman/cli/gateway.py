@@ -13,7 +13,7 @@ from dragoman.cli.faults import Trouble
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, Secret
 from dragoman.net.client import Answer, HttpClient, Lost, Outgoing, TimedOut, TooLarge
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.providers.provider import USER_AGENT
 
 PROBE_S = 1.0
@@ -55,7 +55,7 @@ class Gateway(Struct, frozen=True):
         agent = (b"user-agent", USER_AGENT.encode())
         headers: tuple[Header, ...] = ((b"authorization", b"Bearer " + self.key.encode()), agent)
         if body:
-            headers = (*headers, (b"content-type", b"application/json"))
+            headers = (*headers, JSON)
         answer = await self.http.send(Outgoing(method, self.root + path, headers, body), head_timeout_s=patience_s)
         if answer.status == 200:
             return answer

@@ -15,7 +15,7 @@ from dragoman.hub.failure import Refused
 from dragoman.hub.loss import Ledger
 from dragoman.net.client import Lost, TimedOut, TooLarge
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.providers.count import estimate
 from dragoman.providers.profiles import profile_of
 from dragoman.providers.provider import Provider
@@ -33,7 +33,7 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
     if provider is not None:
         provider = rested(provider, route.model)
     head: list[Header] = [
-        (b"content-type", b"application/json"),
+        JSON,
         *id_headers(call.client, call.id, []),
         (b"x-dragoman-route", str(route).encode("ascii", "replace")),
     ]

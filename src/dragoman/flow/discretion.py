@@ -8,12 +8,12 @@ from urllib.parse import quote_from_bytes
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.framing.redact import SHORTEST
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Failure
 from dragoman.net.headers import Header
 
 HIDDEN = b"***"
-SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
 
 Secrets = tuple[bytes, ...]
 

@@ -20,14 +20,13 @@ from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request
 from dragoman.net.client import Outgoing
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.passes.inline_media import inline, links_to_inline
 from dragoman.passes.lower_tools import ToolMap, lower_tools
+from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
 from dragoman.providers.provider import Pass, Provider, Trial
 from dragoman.routing.resolve import Route
 
-ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")
-JSON = (b"content-type", b"application/json")
 IDENTITY = (b"accept-encoding", b"identity")
 MCP_BETA = (b"anthropic-beta", b"mcp-client-2025-11-20")
 

@@ -7,9 +7,7 @@ from dragoman.flow.headers import id_headers, passed_on
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Client
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import Header
-
-JSON = (b"content-type", b"application/json")
+from dragoman.net.headers import JSON, Header
 
 
 def refuse_exchange(exchange: Exchange, client: Client, refused: Refused, request_id: str) -> None:

@@ -22,13 +22,12 @@ from dragoman.flow.world import World, targets
 from dragoman.hub.outcome import Observe
 from dragoman.hub.ports import Asked
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.observers.watch import Watch
 from dragoman.routing.resolve import Route
 
 log = logging.getLogger("dragoman.requests")
 
-JSON = (b"content-type", b"application/json")
 EVENT_STREAM: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from dragoman.framing.sse import Broken
 
+CONTENT_TYPE = "application/vnd.amazon.eventstream"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_HEADERS_BYTES = 128 * 1024  # AWS's own limit
 SMALLEST = 16

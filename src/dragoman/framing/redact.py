@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 MASK = "***"
+SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
 _OPENING = re.compile(
     rb"(?:sk|pk|rk)-|(?:dgm|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_|AIza|AKIA|xox[abps]-|ao[ar]|eyJ"
 )

@@ -29,7 +29,7 @@ from dragoman.net import current
 from dragoman.net.encoding import decompress
 from dragoman.net.exchange import Exchange
 from dragoman.net.faults import BadEncoding, TooLarge
-from dragoman.net.headers import Header, Headers
+from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.refusals import BodyTooLarge, ClientGone
 from dragoman.net.refusals import Refused as Unreadable
 from dragoman.net.tasks import place_of
@@ -38,7 +38,6 @@ from dragoman.observers.metrics_text import CONTENT_TYPE
 log = logging.getLogger(__name__)
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-JSON = (b"content-type", b"application/json")
 INFERENCE = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
 COUNTS = {"/messages/count_tokens": "messages", "/responses/input_tokens": "responses"}
 GEMINI = re.compile(r"/(?:v1beta/)?models/.+:[A-Za-z]*(?:Content|Tokens)|/v1beta/models.*")

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 Header = tuple[bytes, bytes]
 
+JSON: Header = (b"content-type", b"application/json")
+
 
 class Headers:
     """The fields of one message in their order; a name may occur more than once."""

@@ -4,13 +4,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from dragoman.framing.redact import masked, masked_fields, masked_lines, masked_text, masked_url
+from dragoman.framing.eventstream import CONTENT_TYPE
+from dragoman.framing.redact import SHORTEST, masked, masked_fields, masked_lines, masked_text, masked_url
 from dragoman.framing.reseal import resealed
 from dragoman.hub.request import Json
 from dragoman.observers.capture import Answer, Asked, Capture, Chunk, Moment, Question, Sent, Told
-
-FRAMED = "application/vnd.amazon.eventstream"
-SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
 
 Secrets = Sequence[bytes]
 
@@ -56,7 +54,7 @@ def _asked(asked: Asked, secrets: Secrets) -> Asked:
 
 
 def _answer(answer: Answer, secrets: Secrets) -> Answer:
-    framed = any(name == "content-type" and value.startswith(FRAMED) for name, value in answer.fields)
+    framed = any(name == "content-type" and value.startswith(CONTENT_TYPE) for name, value in answer.fields)
     chunks = _chunks(answer.chunks, secrets, framed)
     return replace(
         answer, fields=masked_fields(answer.fields, secrets), chunks=chunks, end=masked_text(answer.end, secrets)

@@ -11,6 +11,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.hub.failure import Refused
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.tasks import spawn
+from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
 from dragoman.providers.provider import ModelInfo, Provider
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
     protocol = provider.protocols[0]
     headers = (*provider.headers, (b"accept", b"application/json"), *await provider.authorize(protocol))
     if protocol == "messages":
-        headers = (*headers, (b"anthropic-version", b"2023-06-01"))
+        headers = (*headers, ANTHROPIC_VERSION)
     query = "?limit=1000" if protocol == "messages" else ""
     out = Outgoing("GET", f"{provider.endpoint}/models{query}", headers)
     answer = await provider.send(out, provider.dial, head_timeout_s=ASK_TIMEOUT_S)

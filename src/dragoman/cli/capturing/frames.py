@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from dragoman.framing.eventstream import Message
+from dragoman.framing.eventstream import CONTENT_TYPE, Message
 from dragoman.framing.sse import Broken, SseFramer
 from dragoman.framing.sse import Frame as SseFrame
 from dragoman.observers.capture import Chunk
 from dragoman.protocols.kiro.framer import KiroFramer
 
-FRAMED = "application/vnd.amazon.eventstream"
 EVENTS = "text/event-stream"
 
 GAP = "(... not kept ...)"  # a piece without bytes stands for it
@@ -26,7 +25,7 @@ Frame = tuple[float, str]  # when its last byte came, and what it says
 
 def frames_of(chunks: Sequence[Chunk], content_type: str) -> list[Frame]:
     """Anything that is neither a stream of events nor of messages is one text per piece."""
-    if content_type.startswith(FRAMED):
+    if content_type.startswith(CONTENT_TYPE):
         return list(_framed(chunks, KiroFramer))
     if content_type.startswith(EVENTS):
         return list(_framed(chunks, SseFramer))

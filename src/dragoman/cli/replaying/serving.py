@@ -8,13 +8,12 @@ import msgspec
 
 from dragoman.cli.replaying.player import headers_of
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import Limits
 from dragoman.net.server import Server
 from dragoman.observers.capture import WHOLE, Answer, Capture
 
 HOST = "127.0.0.1"
-JSON = (b"content-type", b"application/json")
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"content-encoding"})
 MAX_BODY_BYTES = 64 * 1024 * 1024
 

@@ -11,7 +11,7 @@ from dragoman.hub.events import Delta
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.request import Request
 from dragoman.net.client import Dial, Lost, Outgoing, TimedOut
-from dragoman.net.headers import Header, Headers
+from dragoman.net.headers import JSON, Header, Headers
 from dragoman.net.pouring import Sink, pour_pieces, read_pieces
 from dragoman.providers.echo.models import MODELS, REFUSALS, SLOW, Pace
 from dragoman.providers.echo.script import Finish, Script, write
@@ -19,7 +19,6 @@ from dragoman.providers.echo.script import Finish, Script, write
 WORD_S = 0.02  # so that a person sees it stream
 
 _KNOWN = frozenset(name for name, _ in MODELS)
-_JSON = (b"content-type", b"application/json")
 _LINES = (b"content-type", b"application/x-ndjson")
 
 Piece = tuple[float, bytes]  # seconds to wait, then what comes
@@ -84,11 +83,11 @@ class Echo:
         if request.stream:
             pace = SLOW if request.model == "slow" else Pace(word_s=self._word_s)
             return EchoAnswer(200, [_LINES], _streamed(script, pace))
-        return EchoAnswer(200, [_JSON], _whole(script, SLOW if request.model == "slow" else Pace()))
+        return EchoAnswer(200, [JSON], _whole(script, SLOW if request.model == "slow" else Pace()))
 
 
 def _refusal(status: int, failure: Failure) -> EchoAnswer:
-    headers = [_JSON]
+    headers = [JSON]
     if failure.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(failure.retry_after)))
     return EchoAnswer(status, headers, iter([(0.0, msgspec.json.encode(failure))]))

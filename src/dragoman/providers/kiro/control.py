@@ -6,11 +6,11 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.accounts.asking import JSON, Line, Told
+from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.keeper import Keeper
 from dragoman.hub.failure import Failure, Kind, Refused
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.protocols.kiro.errors import read as read_failure
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.hosts import Place

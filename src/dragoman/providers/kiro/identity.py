@@ -11,6 +11,7 @@ from hashlib import sha256
 from dragoman import __version__
 from dragoman.config.secret import resolve_secret
 from dragoman.config.settings import KiroProviderConfig
+from dragoman.framing.eventstream import CONTENT_TYPE
 from dragoman.net.headers import Header
 from dragoman.providers.kiro.hosts import Generation
 
@@ -32,7 +33,7 @@ def user_agent(config: KiroProviderConfig) -> str:
 def chat_headers(config: KiroProviderConfig, generation: Generation, environ: Mapping[str, str]) -> tuple[Header, ...]:
     """What every request for a reply carries, its credential apart."""
     own = {
-        b"accept": b"application/vnd.amazon.eventstream",
+        b"accept": CONTENT_TYPE.encode(),
         b"x-amzn-kiro-agent-mode": generation.agent_mode.encode(),
         b"x-amzn-codewhisperer-optout": b"true",
     }

@@ -10,9 +10,10 @@ from dragoman.framing.errortext import clean
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
-from dragoman.net.headers import Header
+from dragoman.net.headers import JSON, Header
 from dragoman.protocols.chat.errors import error_of, read, read_error
 from dragoman.protocols.chat.wire import DONE, CallPiece, Chunk, Message
+from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
 from dragoman.providers.provider import Answer, Provider
 
 PATIENCE_S = 120.0  # a server may have to load the model first
@@ -120,9 +121,9 @@ class Asker:
         self.asked += 1
         provider = self._provider
         url = provider.endpoint + PATHS[protocol]
-        own: tuple[Header, ...] = ((b"content-type", b"application/json"),)
+        own: tuple[Header, ...] = (JSON,)
         if protocol == "messages":
-            own = (*own, (b"anthropic-version", b"2023-06-01"))
+            own = (*own, ANTHROPIC_VERSION)
         headers = (*provider.headers, *own, *await provider.authorize(protocol))
         body = msgspec.json.encode({"model": self._model, **fields})
         try:
