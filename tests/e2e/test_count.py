@@ -1,5 +1,7 @@
 """Token counts before a request: the upstream's own where it counts, else an estimate that says it is one."""
 
+import logging
+
 import pytest
 from rig import Rig
 
@@ -32,6 +34,21 @@ def test_an_upstream_that_cannot_count_now_is_replaced_by_an_estimate(rig: Rig, 
     counted = rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
     assert 4 < counted.input_tokens < 40
     assert rig.sdk.headers["x-dragoman-estimate"] == "1"
+
+
+def test_the_log_tells_who_counted_and_nobody_else_hears_of_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    answers = (Answer(b'{"input_tokens": 4242}', content_type="application/json"), Answer(b"{}", status=503))
+    with caplog.at_level(logging.INFO, "dragoman.flow.count"):
+        for answer in answers:
+            rig.plays("messages", answer)
+            rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)
+        rig.sdk.anthropic.messages.count_tokens(model=rig.model("chat"), messages=USER)
+    counted, failed, unasked = (record.getMessage() for record in caplog.records)
+    assert counted == "messages/vendor-model: 4242 tokens, counted upstream"
+    assert failed.endswith("tokens, estimated: it answered with no count, but HTTP 503")
+    assert unasked.endswith("tokens, estimated: it does not count such requests")
+    ids = {outcome.id for outcome in rig.gateway.outcomes}
+    assert rig.sdk.headers["x-request-id"] not in ids
 
 
 def test_a_longer_text_counts_more(rig: Rig) -> None:

@@ -202,6 +202,30 @@ def test_a_pool_of_keys_is_asked_in_the_same_order(tmp_path: Path) -> None:
     assert_same(captures)
 
 
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_count_replays_the_same(rig: tuple[Rig, Kept], status: int) -> None:
+    shared, kept = rig
+    shared.plays("messages", Answer(b'{"input_tokens": 4242}', status=status, content_type="application/json"))
+    question = {"model": shared.model("messages"), "messages": [{"role": "user", "content": "How many?"}]}
+    told = post(shared.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(question))
+    [capture] = kept.fresh(1)
+    assert (capture.result, capture.way, len(capture.questions)) == ("ok", "messages = messages", 1)
+    assert capture.sent is not None
+    assert b"".join([chunk.data for chunk in capture.sent.chunks]) == told.body
+    assert (told.body == b'{"input_tokens": 4242}') == (status == 200)
+    assert_same([capture])
+
+
+def test_an_estimate_of_a_long_text_and_a_count_that_is_refused_replay_the_same(rig: tuple[Rig, Kept]) -> None:
+    shared, kept = rig
+    long = {"model": shared.model("chat"), "input": "word " * 20_000}
+    for body in (msgspec.json.encode(long), b'{"model": 3}'):
+        post(shared.gateway.port, "/v1/responses/input_tokens", body)
+    estimated, refused = kept.fresh(2)
+    assert (estimated.result, refused.result) == ("ok", "bad_request")
+    assert_same([estimated, refused])
+
+
 @clients
 def test_what_codex_leaves_out_at_the_end_is_captured_as_it_came(tmp_path: Path, client: str) -> None:
     with codex_rigged(tmp_path, settings=debug(tmp_path / "captures")) as codex:

@@ -112,6 +112,10 @@ class Pool:
         """Who answered the session last."""
         return None if session is None else self._served.get(_key(session))
 
+    def soonest(self, model: str, now: float) -> int:
+        """Who is left alone for the shortest time, or not at all."""
+        return min(range(len(self.members)), key=lambda member: self.free_at(member, model, now))
+
     def free_at(self, member: int, model: str, now: float) -> float:
         return max((rest.until for rest in self._live(member, model, now)), default=now)
 

@@ -1,6 +1,7 @@
 """Token counts before a request: the upstream's own where it counts, else our estimate, marked as one."""
 
 import asyncio
+import logging
 
 import msgspec
 
@@ -8,6 +9,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.headers import id_headers
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.flow.prepare import prepare
+from dragoman.flow.recorded_world import watched
 from dragoman.flow.rotation import rested
 from dragoman.flow.serve import Gateway
 from dragoman.flow.world import World, fitting, targets
@@ -21,66 +23,98 @@ from dragoman.providers.profiles import profile_of
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
 
+log = logging.getLogger(__name__)
+
 THREAD_ABOVE_BYTES = 64 * 1024
 MAX_COUNT_BYTES = 64 * 1024
 SUFFIX = {"messages": "/count_tokens", "responses": "/input_tokens"}
 
 
+class NoCount(Exception):
+    """The upstream has no count, or none now; says why."""
+
+
 async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None:
-    world = gateway.world
-    route = (await targets(world, call.model))[0]
-    provider = world.providers.get(route.provider)
-    if provider is not None:
-        provider = rested(provider, route.model)
+    world, recording = gateway.world, call.trail.recording
+    if recording is not None:
+        world = watched(world, recording)
+    routes = await targets(world, call.model)
+    if recording is not None:
+        recording.routes = routes
+    route = routes[0]
     head: list[Header] = [
         JSON,
         *id_headers(call.client, call.id, []),
         (b"x-dragoman-route", str(route).encode("ascii", "replace")),
     ]
-    relayed = await _relayed(world, call, route, provider) if provider is not None else None
-    if relayed is not None:
-        exchange.respond(200, head, relayed)
-        return
+    try:
+        body = await _relayed(world, call, route)
+    except NoCount as none:
+        tokens = await _estimated(call, route)
+        log.info("%s: %d tokens, estimated: %s", route, tokens, none)
+        exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], _answer(call, tokens))
+    else:
+        log.info("%s: %d tokens, counted upstream", route, _count.decode(body).input_tokens)
+        exchange.respond(200, head, body)
+
+
+async def _estimated(call: Call, route: Route) -> int:
     request = (call.client.parse_to_count or call.client.parse)(call.body, Ledger())
     if len(call.body) > THREAD_ABOVE_BYTES:
-        tokens = await asyncio.to_thread(estimate, request, route.model)
-    else:
-        tokens = estimate(request, route.model)
+        return await asyncio.to_thread(estimate, request, route.model)
+    return estimate(request, route.model)
+
+
+def _answer(call: Call, tokens: int) -> bytes:
     body: dict[str, object] = {"input_tokens": tokens}
     if call.protocol.name == "responses":
         body = {"object": "response.input_tokens", **body}
-    exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], msgspec.json.encode(body))
+    return msgspec.json.encode(body)
 
 
 class _Count(msgspec.Struct):
     input_tokens: int
 
 
-async def _relayed(world: World, call: Call, route: Route, provider: Provider) -> bytes | None:
-    """The upstream's count; None where it has none, or none now."""
-    profile = profile_of(route.model)
-    way = plan(call.protocol.name, await provider.spoken(route.model), profile, call.body)
+_count = msgspec.json.Decoder(_Count)
+
+
+async def _relayed(world: World, call: Call, route: Route) -> bytes:
+    """The upstream's count, as it wrote it; NoCount where there is none."""
+    provider = world.providers.get(route.provider)
+    if provider is None:
+        raise NoCount("there is no such provider")
+    provider = rested(provider, route.model)
+    way = plan(call.protocol.name, await provider.spoken(route.model), profile_of(route.model), call.body)
     if not isinstance(way, Passthrough) or not provider.counts_tokens:
-        return None
-    timeout_s = world.config.server.first_token_timeout_s
+        raise NoCount("it does not count such requests")
     try:
-        prepared = await prepare(call, route, provider, fitting(world, route))
-        url, query_mark, query = prepared.out.url.partition("?")
-        out = msgspec.structs.replace(prepared.out, url=url + SUFFIX[call.protocol.name] + query_mark + query)
-        answer = await provider.ask(out, timeout_s)
-        try:
-            body = await answer.read(MAX_COUNT_BYTES, timeout_s)
-        finally:
-            answer.close()
-    except (Lost, TimedOut, TooLarge, Refused):
-        return None
-    return body if answer.status == 200 and _is_count(body) else None
+        status, body = await _asked(world, call, route, provider)
+    except (Lost, TimedOut, TooLarge) as fault:
+        raise NoCount(str(fault)) from fault
+    except Refused as refused:
+        raise NoCount(refused.failure.kind.value) from refused
+    if status != 200 or not _is_count(body):
+        raise NoCount(f"it answered with no count, but HTTP {status}")
+    return body
+
+
+async def _asked(world: World, call: Call, route: Route, provider: Provider) -> tuple[int, bytes]:
+    timeout_s = world.config.server.first_token_timeout_s
+    prepared = await prepare(call, route, provider, fitting(world, route))
+    url, query_mark, query = prepared.out.url.partition("?")
+    out = msgspec.structs.replace(prepared.out, url=url + SUFFIX[call.protocol.name] + query_mark + query)
+    answer = await provider.ask(out, timeout_s)
+    try:
+        return answer.status, await answer.read(MAX_COUNT_BYTES, timeout_s)
+    finally:
+        answer.close()
 
 
 def _is_count(body: bytes) -> bool:
     """Whether it is one: an error may come under a good status too."""
     try:
-        msgspec.json.decode(body, type=_Count)
+        _count.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True

@@ -96,6 +96,11 @@ class WatchedPool(Pool):
         self._recording.hears(self._name, "choose", lambda: {"value": None if choice is None else choice.member})
         return choice
 
+    def soonest(self, model: str, now: float) -> int:
+        member = self._pool.soonest(model, now)
+        self._recording.hears(self._name, "soonest", lambda: {"value": member})
+        return member
+
 
 class WatchedFetcher(Fetcher):
     """Tells what was fetched, or why it could not be."""

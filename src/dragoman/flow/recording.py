@@ -308,7 +308,7 @@ class Recording:
             route=outcome.route or (self.questions[-1].route if self.questions else ""),
             wanted=outcome.wanted,
             stream=outcome.stream,
-            passthrough=outcome.passthrough,
+            passthrough=outcome.passthrough or (not outcome.spoken and self._ledger is None),
             result=outcome.result,
             code=outcome.code,
             interrupted=self._interrupted,

@@ -88,10 +88,7 @@ async def go_round(
 def rested(provider: Provider, model: str) -> Provider:
     """Whoever of several credentials may be asked now, for a question that belongs to no conversation."""
     pool = provider.pool
-    if pool is None:
-        return provider
-    now = pool.clock()
-    return min(provider.members, key=lambda member: pool.free_at(member.seat, model, now))
+    return provider if pool is None else provider.members[pool.soonest(model, pool.clock())]
 
 
 def learn(member: Provider, model: str, failure: Failure) -> None:

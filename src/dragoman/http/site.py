@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -45,6 +46,7 @@ SLASHES = re.compile("/{2,}")
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
 Answerer = Callable[[Exchange, str, str], Awaitable[None]]
+AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 
 
 class Site:
@@ -138,8 +140,7 @@ class Site:
     async def _keyed(self, exchange: Exchange, path: str, request_id: str) -> None:
         method = "GET" if exchange.method == "HEAD" else exchange.method
         if path in COUNTS and method == "POST":
-            call = await self._call(exchange, Trail(request_id, COUNTS[path], exchange.headers))
-            await count_tokens(self._gateway, exchange, call)
+            await self._count(exchange, Trail(request_id, COUNTS[path], exchange.headers))
         elif path == "/models" and method == "GET":
             await self._models(exchange, request_id)
         elif path.startswith("/models/") and method == "GET":
@@ -158,22 +159,35 @@ class Site:
 
     async def _infer(self, exchange: Exchange, trail: Trail) -> None:
         self.under_way += 1
-        trail.recording = self._gateway.capturing.begin(exchange, trail.began, self._gateway.world.config.debug)
         try:
-            self._check_room()
-            await self._gateway.answer(exchange, await self._call(exchange, trail))
-        except BaseException as fault:
-            trail.ended_by(fault)
-            if trail.recording is not None and isinstance(fault, asyncio.CancelledError):
-                trail.recording.interrupted(exchange.gone)
-            if isinstance(fault, Refused):
-                fault.observed = True
+            await self._observed(exchange, trail, self._gateway.answer, self._gateway.audience.hear)
+        except Refused as refused:
+            refused.observed = True
             raise
         finally:
             self.under_way -= 1
-            self._gateway.audience.hear(trail)
-            if trail.recording is not None:
-                trail.recording.concluded(trail.outcome(), trail.ledger)
+
+    async def _count(self, exchange: Exchange, trail: Trail) -> None:
+        """It is captured like any other, but uses nothing: no observer hears of it."""
+        await self._observed(exchange, trail, partial(count_tokens, self._gateway), Trail.end)
+
+    async def _observed(
+        self, exchange: Exchange, trail: Trail, answer: AnswerCall, ended: Callable[[Trail], None]
+    ) -> None:
+        recording = self._gateway.capturing.begin(exchange, trail.began, self._gateway.world.config.debug)
+        trail.recording = recording
+        try:
+            self._check_room()
+            await answer(exchange, await self._call(exchange, trail))
+        except BaseException as fault:
+            trail.ended_by(fault)
+            if recording is not None and isinstance(fault, asyncio.CancelledError):
+                recording.interrupted(exchange.gone)
+            raise
+        finally:
+            ended(trail)
+            if recording is not None:
+                recording.concluded(trail.outcome(), trail.ledger)
 
     def _check_room(self) -> None:
         if self.under_way > self._gateway.world.config.server.max_requests:

@@ -220,6 +220,9 @@ class _ToldPool(Pool):
         seat = msgspec.convert(self._answers.next(self._name, "choose"), int | None)
         return None if seat is None else Choice(seat)
 
+    def soonest(self, model: str, now: float) -> int:
+        return msgspec.convert(self._answers.next(self._name, "soonest"), int)
+
 
 class _ToldCatalogue(Catalogue):
     """Says of models what it said then."""
