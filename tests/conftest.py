@@ -1,5 +1,6 @@
 """What tests of several folders share: a real PostgreSQL, started by the first that needs one; patience."""
 
+import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 # How long an example takes depends on who else uses the machine.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests live as long as the run: to look through them for garbage takes longer than many a test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
