@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from dragoman.accounts.memory import Memory
 from dragoman.accounts.pool import Choice, Pool
 from dragoman.config.problems import ConfigError
+from dragoman.flow.described import texts
 from dragoman.flow.discretion import secrets_in
 from dragoman.flow.fetch import Fetcher
-from dragoman.flow.recording import Question, Recording, texts
+from dragoman.flow.recording import Question, Recording
 from dragoman.flow.world import World, known
 from dragoman.hub.failure import Failure, Refused
 from dragoman.hub.loss import Ledger

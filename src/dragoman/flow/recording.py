@@ -5,21 +5,19 @@ Nothing here waits, copies bodies or encodes anything: that is left to the threa
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, wraps
-from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar, get_args
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import __version__
-from dragoman.config.secret import Secret, SecretSource
-from dragoman.config.settings import Config, ProviderConfig
+from dragoman.config.settings import Config
+from dragoman.flow.described import Fields, covered, described, texts
 from dragoman.flow.discretion import secrets_in
 from dragoman.flow.keeping import TAIL_BYTES, Kept
-from dragoman.framing.redact import MASK, Field
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import GONE, OK, Outcome
@@ -46,7 +44,6 @@ GAP = Chunk(0.0, b"")  # stands for what is left out
 UNREAD = "the request's body, which was not read"
 BUG = "what came after a fault in the recording itself"
 
-Fields = tuple[Field, ...]
 Names = Callable[[], dict[str, tuple[str, ...]]]
 
 
@@ -251,7 +248,7 @@ class Recording:
         stanza = self._config.providers.get(provider.name)
         if stanza is not None:
             self._hidden |= {name.lower().encode("latin-1") for name in stanza.headers}
-        self._stanzas[provider.name] = _described(provider, stanza, self._hidden)
+        self._stanzas[provider.name] = described(provider, stanza, self._hidden)
         self.secrets.update(value for name, value in provider.headers if name in self._hidden)
         self.secrets.update(secrets_in((), provider.secrets))
 
@@ -265,7 +262,7 @@ class Recording:
         question.at = self.now()
         self.questions.append(question)
         if self._hidden:
-            question.out = replace(question.out, headers=tuple(_covered(question.out.headers, self._hidden)))
+            question.out = replace(question.out, headers=tuple(covered(question.out.headers, self._hidden)))
         if not self.takes(len(question.out.body), "upstream request"):
             question.out = replace(question.out, body=b"")
 
@@ -351,35 +348,3 @@ class RecordingWatch(Watch):
     def see(self, event: Event) -> None:
         self._recording.saw(self._question, event)
         super().see(event)
-
-
-def texts(headers: Iterable[Header]) -> Fields:
-    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
-
-
-def _covered(headers: Iterable[Header], names: set[bytes]) -> Iterator[Header]:
-    for name, value in headers:
-        yield name, (MASK.encode() if name in names else value)
-
-
-@lru_cache(maxsize=16)
-def _tellable(stanza: type[ProviderConfig]) -> tuple[str, ...]:
-    """Names of settings that hold neither secrets nor places of this machine."""
-    return tuple(field.name for field in msgspec.structs.fields(stanza) if not _holds_secret(field.type))
-
-
-def _holds_secret(kind: object) -> bool:
-    return kind in (SecretSource, Secret, Path) or any(map(_holds_secret, get_args(kind)))
-
-
-def _described(provider: Provider, stanza: ProviderConfig | None, hidden: set[bytes]) -> Json:
-    """A provider as it can be made again, without its secrets."""
-    told: dict[str, object] = {"name": provider.name, "kind": provider.kind}
-    if stanza is not None:
-        told = {name: getattr(stanza, name) for name in _tellable(type(stanza))}
-    return {
-        "stanza": msgspec.to_builtins(told),
-        "endpoint": provider.endpoint,
-        "credentials": [] if provider.pool is None else [member.label for member in provider.pool.members],
-        "fields": [list(field) for field in texts(_covered(provider.headers, hidden))],
-    }
