@@ -95,10 +95,11 @@ def test_what_a_provider_answers_is_judged(shell: Shell, status: int, state: str
 
 
 def test_a_provider_that_cannot_be_reached_is_broken(shell: Shell) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with_provider(shell, f"http://127.0.0.1:{port}")
-    finding = examined(shell).about("provider up")
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))  # bound, but never listening
+        port = unheard.getsockname()[1]
+        with_provider(shell, f"http://127.0.0.1:{port}")
+        finding = examined(shell).about("provider up")
     assert finding.state == "broken"
     assert f"127.0.0.1:{port}" in finding.found
 

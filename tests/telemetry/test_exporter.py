@@ -85,13 +85,14 @@ def test_what_still_waits_is_sent_when_the_gateway_stops(tmp_path: Path) -> None
 def test_a_dead_collector_is_reported_once_and_harms_no_stream(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    with caplog.at_level(logging.INFO), running("", tmp_path, environ(f"http://127.0.0.1:{port}")) as gateway:
-        replies = [ask(gateway) for _ in range(5)]
-        wait_for(lambda: "OTLP export" in caplog.text)
-        replies += [ask(gateway) for _ in range(5)]
-        time.sleep(0.2)  # several more tries fail meanwhile, and are not told
+    with socket.socket() as gone, caplog.at_level(logging.INFO):
+        gone.bind(("127.0.0.1", 0))  # bound, but never listening
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+        with running("", tmp_path, environ(url)) as gateway:
+            replies = [ask(gateway) for _ in range(5)]
+            wait_for(lambda: "OTLP export" in caplog.text)
+            replies += [ask(gateway) for _ in range(5)]
+            time.sleep(0.2)  # several more tries fail meanwhile, and are not told
     assert all(reply.rstrip().endswith(b"data: [DONE]") for reply in replies)
     told = [record.getMessage() for record in caplog.records if "OTLP export" in record.getMessage()]
     assert len({message.partition(" fails")[0] for message in told}) == len(told) <= 2  # traces and metrics, once each
