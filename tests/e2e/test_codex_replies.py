@@ -63,7 +63,6 @@ def test_every_client_hears_the_reply(rig: Rig, client: str, streamed: bool) -> 
 
 
 def test_a_chat_request_becomes_what_the_backend_takes(rig: Rig) -> None:
-    """Case 1."""
     said = rig.sdk.openai.chat.completions.create(
         model=MODEL,
         messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
@@ -82,7 +81,6 @@ def test_a_chat_request_becomes_what_the_backend_takes(rig: Rig) -> None:
 
 
 def test_a_bare_string_becomes_a_list_and_instructions_are_there(rig: Rig) -> None:
-    """Case 2."""
     said = rig.sdk.openai.responses.create(model=MODEL, input="hi", extra_headers={"x-dragoman-explain": "1"})
     assert said.output_text == "Hello"
     (body,) = rig.fake.bodies
@@ -195,7 +193,6 @@ def test_a_request_says_who_asks_and_keeps_its_session(rig: Rig) -> None:
 def test_an_exhausted_plan_is_told_with_the_moment_of_its_reset_and_not_tried_again(
     rig: Rig, client: str, streamed: bool
 ) -> None:
-    """Case 3."""
     rig.fake.plays(json_answer({"error": exhausted(time.time())}, 429))
     heard = ask(rig, client, streamed)
     assert isinstance(heard.error, openai.RateLimitError | anthropic.APIStatusError)
@@ -211,7 +208,6 @@ def test_an_exhausted_plan_is_told_with_the_moment_of_its_reset_and_not_tried_ag
 @clients
 @modes
 def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed: bool) -> None:
-    """Case 4."""
     limits = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
     trouble = {"type": "error", "status_code": 429, "error": exhausted(time.time()), "headers": {}}
     rig.fake.plays(stream(*numbered(begun(), limits, trouble)))
@@ -225,7 +221,6 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
 @clients
 @modes
 def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, client: str, streamed: bool) -> None:
-    """Case 5."""
     limits = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
     rig.fake.plays(stream(*numbered(begun(), limits, *spoken("All of it."), ended())))
     heard = ask(rig, client, streamed)
@@ -235,7 +230,7 @@ def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, cl
 
 @clients
 def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
-    """Case 6, for clients that want a whole reply."""
+    """For clients that want a whole reply."""
     rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
     heard = ask(rig, client)
     assert isinstance(heard, Heard), heard
@@ -243,7 +238,7 @@ def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
 
 
 def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protocol(rig: Rig) -> None:
-    """Case 6, where the bytes pass."""
+    """Where the bytes pass."""
     rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
     body: dict[str, Any] = {**CODEX_BODY}
     del body["stream"], body["client_metadata"]
@@ -298,7 +293,7 @@ def test_an_invalidated_token_is_renewed_once(rig: Rig, client: str, streamed: b
 
 
 def test_a_websocket_is_declined_and_none_is_tried_upstream(rig: Rig) -> None:
-    """Case 12: Codex is told at once to go on over HTTP, which is the only way that we speak to the backend."""
+    """Codex is told at once to go on over HTTP, which is the only way that we speak to the backend."""
     upgrade = ("connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13", "sec-websocket-key: ZmFrZQ==")
     assert get(rig.gateway.port, "/v1/responses", *upgrade, key=KEY).status == 426
     for _ in range(2):

@@ -56,7 +56,7 @@ def last(rig: Rig) -> Asked:
 @modes
 @pytest.mark.parametrize("model", ENDPOINTS)
 def test_each_model_is_asked_in_its_own_protocol(rig: Rig, client: str, streamed: bool, model: str) -> None:
-    """Case 13 among them: no model is ever asked at an endpoint that it does not list."""
+    """No model is ever asked at an endpoint that it does not list."""
     heard = ask(rig, client, f"copilot/{model}", streamed)
     assert isinstance(heard, Heard), heard
     assert heard.text == "Hello"
@@ -73,7 +73,6 @@ def test_claude_tells_its_cached_tokens(rig: Rig, client: str) -> None:
 
 
 def test_an_item_keeps_its_first_id(rig: Rig) -> None:
-    """Case 14."""
     with rig.sdk.openai.responses.create(model="copilot/gpt-5.5", input="hi", stream=True) as events:
         told = list(events)
     assert "x-dragoman-loss" not in rig.sdk.headers
@@ -103,14 +102,12 @@ CALLED: list[Any] = [
     ids=["a person", "a tool", "a person after a tool"],
 )
 def test_who_caused_the_request_is_told_truthfully(rig: Rig, model: str, messages: list[Any], initiator: str) -> None:
-    """Case 15."""
     rig.sdk.openai.chat.completions.create(model=f"copilot/{model}", messages=messages)
     assert last(rig).headers["x-initiator"] == initiator
     assert "copilot-vision-request" not in last(rig).headers
 
 
 def test_an_image_inside_a_tool_result_is_announced(rig: Rig) -> None:
-    """Case 15."""
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [image]}
     messages: list[Any] = [

@@ -1,4 +1,4 @@
-"""The pitfalls of protocols.md, by their numbers: what goes wrong between two protocols, and what must come of it."""
+"""What goes wrong between two protocols, pitfall by pitfall, and what must come of it."""
 
 import json
 
@@ -33,7 +33,7 @@ elsewhere = pytest.mark.parametrize("client", ["chat", "responses"])  # than Mes
 
 
 @others
-def test_1_an_empty_first_delta_opens_nothing(gate: Outside, client: str) -> None:
+def test_an_empty_first_delta_opens_nothing(gate: Outside, client: str) -> None:
     quiet = gate.hears(client, "chat", chat(chunk({"content": ""})))
     assert quiet["content" if client == "messages" else "output"] == []
     told = gate.hears(client, "chat", chat(chunk({"content": ""}), chunk({"content": "Hi"}), chunk({"content": ""})))
@@ -41,7 +41,7 @@ def test_1_an_empty_first_delta_opens_nothing(gate: Outside, client: str) -> Non
 
 
 @others
-def test_2_and_3_what_is_repeated_in_every_chunk_is_told_once(gate: Outside, client: str) -> None:
+def test_what_is_repeated_in_every_chunk_is_told_once(gate: Outside, client: str) -> None:
     head = {"id": "t0", "type": "function", "name": "weather"}
     chunks = [chunk({"role": "assistant", "content": letter}) for letter in "Hello"]
     told = gate.hears(client, "chat", chat(*chunks, called(piece(0, '{"a":', **head)), called(piece(0, "1}", **head))))
@@ -51,7 +51,7 @@ def test_2_and_3_what_is_repeated_in_every_chunk_is_told_once(gate: Outside, cli
 
 @others
 @pytest.mark.parametrize("places", [(1, 2), (3, 7), (None, None)])
-def test_4_indices_may_start_anywhere_skip_or_be_missing(
+def test_indices_may_start_anywhere_skip_or_be_missing(
     gate: Outside, client: str, places: tuple[int | None, int | None]
 ) -> None:
     chunks = []
@@ -63,7 +63,7 @@ def test_4_indices_may_start_anywhere_skip_or_be_missing(
 
 
 @others
-def test_5_interleaved_calls_come_apart(gate: Outside, client: str) -> None:
+def test_interleaved_calls_come_apart(gate: Outside, client: str) -> None:
     opened = [called(piece(place, id=f"t{place}", type="function", name="weather")) for place in (0, 1)]
     pieces = [called(piece(place, text)) for place, text in ((0, '{"a":'), (1, "{"), (0, "1}"), (1, "}"))]
     told = gate.hears(client, "chat", chat(*opened, *pieces, finish="tool_calls"))
@@ -71,7 +71,7 @@ def test_5_interleaved_calls_come_apart(gate: Outside, client: str) -> None:
 
 
 @others
-def test_6_two_entries_for_one_call_and_a_null_delta(gate: Outside, client: str) -> None:
+def test_two_entries_for_one_call_and_a_null_delta(gate: Outside, client: str) -> None:
     both = called(piece(0, '{"a"', id="t0", type="function", name="weather"), piece(0, ":1}"))
     null = {**chunk({}), "choices": [{"index": 0, "delta": None, "finish_reason": None}]}
     told = gate.hears(client, "chat", chat(null, both, null, finish="tool_calls"))
@@ -79,7 +79,7 @@ def test_6_two_entries_for_one_call_and_a_null_delta(gate: Outside, client: str)
 
 
 @others
-def test_6_another_choice_is_no_part_of_the_answer(gate: Outside, client: str) -> None:
+def test_another_choice_is_no_part_of_the_answer(gate: Outside, client: str) -> None:
     choices = [
         {"index": place, "delta": {"content": said}, "finish_reason": None} for place, said in ((1, "No"), (0, "Yes"))
     ]
@@ -89,7 +89,7 @@ def test_6_another_choice_is_no_part_of_the_answer(gate: Outside, client: str) -
 
 @pytest.mark.parametrize("client", ["chat", "messages", "responses"])
 @pytest.mark.parametrize("arguments", ["", {"a": 1}])
-def test_7_and_8_no_arguments_are_an_empty_object_and_an_object_is_serialised(
+def test_no_arguments_are_an_empty_object_and_an_object_is_serialised(
     gate: Outside, client: str, arguments: object
 ) -> None:
     if client == "chat":
@@ -102,7 +102,7 @@ def test_7_and_8_no_arguments_are_an_empty_object_and_an_object_is_serialised(
 
 
 @elsewhere
-def test_8_arguments_cut_at_the_cap_are_never_repaired(gate: Outside, client: str) -> None:
+def test_arguments_cut_at_the_cap_are_never_repaired(gate: Outside, client: str) -> None:
     start = {"type": "tool_use", "id": "t0", "name": "weather", "input": {}}
     cut = block(0, start, {"type": "input_json_delta", "partial_json": '{"a": "unfin'})
     told = gate.hears(client, "messages", messages(*cut, stop="max_tokens"))
@@ -113,7 +113,7 @@ def test_8_arguments_cut_at_the_cap_are_never_repaired(gate: Outside, client: st
 
 
 @others
-def test_9_and_11_the_end_waits_for_the_usage_and_the_last_counts(gate: Outside, client: str) -> None:
+def test_the_end_waits_for_the_usage_and_the_last_counts(gate: Outside, client: str) -> None:
     growing = [
         chunk({"content": "x"}, usage={**CHAT_USAGE, "completion_tokens": n, "total_tokens": 100 + n}) for n in (6, 9)
     ]
@@ -125,7 +125,7 @@ def test_9_and_11_the_end_waits_for_the_usage_and_the_last_counts(gate: Outside,
 
 
 @others
-def test_10_azures_first_chunk_begins_nothing(gate: Outside, client: str) -> None:
+def test_azures_first_chunk_begins_nothing(gate: Outside, client: str) -> None:
     filters = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": []}
     told = gate.hears(
         client, "chat", Answer(sse(filters, ROLE, chunk({"content": "Hi"}), chunk({}, "stop"), *CHAT_END))
@@ -133,7 +133,7 @@ def test_10_azures_first_chunk_begins_nothing(gate: Outside, client: str) -> Non
     assert (text_in(client, told), told["usage"]["output_tokens"]) == ("Hi", 20)
 
 
-def test_12_usage_is_asked_for_though_the_client_does_not_want_it(gate: Outside) -> None:
+def test_usage_is_asked_for_though_the_client_does_not_want_it(gate: Outside) -> None:
     gate.plays("messages", messages(*text(0, "Hi")))
     told = gate.ask("chat", "messages/m", True, stream_options={"include_usage": False})
     assert grammar_chat.fold(told.body, usage_asked=False)["content"] == "Hi"
@@ -143,12 +143,12 @@ def test_12_usage_is_asked_for_though_the_client_does_not_want_it(gate: Outside)
 
 
 @others
-def test_13_a_natural_end_after_a_call_is_an_end_for_the_call(gate: Outside, client: str) -> None:
+def test_a_natural_end_after_a_call_is_an_end_for_the_call(gate: Outside, client: str) -> None:
     told = gate.hears(client, "chat", chat(called(piece(0, "{}", id="t0", type="function", name="weather"))))
     assert end_in(client, told) == TOOL_ENDS[client]
 
 
-def test_14_an_end_for_a_call_without_one_is_a_natural_end(gate: Outside) -> None:
+def test_an_end_for_a_call_without_one_is_a_natural_end(gate: Outside) -> None:
     ends = {"messages": "end_turn", "responses": "completed"}
     for client, end in ends.items():
         assert end_in(client, gate.hears(client, "chat", chat(chunk({"content": "x"}), finish="tool_calls"))) == end
@@ -157,7 +157,7 @@ def test_14_an_end_for_a_call_without_one_is_a_natural_end(gate: Outside) -> Non
         assert end_in(client, gate.hears(client, "messages", messages(*text(0, "x"), stop="tool_use"))) == end
 
 
-def test_15_counts_stand_in_the_first_event_and_the_real_ones_in_the_last(gate: Outside) -> None:
+def test_counts_stand_in_the_first_event_and_the_real_ones_in_the_last(gate: Outside) -> None:
     gate.plays("chat", chat(chunk({"content": "x"})))
     told = gate.ask("messages", "chat/m", True).body
     first = json.loads(told.split(b"\n\n")[0].split(b"data: ")[1])
@@ -167,7 +167,7 @@ def test_15_counts_stand_in_the_first_event_and_the_real_ones_in_the_last(gate: 
 
 
 @elsewhere
-def test_16_usage_is_cumulative_and_keeps_what_is_not_repeated(gate: Outside, client: str) -> None:
+def test_usage_is_cumulative_and_keeps_what_is_not_repeated(gate: Outside, client: str) -> None:
     counted = {**MESSAGES_USAGE, "output_tokens": 1}
     begun = {"type": "message_start", "message": message(stop_reason=None, usage=counted)}
     again = [{**ending(), "usage": {"output_tokens": 5}}] * 2
@@ -178,7 +178,7 @@ def test_16_usage_is_cumulative_and_keeps_what_is_not_repeated(gate: Outside, cl
     assert (usage["total_tokens"], list(usage.values())[:1]) == (105, [100])
 
 
-def test_17_blocks_that_survive_are_numbered_anew(gate: Outside) -> None:
+def test_blocks_that_survive_are_numbered_anew(gate: Outside) -> None:
     unknown = {"type": "response.output_item.done", "output_index": 1, "item": {"type": "acme:thing", "id": "x"}}
     items = [{"type": "response.output_item.done", "output_index": n, "item": {**text_item(w), "id": f"m{n}"}}
              for n, w in ((0, "a"), (2, "b"))]  # fmt: skip
@@ -188,14 +188,14 @@ def test_17_blocks_that_survive_are_numbered_anew(gate: Outside) -> None:
 
 
 @others
-def test_18_and_19_thoughts_and_words_never_overlap(gate: Outside, client: str) -> None:
+def test_thoughts_and_words_never_overlap(gate: Outside, client: str) -> None:
     turns = [{"reasoning_content": "a"}, {"content": "b"}, {"reasoning_content": "c"}, {"content": "d"}]
     told = gate.hears(client, "chat", chat(*map(chunk, turns)))
     kinds = [part["type"] for part in told["content" if client == "messages" else "output"]]
     assert kinds == (["thinking", "text"] if client == "messages" else ["reasoning", "message"]) * 2
 
 
-def test_20_a_signature_in_two_pieces_is_one(gate: Outside) -> None:
+def test_a_signature_in_two_pieces_is_one(gate: Outside) -> None:
     deltas = [
         {"type": "thinking_delta", "thinking": "hm"},
         *({"type": "signature_delta", "signature": s} for s in ("ab", "cd")),
@@ -213,7 +213,7 @@ def test_20_a_signature_in_two_pieces_is_one(gate: Outside) -> None:
 
 @elsewhere
 @pytest.mark.parametrize("hidden", [{"type": "redacted_thinking", "data": "b3BhcXVl"}, None])
-def test_21_and_22_thoughts_without_words_are_opaque_only(gate: Outside, client: str, hidden: dict | None) -> None:
+def test_thoughts_without_words_are_opaque_only(gate: Outside, client: str, hidden: dict | None) -> None:
     omitted = {"type": "signature_delta", "signature": "c2ln"}
     opening = hidden or {"type": "thinking", "thinking": "", "signature": ""}
     thought = block(0, opening, *(() if hidden else (omitted,)))
@@ -226,7 +226,7 @@ def test_21_and_22_thoughts_without_words_are_opaque_only(gate: Outside, client:
         assert item["encrypted_content"]
 
 
-def test_23_a_thought_that_claude_did_not_sign_is_dropped_and_told(gate: Outside) -> None:
+def test_a_thought_that_claude_did_not_sign_is_dropped_and_told(gate: Outside) -> None:
     fake = gate.plays("messages", messages(*text(0, "x")))
     thought = {"role": "assistant", "content": "so", "reasoning_content": "hm"}
     said = [{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}]
@@ -236,7 +236,7 @@ def test_23_a_thought_that_claude_did_not_sign_is_dropped_and_told(gate: Outside
 
 
 @others
-def test_30_an_end_without_done_is_a_success_and_one_before_the_finish_is_none(gate: Outside, client: str) -> None:
+def test_an_end_without_done_is_a_success_and_one_before_the_finish_is_none(gate: Outside, client: str) -> None:
     told = gate.hears(client, "chat", Answer(sse(ROLE, chunk({"content": "Hi"}), chunk({}, "stop"))))
     assert text_in(client, told) == "Hi"
     gate.plays("chat", Answer(sse(ROLE, chunk({"content": "Hi"}))))
@@ -244,12 +244,12 @@ def test_30_an_end_without_done_is_a_success_and_one_before_the_finish_is_none(g
 
 
 @elsewhere
-def test_31_a_message_that_never_stops_is_an_error(gate: Outside, client: str) -> None:
+def test_a_message_that_never_stops_is_an_error(gate: Outside, client: str) -> None:
     gate.plays("messages", Answer(sse(STARTED, *text(0, "Hi"), ending())))
     assert broken(client, gate.ask(client, "messages/m", True).body) == "Hi"
 
 
-def test_32_done_where_it_does_not_belong_and_what_follows_it_are_not_heard(gate: Outside) -> None:
+def test_done_where_it_does_not_belong_and_what_follows_it_are_not_heard(gate: Outside) -> None:
     stray = Answer(sse(STARTED, "[DONE]", *text(0, "Hi"), ending(), STOPPED, "[DONE]"))
     for client in ("chat", "responses"):
         assert text_in(client, gate.hears(client, "messages", stray)) == "Hi"
@@ -259,7 +259,7 @@ def test_32_done_where_it_does_not_belong_and_what_follows_it_are_not_heard(gate
 
 
 @others
-def test_33_and_34_an_error_is_a_status_before_the_first_word_and_an_event_after_it(gate: Outside, client: str) -> None:
+def test_an_error_is_a_status_before_the_first_word_and_an_event_after_it(gate: Outside, client: str) -> None:
     error = {"error": {"message": "Slow down.", "type": "rate_limit_error", "code": "rate_limit_exceeded"}}
     gate.plays("chat", Answer(sse(ROLE, error)))
     assert gate.ask(client, "chat/m", True).status == 429
@@ -273,14 +273,14 @@ def test_33_and_34_an_error_is_a_status_before_the_first_word_and_an_event_after
 
 
 @others
-def test_35_a_filter_in_mid_stream_keeps_what_was_said(gate: Outside, client: str) -> None:
+def test_a_filter_in_mid_stream_keeps_what_was_said(gate: Outside, client: str) -> None:
     told = gate.hears(client, "chat", chat(chunk({"content": "Well, "}), finish="content_filter"))
     assert text_in(client, told) == "Well, "
     assert end_in(client, told) == {"messages": "refusal", "responses": "incomplete"}[client]
 
 
 @others
-def test_36_another_id_or_model_in_mid_stream_is_an_error(gate: Outside, client: str) -> None:
+def test_another_id_or_model_in_mid_stream_is_an_error(gate: Outside, client: str) -> None:
     for change in ({"id": "chatcmpl-2"}, {"model": "x"}):
         gate.plays("chat", Answer(sse(ROLE, chunk({"content": "a"}), chunk({"content": "b"}, **change), *CHAT_END)))
         assert broken(client, gate.ask(client, "chat/m", True).body) == "a"
@@ -289,14 +289,14 @@ def test_36_another_id_or_model_in_mid_stream_is_an_error(gate: Outside, client:
 
 
 @elsewhere
-def test_36_a_fallback_of_the_vendors_own_may_change_the_model(gate: Outside, client: str) -> None:
+def test_a_fallback_of_the_vendors_own_may_change_the_model(gate: Outside, client: str) -> None:
     changed = {"type": "fallback", "from": {"model": "m"}, "to": {"model": "n"}}
     told = gate.hears(client, "messages", messages(*text(0, "a"), *block(1, changed), *text(2, "b")))
     assert text_in(client, told) == "ab"
 
 
 @pytest.mark.parametrize("client", ["chat", "messages"])
-def test_37_and_38_rotating_ids_and_untold_deltas_are_told_exactly_once(gate: Outside, client: str) -> None:
+def test_rotating_ids_and_untold_deltas_are_told_exactly_once(gate: Outside, client: str) -> None:
     item = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}', "status": "completed"}
     rotating = [
         CREATED,

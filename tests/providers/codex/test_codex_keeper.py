@@ -31,7 +31,6 @@ def test_a_living_token_is_used_and_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_a_renewal_without_a_new_refresh_token_keeps_the_old_and_all_that_is_unknown(tmp_path: Path) -> None:
-    """Case 8."""
     with FakeCodex() as fake:
         fake.rotates = False
         table = fake.auth_file(-60, agent_identity={"x": 1})
@@ -48,7 +47,7 @@ def test_a_renewal_without_a_new_refresh_token_keeps_the_old_and_all_that_is_unk
 
 
 def test_a_refresh_token_that_was_used_before_is_not_tried_again_until_the_file_changes(tmp_path: Path) -> None:
-    """Case 9: permanent; and while the access token lives, it serves."""
+    """Permanent; and while the access token lives, it serves."""
     with FakeCodex() as fake:
         path = leave(tmp_path / "auth.json", fake.auth_file(120))  # within the margin, not expired
         fake.used.update(fake.refresh)
@@ -100,7 +99,7 @@ def test_every_spelling_of_a_permanent_refusal_is_known(tmp_path: Path, objectio
 
 @pytest.mark.parametrize("status", [500, 503, 429, 400])
 def test_a_passing_refusal_is_tried_again(tmp_path: Path, status: int) -> None:
-    """Case 9: a 500 says nothing of the token."""
+    """A 500 says nothing of the token."""
     with FakeCodex() as fake:
         path = leave(tmp_path / "auth.json", fake.auth_file(-60))
         fake.script(TOKEN, json_answer({"error": {"code": "hiccup"}}, status))
@@ -116,7 +115,6 @@ def test_a_passing_refusal_is_tried_again(tmp_path: Path, status: int) -> None:
 
 
 def test_a_newer_token_of_the_same_account_is_taken_over_without_asking(tmp_path: Path) -> None:
-    """Case 10."""
     with FakeCodex() as fake:
         path = leave(tmp_path / "auth.json", fake.auth_file(900))
 
@@ -132,7 +130,7 @@ def test_a_newer_token_of_the_same_account_is_taken_over_without_asking(tmp_path
 
 
 def test_a_newer_token_is_found_by_the_first_request_for_which_a_renewal_is_due(tmp_path: Path) -> None:
-    """Case 10: the old one still lives, and is not sent any more."""
+    """The old one still lives, and is not sent any more."""
     with FakeCodex() as fake:
         path = leave(tmp_path / "auth.json", fake.auth_file(900))
 
@@ -148,7 +146,7 @@ def test_a_newer_token_is_found_by_the_first_request_for_which_a_renewal_is_due(
 
 
 def test_a_changed_file_is_seen_at_once_where_the_renewal_of_its_forerunner_was_refused(tmp_path: Path) -> None:
-    """Case 9: no second call until the file changes, and then no rest."""
+    """No second call until the file changes, and then no rest."""
     with FakeCodex() as fake:
         path = leave(tmp_path / "auth.json", fake.auth_file(120))
         fake.used.update(fake.refresh)
@@ -166,7 +164,6 @@ def test_a_changed_file_is_seen_at_once_where_the_renewal_of_its_forerunner_was_
 
 
 def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alone(tmp_path: Path) -> None:
-    """Case 10."""
     with FakeCodex() as fake:
         path = leave(tmp_path / "auth.json", fake.auth_file(900))
 
@@ -184,7 +181,7 @@ def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alon
 
 
 def test_another_account_is_an_error_even_while_the_old_ones_token_lives(tmp_path: Path) -> None:
-    """Case 10: near its end the file is looked at, and who has signed in there decides; signing in again mends it."""
+    """Near its end the file is looked at, and who has signed in there decides; signing in again mends it."""
     with FakeCodex() as fake:
         path = leave(tmp_path / "auth.json", fake.auth_file(900))
 

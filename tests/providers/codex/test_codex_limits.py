@@ -25,7 +25,6 @@ PLUS = told(
 
 
 def test_a_window_of_nothing_is_none() -> None:
-    """Case 7."""
     limits = read_limits(PLUS, NOW)
     assert limits is not None
     assert limits.windows == {"primary": Window(42.0, 300.0, 1794703600.0)}

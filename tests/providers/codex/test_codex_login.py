@@ -50,7 +50,6 @@ def by_code(fake: FakeCodex, nap: Nap) -> Table:
 
 
 def test_a_code_is_polled_for_at_the_pace_asked_and_exchanged_with_the_services_verifier(tmp_path: Path) -> None:
-    """Case 11."""
     nap = Nap()
     with FakeCodex() as fake:
         fake.device.extend([json_answer({}, 403), json_answer({}, 404)])
