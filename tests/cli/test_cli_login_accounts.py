@@ -7,7 +7,7 @@ import msgspec
 from shell import Shell
 
 from fakes.codex import FakeCodex
-from fakes.copilot import APP_TOKEN, CLIENT_ID, FakeCopilot
+from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, FakeCopilot
 from fakes.service import json_answer
 
 
@@ -50,6 +50,20 @@ def test_a_login_with_github_is_found_by_doctor(tmp_path: Path) -> None:
         checks = shell.run("doctor", "--json").json["checks"]  # type: ignore[index]
         (copilot,) = [check for check in checks if check["what"].startswith("provider copilot")]
         assert (copilot["state"], "3 models" in copilot["found"]) == ("ok", True)
+        assert "1 more whose terms you have not accepted (https://github.com/settings/" in copilot["found"]
+
+
+def test_an_account_without_copilot_is_told_to_settle_that_with_github(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    details = {"notification_id": "no_copilot_access", "message": "No access to Copilot found."}
+    with FakeCopilot() as fake:
+        fake.script(EXCHANGE, json_answer({"error_details": details}, 403))
+        shell.write("dragoman.toml", fake.stanza("env:FAKE_GITHUB_TOKEN"))
+        checks = shell.run("doctor", "--json", FAKE_GITHUB_TOKEN=EDITOR_TOKEN).json["checks"]  # type: ignore[index]
+    (copilot,) = [check for check in checks if check["what"].startswith("provider copilot")]
+    assert copilot["state"] == "broken"
+    assert "no_copilot_access" in copilot["found"]
+    assert "https://github.com/settings/" in copilot["to_do"]
 
 
 def test_nobodys_app_is_borrowed(tmp_path: Path) -> None:

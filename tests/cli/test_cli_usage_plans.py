@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 from shell import Shell
 
+from fakes.codex import USAGE, FakeCodex
+from fakes.copilot import APP_TOKEN, EDITOR_TOKEN, INSTALLATION_TOKEN, FakeCopilot
 from fakes.kiro import ARN, FakeKiro
+from fakes.service import json_answer
 
 
 def signed_in(fake: FakeKiro, directory: Path, access: str | None = None) -> str:
@@ -45,6 +49,53 @@ def test_the_same_as_json(shell: Shell, tmp_path: Path) -> None:
         "limit": 50.0,
         "resets_on": "2030-01-01",
     }
+
+
+def test_what_a_chatgpt_plan_has_left_is_told_by_window(shell: Shell, tmp_path: Path) -> None:
+    with FakeCodex() as fake:
+        file = tmp_path / "auth.json"
+        file.write_bytes(msgspec.json.encode(fake.auth_file(7200)))
+        window = {"used_percent": 42, "limit_window_seconds": 18_000, "reset_at": 1_900_000_000}
+        limit = {"limit_reached": False, "primary_window": window, "secondary_window": None}
+        fake.script(USAGE, json_answer({"plan_type": "plus", "rate_limit": limit}))
+        shell.write("dragoman.toml", fake.stanza(str(file)))
+        (quota,) = msgspec.json.decode(shell.run("usage", "--plans", "--json").out)
+    assert quota == {
+        "provider": "codex",
+        "plan": "plus",
+        "what": "% of 5 hours",
+        "used": 42.0,
+        "limit": 100.0,
+        "resets_on": "2030-03-17 17:46",
+    }
+
+
+@pytest.mark.parametrize("token", [EDITOR_TOKEN, APP_TOKEN], ids=["exchanged", "sent as it is"])
+def test_what_a_copilot_plan_has_left_is_asked_of_github_itself(shell: Shell, token: str) -> None:
+    premium = {"entitlement": 300, "remaining": -5, "percent_remaining": -1.6, "unlimited": False}
+    told = {
+        "copilot_plan": "individual",
+        "quota_reset_date": "2030-01-01",
+        "quota_snapshots": {"premium_interactions": premium, "chat": {"unlimited": True}, "completions": None},
+    }
+    with FakeCopilot() as fake:
+        fake.script("/copilot_internal/user", json_answer(told))
+        shell.write("dragoman.toml", fake.stanza("env:FAKE_GITHUB_TOKEN"))
+        done = shell.run("usage", "--plans", "--json", FAKE_GITHUB_TOKEN=token)
+        (asked,) = fake.at("/copilot_internal/user")
+    shared = {"provider": "copilot", "plan": "individual", "resets_on": "2030-01-01"}
+    assert msgspec.json.decode(done.out) == [
+        {**shared, "what": "premium interactions", "used": 305.0, "limit": 300.0},
+        {**shared, "what": "chat", "used": 0.0, "limit": None},
+    ]
+    assert asked.headers["authorization"] == f"token {token}"
+
+
+def test_an_installation_has_no_plan_of_its_own(shell: Shell) -> None:
+    with FakeCopilot() as fake:
+        shell.write("dragoman.toml", fake.stanza("env:FAKE_GITHUB_TOKEN"))
+        done = shell.run("usage", "--plans", FAKE_GITHUB_TOKEN=INSTALLATION_TOKEN)
+        assert (done.code, fake.at("/copilot_internal/user")) == (0, [])
 
 
 def test_an_account_that_cannot_be_asked_is_told_and_fails(shell: Shell, tmp_path: Path) -> None:

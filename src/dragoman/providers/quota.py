@@ -9,4 +9,4 @@ class Quota(Struct, frozen=True):
     what: str  # credits, requests, tokens
     used: float
     limit: float | None  # None: without one
-    resets_on: str | None  # a date
+    resets_on: str | None  # a date, with the time of day where it matters

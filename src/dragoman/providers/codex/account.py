@@ -8,17 +8,20 @@ from msgspec import Struct
 from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.keeper import Keeper
+from dragoman.accounts.moments import format_moment
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.net.headers import Header
 from dragoman.protocols.responses.errors import read as read_failure
 from dragoman.providers.codex.credential import Credential
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.provider import ModelInfo
+from dragoman.providers.quota import Quota
 
 T = TypeVar("T")
 
 HIDDEN = frozenset({"hide", "hidden", "none"})
 NEARLY_ALL = 90.0
+END_OF_TIME = 1e11  # seconds; what is later is no moment
 
 
 class _Model(Struct):
@@ -35,6 +38,7 @@ class _Models(Struct):
 class _Window(Struct):
     used_percent: float | None = None
     limit_window_seconds: float | None = None
+    reset_at: float | None = None
 
 
 class _RateLimit(Struct):
@@ -82,14 +86,26 @@ class Account:
         found = f"takes the credential (plan {credential.plan or 'unknown'}) and lists {len(models)} models"
         return [Finding(what, OK, found), await self._allowance(f"{what} usage")]
 
-    async def _allowance(self, what: str) -> Finding:
+    async def quota(self) -> list[Quota]:
+        """What `dragoman usage --plans` shows; Refused where it is not to be had."""
+        usage = await self._usage()
+        plan = usage.plan_type or "unknown"
+        return [
+            Quota(self._name, plan, f"% of {_hours(window):g} hours", window.used_percent or 0.0, 100.0, _reset(window))
+            for window in _windows(usage)
+        ]
+
+    async def _usage(self) -> _Usage:
         root = self._endpoint.removesuffix("/codex")
+        return await self._asked(f"{root}/wham/usage", _Usage)
+
+    async def _allowance(self, what: str) -> Finding:
         try:
-            usage = await self._asked(f"{root}/wham/usage", _Usage)
+            usage = await self._usage()
         except Refused as refused:
             return Finding(what, WARNING, f"not to be had: {refused.failure.message}", "try again later")
         limit = usage.rate_limit or _RateLimit()
-        windows = [window for window in (limit.primary_window, limit.secondary_window) if window is not None]
+        windows = _windows(usage)
         told = ", ".join(_told(window) for window in windows) or "no windows"
         if limit.limit_reached or any((window.used_percent or 0.0) >= NEARLY_ALL for window in windows):
             return Finding(what, WARNING, told, "nearly all is used, or all of it")
@@ -125,6 +141,20 @@ def bearer(credential: Credential) -> tuple[Header, ...]:
     return tuple(headers)
 
 
+def _windows(usage: _Usage) -> list[_Window]:
+    limit = usage.rate_limit or _RateLimit()
+    return [window for window in (limit.primary_window, limit.secondary_window) if window is not None]
+
+
 def _told(window: _Window) -> str:
-    hours = (window.limit_window_seconds or 0.0) / 3600
-    return f"{window.used_percent or 0:g} % of {hours:g} hours used"
+    return f"{window.used_percent or 0:g} % of {_hours(window):g} hours used"
+
+
+def _hours(window: _Window) -> float:
+    return (window.limit_window_seconds or 0.0) / 3600
+
+
+def _reset(window: _Window) -> str | None:
+    """To the minute: a window may be over in hours."""
+    moment = window.reset_at or 0.0
+    return format_moment(moment)[:16].replace("T", " ") if 0 < moment < END_OF_TIME else None

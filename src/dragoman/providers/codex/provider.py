@@ -62,6 +62,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         renew=keeper.renew,
         remedy="dragoman login codex",
         inspect=account.inspect,
+        quota=account.quota,
     )
     return replace(made, headers=((b"originator", config.originator.encode()), STREAMS, *made.headers))
 

@@ -20,16 +20,26 @@ from dragoman.providers.copilot.credential import Session, source_of
 from dragoman.providers.copilot.exchange import Exchange
 from dragoman.providers.copilot.hosts import Addresses, addresses
 from dragoman.providers.copilot.limits import read_limits
+from dragoman.providers.copilot.plan import PATH, github_token, quotas
 from dragoman.providers.copilot.shelf import Shelf
 from dragoman.providers.copilot.steady_ids import steadying_ids
 from dragoman.providers.finding import BROKEN, OK, Finding
 from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
 from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, Trial, configured, dial_of
+from dragoman.providers.quota import Quota
 
 PROTOCOLS = ("messages", "responses", "chat")
 API_VERSION = b"2026-06-01"
 FORWARDED = frozenset((b"accept", b"anthropic-version", b"anthropic-beta"))
+SETTINGS = "https://github.com/settings/copilot/features"
+INSTALLATION = "ghs_"
+REMEDIES = {
+    Kind.CREDENTIAL: "`dragoman login copilot`",
+    Kind.FORBIDDEN: f"it is for the account's owner to settle: {SETTINGS}",
+    Kind.LOST: "is the network up? A proxy goes into `proxy`",
+    Kind.TIMEOUT: "is the network up? A proxy goes into `proxy`",
+}
 KINDS = {
     "model_not_supported": Kind.NOT_FOUND,
     "quota_exceeded": Kind.QUOTA,
@@ -70,6 +80,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         renew=keeper.renew,
         remedy="dragoman login copilot",
         inspect=copilot.inspect,
+        quota=copilot.quota,
     )
     return replace(made, headers=(*identity(config), *made.headers))
 
@@ -101,6 +112,7 @@ class Copilot:
     """What the gateway asks of a provider, answered for one account."""
 
     def __init__(self, config: CopilotProviderConfig, line: Line, keeper: Keeper[Session], places: Addresses) -> None:
+        self._name = config.name
         self._what = f"provider {config.name}"
         self._fixed = config.endpoint is not None
         self._line = line
@@ -148,9 +160,22 @@ class Copilot:
             models = await self.shelf.models()
         except Refused as refused:
             failure = refused.failure
-            to_do = "`dragoman login copilot`" if failure.kind is Kind.CREDENTIAL else "try again later"
-            return [Finding(self._what, BROKEN, failure.message, to_do)]
-        return [Finding(self._what, OK, f"takes the credential, and lists {len(models)} models")]
+            return [Finding(self._what, BROKEN, failure.message, REMEDIES.get(failure.kind, "try again later"))]
+        locked = len(self.shelf.locked)
+        more = f", and {locked} more whose terms you have not accepted ({SETTINGS})" if locked else ""
+        return [Finding(self._what, OK, f"takes the credential, and lists {len(models)} models{more}")]
+
+    async def quota(self) -> list[Quota]:
+        """What `dragoman usage --plans` shows; Refused where it is not to be had."""
+        token = github_token(await self._keeper.credential())
+        if token.startswith(INSTALLATION):
+            return []  # an organisation's, which no person's plan pays for
+        proof = (b"authorization", b"token " + token.encode())
+        try:
+            told = await self._line.ask("GET", f"{self._places.exchange}{PATH}", (proof,))
+        except Unusable as lost:
+            raise Refused(Failure(lost.kind, str(lost))) from lost
+        return quotas(self._name, told)
 
     async def _list(self) -> bytes:
         credential = await self.authorize("chat")

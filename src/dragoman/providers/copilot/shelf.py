@@ -55,13 +55,14 @@ class Shelf:
     def __init__(self, ask: Callable[[], Awaitable[bytes]]) -> None:
         self._ask = ask
         self._known: dict[str, _Known] = {}
+        self.locked: tuple[str, ...] = ()  # whose terms only the account's owner can accept
         self._asked = False
         self._asking = asyncio.Lock()
 
     async def models(self) -> tuple[ModelInfo, ...]:
         """Asks anew; Refused where there is no answer, and then the old list stays."""
         try:
-            listed = _read(await self._ask())
+            listed, self.locked = _read(await self._ask())
         finally:
             self._asked = True
         self._known = {
@@ -91,19 +92,26 @@ class Shelf:
         return known.window if known else None
 
 
-def _read(body: bytes) -> list[_Model]:
-    """Entries that cannot be read, answer no chat, or whose terms nobody has accepted, are passed over one by one."""
+def _read(body: bytes) -> tuple[list[_Model], tuple[str, ...]]:
+    """Those that can be asked, and the ids of those whose terms nobody has accepted.
+
+    Entries that cannot be read or answer no chat are passed over one by one.
+    """
     listed: list[_Model] = []
+    locked: list[str] = []
     for raw in msgspec.json.decode(body, type=_Page).data:
         try:
             model = msgspec.json.decode(raw, type=_Model)
         except msgspec.MsgspecError:
             continue
-        locked = model.policy is not None and model.policy.state != "enabled"
         kind = model.capabilities.type if model.capabilities else None
-        if model.id and not locked and kind in (None, "chat"):
+        if not model.id or kind not in (None, "chat"):
+            continue
+        if model.policy is not None and model.policy.state != "enabled":
+            locked.append(model.id)
+        else:
             listed.append(model)
-    return listed
+    return listed, tuple(locked)
 
 
 def _protocols(model: _Model) -> tuple[str, ...]:

@@ -1,0 +1,54 @@
+"""What GitHub says of an account's Copilot comes in; how much of its plan is used goes out."""
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.accounts.asking import Told
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.protocols.chat.errors import read as read_failure
+from dragoman.providers.copilot.credential import Session
+from dragoman.providers.quota import Quota
+
+PATH = "/copilot_internal/user"
+
+
+class _Snapshot(Struct):
+    entitlement: float | None = None
+    remaining: float | None = None  # below nothing where more was used and is paid for
+    unlimited: bool | None = None
+
+
+class _User(Struct):
+    copilot_plan: str | None = None
+    quota_reset_date: str | None = None
+    quota_snapshots: dict[str, _Snapshot | None] | None = None
+
+
+def github_token(session: Session) -> str:
+    """What GitHub itself knows the account by, whatever Copilot was given for it."""
+    exchanged = session.refresh_token and not session.client_id
+    return session.refresh_token if exchanged else session.access_token
+
+
+def quotas(name: str, told: Told) -> list[Quota]:
+    """Refused where GitHub tells nothing that can be read."""
+    if told.status != 200:
+        raise Refused(read_failure(told.status, {}, told.body))
+    try:
+        user = msgspec.json.decode(told.body, type=_User)
+    except msgspec.MsgspecError as error:
+        raise Refused(Failure(Kind.UPSTREAM, f"GitHub's answer cannot be read: {error}")) from error
+    plan, resets_on = user.copilot_plan or "unknown", user.quota_reset_date
+    return [
+        Quota(name, plan, what.replace("_", " "), *_used(snapshot), resets_on)
+        for what, snapshot in (user.quota_snapshots or {}).items()
+        if snapshot is not None
+    ]
+
+
+def _used(snapshot: _Snapshot) -> tuple[float, float | None]:
+    """And of how much; nobody counts what is unlimited."""
+    if snapshot.unlimited or snapshot.entitlement is None:
+        return 0.0, None
+    left = snapshot.entitlement if snapshot.remaining is None else snapshot.remaining
+    return snapshot.entitlement - left, snapshot.entitlement
