@@ -137,10 +137,12 @@ def test_a_protocol_that_is_not_spoken_is_told_and_the_gateway_serves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = environ("http://127.0.0.1:4317", OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
+    before = set(threading.enumerate())  # of other tests some may still be about to end
     with caplog.at_level(logging.WARNING), running("", tmp_path, given) as gateway:
         assert ask(gateway).rstrip().endswith(b"data: [DONE]")
+        begun = set(threading.enumerate()) - before
     assert "only http/protobuf is spoken here" in caplog.text
-    assert not [thread for thread in threading.enumerate() if thread.name == "OTLP export"]
+    assert not [thread for thread in begun if thread.name == "OTLP export"]
 
 
 def test_without_a_collector_nothing_of_the_export_is_loaded() -> None:
