@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
+from pathlib import Path
 from time import time
 
 import msgspec
@@ -189,3 +190,25 @@ def test_every_credential_of_a_list_is_looked_at_by_itself(shell: Shell) -> None
     assert report.about(first).state == "ok"
     assert report.about(second).state == "broken"
     assert "FAKE_KEY_B is not set" in report.about(second).found
+
+
+def test_a_secret_that_others_can_read_is_told_with_what_mends_it(shell: Shell, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("sk-fake-of-a-file")
+    found = tmp_path / ".codex" / "auth.json"
+    found.parent.mkdir()
+    found.write_text('{"tokens": {"access_token": "fake"}}')
+    with vendor(200) as url:
+        stanza = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\napi_key = "file:{key}"\n'
+        shell.write("dragoman.toml", stanza + '[providers.codex]\nkind = "codex"\nendpoint = "http://127.0.0.1:9"\n')
+        for path in (key, found):
+            path.chmod(0o644)
+        open_to_all = examined(shell)
+        for path in (key, found):
+            path.chmod(0o600)
+        kept = examined(shell)
+    for name, path in (("up", key), ("codex", found)):
+        told = open_to_all.about(f"secrets of {name}")
+        assert (told.state, told.to_do) == ("warning", f"chmod 600 {path}")
+        assert "sk-fake" not in told.found
+    assert not [finding for finding in kept.checks if finding.what.startswith("secrets of")]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.keys import Keyring
 from dragoman.cli.detours import detours
+from dragoman.cli.exposure import exposed
 from dragoman.cli.gateway import version_at
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, ConfigError, ProviderConfig
@@ -47,6 +48,8 @@ async def examine(config: Config) -> Findings:
         ]
         for found in await asyncio.gather(*providers):
             findings += found
+        for provider in config.providers.values():
+            findings += exposed(provider, os.environ)
     finally:
         await http.close()
     return [*findings, clock.finding()]

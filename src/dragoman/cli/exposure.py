@@ -1,0 +1,52 @@
+"""A provider's stanza comes in; which of the files that hold its secrets others can read goes out."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dragoman.accounts.named import named_file
+from dragoman.config import ProviderConfig
+from dragoman.config.installed import home_of, installed
+from dragoman.config.secret import SecretSource
+from dragoman.config.several import credentials_of
+from dragoman.providers.finding import WARNING, Finding
+from dragoman.providers.kiro.sources import PATH_ENDS
+
+OTHERS = 0o077
+
+
+def exposed(config: ProviderConfig, environ: Mapping[str, str]) -> Iterator[Finding]:
+    for path in _files(config, environ):
+        mode = _mode(path)
+        if mode & OTHERS:
+            found = f"{path} can be read by others (mode {mode:o})"
+            yield Finding(f"secrets of {config.name}", WARNING, found, f"chmod 600 {path}")
+
+
+def _files(config: ProviderConfig, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Those that are configured, else the one that is found."""
+    configured = credentials_of(config)
+    home = home_of(environ)
+    if not configured and home is not None:
+        found = installed(environ, home).get(config.kind)
+        if found is not None:
+            yield found
+    for credential in configured:
+        path = _file(credential) if isinstance(credential, SecretSource) else credential
+        if path is not None:
+            yield path
+
+
+def _file(secret: SecretSource) -> Path | None:
+    if secret.text.startswith("file:"):
+        return Path(secret.text.removeprefix("file:"))
+    return named_file(secret, PATH_ENDS)
+
+
+def _mode(path: Path) -> int:
+    """Nothing where there is no such file, or modes mean nothing."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode) if os.name == "posix" else 0
+    except OSError:
+        return 0
