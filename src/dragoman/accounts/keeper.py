@@ -47,6 +47,14 @@ class _Missed(Struct, frozen=True):
     reason: Unusable
 
 
+class _Refusal(Struct, frozen=True):
+    """A refresh token that its issuer would not take, until when it is not tried again, and the issuer's word."""
+
+    token: str
+    until: float
+    why: Declined
+
+
 class Keeper(Generic[C]):
     """One account's credential."""
 
@@ -65,9 +73,7 @@ class Keeper(Generic[C]):
         self._rests_for = ""  # the refresh token that was last tried ahead of time
         self._warned = ""
         self._warn_again_at = 0.0
-        self._declined = ""  # the refresh token that its issuer would not take
-        self._declined_until = 0.0
-        self._declined_as = Declined("")
+        self._refusal = _Refusal("", 0.0, Declined(""))
         self._flight: asyncio.Task[_Obtained[C] | _Missed] | None = None
         self._looked = asyncio.Event()  # the source, by the flight that is under way
         self._flight_for = ""  # the refused token that it was begun for
@@ -189,13 +195,13 @@ class Keeper(Generic[C]):
             except Declined as again:
                 declined = again
         rest_s = NEVER if declined.for_good else REST_S
-        self._declined, self._declined_until = stored.refresh_token, self.clock.now() + rest_s
-        self._declined_as = declined
+        self._refusal = _Refusal(stored.refresh_token, self.clock.now() + rest_s, declined)
         raise Unusable(f"{source.where}: {self._issuer.told(stored, declined)}; {self._issuer.remedy}", declined.kind)
 
     async def _renewed(self, source: Source[C], old: C) -> C:
-        if old.refresh_token == self._declined and self.clock.now() < self._declined_until:
-            raise Declined(self._declined_as.code, for_good=self._declined_as.for_good, kind=self._declined_as.kind)
+        known = self._refusal
+        if old.refresh_token == known.token and self.clock.now() < known.until:
+            raise Declined(known.why.code, for_good=known.why.for_good, kind=known.why.kind)
         self._looked.set()
         fresh = await self._issuer.renew(old)
         self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self.clock.now()) / 2))

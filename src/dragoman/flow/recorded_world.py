@@ -70,7 +70,7 @@ class WatchedCatalogue(Catalogue):
     __slots__ = ("_catalogue", "_name", "_recording")
 
     def __init__(self, catalogue: Catalogue, name: str, recording: Recording) -> None:
-        self.__dict__ = catalogue.__dict__
+        self.__dict__ = catalogue.__dict__  # one state: what either learns, both know
         self._catalogue = catalogue
         self._name = name
         self._recording = recording
@@ -87,7 +87,7 @@ class WatchedPool(Pool):
     __slots__ = ("_name", "_pool", "_recording")
 
     def __init__(self, pool: Pool, name: str, recording: Recording) -> None:
-        self.__dict__ = pool.__dict__
+        self.__dict__ = pool.__dict__  # one state: what either learns, both know
         self._pool = pool
         self._name = name
         self._recording = recording

@@ -1,4 +1,4 @@
-"""The records that a protocol and a provider are: data and functions, no base classes."""
+"""The records that a protocol consists of, for clients and for upstreams: data and functions, no base classes."""
 
 from collections.abc import Callable, Iterable, Mapping
 
