@@ -1,5 +1,6 @@
 """Kiro's replies, as frames over real sockets, heard by the official SDKs of all three protocols."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,24 @@ def test_who_asks_for_the_whole_gets_words_that_come_slowly(hasty: KiroRig, clie
     hasty.plays(framed(words("Hel"), words("lo"), tail(), cut=200, pause_s=0.6))
     assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, asked(client, MODEL)))
     assert len(hasty.fake.chats) == 1
+
+
+FAULTS = {
+    "an exception": framed(words("Hel"), exception("InternalServerException", {"message": "It broke."}), end=End.HANG),
+    "a corrupt length": framed(words("Hel"), b"\x7f" + words("lo")[1:14], end=End.HANG),
+}
+
+
+@clients
+@pytest.mark.parametrize("fault", FAULTS)
+def test_who_asks_for_the_whole_does_not_wait_for_the_end_of_a_stream_that_has_failed(
+    hasty: KiroRig, client: str, fault: str
+) -> None:
+    hasty.plays(FAULTS[fault], framed(words("Hello"), tail()))
+    begun = time.monotonic()
+    assert told("Hello", STOPS[client][Stop.NATURAL], WHOLE[client](hasty.sdk, asked(client, MODEL)))
+    assert len(hasty.fake.chats) == 2
+    assert time.monotonic() - begun < 20  # of the 30 seconds that a silent upstream is given
 
 
 @clients

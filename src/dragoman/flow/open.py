@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec import Struct
@@ -73,22 +74,16 @@ class Opener:
         self._mender = mender
 
     async def whole(self, call: Call, prepared: Prepared) -> Whole:
-        idle_s = self._server.idle_timeout_s
-        if prepared.streams:
-            answer, begun = await self._begun(prepared)
-        else:
-            answer, begun = await self._send(prepared, idle_s), b""
-        try:
-            body = begun + await _read(prepared, answer, MAX_REPLY_BYTES, idle_s)
-        finally:
-            answer.close()
         watch = self._build.watch()
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
-        streamed = is_stream(prepared.upstream, answer.headers, body)
-        as_is = prepared.passthrough and not streamed  # events are no answer to who asked for the whole
-        events = _glanced(prepared, body) if as_is else _events(prepared, body, ledger, streamed)
-        for event in events:
-            watch.see(event)
+        answer, events, body = await self._read(prepared, watch, ledger)
+        as_is = False
+        if events is None:
+            streamed = is_stream(prepared.upstream, answer.headers, body)
+            as_is = prepared.passthrough and not streamed  # events are no answer to who asked for the whole
+            events = _glanced(prepared, body) if as_is else _events(prepared, body, ledger, streamed)
+            for event in events:
+                watch.see(event)
         if watch.failure is not None:
             raise Refused(named(prepared, watch.failure))
         if as_is:
@@ -99,33 +94,50 @@ class Opener:
         usage = next((event.usage for event in reversed(events) if isinstance(event, Used)), None)
         return Whole(prepared, answer.headers, body, watch, as_is, usage)
 
-    async def _begun(self, prepared: Prepared) -> tuple[Answer, bytes]:
-        """A stream that is to be told as a whole, read to its first token, which must come as soon as anyone's."""
-        deadline = asyncio.get_running_loop().time() + self._server.first_token_timeout_s
-        answer = await self._send(prepared, self._server.first_token_timeout_s)
-        try:
-            return answer, await self._first_words(prepared, answer, deadline)
-        except BaseException as fault:
-            answer.close()
-            if isinstance(fault, TimedOut):
-                raise Refused(_first_token_late(prepared)) from fault
-            if isinstance(fault, Lost):
-                raise Refused(_lost(prepared, fault)) from fault
-            raise
-
-    async def _first_words(self, prepared: Prepared, answer: Answer, deadline: float) -> bytes:
-        clock = asyncio.get_running_loop().time
-        source = source_of(prepared, Ledger())
-        watch = self._build.watch()
+    async def _read(self, prepared: Prepared, watch: Watch, ledger: Ledger) -> tuple[Answer, list[Event] | None, bytes]:
+        """An answer to its end: what it told, where it is the stream that was asked for, else its body."""
+        head_s = self._server.first_token_timeout_s if prepared.streams else self._server.idle_timeout_s
+        deadline = asyncio.get_running_loop().time() + head_s
+        answer = await self._send(prepared, head_s)
+        events: list[Event] | None = None
         begun = b""
-        while is_named_stream(answer.headers) and not (is_speaking(prepared, watch, source.at_work) or watch.ended):
-            chunk = await answer.chunk(max(0.001, deadline - clock()))
-            begun += chunk
-            if not chunk or begins_document(prepared.upstream, begun):
-                break
-            for event in source.feed(chunk):
+        try:
+            if prepared.streams and is_named_stream(answer.headers):
+                events, begun = await self._listened(prepared, answer, watch, ledger, deadline)
+            if events is None:
+                begun += await _body(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
+        finally:
+            answer.close()
+        return answer, events, begun
+
+    async def _listened(
+        self, prepared: Prepared, answer: Answer, watch: Watch, ledger: Ledger, deadline: float
+    ) -> tuple[list[Event] | None, bytes]:
+        """What a stream tells until it is over or fails; None, and how it begins, where it is a document after all.
+
+        Its first token must come as soon as anyone's.
+        """
+        clock = asyncio.get_running_loop().time
+        source = source_of(prepared, ledger)
+        events: list[Event] = []
+        begun, size, speaking, chunk = b"", 0, False, b" "
+        while chunk and watch.failure is None:
+            speaking = speaking or is_speaking(prepared, watch, source.at_work)
+            late = _fell_silent if speaking else _first_token_late
+            wait_s = self._server.idle_timeout_s if speaking else max(0.001, deadline - clock())
+            chunk = await _received(prepared, answer.chunk(wait_s), late)
+            size += len(chunk)
+            if size > MAX_REPLY_BYTES:
+                raise Refused(_too_much(prepared))
+            if not begun.strip():
+                begun += chunk
+                if begins_document(prepared.upstream, begun):
+                    return None, begun
+            told = source.feed(chunk) if chunk else source.finish()
+            for event in told:
                 watch.see(event)
-        return begun
+            events += told
+        return events, b""
 
     async def _mended(self, call: Call, prepared: Prepared, events: list[Event], watch: Watch) -> list[Event]:
         if not prepared.provider.withholds_cut_calls:
@@ -188,7 +200,7 @@ class Opener:
         self, call: Call, prepared: Prepared, answer: Answer, sink: Sink | None, begun: bytes = b""
     ) -> Streaming:
         """The upstream was asked for a stream and answered whole: its events are told all the same."""
-        body = begun + await _read(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
+        body = begun + await _body(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
         answer.close()
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
         events = _events(prepared, body, ledger, not begun and is_stream(prepared.upstream, answer.headers, body))
@@ -211,7 +223,7 @@ class Opener:
         if answer.status < 400:
             return answer
         try:
-            body = hide(await _read(prepared, answer, MAX_ERROR_BYTES, head_timeout_s), prepared.secrets)
+            body = hide(await _body(prepared, answer, MAX_ERROR_BYTES, head_timeout_s), prepared.secrets)
         finally:
             answer.close()
         failure = named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
@@ -254,16 +266,28 @@ def _glanced(prepared: Prepared, body: bytes) -> list[Event]:
     return (upstream.glance or upstream.whole)(body, prepared.issuer, Ledger())
 
 
-async def _read(prepared: Prepared, answer: Answer, limit: int, timeout_s: float) -> bytes:
+async def _body(prepared: Prepared, answer: Answer, limit: int, timeout_s: float) -> bytes:
+    return await _received(prepared, answer.read(limit, timeout_s), _fell_silent)
+
+
+async def _received(prepared: Prepared, coming: Awaitable[bytes], late: Callable[[Prepared], Failure]) -> bytes:
+    """What comes from the upstream; Refused where it does not, with `late` if that is all that is wrong."""
     try:
-        return await answer.read(limit, timeout_s)
-    except TimedOut as late:
-        message = f"{prepared.provider.name} fell silent in the middle of its answer."
-        raise Refused(Failure(Kind.TIMEOUT, message)) from late
+        return await coming
+    except TimedOut as fault:
+        raise Refused(late(prepared)) from fault
     except TooLarge as large:
-        raise Refused(Failure(Kind.UPSTREAM, f"{prepared.provider.name} answered with too much data.")) from large
+        raise Refused(_too_much(prepared)) from large
     except Lost as lost:
         raise Refused(_lost(prepared, lost)) from lost
+
+
+def _fell_silent(prepared: Prepared) -> Failure:
+    return Failure(Kind.TIMEOUT, f"{prepared.provider.name} fell silent in the middle of its answer.")
+
+
+def _too_much(prepared: Prepared) -> Failure:
+    return Failure(Kind.UPSTREAM, f"{prepared.provider.name} answered with too much data.")
 
 
 def _lost(prepared: Prepared, lost: Exception) -> Failure:
