@@ -3,6 +3,7 @@
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dragoman.hub.outcome import Outcome, Step
 from dragoman.hub.usage import Source, Usage
@@ -32,6 +33,11 @@ def test_a_person_reads_who_asked_whom_for_what_and_how_it_went() -> None:
         "2025-11-15T09:40:38.500Z info dragoman.requests: req_1 messages>chat local/qwen-3 ok 1500ms ttft=250ms"
         " in=10 out=7 cached=4 losses=2 tried=other/qwen:overloaded key=k_7 client=claude-cli"
     )
+
+
+def test_a_person_reads_the_vendors_word_for_a_failure() -> None:
+    failed = replace(OUTCOME, result="bad_request", code="context_length_exceeded")
+    assert " local/qwen-3 bad_request code=context_length_exceeded 1500ms " in readable(failed)
 
 
 def test_a_line_of_json_has_real_fields() -> None:

@@ -54,9 +54,10 @@ def readable(outcome: Outcome) -> str:
     route = _clean(outcome.route or outcome.wanted or "-")
     cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
     tried = f" tried={','.join(_steps(outcome))}" if outcome.steps else ""
+    code = f" code={_clean(outcome.code)}" if outcome.code else ""
     return (
         f"{moment(outcome.began + seconds)} info {LOGGER}: {_id(outcome)} {way} {route} {outcome.result}"
-        f" {_ms(seconds)}ms"
+        f"{code} {_ms(seconds)}ms"
         f"{'' if first is None else f' ttft={_ms(first)}ms'}"
         f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}"
         f"{f' losses={outcome.losses}' if outcome.losses else ''}{tried}"

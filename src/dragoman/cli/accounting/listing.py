@@ -9,10 +9,12 @@ import click
 import msgspec
 
 from dragoman.cli.accounting.totals import COUNTS
-from dragoman.cli.screen import harmless, remark, show_json, show_table
+from dragoman.cli.screen import harmless, remark, shortened, show_json, show_table
 from dragoman.store.usage_rows import UsageRow
 
 HEADINGS = ("TIME", "CLIENT", "ROUTE", "RESULT", "INPUT", "OUTPUT", "COST", "FIRST", "TOOK")
+NUMBERS = HEADINGS[4:]
+NOTHING = "–"
 NAMES = ("time", *(name for name in UsageRow.__struct_fields__ if name not in ("id", "began_ms")), "cost_usd")
 
 
@@ -22,7 +24,7 @@ def show_rows(rows: Sequence[UsageRow], form: str) -> None:
     elif form == "csv":
         _write([_told(row) for row in rows], NAMES)
     elif rows:
-        show_table(HEADINGS, [_line(row) for row in rows])
+        show_table(HEADINGS, [_line(row) for row in rows], NUMBERS)
     else:
         remark("No requests in this time.")
 
@@ -56,12 +58,12 @@ def _told(row: UsageRow) -> dict[str, object]:
 def _line(row: UsageRow) -> tuple[str, ...]:
     return (
         datetime.fromtimestamp(row.began_ms / 1000).strftime("%m-%d %H:%M:%S"),
-        harmless(row.client)[:16] or "-",
-        harmless(f"{row.provider}/{row.model}" if row.provider else row.wanted)[:32] or "-",
+        shortened(harmless(row.client), 16) or NOTHING,
+        shortened(harmless(f"{row.provider}/{row.model}" if row.provider else row.wanted), 32) or NOTHING,
         row.result,
-        "-" if row.input is None else f"{row.input:,}",
-        "-" if row.output is None else f"{row.output:,}",
-        "-" if row.cost_nano is None else f"${row.cost_nano / 10**9:.4f}",
-        "-" if row.first_token_ms is None else f"{row.first_token_ms:,}ms",
+        NOTHING if row.input is None else f"{row.input:,}",
+        NOTHING if row.output is None else f"{row.output:,}",
+        NOTHING if row.cost_nano is None else f"${row.cost_nano / 10**9:.4f}",
+        NOTHING if row.first_token_ms is None else f"{row.first_token_ms:,}ms",
         f"{row.duration_ms:,}ms",
     )

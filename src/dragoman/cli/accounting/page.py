@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from dragoman.cli.accounting.chart import bar, sparks
 from dragoman.cli.accounting.totals import Total, all_days, sum_of
-from dragoman.cli.screen import harmless, shortened
+from dragoman.cli.screen import harmless, padded, shortened
 
 WIDTH = 100
 LONGEST_BAR = 24
@@ -57,7 +57,7 @@ def _table(totals: Sequence[Total], by: str, whole: Total) -> list[str]:
     width = min(max(map(len, names)), max(SHORTEST_NAME, room))
     charts = ["", *_charts(totals, by, whole, room - width - len(GAP)), ""]
     return [
-        GAP.join([shortened(name, width).ljust(width), *map(str.rjust, line, widths), chart]).rstrip()
+        GAP.join([padded(shortened(name, width), width), *map(str.rjust, line, widths), chart]).rstrip()
         for name, line, chart in zip(names, cells, charts, strict=False)
     ]
 

@@ -18,6 +18,7 @@ GAP = "(... not kept ...)"  # a piece without bytes stands for it
 COMMON = frozenset(
     ("type", "object", "index", "created", "created_at", "logprobs", "role", "sequence_number", "obfuscation")
 )
+AT_LAST = frozenset(("id", "item_id", "model", "output_index", "content_index", "service_tier", "system_fingerprint"))
 LABEL = re.compile(r'"([A-Za-z_]\w*)":')
 
 Frame = tuple[float, str]  # when its last byte came, and what it says
@@ -43,8 +44,16 @@ def brief(text: str) -> str:
         return text
     if not isinstance(value, dict):
         return text
-    told = LABEL.sub(r"\1:", msgspec.json.encode(_pruned(value)).decode())
-    return f"{name.removesuffix('Event')}{space}{told[1:-1]}"
+    told = LABEL.sub(r"\1:", msgspec.json.encode(_pruned(_telling(value))).decode())
+    return f"{name.removesuffix('Event').removeprefix('response.')}{space}{told[1:-1]}"
+
+
+def _telling(value: dict[str, object]) -> dict[str, object]:
+    """What is new in this frame first: a Chat chunk's choice, and names that are the same in all frames at last."""
+    choices = value.get("choices")
+    if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
+        value = {**choices[0], **{name: inner for name, inner in value.items() if name != "choices"}}
+    return dict(sorted(value.items(), key=lambda item: item[0] in AT_LAST))
 
 
 def _pruned(value: object) -> object:

@@ -1,6 +1,5 @@
 """A capture comes in; the lines that tell it go out: what came from upstream, what it meant, what was sent."""
 
-import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import zip_longest
@@ -10,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.cli.capturing.frames import brief, frames_of
-from dragoman.cli.screen import harmless, shortened
+from dragoman.cli.replaying.player import joined
+from dragoman.cli.screen import flat, padded, shortened
 from dragoman.hub.events import (
     CallBlock,
     Cited,
@@ -33,7 +33,16 @@ GAP = "  "
 HEADINGS = ("UPSTREAM", "HUB", "CLIENT")
 COLUMNS = (38, 29, 39)
 TOGETHER_S = 0.0005
-_SPACES = re.compile(r"\s*[\r\n\t]+\s*")
+
+
+class _Error(Struct):
+    message: str = ""
+
+
+class _Told(Struct):
+    """An error as every client protocol words it."""
+
+    error: _Error
 
 
 class Beat(Struct, frozen=True):
@@ -47,7 +56,7 @@ class Beat(Struct, frozen=True):
 def told(capture: Capture, full: bool = False) -> Iterator[str]:
     """Without `full`, no line is longer than WIDTH."""
     beats = sorted(_beats(capture), key=lambda beat: beat.at)
-    yield from (line if full else shortened(line, WIDTH) for line in _opening(capture))
+    yield from (line if full else shortened(line, WIDTH) for line in map(flat, _opening(capture)))
     yield ""
     yield from _listed(beats) if full else _side_by_side(beats)
 
@@ -56,17 +65,21 @@ def _opening(capture: Capture) -> Iterator[str]:
     moment = datetime.fromtimestamp(capture.began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     yield f"{capture.id}  {moment}  {capture.client or 'an unnamed client'}"
     asked = capture.asked
-    how = "as a stream" if capture.stream else "whole"
-    yield f"asked     {asked.method} {asked.path}, {len(asked.body)} bytes, for {capture.wanted or 'no model'} {how}"
+    what = f"for {capture.wanted} {'as a stream' if capture.stream else 'whole'}" if capture.wanted else "for no model"
+    yield f"asked     {asked.method} {asked.path}, {len(asked.body)} bytes, {what}"
     if capture.route:
-        yield f"went      {capture.way}, {capture.route}, {len(capture.questions)} request(s) upstream"
+        count = len(capture.questions)
+        yield f"went      {capture.way}, {capture.route}, {count} request{'' if count == 1 else 's'} upstream"
     status = "nothing was sent" if capture.sent is None else f"HTTP {capture.sent.status}"
     yield f"outcome   {_outcome(capture)}; {status}, after {capture.seconds * 1000:.0f} ms"
+    why = _why(capture)
+    if why:
+        yield f"why       {why}"
     for place, loss in enumerate(capture.losses):
         whose = "request" if place < capture.request_losses else "reply"
         yield f"lost      {whose} {loss.path or '/'} {loss.how.value}: {loss.why}"
     for trip in capture.trips:
-        yield f"guard     {_flat(trip)}"
+        yield f"guard     {trip}"
     if capture.shortened:
         yield f"missing   {', '.join(capture.shortened)}: not kept whole"
 
@@ -75,6 +88,21 @@ def _outcome(capture: Capture) -> str:
     code = f" ({capture.code})" if capture.code else ""
     cut = f", cut tool call: {', '.join(capture.cut)}" if capture.cut else ""
     return f"{capture.result}{code}{cut}"
+
+
+def _why(capture: Capture) -> str:
+    """What the failure says of itself: in the stream, else in the error that the client got."""
+    for moment in reversed(capture.moments):
+        event = event_of(moment.event)
+        if isinstance(event, Failed):
+            return event.failure.message
+    if capture.sent is None or capture.sent.status < 400:
+        return ""
+    try:
+        told = msgspec.json.decode(joined(capture.sent.chunks), type=_Told)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    return told.error.message
 
 
 def _beats(capture: Capture) -> Iterator[Beat]:
@@ -143,7 +171,7 @@ def _side_by_side(beats: list[Beat]) -> Iterator[str]:
 
 def _listed(beats: list[Beat]) -> Iterator[str]:
     for beat in beats:
-        yield f"{_time(beat.at):>{TIME}}{GAP}{HEADINGS[beat.column].lower():8}{GAP}{_flat(beat.text)}"
+        yield f"{_time(beat.at):>{TIME}}{GAP}{HEADINGS[beat.column].lower():8}{GAP}{flat(beat.text)}"
 
 
 def _groups(beats: list[Beat]) -> Iterator[list[Beat]]:
@@ -159,16 +187,12 @@ def _groups(beats: list[Beat]) -> Iterator[list[Beat]]:
 
 
 def _row(time: str, cells: Iterable[str]) -> str:
-    columns = [shortened(_flat(cell), width).ljust(width) for cell, width in zip(cells, COLUMNS, strict=True)]
+    columns = [padded(shortened(flat(cell), width), width) for cell, width in zip(cells, COLUMNS, strict=True)]
     return GAP.join([time.rjust(TIME), *columns]).rstrip()
 
 
 def _time(at: float) -> str:
     return f"{at * 1000:.1f}"
-
-
-def _flat(text: str) -> str:
-    return harmless(_SPACES.sub(" ", text))
 
 
 def _quoted(text: str) -> str:

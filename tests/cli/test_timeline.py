@@ -1,0 +1,93 @@
+"""The timeline of a capture: what is new in a frame is seen, columns stay columns, and why it failed stands on top."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.cli.capturing.frames import brief
+from dragoman.cli.capturing.timeline import COLUMNS, TIME, WIDTH, told
+from dragoman.cli.screen import columns, shortened
+from dragoman.hub.events import Delta, Failed
+from dragoman.hub.failure import Failure, Kind
+from dragoman.observers.capture import Capture, Chunk, Sent, event_json, read
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
+CLIENT_COLUMN = TIME + COLUMNS[0] + COLUMNS[1] + 3 * len("  ")
+
+
+def capture(**changes: object) -> Capture:
+    return replace(read(FIXTURE.read_bytes()), **changes)
+
+
+def test_a_chat_chunk_shows_first_what_it_says() -> None:
+    choice = '{"index":0,"delta":{"role":"assistant","content":"Hello"},"finish_reason":null}'
+    chunk = f'{{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{choice}]}}'
+    assert brief(chunk) == 'delta:{content:"Hello"},id:"chatcmpl-1",model:"m"'
+
+
+def test_a_responses_event_shows_first_what_it_says() -> None:
+    event = '{"type":"response.output_text.delta","item_id":"msg_1","output_index":0,"delta":"Hello"}'
+    assert (
+        brief(f"response.output_text.delta {event}") == 'output_text.delta delta:"Hello",item_id:"msg_1",output_index:0'
+    )
+
+
+def test_chunks_of_another_shape_are_shown_as_they_are() -> None:
+    assert brief('{"choices":[],"usage":{"prompt_tokens":3}}') == "usage:{prompt_tokens:3}"
+    assert brief('{"choices":[3]}') == "choices:[3]"
+    assert brief("[DONE]") == "[DONE]"
+
+
+@pytest.mark.parametrize(
+    "said", ["世界您好，今天天气很好，我们去公园吧。", "🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃", "Zoe\u0308 " * 20]
+)
+def test_wide_letters_move_no_column(said: str) -> None:
+    first = capture().moments[2]
+    assert '"delta"' in first.event
+    moments = (*capture().moments[:2], replace(first, event=event_json(Delta(0, said))), *capture().moments[3:])
+    lines = list(told(capture(moments=moments)))
+    [line] = [line for line in lines if said[:4] in line and "delta 0" in line]
+    before, _, after = line.rpartition("  ")
+    assert columns(line) <= WIDTH
+    assert columns(before) + 2 == CLIENT_COLUMN
+    assert after.startswith("content_block_start")
+
+
+@pytest.mark.parametrize("text", ["plain", "日本語のテキスト", "e\u0301" * 9, ""])
+def test_what_is_shortened_fits_and_no_more_is_cut_than_must_be(text: str) -> None:
+    for width in range(1, 20):
+        short = shortened(text, width)
+        assert columns(short) <= width
+        assert short == text or columns(short) >= width - 1
+
+
+def test_a_failure_in_the_stream_is_told_whole_on_top() -> None:
+    message = "The connection to kiro was lost before the reply was whole, and nobody else could be asked for it."
+    failed = replace(capture().moments[-1], event=event_json(Failed(Failure(Kind.LOST, message))))
+    assert f"why       {message}" in list(told(capture(result="lost", moments=(*capture().moments[:-1], failed))))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"type":"error","error":{"type":"api_error","message":"No such\\nmodel."}}', "why       No such model."),
+        (b'{"error":"just a word"}', None),
+        (b"<html>", None),
+    ],
+)
+def test_a_refusal_is_told_in_the_words_that_the_client_got(body: bytes, why: str | None) -> None:
+    sent = Sent(502, (("content-type", "application/json"),), (Chunk(0.1, body),))
+    lines = list(told(capture(result="upstream", moments=(), sent=sent)))
+    assert [line for line in lines if line.startswith("why")] == ([] if why is None else [why])
+
+
+def test_a_request_without_a_model_asked_for_none() -> None:
+    assert list(told(capture(wanted="")))[1].endswith("bytes, for no model")
+
+
+def test_no_name_steers_the_terminal() -> None:
+    shown = "\n".join(told(capture(wanted="\x1b[2Jgone\r\n$ rm", route="kiro/\x1b]0;title\x07"), full=True))
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "gone $ rm" in shown
