@@ -3,13 +3,14 @@
 import asyncio
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, repeat
 
 import msgspec
+
+from fakes.threaded import ThreadedServer
 
 
 class End(Enum):
@@ -55,7 +56,7 @@ def cuts(answer: Answer) -> Iterable[bytes]:
 
 
 @dataclass
-class FakeUpstream:
+class FakeUpstream(ThreadedServer):
     """Plays `answers` in order, the last one for ever; or asks `choose` for each request."""
 
     answers: list[Answer] = field(default_factory=list)
@@ -67,28 +68,6 @@ class FakeUpstream:
     pages: dict[str, Answer] = field(default_factory=dict)  # what else it has to GET, by path
     keep_alive: bool = True  # whether a connection serves more than one request
 
-    def __enter__(self) -> "FakeUpstream":
-        self._loop = asyncio.new_event_loop()
-        started = threading.Event()
-
-        def run() -> None:
-            asyncio.set_event_loop(self._loop)
-            self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
-            self.port = self._server.sockets[0].getsockname()[1]
-            started.set()
-            self._loop.run_forever()
-
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
-        started.wait()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
@@ -97,13 +76,6 @@ class FakeUpstream:
     def calls(self) -> list[Asked]:
         """What was asked, the model lists apart."""
         return [asked for asked in self.asked if asked.method == "POST"]
-
-    async def _close(self) -> None:
-        self._server.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
