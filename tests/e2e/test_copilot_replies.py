@@ -246,3 +246,19 @@ def test_thoughts_of_a_chat_model_return_with_what_vouches_for_them(rig: Rig) ->
     told = last(rig).json["messages"][1]  # type: ignore[index]
     assert (told["reasoning_text"], told["reasoning_opaque"]) == ("Weigh it up.", "ZmFrZS1vcGFxdWU=")
     assert "reasoning_content" not in told
+
+
+@clients
+def test_a_reply_that_copilot_has_split_is_heard_whole(rig: Rig, client: str) -> None:
+    """Text in one choice and the call in another: whoever reads the first choice alone would miss the call."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = {"index": 0, "message": {"role": "assistant", "content": "Let me look."}, "finish_reason": "stop"}
+    calls = {"index": 0, "message": {"role": "assistant", "tool_calls": [call]}, "finish_reason": "tool_calls"}
+    head = {"id": "c", "object": "chat.completion", "created": 1, "model": "gpt-4.1"}
+    details = {"prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0}}
+    usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18, **details}
+    rig.fake.script(CHAT, json_answer({**head, "choices": [said, calls], "usage": usage}))
+    heard = ask(rig, client)
+    assert isinstance(heard, Heard), heard
+    assert heard.text == "Let me look."
+    assert [name for _, name, _ in heard.calls] == ["f"]

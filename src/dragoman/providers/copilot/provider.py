@@ -20,6 +20,7 @@ from dragoman.providers.copilot.credential import Session, source_of
 from dragoman.providers.copilot.exchange import Exchange
 from dragoman.providers.copilot.hosts import Addresses, addresses
 from dragoman.providers.copilot.limits import read_limits
+from dragoman.providers.copilot.one_choice import OneChoice
 from dragoman.providers.copilot.plan import PATH, github_token, quotas
 from dragoman.providers.copilot.shelf import Shelf
 from dragoman.providers.copilot.steady_ids import steadying_ids
@@ -103,9 +104,13 @@ def line_of(config: CopilotProviderConfig, send: Send, environ: Mapping[str, str
 
 
 def righted(out: Outgoing, answer: Answer) -> Answer:
-    """Items of a Responses stream keep their ids."""
-    unsteady = out.url.partition("?")[0].endswith("/responses") and is_event_stream(answer)
-    return Mended(answer, steadying_ids()) if unsteady else answer
+    """Items of a Responses stream keep their ids; a whole Chat reply is one choice, where no more were asked for."""
+    place, streams = out.url.partition("?")[0], is_event_stream(answer)
+    if streams and place.endswith("/responses"):
+        return Mended(answer, steadying_ids())
+    if not streams and answer.status == 200 and place.endswith("/chat/completions") and b'"n"' not in out.body:
+        return Mended(answer, OneChoice())
+    return answer
 
 
 class Copilot:
