@@ -259,6 +259,15 @@ def test_usage_that_is_reported_is_told_as_reported(rig: KiroRig, client: str) -
         assert heard.tokens == Tokens(13, 5, cached=2, written=1)
 
 
+def test_credits_are_summed_and_told_beside_the_tokens_of_a_chat(rig: KiroRig) -> None:
+    meter = event("meteringEvent", {"unit": "credit", "unitPlural": "credits", "usage": 0.25})
+    rig.plays(framed(words("Hi"), meter, meter))
+    question = asked("chat", MODEL)
+    whole = rig.sdk.openai.chat.completions.create(**question)
+    *_, last = rig.sdk.openai.chat.completions.create(**question, stream=True, stream_options={"include_usage": True})
+    assert [reply.usage.model_extra["credits_used"] for reply in (whole, last)] == [0.5, 0.5]
+
+
 @clients
 def test_usage_that_is_only_a_share_of_the_window_is_worked_out(rig: KiroRig, client: str) -> None:
     rig.plays(framed(words("Hi"), tail(percentage=10.0)))

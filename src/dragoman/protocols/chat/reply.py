@@ -190,10 +190,12 @@ def finish_reason(stop: Stop, calls: bool) -> str:
 
 
 def tokens(usage: Usage) -> dict[str, object]:
-    return {
+    """Credits are no field of OpenAI's; clients of credit-counting gateways know them by this name."""
+    told: dict[str, object] = {
         "prompt_tokens": usage.input,
         "completion_tokens": usage.output,
         "total_tokens": usage.input + usage.output,
         "prompt_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     }
+    return told if usage.credits is None else {**told, "credits_used": usage.credits}
