@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import anthropic
 import msgspec
@@ -107,6 +108,18 @@ def test_the_first_words_arrive_while_the_upstream_still_speaks(patient: Rig, cl
         sock.sendall(request_of(client, patient.model(upstream)))
         seen = read_until(sock, WORDS[-3:].encode())
     assert seen.startswith(b"HTTP/1.1 200")
+    assert b"content-type: text/event-stream" in seen
+
+
+@few_pairs
+@pytest.mark.parametrize("kind", ["application/json", "text/plain; charset=utf-8"])
+def test_the_first_words_of_a_stream_that_is_called_a_document_arrive_no_later(
+    patient: Rig, client: str, upstream: str, kind: str
+) -> None:
+    patient.plays(upstream, replace(begun(upstream), content_type=kind))
+    with dial(patient.gateway.port, PATIENCE_S) as sock:
+        sock.sendall(request_of(client, patient.model(upstream)))
+        seen = read_until(sock, WORDS[-3:].encode())
     assert b"content-type: text/event-stream" in seen
 
 

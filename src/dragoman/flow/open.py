@@ -17,7 +17,7 @@ from dragoman.flow.line import Line
 from dragoman.flow.machines import LineBuilder, source_of
 from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
-from dragoman.flow.shape import begins_document, is_named_stream, is_stream
+from dragoman.flow.shape import begins_document, begins_events, is_named_stream, is_stream
 from dragoman.flow.sink import Sink
 from dragoman.hub.events import Event, Used
 from dragoman.hub.failure import Failure, Kind, Refused
@@ -154,16 +154,19 @@ class Opener:
         deadline = loop.time() + self._server.first_token_timeout_s
         answer = await self._send(prepared, self._server.first_token_timeout_s)
         try:
+            begun = b""
             if not is_named_stream(answer.headers):
-                return await self._stream_of_whole(call, prepared, answer, sink)
+                begun = await _received(prepared, answer.chunk(self._server.idle_timeout_s), _fell_silent)
+                if not begins_events(prepared.upstream, begun):
+                    return await self._stream_of_whole(call, prepared, answer, sink, begun)
             line = self._build.line(call, prepared, sink)
-            return await self._until_first_token(call, prepared, answer, line, deadline)
+            return await self._until_first_token(call, prepared, answer, line, deadline, begun)
         except BaseException:
             answer.close()
             raise
 
     async def _until_first_token(
-        self, call: Call, prepared: Prepared, answer: Answer, line: Line, deadline: float
+        self, call: Call, prepared: Prepared, answer: Answer, line: Line, deadline: float, begun: bytes
     ) -> Streaming:
         clock = asyncio.get_running_loop().time
         commit_at = min(deadline, clock() + self._server.keep_alive_s)
@@ -171,7 +174,8 @@ class Opener:
         ended, first = False, True
         while not ended:
             try:
-                chunk = await answer.chunk(max(0.001, commit_at - clock()))
+                chunk = begun or await answer.chunk(max(0.001, commit_at - clock()))
+                begun = b""
             except TimedOut as late:
                 if commit_at < deadline:
                     break  # slow, but not too slow: from here on the client is kept alive
@@ -197,13 +201,13 @@ class Opener:
         return Streaming(prepared, answer, line, held, ended, deadline)
 
     async def _stream_of_whole(
-        self, call: Call, prepared: Prepared, answer: Answer, sink: Sink | None, begun: bytes = b""
+        self, call: Call, prepared: Prepared, answer: Answer, sink: Sink | None, begun: bytes
     ) -> Streaming:
         """The upstream was asked for a stream and answered whole: its events are told all the same."""
         body = begun + await _body(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
         answer.close()
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
-        events = _events(prepared, body, ledger, not begun and is_stream(prepared.upstream, answer.headers, body))
+        events = _events(prepared, body, ledger, is_stream(prepared.upstream, answer.headers, body))
         line = self._build.translation(call, prepared, sink)
         held = line.push(events)
         if line.watch.failure is not None:

@@ -18,6 +18,7 @@ from dragoman.flow.open import Opener, Streaming, Whole
 from dragoman.flow.recorded_world import WatchedMemory, watched
 from dragoman.flow.relay import Relay
 from dragoman.flow.rotation import awake
+from dragoman.flow.shape import is_named_stream
 from dragoman.flow.world import World, targets
 from dragoman.hub.outcome import Observe
 from dragoman.hub.ports import Asked
@@ -113,7 +114,10 @@ def own_headers(call: Call, reply: Whole | Streaming, given: list[Header]) -> li
 def _stream_fields(reply: Streaming) -> list[Header]:
     if not isinstance(reply.line, Tap):
         return list(EVENT_STREAM)
-    fields = passed_on(reply.answer.headers, reply.prepared.secrets)
+    headers = reply.answer.headers
+    fields = passed_on(headers, reply.prepared.secrets)
+    if not is_named_stream(headers):  # it bears a document's name
+        fields = [field for field in fields if field[0] != b"content-type"]
     given = {name for name, _ in fields}
     return [*fields, *(field for field in EVENT_STREAM if field[0] not in given)]
 

@@ -20,8 +20,13 @@ def begins_document(upstream: Upstream, begun: bytes) -> bool:
     return upstream.framer is SseFramer and begun.lstrip()[:1] in (b"{", b"<")
 
 
+def begins_events(upstream: Upstream, begun: bytes) -> bool:
+    """No document that a model server sends begins with a field of server-sent events."""
+    return upstream.framer is SseFramer and begun.removeprefix(BOM).lstrip().startswith(FIELDS)
+
+
 def is_stream(upstream: Upstream, headers: Headers, body: bytes) -> bool:
     """What a whole body is."""
     if is_named_stream(headers):
         return not begins_document(upstream, body)
-    return upstream.framer is SseFramer and body.removeprefix(BOM).lstrip().startswith(FIELDS)
+    return begins_events(upstream, body)
