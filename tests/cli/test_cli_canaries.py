@@ -161,6 +161,7 @@ def _kiro(shell: Shell, canaries: Canaries, kiro: GossipingKiro, environ: dict[s
     database.close()
     kiro.access |= {canaries.sung["kdb-access"], environ["KIRO_KEY"]}
     kiro.refresh |= {str(each["refreshToken"]) for each in (table, oidc)} | {row["refresh_token"]}
+    environ["KIRO_REFRESH"] += "0" * 120  # a shorter one is taken for truncated, and never sent
     kiro.refresh.add(environ["KIRO_REFRESH"])
     named = {"kfile": "kfile.json", "koidc": "koidc.json", "kdb": "kdb.sqlite3"}
     places = {name: str(shell.home / file) for name, file in named.items()}
