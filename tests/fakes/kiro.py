@@ -130,7 +130,7 @@ class FakeKiro(FakeUpstream):
 
     @property
     def chats(self) -> list[Asked]:
-        return [asked for asked in self.asked if asked.path == "/generateAssistantResponse"]
+        return [asked for asked in self.asked if _path(asked) == "/generateAssistantResponse"]
 
     def script(self, path: str, *answers: Answer) -> None:
         self._scripts.setdefault(path, deque()).extend(answers)
@@ -152,7 +152,7 @@ class FakeKiro(FakeUpstream):
         )
 
     def _answer(self, asked: Asked) -> Answer:
-        path = urlsplit(asked.path).path
+        path = _path(asked)
         self.counts[path] += 1
         if path in self.before:
             self.before[path]()
@@ -173,7 +173,7 @@ class FakeKiro(FakeUpstream):
 
     def _models(self, asked: Asked) -> Answer:
         query = parse_qs(urlsplit(asked.path).query)
-        start = int(query.get("nextToken", ["0"])[0])
+        start = int(query.get("nextToken", ["0"])[0]) if not asked.body else int(str(asked.json.get("nextToken", "0")))
         page: dict[str, object] = {
             "models": self.listed[start : start + self.page],
             "defaultModel": {"modelId": "auto"},
@@ -269,6 +269,15 @@ class FakeKiro(FakeUpstream):
         self.port = port
         async with server:
             await server.serve_forever()
+
+
+def _path(asked: Asked) -> str:
+    """The path of an operation, also where AWS's JSON encoding names it in a header."""
+    named = asked.headers.get("x-amz-target", "").rpartition(".")[2]
+    if not named:
+        return urlsplit(asked.path).path
+    listing = named.startswith("List")  # whose paths begin with a capital letter
+    return f"/{named}" if listing else f"/{named[0].lower()}{named[1:]}"
 
 
 def _demonstration(asked: Asked) -> Answer:

@@ -136,6 +136,7 @@ class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     control_endpoint: str | None = None
     auth_endpoint: str | None = None
     profile_arn: Name | None = None
+    operations_by: Literal["path", "target"] = "path"  # AWS's REST encoding, or its JSON one with x-amz-target
     thinking: Literal["as_reasoning", "remove", "pass", "strip_tags"] = "as_reasoning"
     thinking_by: Literal["auto", "native", "tags", "off"] = "auto"
     refresh_margin_s: Wait = 600.0

@@ -10,10 +10,10 @@ from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.keeper import Keeper
 from dragoman.hub.failure import Failure, Kind, Refused
-from dragoman.net.headers import JSON, Header
+from dragoman.net.headers import Header
 from dragoman.protocols.kiro.errors import read as read_failure
 from dragoman.providers.kiro.credential import Credential, Method
-from dragoman.providers.kiro.hosts import Place
+from dragoman.providers.kiro.hosts import Place, target
 
 T = TypeVar("T")
 
@@ -79,6 +79,16 @@ class _ProfilePage(Struct, rename="camel"):
     next_token: str | None = None
 
 
+class Question(Struct, frozen=True):
+    """What is asked, by a path and fields, or by the name of the operation and the same fields."""
+
+    operation: str
+    root: str
+    path: str
+    fields: dict[str, str | int]
+    posted: bool = False
+
+
 class Control:
     """Each question is asked once more after a refused credential, if it could be renewed."""
 
@@ -92,8 +102,9 @@ class Control:
         token: str | None = None
         for _ in range(MAX_PAGES):
             now = self._place.now
-            query = _query(origin=now.generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn)
-            page = await self._page("GET", f"{now.control}/ListAvailableModels?{query}", b"", _ModelPage)
+            fields = _said(origin=now.generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn)
+            question = Question("ListAvailableModels", now.control, "/ListAvailableModels", fields)
+            page = await self._page(question, _ModelPage)
             found += page.models
             if not page.next_token or page.next_token == token:
                 break
@@ -104,8 +115,9 @@ class Control:
         found: list[ListedProfile] = []
         token: str | None = None
         for _ in range(MAX_PAGES):
-            asked = {"maxResults": 10, "nextToken": token} if token else {"maxResults": 10}
-            page = await self._page("POST", f"{root}/ListAvailableProfiles", msgspec.json.encode(asked), _ProfilePage)
+            fields = _said(maxResults=10, nextToken=token)
+            question = Question("ListAvailableProfiles", root, "/ListAvailableProfiles", fields, posted=True)
+            page = await self._page(question, _ProfilePage)
             found += page.profiles
             if not page.next_token or page.next_token == token:
                 break
@@ -114,21 +126,21 @@ class Control:
 
     async def usage(self, profile_arn: str | None) -> UsageLimits:
         now = self._place.now
-        query = _query(origin=now.generation.origin, resourceType="AGENTIC_REQUEST", profileArn=profile_arn)
-        *first, last = (f"{now.control}{path}?{query}" for path in now.generation.usage)
-        for url in first:
+        fields = _said(origin=now.generation.origin, resourceType="AGENTIC_REQUEST", profileArn=profile_arn)
+        *first, last = (Question("GetUsageLimits", now.control, path, fields) for path in now.generation.usage)
+        for question in () if self._place.by_target else first:
             try:
-                return await self._page("GET", url, b"", UsageLimits)
+                return await self._page(question, UsageLimits)
             except Refused as refused:
                 if refused.failure.status != 404:
                     raise
-        return await self._page("GET", last, b"", UsageLimits)
+        return await self._page(last, UsageLimits)
 
-    async def _page(self, method: str, url: str, body: bytes, kind: type[T]) -> T:
-        told = await self._asked(method, url, body)
+    async def _page(self, question: Question, kind: type[T]) -> T:
+        told = await self._asked(question)
         failure = _failure(told)
         if failure is not None and failure.kind is Kind.CREDENTIAL and await self._keeper.renew():
-            told = await self._asked(method, url, body)
+            told = await self._asked(question)
             failure = _failure(told)
         if failure is not None:
             raise Refused(failure)
@@ -137,11 +149,16 @@ class Control:
         except msgspec.MsgspecError as error:
             raise Refused(Failure(Kind.UPSTREAM, f"Kiro's answer cannot be read: {error}")) from error
 
-    async def _asked(self, method: str, url: str, body: bytes) -> Told:
-        credential = await self._keeper.credential()
-        headers = (*bearer(credential), *((JSON,) if body else ()))
+    async def _asked(self, question: Question) -> Told:
+        who = bearer(await self._keeper.credential())
+        fields, address = question.fields, f"{question.root}{question.path}"
         try:
-            return await self._line.ask(method, url, headers, body)
+            if self._place.by_target:
+                named = target(self._place.now.generation.control_service, question.operation)
+                return await self._line.ask("POST", f"{question.root}/", (*who, *named), msgspec.json.encode(fields))
+            if question.posted:
+                return await self._line.post(address, fields, who)
+            return await self._line.ask("GET", f"{address}?{urlencode(fields)}", who)
         except Unusable as lost:
             raise Refused(Failure(lost.kind, str(lost))) from lost
 
@@ -156,5 +173,5 @@ def _failure(told: Told) -> Failure | None:
     return None if told.status == 200 else read_failure(told.status, {}, told.body)
 
 
-def _query(**fields: str | int | None) -> str:
-    return urlencode({name: value for name, value in fields.items() if value is not None})
+def _said(**fields: str | int | None) -> dict[str, str | int]:
+    return {name: value for name, value in fields.items() if value is not None}

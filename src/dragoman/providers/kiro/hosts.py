@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.net.client import Outgoing
+from dragoman.net.headers import JSON, Header
 from dragoman.providers.kiro.credential import Credential
 
 DEFAULT_REGION = "us-east-1"
@@ -17,15 +18,14 @@ _ARN = re.compile(r"arn:aws(?:-[a-z-]+)?:codewhisperer:([a-z0-9-]+):\d+:profile/
 
 
 class Generation(Struct, frozen=True):
-    """One generation of Kiro's API: host, origin and paths fit together, and are not to be mixed.
-
-    All of them are asked by path; `x-amz-target` belongs to another encoding and is never sent.
-    """
+    """One generation of Kiro's API: host, origin, paths and services fit together, and are not to be mixed."""
 
     name: str
     chat: str
     control: str
     usage: tuple[str, ...]  # paths under which usage has been seen, likeliest first
+    chat_service: str  # for `x-amz-target`
+    control_service: str
     needs_profile: bool  # even for accounts that have none
     origin: str = "AI_EDITOR"
     agent_mode: str = "vibe"
@@ -38,6 +38,8 @@ RUNTIME = Generation(
     chat="https://runtime.{region}.kiro.dev",
     control="https://management.{region}.kiro.dev",
     usage=("/Get-Usage-Limits", "/getUsageLimits"),
+    chat_service="KiroRuntimeService",
+    control_service="KiroControlPlaneBearerService",
     needs_profile=True,
     mode_in_body=True,
 )
@@ -46,6 +48,8 @@ Q = Generation(
     chat="https://q.{region}.amazonaws.com",
     control="https://q.{region}.amazonaws.com",
     usage=("/getUsageLimits",),
+    chat_service="AmazonCodeWhispererStreamingService",
+    control_service="AmazonCodeWhispererService",
     needs_profile=False,
 )
 ELSEWHERE = Generation(
@@ -53,6 +57,8 @@ ELSEWHERE = Generation(
     chat="{endpoint}",
     control="{endpoint}",
     usage=("/getUsageLimits", "/Get-Usage-Limits"),
+    chat_service="KiroRuntimeService",
+    control_service="KiroControlPlaneBearerService",
     needs_profile=False,
     is_regional=False,
 )
@@ -78,8 +84,17 @@ class Place:
         self.now = addresses(self._config, credential, profile_arn)
         return self.now
 
+    @property
+    def by_target(self) -> bool:
+        """Whether operations are named in a header, in AWS's JSON encoding, instead of by their paths."""
+        return self._config.operations_by == "target"
+
     def redirected(self, out: Outgoing) -> Outgoing:
         """A request made out to the first address, made out to the present one."""
+        if self.by_target:
+            fields = tuple(field for field in out.headers if field[0] != JSON[0])
+            named = target(self.now.generation.chat_service, "GenerateAssistantResponse")
+            return msgspec.structs.replace(out, url=f"{self.now.chat}/", headers=(*fields, *named))
         if self.now.chat == self.first or not out.url.startswith(self.first):
             return out
         return msgspec.structs.replace(out, url=self.now.chat + out.url[len(self.first) :])
@@ -109,6 +124,11 @@ def _generation(config: KiroProviderConfig, credential: Credential | None, arn: 
         return Q if host.endswith(".amazonaws.com") else ELSEWHERE
     # Without a profile the runtime hosts refuse everyone, and a Builder ID has none.
     return Q if credential is not None and credential.builder_id and not arn else RUNTIME
+
+
+def target(service: str, operation: str) -> tuple[Header, ...]:
+    """The headers by which AWS's JSON encoding knows an operation; all are posted to `/`."""
+    return (b"content-type", b"application/x-amz-json-1.0"), (b"x-amz-target", f"{service}.{operation}".encode())
 
 
 def api_region(region: str) -> str:

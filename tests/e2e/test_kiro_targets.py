@@ -1,0 +1,31 @@
+"""Kiro asked in AWS's JSON encoding: everything posted to `/`, its name in `x-amz-target`."""
+
+from pathlib import Path
+
+import openai
+from kiro_rig import MODEL, QUICK, sign
+
+from fakes.eventstream import event
+from fakes.kiro import FakeKiro, framed, tail, words
+from gateway import KEY, running
+
+
+def test_operations_named_in_a_header_are_all_posted_to_the_root(tmp_path: Path) -> None:
+    file = tmp_path / "kiro-auth-token.json"
+    with FakeKiro() as fake:
+        tokens = fake.issue()
+        sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
+        fake.replies = [framed(event("initial-response", {}), words("Hello"), tail())]
+        with running("\n".join([QUICK, fake.stanza(str(file), operations_by="target")]), tmp_path) as gateway:
+            client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0)
+            listed = {model.id for model in client.models.list()}
+            reply = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi"}])
+    assert reply.choices[0].message.content == "Hello"
+    assert {f"kiro/{model['modelId']}" for model in fake.listed} <= listed
+    assert {(asked.method, asked.path, asked.headers["content-type"]) for asked in fake.asked} == {
+        ("POST", "/", "application/x-amz-json-1.0")
+    }
+    assert {asked.headers["x-amz-target"] for asked in fake.asked} == {
+        "KiroRuntimeService.GenerateAssistantResponse",
+        "KiroControlPlaneBearerService.ListAvailableModels",
+    }
