@@ -37,7 +37,7 @@ def row(number: int, key: str) -> UsageRow:
         written=1_000,
         output=70_000_001,
         reasoning=30_000,
-        credits=None if number % 2 else 0.25,
+        credits=None if number % 2 else 0.0123456789,
         source=("reported", "estimated", "derived", None)[number % 4],
         cost_nano=None if number % 3 == 2 else 1_234_567_891,
         first_token_ms=200,
@@ -91,7 +91,9 @@ def test_the_numbers_are_exact_by_any_group(shell: Shell, rows: list[UsageRow], 
         assert group["requests"] == len(mine)
         for name in ("input", "cached", "written", "output", "reasoning"):
             assert group[name] == sum(getattr(one, name) for one in mine)
-        assert group["cost_nano"] == sum(one.cost_nano or 0 for one in mine)
+        costs = [one.cost_nano for one in mine if one.cost_nano is not None]
+        assert group["cost_nano"] == (sum(costs) if costs else None)
+        assert group["credits"] == round(sum(one.credits or 0 for one in mine), 12)
         assert group["estimated"] == sum(one.source == "estimated" for one in mine)
     assert total["requests"] == 60
     assert total["input"] == sum(one.input or 0 for one in rows)

@@ -70,8 +70,10 @@ class Total(Struct):
         """For machines: the same names as in the store, and the cost in dollars too."""
         head: dict[str, object] = {by: self.name} if by != "key" else {"key": self.key, "name": self.name}
         counts: dict[str, object] = {name: getattr(self, name) for name in COUNTS}
-        counts["credits"] = round(self.credits, 6)
-        return head | counts | {"cost_usd": float(self.dollars) if self.priced else None}
+        counts["credits"] = round(self.credits, 12)  # beyond, only the noise of adding them up
+        if not self.priced:
+            return head | counts | {"cost_nano": None, "cost_usd": None}
+        return head | counts | {"cost_usd": float(self.dollars)}
 
 
 def totals_of(parts: Iterable[UsageSum], by: str, names: Mapping[str, str]) -> list[Total]:
