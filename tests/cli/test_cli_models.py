@@ -20,12 +20,13 @@ def test_without_a_gateway_the_providers_are_asked(shell: Shell) -> None:
 
 def test_the_running_gateway_is_asked_with_the_known_key(shell: Shell) -> None:
     with shell.serve() as served:
-        # Read by no process but the command: the gateway started without it.
+        # A file of the command's own: the gateway follows the edits of the usual one.
         config = f'[server]\nport = {served.port}\n[providers.mine]\nkind = "openai-compatible"\n'
-        shell.write("dragoman.toml", config + 'endpoint = "http://127.0.0.1:9"\nmodels = ["only-here"]\n')
-        asked = shell.run("models", "--json", DRAGOMAN_API_KEY=served.key)
-        given = shell.run("models", "--json", "--key", served.key)
-        alone = shell.run("models", "--json")
+        shell.write("own.toml", config + 'endpoint = "http://127.0.0.1:9"\nmodels = ["only-here"]\n')
+        models = ("models", "--json", "--config", "own.toml")
+        asked = shell.run(*models, DRAGOMAN_API_KEY=served.key)
+        given = shell.run(*models, "--key", served.key)
+        alone = shell.run(*models)
     assert "echo" in ids(asked.out)
     assert ids(given.out) == ids(asked.out)
     assert ids(alone.out) == ["mine/only-here", "only-here"]
