@@ -22,7 +22,6 @@ class KiroOptions(Struct, frozen=True):
     model_id: str | None = None  # the id that Kiro knows; None: the target's model is one
     origin: str = "AI_EDITOR"
     agent_mode: str | None = None
-    thinking: str = "as_reasoning"  # as_reasoning | remove | pass | strip_tags
     thinking_by: str = "auto"  # auto | native | tags | off
     fields_schema: dict[str, object] | None = None  # additionalModelRequestFieldsSchema; None: no native channel
     tool_description_max: int = 10_000

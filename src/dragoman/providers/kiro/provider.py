@@ -129,7 +129,6 @@ class Kiro:
             conversation_id=str(uuid4()),
             origin=generation.origin,
             agent_mode=generation.agent_mode if generation.mode_in_body else None,
-            thinking=config.thinking,
             thinking_by=config.thinking_by,
             fields_schema=await self._shelf.fields_schema(model),
             tool_description_max=config.tool_description_max,
