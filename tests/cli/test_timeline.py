@@ -6,14 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.cli.capturing.frames import brief
-from dragoman.cli.capturing.timeline import COLUMNS, TIME, WIDTH, told
+from dragoman.cli.capturing.timeline import SHARES, TIME, WIDTH, told
 from dragoman.cli.screen import columns, shortened
 from dragoman.hub.events import Delta, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.observers.capture import Capture, Chunk, Sent, event_json, read
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
-CLIENT_COLUMN = TIME + COLUMNS[0] + COLUMNS[1] + 3 * len("  ")
+CLIENT_COLUMN = TIME + SHARES[0] + SHARES[1] + 3 * len("  ")
 
 
 def capture(**changes: object) -> Capture:
@@ -52,6 +52,13 @@ def test_wide_letters_move_no_column(said: str) -> None:
     assert columns(line) <= WIDTH
     assert columns(before) + 2 == CLIENT_COLUMN
     assert after.startswith("content_block_start")
+
+
+@pytest.mark.parametrize("width", [80, 81, 120, 187, 240])
+def test_a_wider_terminal_shows_more_of_each_frame(width: int) -> None:
+    lines = list(told(capture(), width=width))
+    assert max(map(columns, lines)) <= width
+    assert sum(map(columns, lines)) > sum(map(columns, told(capture(), width=width - 20)))
 
 
 @pytest.mark.parametrize("text", ["plain", "日本語のテキスト", "e\u0301" * 9, ""])

@@ -1,5 +1,6 @@
 """The name of a capture comes in; what happened in that exchange goes out, as a table, a timeline or plain files."""
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dragoman.cli.settings import config_option, json_option
 from dragoman.store.captures import Kept
 
 HEADINGS = ("ID", "TIME", "CLIENT", "PROTOCOLS", "ROUTE", "OUTCOME", "SIZE")
+NARROWEST = 80  # of a terminal that a timeline is fitted to
 OFF = "Nothing is captured unless debug.capture says so: `errors` keeps what went wrong, `all` keeps everything."
 
 
@@ -43,14 +45,15 @@ def show_list(config_file: str | None, as_json: bool) -> None:
 @json_option
 def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> None:
     """Show an exchange as a timeline: what came from upstream, what it meant, what was sent."""
-    from dragoman.cli.capturing.timeline import told
+    from dragoman.cli.capturing.timeline import WIDTH, told
     from dragoman.observers.capture import to_json
 
     capture = chosen(which, config_file)
     if as_json:
         click.echo(to_json(capture), nl=False)
         return
-    for line in told(capture, full):
+    width = shutil.get_terminal_size((WIDTH, 0)).columns
+    for line in told(capture, full, max(width, NARROWEST)):
         click.echo(line)
 
 

@@ -1,6 +1,6 @@
 """A capture comes in; the lines that tell it go out: what came from upstream, what it meant, what was sent."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from urllib.parse import urlsplit
@@ -31,7 +31,7 @@ WIDTH = 120
 TIME = 8
 GAP = "  "
 HEADINGS = ("UPSTREAM", "HUB", "CLIENT")
-COLUMNS = (38, 29, 39)
+SHARES = (38, 29, 39)
 TOGETHER_S = 0.0005
 
 
@@ -53,12 +53,12 @@ class Beat(Struct, frozen=True):
     text: str
 
 
-def told(capture: Capture, full: bool = False) -> Iterator[str]:
-    """Without `full`, no line is longer than WIDTH."""
+def told(capture: Capture, full: bool = False, width: int = WIDTH) -> Iterator[str]:
+    """Without `full`, no line is longer than `width`."""
     beats = sorted(_beats(capture), key=lambda beat: beat.at)
-    yield from (line if full else shortened(line, WIDTH) for line in map(flat, _opening(capture)))
+    yield from (line if full else shortened(line, width) for line in map(flat, _opening(capture)))
     yield ""
-    yield from _listed(beats) if full else _side_by_side(beats)
+    yield from _listed(beats) if full else _side_by_side(beats, _widths(width))
 
 
 def _opening(capture: Capture) -> Iterator[str]:
@@ -161,12 +161,19 @@ def _event(event: Event) -> str:
             return f"failed {failure.kind.value}: {failure.message}"
 
 
-def _side_by_side(beats: list[Beat]) -> Iterator[str]:
-    yield _row("ms", HEADINGS)
+def _widths(width: int) -> list[int]:
+    """Of the three columns: each has its share of what the time and the gaps leave."""
+    room = width - TIME - len(GAP) * len(SHARES)
+    widths = [room * share // sum(SHARES) for share in SHARES]
+    return [*widths[:-1], room - sum(widths[:-1])]
+
+
+def _side_by_side(beats: list[Beat], widths: Sequence[int]) -> Iterator[str]:
+    yield _row("ms", HEADINGS, widths)
     for group in _groups(beats):
         columns = [[brief(beat.text) for beat in group if beat.column == column] for column in range(len(HEADINGS))]
         for place, cells in enumerate(zip_longest(*columns, fillvalue="")):
-            yield _row(_time(group[0].at) if place == 0 else "", cells)
+            yield _row(_time(group[0].at) if place == 0 else "", cells, widths)
 
 
 def _listed(beats: list[Beat]) -> Iterator[str]:
@@ -186,8 +193,8 @@ def _groups(beats: list[Beat]) -> Iterator[list[Beat]]:
         yield group
 
 
-def _row(time: str, cells: Iterable[str]) -> str:
-    columns = [padded(shortened(flat(cell), width), width) for cell, width in zip(cells, COLUMNS, strict=True)]
+def _row(time: str, cells: Iterable[str], widths: Sequence[int]) -> str:
+    columns = [padded(shortened(flat(cell), width), width) for cell, width in zip(cells, widths, strict=True)]
     return GAP.join([time.rjust(TIME), *columns]).rstrip()
 
 
