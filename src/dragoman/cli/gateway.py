@@ -16,7 +16,7 @@ from dragoman.net.client import Answer, HttpClient, Lost, Outgoing, TimedOut, To
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.provider import USER_AGENT
 
-PROBE_S = 1.0
+PROBE_S = 3.0  # where nobody listens, it is known at once
 ANSWER_S = 60.0
 MAX_BODY = 16 * 1024 * 1024
 
@@ -36,12 +36,11 @@ class _ErrorBody(Struct):
 
 
 class Gateway(Struct, frozen=True):
-    """One gateway and the key that it takes. `running` tells whether others use it too."""
+    """One gateway and the key that it takes."""
 
     root: str
     key: str
     http: HttpClient
-    running: bool
 
     async def get(self, path: str) -> bytes:
         answer = await self.send("GET", path, b"", ANSWER_S)
@@ -83,10 +82,10 @@ async def reach(config: Config, key: str | None) -> AsyncIterator[Gateway]:
     try:
         root = await find_running(config) if key else None
         if root is not None and key:
-            yield Gateway(root, key, http, running=True)
+            yield Gateway(root, key, http)
         else:
             async with _own_gateway(config) as (own_root, own_key):
-                yield Gateway(own_root, own_key, http, running=False)
+                yield Gateway(own_root, own_key, http)
     finally:
         await http.close()
 

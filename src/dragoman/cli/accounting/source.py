@@ -40,7 +40,7 @@ async def _by_the_gateway(config: Config, key: str | None, span: Span, by: str) 
     http = HttpClient()
     try:
         path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={by}"
-        return msgspec.json.decode(await Gateway(root, key, http, running=True).get(path), type=Told)
+        return msgspec.json.decode(await Gateway(root, key, http).get(path), type=Told)
     except (Trouble, Lost, TimedOut, TooLarge, msgspec.MsgspecError) as fault:
         if _is_absent(config.store.url):
             raise
