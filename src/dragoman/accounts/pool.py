@@ -108,6 +108,15 @@ class Pool:
         """Whether each member is left alone now, for this model at least."""
         return not any(self._is_free(member, model, now) for member in range(len(self.members)))
 
+    def awakes_at(self, model: str, reasons: Collection[str], others_than: Collection[int], now: float) -> float | None:
+        """When the first of those is free that are left alone for these reasons only."""
+        moments: list[float] = []
+        for member in range(len(self.members)):
+            rests = list(self._live(member, model, now))
+            if rests and member not in others_than and all(rest.why in reasons for rest in rests):
+                moments.append(max(rest.until for rest in rests))
+        return min(moments, default=None)
+
     def home(self, session: str | None) -> int | None:
         """Who answered the session last."""
         return None if session is None else self._served.get(_key(session))

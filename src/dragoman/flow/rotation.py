@@ -15,6 +15,9 @@ from dragoman.routing.resolve import Route
 
 log = logging.getLogger(__name__)
 
+SPENT = "spent"
+PASSING = (Kind.RATE_LIMITED.value, SPENT)  # reasons to leave a credential alone that pass by themselves
+
 Reply = TypeVar("Reply", bound=Whole | Streaming)
 
 
@@ -82,6 +85,10 @@ async def go_round(
         raise Refused(Failure(Kind.QUOTA, f"No other credential of {provider.name} may be asked now."))
     now = pool.clock()
     told = min(refusals, key=lambda seat: (_rank(refusals[seat]), pool.free_at(seat, model, now)))
+    soon = None if _rank(refusals[told]) == 0 else pool.awakes_at(model, PASSING, refusals, now)
+    if soon is not None and soon < pool.free_at(told, model, now):
+        message = f"Of {provider.name}'s credentials some are refused, and others limited for {soon - now:.0f} s more."
+        raise Refused(Failure(Kind.RATE_LIMITED, message, status=429, retry_after=soon - now)) from refusals[told]
     raise refusals[told]
 
 
@@ -137,7 +144,7 @@ def _rest_if_spent(member: Provider, model: str, reply: Whole | Streaming) -> No
     headers = reply.headers if isinstance(reply, Whole) else reply.answer.headers
     until = member.spent_until(headers, now)
     if until is not None:
-        pool.park(member.seat, model, until, "spent", now)
+        pool.park(member.seat, model, until, SPENT, now)
 
 
 def _kept_upstream(reply: Whole | Streaming) -> str | None:
