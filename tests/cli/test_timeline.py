@@ -70,9 +70,15 @@ def test_what_is_shortened_fits_and_no_more_is_cut_than_must_be(text: str) -> No
 
 
 def test_a_failure_in_the_stream_is_told_whole_on_top() -> None:
-    message = "The connection to kiro was lost before the reply was whole, and nobody else could be asked for it."
+    message = (
+        "The connection to kiro was lost before the reply was whole, " + "and nobody else could be asked for it. " * 9
+    )
     failed = replace(capture().moments[-1], event=event_json(Failed(Failure(Kind.LOST, message))))
-    assert f"why       {message}" in list(told(capture(result="lost", moments=(*capture().moments[:-1], failed))))
+    lines = list(told(capture(result="lost", moments=(*capture().moments[:-1], failed))))
+    place = next(place for place, line in enumerate(lines) if line.startswith("why       The"))
+    end = lines.index("")
+    assert " ".join(line[10:] for line in lines[place:end]) == message.strip()
+    assert max(map(columns, lines[place:end])) <= WIDTH
 
 
 @pytest.mark.parametrize(

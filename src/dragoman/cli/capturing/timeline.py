@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
+from textwrap import wrap
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,6 +32,8 @@ WIDTH = 120
 TIME = 8
 GAP = "  "
 HEADINGS = ("UPSTREAM", "HUB", "CLIENT")
+WHY = "why       "
+LONGEST_MESSAGE = 1000
 SHARES = (38, 29, 39)
 TOGETHER_S = 0.0005
 
@@ -57,6 +60,7 @@ def told(capture: Capture, full: bool = False, width: int = WIDTH) -> Iterator[s
     """Without `full`, no line is longer than `width`."""
     beats = sorted(_beats(capture), key=lambda beat: beat.at)
     yield from (line if full else shortened(line, width) for line in map(flat, _opening(capture)))
+    yield from _why(capture, width)
     yield ""
     yield from _listed(beats) if full else _side_by_side(beats, _widths(width))
 
@@ -72,9 +76,6 @@ def _opening(capture: Capture) -> Iterator[str]:
         yield f"went      {capture.way}, {capture.route}, {count} request{'' if count == 1 else 's'} upstream"
     status = "nothing was sent" if capture.sent is None else f"HTTP {capture.sent.status}"
     yield f"outcome   {_outcome(capture)}; {status}, after {capture.seconds * 1000:.0f} ms"
-    why = _why(capture)
-    if why:
-        yield f"why       {why}"
     for place, loss in enumerate(capture.losses):
         whose = "request" if place < capture.request_losses else "reply"
         yield f"lost      {whose} {loss.path or '/'} {loss.how.value}: {loss.why}"
@@ -90,7 +91,15 @@ def _outcome(capture: Capture) -> str:
     return f"{capture.result}{code}{cut}"
 
 
-def _why(capture: Capture) -> str:
+def _why(capture: Capture, width: int) -> Iterator[str]:
+    """Whole, over as many lines as it takes."""
+    message = flat(_message(capture))[:LONGEST_MESSAGE]
+    room = width - len(WHY)
+    for place, line in enumerate(wrap(message, room if message.isascii() else room // 2)):
+        yield f"{' ' * len(WHY) if place else WHY}{line}"
+
+
+def _message(capture: Capture) -> str:
     """What the failure says of itself: in the stream, else in the error that the client got."""
     for moment in reversed(capture.moments):
         event = event_of(moment.event)
