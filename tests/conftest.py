@@ -1,6 +1,7 @@
 """What tests of several folders share: a real PostgreSQL, started by the first that needs one; patience."""
 
 import gc
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
 # How long an example takes depends on who else uses the machine.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_configure() -> None:
+    """Who runs the tests in the background ignores SIGINT, and so would every process that they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
