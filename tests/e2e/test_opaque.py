@@ -10,6 +10,7 @@ from meaning import CallTool, Meant, Say, Stop, Think
 from raw_http import post
 from rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 
+from dragoman.hub.opaque import Form, Opaque, seal
 from fakes.upstream import Answer
 
 Json = dict[str, Any]
@@ -157,6 +158,15 @@ def test_a_foreign_envelope_is_taken_out_of_a_conversation_of_the_same_protocol(
     blocks = [block["type"] for block in body["messages"][1]["content"]]
     assert blocks == ["text", "tool_use"]
     assert rig.sdk.headers["x-dragoman-loss"] != "0"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_the_same_protocol_has_sealed_stays_where_a_foreign_envelope_is_taken_out(rig: Rig, protocol: str) -> None:
+    """Without the envelope it would have passed through, whoever it was that this upstream's protocol made it for."""
+    envelope = seal(Opaque("elsewhere", Form.SIGNATURE, "foreign", "m"))
+    turns = [*with_thought(protocol, "bmF0aXZl"), *with_thought(protocol, envelope), {"role": "user", "content": "Go."}]
+    body = ask_again(rig, protocol, protocol, asked(protocol, "any/m"), turns)
+    assert [seal for _, seal in thoughts_in(protocol, body)] == ["bmF0aXZl"]
 
 
 BROKEN = ["dgm1.", "dgm1.AAAA", "dgm1.not base64 !", "dgm1." + "A" * 4000]

@@ -46,3 +46,13 @@ def unseal(token: str) -> Opaque | None:
 def read_slot(token: str, form: Form, issuer: str) -> Opaque:
     """What a client's opaque slot holds: our envelope, or the native value of that protocol's own vendor."""
     return unseal(token) or Opaque(issuer=NOBODY if token.startswith(TAG) else issuer, form=form, payload=token)
+
+
+def is_for(opaque: Opaque, issuer: str, own: bool) -> bool:
+    """Whether a value may go to this issuer; `own`: the client speaks the issuer's protocol.
+
+    What such a client holds without an envelope goes as it would if the request passed through: nobody else can know
+    whose it is, for only envelopes name a model.
+    """
+    bare = not opaque.model and opaque.issuer != NOBODY
+    return opaque.issuer == issuer or (own and bare)

@@ -1,10 +1,11 @@
 """Settings of other protocols' clients, written for one Claude model."""
 
+import msgspec
 import pytest
-from messages_dialogue import built, chat, refusal_at
+from messages_dialogue import UPSTREAM, built, chat, losses, parse, refusal_at
 
-from dragoman.hub.loss import How
-from dragoman.hub.profile import Profile
+from dragoman.hub.loss import How, Ledger
+from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import (
     Format,
     Reasoning,
@@ -201,3 +202,17 @@ def test_what_the_values_of_a_map_are_is_told_in_words() -> None:
         "additionalProperties": False,
         "description": '(additionalProperties: {"type":"string"})',
     }
+
+
+def test_what_has_no_envelope_goes_back_to_any_upstream_of_its_own_protocol() -> None:
+    location = {"type": "char_location", "cited_text": "c", "document_index": 0, "document_title": None}
+    said = [
+        {"type": "thinking", "thinking": "Hm.", "signature": "bmF0aXZl"},
+        {"type": "redacted_thinking", "data": "bmF0aXZl"},
+        {"type": "text", "text": "Yes.", "citations": [location]},
+    ]
+    turns = [{"role": "assistant", "content": said}, {"role": "user", "content": "Go."}]
+    request = parse({"model": "m", "max_tokens": 9, "messages": turns})
+    body = UPSTREAM.build(request, Target("claude-up", "elsewhere"), ledger := Ledger())
+    assert msgspec.json.decode(body)["messages"] == turns
+    assert not losses(ledger)

@@ -8,7 +8,7 @@ import msgspec
 from dragoman.hub.ext import restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form
+from dragoman.hub.opaque import Form, is_for
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Audio,
@@ -168,7 +168,7 @@ class Writer:
 
     def _thinking(self, part: Thinking) -> Wire | None:
         opaque = part.opaque
-        if opaque is None or opaque.issuer != self.issuer:
+        if opaque is None or not is_for(opaque, self.issuer, self.own):
             if part.text or opaque is not None:
                 self.ledger.dropped(part.at, "only thinking that this upstream signed itself may be given back")
             return None

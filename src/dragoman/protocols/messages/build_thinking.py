@@ -1,13 +1,13 @@
 """The client's wishes about reasoning and a model's profile come in; `thinking` and the effort to send go out."""
 
-from collections.abc import Sequence
 from itertools import dropwhile, takewhile
 
 from msgspec import Struct
 
 from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import is_for
 from dragoman.hub.profile import USUAL_EFFORT, Profile, Target, effort_like
-from dragoman.hub.request import Reasoning, Request, Role, Switch, Thinking, ToolCall, ToolResult, Turn
+from dragoman.hub.request import Reasoning, Request, Role, Switch, Thinking, ToolCall, ToolResult
 from dragoman.protocols.messages.build_content import Wire
 from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET, NAME
 
@@ -35,7 +35,7 @@ class _Planner:
 
     def __init__(self, request: Request, wish: Reasoning, target: Target, max_tokens: int, ledger: Ledger) -> None:
         self._wish = wish
-        self._bare = _calls_barely(request.turns, target.issuer)
+        self._bare = _calls_barely(request, target.issuer)
         self._profile: Profile = target.profile
         self._budgets = {**_BUDGETS, **target.budgets}
         self._max_tokens = max_tokens
@@ -164,15 +164,16 @@ class _Planner:
         return lower[-1] if lower else self._efforts[0]
 
 
-def _calls_barely(turns: Sequence[Turn], issuer: str) -> bool:
-    """Whether results wait for an answer whose calls come without any thought of this issuer's before them.
+def _calls_barely(request: Request, issuer: str) -> bool:
+    """Whether results wait for an answer whose calls come without any thought that this issuer could read.
 
     Most clients of other protocols give no thoughts back, and what another vendor sealed is never sent.
     """
+    turns = request.turns
     latest = list(dropwhile(lambda turn: turn.role is not Role.ASSISTANT, reversed(turns)))
     said = [part for turn in takewhile(lambda turn: turn.role is Role.ASSISTANT, latest) for part in turn.parts]
     since = [part for turn in turns[len(latest) :] for part in turn.parts]
     if not any(isinstance(part, ToolCall) for part in said) or not any(isinstance(part, ToolResult) for part in since):
         return False
     opaques = [part.opaque for part in said if isinstance(part, Thinking)]
-    return not any(opaque is not None and opaque.issuer == issuer for opaque in opaques)
+    return not any(opaque is not None and is_for(opaque, issuer, request.protocol == NAME) for opaque in opaques)

@@ -79,15 +79,15 @@ def _text(block: Fields) -> Text:
     return Text(
         text=block.need_text("text"),
         at=block.at,
-        citations=tuple(_citations(block.objects("citations") or ())),
+        citations=tuple(_citations(block)),
         cache=cache,
         ext=unread(block, control),
     )
 
 
-def _citations(records: Iterable[Fields]) -> Iterable[Citation]:
-    for record in records:
-        raw = record.rest()
+def _citations(block: Fields) -> Iterable[Citation]:
+    """Nulls too are kept in what goes back to the vendor: it demands a title, if only such a one."""
+    for raw, record in zip(block.items("citations") or (), block.objects("citations") or (), strict=True):
         title = record.text("title") or record.text("document_title")
         yield Citation(record.text("url"), title, record.text("cited_text"), raw=raw)
 

@@ -5,7 +5,7 @@ from itertools import takewhile
 
 from dragoman.hub.ext import restore
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import TAG, Form
+from dragoman.hub.opaque import TAG, Form, is_for
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Audio,
@@ -205,7 +205,7 @@ class InputWriter:
         readable = (
             opaque is not None
             and opaque.form is Form.ENCRYPTED
-            and opaque.issuer == self._target.issuer
+            and is_for(opaque, self._target.issuer, self._own)
             and not opaque.payload.startswith(TAG)
         )
         if not readable and not (self._own and opaque is None):
