@@ -14,6 +14,13 @@ from types import TracebackType
 import msgspec
 
 PROGRAM = (sys.executable, "-m", "dragoman")
+PATIENT = """
+from dragoman.cli.main import main
+from dragoman.providers.compatible import discovery
+discovery.LIST_S = discovery.ROOT_S = 20.0
+discovery.DIAL = discovery.Dial(connect_timeout_s=20.0)
+main()
+"""
 KEY = re.compile(r"dgm_[A-Za-z0-9]{43}")
 PATIENCE_S = 60.0
 
@@ -35,10 +42,16 @@ class Shell:
         self.home = home
         self.environ: dict[str, str] = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
         self.environ["DRAGOMAN_LOCAL_PORTS"] = ""  # whatever listens on this machine is no part of a test
+        self._program = PROGRAM
+
+    def finds(self, name: str, port: int) -> None:
+        """From now on a model server listens there, and is waited for however busy the machine is."""
+        self.environ["DRAGOMAN_LOCAL_PORTS"] = f"{name}={port}"
+        self._program = (sys.executable, "-c", PATIENT)
 
     def run(self, *words: str, said: str = "", **environ: str) -> Done:
         done = subprocess.run(
-            [*PROGRAM, *words],
+            [*self._program, *words],
             input=said,
             capture_output=True,
             text=True,
@@ -51,7 +64,7 @@ class Shell:
 
     def start(self, *words: str, **environ: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [*PROGRAM, *words],
+            [*self._program, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

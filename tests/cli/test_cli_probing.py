@@ -56,7 +56,8 @@ def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> N
 
 def test_a_server_that_was_found_gets_a_stanza_of_its_own(shell: Shell) -> None:
     with FakeUpstream(choose=Server(), models=("tiny",)) as fake:
-        done = shell.run("doctor", "vllm", "--write", DRAGOMAN_LOCAL_PORTS=f"vllm={fake.port}")
+        shell.finds("vllm", fake.port)
+        done = shell.run("doctor", "vllm", "--write")
     assert done.code == 0
     written = tomllib.loads(shell.read(".config/dragoman/dragoman.toml"))["providers"]["vllm"]
     assert written == {"kind": "openai-compatible", "endpoint": fake.url, "protocol": "chat"}

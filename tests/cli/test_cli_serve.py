@@ -287,8 +287,8 @@ def test_wrong_usage_has_its_own_exit_code(shell: Shell, words: tuple[str, ...])
 
 def test_a_model_server_of_this_machine_is_found_named_and_used(shell: Shell) -> None:
     with FakeUpstream(models=("tiny",)) as fake:
-        ports = {"DRAGOMAN_LOCAL_PORTS": f"vllm={fake.port}"}
-        with shell.serve(**ports) as served:
+        shell.finds("vllm", fake.port)
+        with shell.serve() as served:
             provider = next(line for line in served.out.splitlines() if line.strip().startswith("vllm "))
             assert provider.split() == ["vllm", fake.url, *f"from port {fake.port} of this machine".split()]
             assert "built in" not in served.out
@@ -299,16 +299,16 @@ def test_a_model_server_of_this_machine_is_found_named_and_used(shell: Shell) ->
 
 def test_commands_without_a_gateway_find_model_servers_too(shell: Shell) -> None:
     with FakeUpstream(models=("tiny",)) as fake:
-        ports = {"DRAGOMAN_LOCAL_PORTS": f"vllm={fake.port}"}
-        assert "vllm/tiny" in shell.run("models", **ports).out
-        assert f"{fake.url} answers" in shell.run("doctor", **ports).out
+        shell.finds("vllm", fake.port)
+        assert "vllm/tiny" in shell.run("models").out
+        assert f"{fake.url} answers" in shell.run("doctor").out
 
 
 def test_what_is_found_is_shown_as_in_force_and_no_echo_is_suggested(shell: Shell) -> None:
     with FakeUpstream(models=("tiny",)) as fake:
-        ports = {"DRAGOMAN_LOCAL_PORTS": f"vllm={fake.port}"}
-        shown = shell.run("config", "show", **ports).out.splitlines()
-        connected = shell.run("connect", "codex", **ports)
+        shell.finds("vllm", fake.port)
+        shown = shell.run("config", "show").out.splitlines()
+        connected = shell.run("connect", "codex")
     endpoint = next(line.split() for line in shown if line.startswith("providers.vllm.endpoint"))
     assert endpoint[1:] == [fake.url, *f"port {fake.port} of this machine".split()]
     assert not any(line.startswith("providers.echo") for line in shown)
