@@ -272,17 +272,17 @@ def test_a_rest_for_one_model_leaves_the_key_to_the_others(rig: PoolRig) -> None
 def test_a_key_that_is_free_soon_is_not_hidden_by_one_that_is_used_up_for_days(rig: PoolRig) -> None:
     """The first is left alone and so not asked: its limit is what the client waits for, all the same."""
     opening = falls_to(rig, ONE)
-    rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="20")
+    rig.keyed.refusals[ONE] = error(429, "Slow down.", retry_after="120")
     chat(rig, opening)
     rig.keyed.taken()
     rig.keyed.refusals[TWO] = error(429, "Used up.", "insufficient_quota", retry_after="360000")
     body = msgspec.json.encode({"model": "up/gpt-4.1", "messages": [{"role": "user", "content": opening}]})
     told = post(rig.gateway.port, "/v1/chat/completions", body)
     assert (told.status, rig.keyed.taken()) == (429, [TWO])
-    assert 15 <= float(str(told.get("retry-after"))) <= 20
+    assert 60 <= float(str(told.get("retry-after"))) <= 120
     assert told.get("x-should-retry") != "false"
     rig.keyed.refusals.clear()
-    rig.later(21)
+    rig.later(121)
     chat(rig, opening)
     assert rig.keyed.taken() == [ONE]
 

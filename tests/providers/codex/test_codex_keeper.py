@@ -180,6 +180,15 @@ def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alon
     assert fake.counts[TOKEN] == 0
 
 
+async def asked_until(rig: Rig, token: str) -> None:
+    """A request waits for a look at the file only so long; on a busy machine the next one sees what it found."""
+    for _ in range(1000):
+        if (await rig.keeper.credential()).access_token == token:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it was asked a thousand times")
+
+
 def test_another_account_is_an_error_even_while_the_old_ones_token_lives(tmp_path: Path) -> None:
     """Near its end the file is looked at, and who has signed in there decides; signing in again mends it."""
     with FakeCodex() as fake:
@@ -190,13 +199,12 @@ def test_another_account_is_an_error_even_while_the_old_ones_token_lives(tmp_pat
             fake.account = "acct-fake-2"
             leave(path, fake.auth_file(7200))
             rig.ahead_s = 700
-            for _ in range(2):
-                with pytest.raises(Refused, match="another account"):
-                    await rig.keeper.credential()
+            with pytest.raises(Refused, match="another account"):
+                await asked_until(rig, "nothing that it will ever give")
             fake.account = "acct-fake-1"
             back = fake.auth_file(7200)
             leave(path, back)
-            assert (await rig.keeper.credential()).access_token == tokens(back)["access_token"]
+            await asked_until(rig, tokens(back)["access_token"])
 
         asyncio.run(rigged(fake, path, work))
     assert fake.counts[TOKEN] == 0
