@@ -90,6 +90,14 @@ def test_the_plea_for_the_rest_asks_for_no_thoughts(rig: KiroRig) -> None:
     assert ["<thinking_mode>" in chat.body.decode() for chat in rig.fake.chats] == [True, False]
 
 
+def test_the_plea_for_the_rest_is_a_call_of_its_own(rig: KiroRig) -> None:
+    rig.plays(CUT, framed(words('day.md", "lines": 3}'), tail()))
+    assert ask(rig).stop_reason == "tool_use"
+    first, second = rig.fake.chats
+    assert first.headers["amz-sdk-invocation-id"] != second.headers["amz-sdk-invocation-id"]
+    assert first.headers["amz-sdk-request"] == second.headers["amz-sdk-request"] == "attempt=1; max=3"
+
+
 @pytest.mark.parametrize(
     "rest",
     [

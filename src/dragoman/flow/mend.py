@@ -6,8 +6,9 @@ the tool's schema; otherwise the reply ends as `length`, and the next request of
 
 import asyncio
 import logging
+from hashlib import sha256
+from uuid import NAMESPACE_OID, uuid5
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.memory import Memory
@@ -20,8 +21,10 @@ from dragoman.hub.profile import Target
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
-from dragoman.net.client import Lost, TimedOut, TooLarge
+from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.headers import Headers
 from dragoman.passes.truncation_notice import digests, shortened
+from dragoman.providers.provider import Trial
 from dragoman.stages.hold_cut import HoldCut
 
 log = logging.getLogger(__name__)
@@ -71,8 +74,7 @@ async def _rest(prepared: Prepared, said: str, call: CutCall) -> Reply:
     request = _follow_up(prepared.request, said, call)
     target = Target(prepared.route.model, provider.issuer, options=prepared.options)
     body = prepared.upstream.build(request, target, Ledger())
-    out = msgspec.structs.replace(prepared.out, body=body)
-    answer = await provider.ask(out, MEND_TIMEOUT_S)
+    answer = await provider.ask(_asked_anew(prepared, request, body), MEND_TIMEOUT_S)
     try:
         raw = await answer.read(MAX_MEND_BYTES, MEND_TIMEOUT_S)
     finally:
@@ -84,6 +86,14 @@ async def _rest(prepared: Prepared, said: str, call: CutCall) -> Reply:
     for stage in provider.stages(request) if provider.stages is not None else ():
         events = [out for event in events for out in stage.feed(event)] + list(stage.finish())
     return collect(events)
+
+
+def _asked_anew(prepared: Prepared, request: Request, body: bytes) -> Outgoing:
+    """Another question than the first, so its id is another; made from its words, it is the same in a replay."""
+    describe, out = prepared.provider.describe, prepared.out
+    id = str(uuid5(NAMESPACE_OID, sha256(body).hexdigest()))
+    told = dict(describe(lambda: request, Headers([]), Trial(id))) if describe is not None else {}
+    return replace(out, body=body, headers=tuple((name, told.get(name, value)) for name, value in out.headers))
 
 
 def _follow_up(request: Request, said: str, call: CutCall) -> Request:
