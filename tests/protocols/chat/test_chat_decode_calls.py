@@ -188,6 +188,19 @@ def test_usage_after_the_finish_is_waited_for() -> None:
     assert isinstance(line.feed(text[usage:])[-1], Ended)
 
 
+def test_counts_of_a_server_without_integers_are_counts() -> None:
+    usage = {"prompt_tokens": 5.0, "completion_tokens": 1.0, "prompt_tokens_details": {"cached_tokens": 4.0}}
+    events = said({"content": "x"}, "stop", {"choices": [], "usage": usage})
+    assert events[-2] == Used(Usage(input=5, output=1, cache_read=4))
+
+
+@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": None, "completion_tokens": None, "total_tokens": 0}])
+def test_usage_without_counts_is_no_usage(usage: dict[str, object]) -> None:
+    events = said({"content": "x"}, "stop", {"choices": [], "usage": usage})
+    assert not any(isinstance(event, Used) for event in events)
+    assert stop_of(events) is Stop.END
+
+
 def test_deepseeks_cache_hits_are_cached_tokens() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 1, "prompt_cache_hit_tokens": 4}
     events = said({"content": "x"}, "stop", {"choices": [], "usage": usage})

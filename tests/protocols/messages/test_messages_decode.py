@@ -1,5 +1,6 @@
 """Bytes of a Messages upstream come in; the events that they mean are compared."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from messages_dialogue import ISSUER, STREAMS, UPSTREAM, ByteDecoder, decode, fixture
@@ -117,6 +118,23 @@ def test_omitted_thinking_is_an_empty_block_with_a_signature() -> None:
 def test_redacted_thinking_is_sealed_whole() -> None:
     opaque = Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude-test")
     assert decode(fixture("redacted.sse"))[1:4] == [Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0)]
+
+
+def iterated(*types: str) -> Usage:
+    """What is counted where a reply of 10 and 5 took these passes, each of them 100, 20 and 3 from the cache."""
+    one = {"input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 0}
+    counts = {"input_tokens": 10, "output_tokens": 5, "iterations": [{"type": type_, **one} for type_ in types]}
+    body = {"type": "message", "content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn", "usage": counts}
+    (used,) = (
+        event for event in UPSTREAM.whole(msgspec.json.encode(body), ISSUER, Ledger()) if isinstance(event, Used)
+    )
+    return used.usage
+
+
+def test_compactions_are_counted_beside_the_reply_that_they_made_room_for() -> None:
+    assert iterated("compaction", "message", "advisor_message") == Usage(113, 25, 3)
+    assert iterated("message", "advisor_message") == Usage(10, 5)
+    assert iterated("compaction", "fallback_message") == Usage(10, 5)
 
 
 def test_cached_input_is_part_of_the_whole_and_the_last_count_wins() -> None:

@@ -365,7 +365,7 @@ class Decoder:
         return Ended(stop)
 
     def _used(self) -> list[Event]:
-        if self._usage is None or not self._started:
+        if self._usage is None or not self._usage.is_told or not self._started:
             return []
         return [Used(self._usage.meaning(self._tier))]
 

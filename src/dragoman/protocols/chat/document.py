@@ -31,7 +31,7 @@ def glance(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     except (ValueError, RecursionError):
         return whole(body, issuer, ledger)
     stop = _plain_stop(chunk)
-    if stop is None or chunk.usage is None:
+    if stop is None or chunk.usage is None or not chunk.usage.is_told:
         return whole(body, issuer, ledger)
     used = Used(chunk.usage.meaning(chunk.service_tier or None))
     return [Started(chunk.id or "", chunk.model or issuer.model), used, Ended(stop)]

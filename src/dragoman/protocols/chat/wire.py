@@ -81,31 +81,39 @@ class Logprobs(Struct, gc=False):
     refusal: Raw = NOTHING
 
 
+Count = int | float | None  # servers that are written in a language without integers send 12.0
+
+
 class PromptDetails(Struct, gc=False):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
+    cached_tokens: Count = None
+    cache_write_tokens: Count = None
 
 
 class CompletionDetails(Struct, gc=False):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count = None
 
 
 class Tokens(Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count = None
+    completion_tokens: Count = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
-    prompt_cache_hit_tokens: int | None = None  # DeepSeek's name for cached_tokens
+    prompt_cache_hit_tokens: Count = None  # DeepSeek's name for cached_tokens
+
+    @property
+    def is_told(self) -> bool:
+        """Some servers send the object and leave its counts empty."""
+        return self.prompt_tokens is not None or self.completion_tokens is not None
 
     def meaning(self, service_tier: str | None) -> Usage:
         prompt = self.prompt_tokens_details or PromptDetails()
         completion = self.completion_tokens_details or CompletionDetails()
         return Usage(
-            input=self.prompt_tokens or 0,
-            output=self.completion_tokens or 0,
-            cache_read=prompt.cached_tokens or self.prompt_cache_hit_tokens or 0,
-            cache_write=prompt.cache_write_tokens or 0,
-            reasoning=completion.reasoning_tokens or 0,
+            input=int(self.prompt_tokens or 0),
+            output=int(self.completion_tokens or 0),
+            cache_read=int(prompt.cached_tokens or self.prompt_cache_hit_tokens or 0),
+            cache_write=int(prompt.cache_write_tokens or 0),
+            reasoning=int(completion.reasoning_tokens or 0),
             service_tier=service_tier,
         )
 

@@ -18,6 +18,7 @@ from dragoman.protocols.messages.wire import (
     REPLY_TIERS,
     STOPS,
     Counts,
+    Iteration,
     Message,
     StopDetails,
     StreamEvent,
@@ -205,21 +206,29 @@ class _Totals:
         if not self._seen:
             return None
         counts = self._counts
-        read = counts.cache_read_input_tokens or 0
-        written = counts.cache_creation_input_tokens or 0
-        kept_long = counts.cache_creation.ephemeral_1h_input_tokens if counts.cache_creation else None
+        passes: list[Counts | Iteration] = [counts, *_apart(counts.iterations or ())]
+        read = sum(one.cache_read_input_tokens or 0 for one in passes)
+        written = sum(one.cache_creation_input_tokens or 0 for one in passes)
+        kept_long = (one.cache_creation.ephemeral_1h_input_tokens for one in passes if one.cache_creation)
         thought = counts.output_tokens_details.thinking_tokens if counts.output_tokens_details else None
         searches = counts.server_tool_use.web_search_requests if counts.server_tool_use else None
         return Usage(
-            input=(counts.input_tokens or 0) + read + written,
-            output=counts.output_tokens or 0,
+            input=sum(one.input_tokens or 0 for one in passes) + read + written,
+            output=sum(one.output_tokens or 0 for one in passes),
             cache_read=read,
             cache_write=written,
-            cache_write_1h=kept_long or 0,
+            cache_write_1h=sum(kept or 0 for kept in kept_long),
             reasoning=thought or 0,
             web_searches=searches or 0,
             service_tier=REPLY_TIERS.get(counts.service_tier) if counts.service_tier else None,
         )
+
+
+def _apart(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """The passes that the counts of the reply leave out: compactions, unless another model took the reply over."""
+    if any(one.type == "fallback_message" for one in iterations):
+        return []
+    return [one for one in iterations if one.type == "compaction"]
 
 
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:

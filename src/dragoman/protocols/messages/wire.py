@@ -64,6 +64,17 @@ class ServerTools(Struct):
     web_search_requests: int | None = None
 
 
+class Iteration(Struct):
+    """One of the passes that a reply took."""
+
+    type: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_creation: CacheCreation | None = None
+
+
 class Counts(Struct):
     """`usage` of a reply, of message_start and of message_delta; what is absent keeps its earlier value."""
 
@@ -72,6 +83,7 @@ class Counts(Struct):
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     cache_creation: CacheCreation | None = None
+    iterations: list[Iteration] | None = None
     output_tokens_details: ThinkingTokens | None = None
     server_tool_use: ServerTools | None = None
     service_tier: str | None = None

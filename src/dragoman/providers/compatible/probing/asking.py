@@ -56,7 +56,7 @@ class Heard(Struct, frozen=True):
     def tokens(self) -> int | None:
         """How long the answer was, if it was told."""
         told = [chunk.usage.completion_tokens for chunk in self.chunks if chunk.usage is not None]
-        return told[-1] if told else None
+        return int(told[-1]) if told and told[-1] is not None else None
 
 
 class Asker:
