@@ -36,6 +36,7 @@ from dragoman.stages.written_calls import WrittenCalls
 
 log = logging.getLogger(__name__)
 
+REQUEST_ID = b"x-amzn-requestid"
 MAX_ATTEMPTS = 3  # as the vendor's own clients say
 PROFILE_WANTED = re.compile(r"profile_?arn is required", re.IGNORECASE)
 TOOL_USE_MISREAD = re.compile(r"invalid tool use format", re.IGNORECASE)
@@ -108,9 +109,19 @@ class Kiro:
         async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
             answer = await send(account.place.redirected(out), dial, head_timeout_s=head_timeout_s)
             account.keeper.clock.see(answer.headers.get(b"date"))
+            self._note(answer)
             return answer
 
         return sent
+
+    def _note(self, answer: Answer) -> None:
+        """The vendor's support knows a request by its own id; one that went well is told to `--verbose` alone."""
+        level = logging.INFO if answer.status >= 400 else logging.DEBUG
+        id = answer.headers.get(REQUEST_ID)
+        if id is not None and log.isEnabledFor(level):
+            log.log(
+                level, "provider %s: HTTP %d to its request %s", self._config.name, answer.status, id.decode("latin-1")
+            )
 
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
         credential = await self._account.keeper.credential()

@@ -1,0 +1,31 @@
+"""The vendor's own id of a request, in the log."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cases import asked
+from hearing import WHOLE
+from kiro_rig import MODEL, kiro_rigged
+
+from fakes.kiro import framed, refusal, tail, words
+
+
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [(logging.INFO, ["fake-request-1"]), (logging.DEBUG, ["fake-request-1", "fake-request-2"])],
+    ids=["of the refused", "of all, when more is logged"],
+)
+def test_kiros_request_ids_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, level: int, told: list[str]
+) -> None:
+    overloaded = refusal(500, "Encountered unexpectedly high load.", kind="InternalServerException")
+    with caplog.at_level(level, "dragoman"), kiro_rigged(tmp_path) as rig:
+        rig.plays(
+            replace(overloaded, headers=(("x-amzn-requestid", "fake-request-1"),)),
+            framed(words("Hello"), tail(), headers=(("x-amzn-requestid", "fake-request-2"),)),
+        )
+        WHOLE["chat"](rig.sdk, asked("chat", MODEL))
+    ids = ("fake-request-1", "fake-request-2")
+    assert [id for line in caplog.messages for id in ids if id in line] == told
