@@ -12,8 +12,6 @@ from msgspec.structs import replace
 from dragoman.framing.jsonspan import replace_value
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Function, Hosted, Part, Request, Role, Text, Thinking, Tool, ToolResult, Turn
-from dragoman.protocols.responses.wire import VENDOR
-from dragoman.providers.provider import Pass
 
 NAME = "responses"
 FIELDS = frozenset(
@@ -107,31 +105,6 @@ def _is_readable(given: Raw, body: bytes) -> bool:
         or (item.type == "reasoning" and not item.encrypted_content)
         for item in _items.decode(given)
     )
-
-
-def owning(name: str) -> Pass:
-    """What a client holds in the vendor's own form came with bytes that passed: it goes back when they are built anew.
-
-    If another service of the vendor has issued it, the backend says so, and is asked once more without.
-    """
-
-    def own(request: Request, ledger: Ledger) -> Request:
-        return replace(request, turns=tuple(_owned(turn, name) for turn in request.turns))
-
-    return own
-
-
-def _owned(turn: Turn, name: str) -> Turn:
-    if not any(isinstance(part, Thinking) for part in turn.parts):
-        return turn
-    return replace(turn, parts=tuple(_claimed(part, name) for part in turn.parts))
-
-
-def _claimed(part: Part, name: str) -> Part:
-    if not isinstance(part, Thinking) or part.opaque is None:
-        return part
-    native = part.opaque.issuer == VENDOR and not part.opaque.model  # our envelope names the model
-    return replace(part, opaque=replace(part.opaque, issuer=name)) if native else part
 
 
 def fit(request: Request, ledger: Ledger) -> Request:

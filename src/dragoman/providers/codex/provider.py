@@ -18,7 +18,7 @@ from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.amends import unreadable_reasoning
 from dragoman.providers.codex.account import Account, bearer
-from dragoman.providers.codex.allowed import fit, owning, passing
+from dragoman.providers.codex.allowed import fit, passing
 from dragoman.providers.codex.credential import AuthFile, Credential, Nowhere
 from dragoman.providers.codex.limits import Meter, spent_until
 from dragoman.providers.codex.output import filling_output
@@ -50,7 +50,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         environ,
         authorize=codex.authorize,
         list_models=account.models,
-        passes=(owning(config.name), fit),
+        passes=(fit,),
         as_is=passing,
         forwards=FORWARDED.__contains__,
         describe=codex.describe,
