@@ -42,7 +42,7 @@ def test_whichever_worker_is_scraped_tells_of_all(shell: Shell) -> None:
         wait_for(lambda: value(scrape(served.url), "dragoman_workers") == 2)
         for number in range(30):
             ask(served, stream=bool(number % 2))
-        wait_for(lambda: value(scrape(served.url), ANSWERED) == 30)
+        wait_for(lambda: value(scrape(served.url), ANSWERED) == total(scrape(served.url), ENDED) == 30)
         seen = [scrape(served.url) for _ in range(10)]  # by both workers, on connections of their own
         assert {value(each, ANSWERED) for each in seen} == {30}
         assert {total(each, ENDED) for each in seen} == {30}
