@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.jsonread import mend_surrogates, read_json
+from dragoman.framing.jsonread import mend_surrogates, read_around, read_json
 
 NUMBERS = msgspec.json.Decoder(dict[str, int | str])
 
@@ -21,6 +21,48 @@ def test_half_a_surrogate_pair_is_no_reason_to_fail(text: bytes | msgspec.Raw) -
 def test_what_is_wrong_otherwise_fails_as_ever(bad: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         read_json(NUMBERS, bad)
+
+
+class Said(msgspec.Struct):
+    text: str
+    count: int = 0
+
+
+class Told(msgspec.Struct):
+    parts: list[Said]
+    id: str = ""
+
+
+TOLD = msgspec.json.Decoder(Told)
+BESIDE = ("id", "count")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b'{"parts":[],"id":5}', Told([])),
+        (rb'{"parts":[{"text":"\ud83d"},{"text":"b","count":2.5}],"id":null}', Told([Said("\ufffd"), Said("b")])),
+        (msgspec.Raw(b'{"parts":[{"text":"a","count":{"of":1}}],"id":"x"}'), Told([Said("a")], "x")),
+    ],
+)
+def test_a_field_beside_the_point_may_have_any_type(text: bytes | msgspec.Raw, told: Told) -> None:
+    assert read_around(TOLD, text, BESIDE) == told
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"parts":5,"id":5}',
+        b'{"parts":[{"text":5,"count":"x"}]}',
+        b"[]",
+        b'{"id":5',
+        b'{"parts":[{"text":"a","count":"x"}],"parts":7}',
+        b'{"parts":[' + b",".join([b'{"text":"a","count":"x"}'] * 99) + b"]}",
+    ],
+)
+def test_what_matters_must_have_its_type(bad: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        read_around(TOLD, bad, BESIDE)
 
 
 @pytest.mark.parametrize(

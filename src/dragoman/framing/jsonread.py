@@ -1,11 +1,17 @@
 """JSON as clients and servers write it comes in; what a decoder makes of it goes out, half surrogate pairs mended."""
 
 import re
+from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
 
 _T = TypeVar("_T")
+
+_WRONG_FIELDS = 8  # in one text, before it is taken for something else altogether
+_PLACE = re.compile(r"at `\$([^`]*)`")  # how msgspec says where an error is: `$.choices[0].logprobs`
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_anything = msgspec.json.Decoder()
 
 # A surrogate's escape with the backslashes before it, which tell whether it is one; group 2 if it is a whole pair.
 _SURROGATE_ESCAPE = re.compile(
@@ -24,6 +30,36 @@ def read_json(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw) -> _
         if mended == bytes(json):
             raise
         return decoder.decode(mended)
+
+
+def read_around(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw, beside: Collection[str]) -> _T:
+    """What the decoder makes of it without those of the fields `beside` the point that have a wrong type.
+
+    A reply is none the worse for a count that cannot be read.
+    """
+    for _ in range(_WRONG_FIELDS):
+        try:
+            return read_json(decoder, json)
+        except msgspec.ValidationError as error:
+            json = _without(json, error, beside)
+    return read_json(decoder, json)
+
+
+def _without(json: bytes | msgspec.Raw, error: msgspec.ValidationError, beside: Collection[str]) -> bytes:
+    """The same JSON without the field that the error is about; the error itself where that one matters."""
+    found = _PLACE.search(str(error))
+    steps = [int(index) if index else name for name, index in _STEP.findall(found[1])] if found else []
+    end = next((number for number, step in enumerate(steps) if step in beside), None)
+    if end is None:
+        raise error
+    body = holder = read_json(_anything, json)
+    try:
+        for step in steps[:end]:
+            holder = holder[step]
+        del holder[steps[end]]
+    except (LookupError, TypeError):  # of two fields with one name the decoder minds both, and this one is the other
+        raise error from None
+    return msgspec.json.encode(body)
 
 
 def mend_surrogates(json: bytes) -> bytes:

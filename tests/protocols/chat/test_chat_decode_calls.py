@@ -201,6 +201,12 @@ def test_usage_without_counts_is_no_usage(usage: dict[str, object]) -> None:
     assert stop_of(events) is Stop.END
 
 
+def test_what_is_not_the_words_may_have_any_type() -> None:
+    odd = {"id": 5, "model": None, "service_tier": [], "usage": "many"}
+    choice = {"index": 0, "delta": {"content": "x", "annotations": {}}, "logprobs": 7}
+    assert pieces(said({**odd, "choices": [choice]}, "stop")) == [Piece(TextBlock(), "x")]
+
+
 def test_deepseeks_cache_hits_are_cached_tokens() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 1, "prompt_cache_hit_tokens": 4}
     events = said({"content": "x"}, "stop", {"choices": [], "usage": usage})

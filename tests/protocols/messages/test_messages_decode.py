@@ -120,6 +120,17 @@ def test_redacted_thinking_is_sealed_whole() -> None:
     assert decode(fixture("redacted.sse"))[1:4] == [Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0)]
 
 
+def test_what_is_not_the_words_may_have_any_type() -> None:
+    odd = {"type": "message", "id": None, "model": 5, "usage": {"input_tokens": 2.5}, "stop_details": "no"}
+    body = {**odd, "content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn"}
+    events = UPSTREAM.whole(msgspec.json.encode(body), ISSUER, Ledger())
+    assert (text_of(events, 0), events[-1]) == ("x", Ended(Stop.END))
+    start = b"event: message_start\ndata: " + msgspec.json.encode({"type": "message_start", "message": odd}) + b"\n\n"
+    rest = fixture("text.sse")
+    events = decode(start + rest[rest.index(b"event: content_block_start") :])
+    assert isinstance(events[-1], Ended)
+
+
 def iterated(*types: str) -> Usage:
     """What is counted where a reply of 10 and 5 took these passes, each of them 100, 20 and 3 from the cache."""
     one = {"input_tokens": 100, "output_tokens": 20, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 0}

@@ -122,6 +122,15 @@ def test_a_terminal_snapshot_with_gaps_in_output_index_repeats_nothing():
     assert texts(events_of(stream)) == [(TextBlock(), "once")]
 
 
+def test_what_is_not_the_words_may_have_any_type():
+    message = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "once"}]}
+    odd = {"id": 5, "model": None, "service_tier": [], "usage": {"input_tokens": 2.5}, "status": "completed"}
+    stream = event_bytes("response.created", response=odd) + event_bytes(
+        "response.completed", response={**odd, "output": [message]}
+    )
+    assert texts(events_of(stream)) == [(TextBlock(), "once")]
+
+
 def test_a_terminal_snapshot_of_items_that_shared_an_output_index_repeats_nothing():
     call = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"}
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "once"}]}

@@ -7,7 +7,7 @@ that start anywhere, usage on any chunk, reasoning under four names. A whole bod
 import msgspec
 
 from dragoman.framing.errortext import plain
-from dragoman.framing.jsonread import read_json
+from dragoman.framing.jsonread import read_around
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
     Block,
@@ -44,6 +44,7 @@ from dragoman.protocols.chat.thoughts import (
     part_text,
 )
 from dragoman.protocols.chat.wire import (
+    BESIDE,
     DONE,
     FAILED_STOPS,
     STOPS,
@@ -122,7 +123,7 @@ class Decoder:
         if data[:1] == b"[" and DONE.startswith(data):
             return self._told_done()
         try:
-            chunk = read_json(CHUNKS, data)
+            chunk = read_around(CHUNKS, data, BESIDE)
         except (ValueError, RecursionError) as error:
             return self._unreadable(error)
         return self._take(chunk)

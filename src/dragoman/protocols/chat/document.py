@@ -1,20 +1,20 @@
 """A whole reply's body comes in; what a stream would have told goes out, or only how it began and ended."""
 
 from dragoman.framing.errortext import plain
-from dragoman.framing.jsonread import read_json
+from dragoman.framing.jsonread import read_around
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.protocols.chat.decode import CHUNKS, Decoder
 from dragoman.protocols.chat.errors import error_of, read_error
-from dragoman.protocols.chat.wire import PLAIN_STOPS, Chunk
+from dragoman.protocols.chat.wire import BESIDE, PLAIN_STOPS, Chunk
 
 
 def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """A whole reply's events; an error body or something that is no reply gives Failed."""
     try:
-        chunk = read_json(CHUNKS, body)
+        chunk = read_around(CHUNKS, body, BESIDE)
     except (ValueError, RecursionError):
         said = plain(body)
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not Chat" + (f": {said}" if said else "")))]
@@ -27,7 +27,7 @@ def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
 def glance(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """How a whole reply starts and ends and what it used; one that is not plain, or tells no use, is read in full."""
     try:
-        chunk = read_json(CHUNKS, body)
+        chunk = read_around(CHUNKS, body, BESIDE)
     except (ValueError, RecursionError):
         return whole(body, issuer, ledger)
     stop = _plain_stop(chunk)

@@ -129,6 +129,10 @@ class Choice(Struct, gc=False):
     matched_stop: object = None  # SGLang's name for it
 
 
+# Fields of a reply that are not its words: one of a wrong type is left unread.
+BESIDE = frozenset(("id", "model", "usage", "service_tier", "logprobs", "annotations"))
+
+
 class Chunk(Struct, gc=False):
     """One stream event, or a whole reply."""
 

@@ -5,7 +5,7 @@ from enum import Enum
 
 import msgspec
 
-from dragoman.framing.jsonread import mend_surrogates, read_json
+from dragoman.framing.jsonread import mend_surrogates, read_around
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind
@@ -15,6 +15,7 @@ from dragoman.hub.usage import Usage
 from dragoman.protocols.messages.blocks import Blocks
 from dragoman.protocols.messages.errors import failure_of
 from dragoman.protocols.messages.wire import (
+    BESIDE,
     REPLY_TIERS,
     STOPS,
     Counts,
@@ -104,7 +105,7 @@ class Decoder:
         mended = mend_surrogates(data)
         try:
             step = self._steps.get(_kind.decode(mended).type)
-            return () if step is None else step(_event.decode(mended))
+            return () if step is None else step(read_around(_event, mended, BESIDE))
         except (msgspec.MsgspecError, RecursionError) as error:
             return self._failed(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
 
@@ -234,7 +235,7 @@ def _apart(iterations: Sequence[Iteration]) -> list[Iteration]:
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """The events that a whole reply tells; an error body under a good status is a failure too."""
     try:
-        message = read_json(_message, body)
+        message = read_around(_message, body, BESIDE)
     except (msgspec.MsgspecError, RecursionError) as error:
         return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {error}"))]
     if message.error is not None or message.type == "error":

@@ -64,6 +64,10 @@ class ServerTools(Struct):
     web_search_requests: int | None = None
 
 
+# Fields of a reply that are not its words: one of a wrong type is left unread.
+BESIDE = frozenset(("id", "model", "usage", "stop_details", "stop_sequence"))
+
+
 class Iteration(Struct):
     """One of the passes that a reply took."""
 

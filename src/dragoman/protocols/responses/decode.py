@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.framing.jsonread import mend_surrogates
+from dragoman.framing.jsonread import mend_surrogates, read_around
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Closed, Ended, Event, Failed, Opened, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind
@@ -113,9 +113,9 @@ class Decoder:
             "response.created": self._created,
             "response.queued": self._created,
             "response.in_progress": self._created,
-            "response.completed": lambda notice: self._completed(_response.decode(notice.response)),
-            "response.incomplete": lambda notice: self._incomplete(_response.decode(notice.response)),
-            "response.failed": lambda notice: self._failed_response(_response.decode(notice.response)),
+            "response.completed": lambda notice: self._completed(_read_response(notice.response)),
+            "response.incomplete": lambda notice: self._incomplete(_read_response(notice.response)),
+            "response.failed": lambda notice: self._failed_response(_read_response(notice.response)),
             "response.cancelled": lambda _: self._fail(Kind.UPSTREAM, "the upstream's response was cancelled"),
         }
 
@@ -146,7 +146,7 @@ class Decoder:
         if self._started:
             return ()
         self._started = True
-        response = _response.decode(notice.response)
+        response = _read_response(notice.response)
         return (Started(response.id or "", response.model or ""),)
 
     def _completed(self, response: wire.Response) -> Events:
@@ -282,7 +282,7 @@ class Decoder:
 def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """The events of a whole reply; an error body in a 200, or no JSON at all, is a failure."""
     try:
-        response = _response.decode(body)
+        response = _read_response(body)
         if response.output is None and response.status is None:
             return [Failed(_no_response(body, "it is no response object"))]
         return Decoder(issuer, ledger).reply(response)
@@ -291,6 +291,10 @@ def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         if mended != body and not isinstance(error, msgspec.ValidationError):
             return whole(mended, issuer, ledger)
         return [Failed(_no_response(body, str(error)))]
+
+
+def _read_response(json: bytes | Raw) -> wire.Response:
+    return read_around(_response, json, wire.BESIDE)
 
 
 def _no_response(body: bytes, why: str) -> Failure:

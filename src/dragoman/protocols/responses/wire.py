@@ -107,6 +107,10 @@ class Incomplete(Struct, frozen=True):
     reason: str | None = None
 
 
+# Fields of a response that are not its words: one of a wrong type is left unread.
+BESIDE = frozenset(("id", "model", "usage", "service_tier", "incomplete_details", "tool_usage"))
+
+
 class Response(Struct, frozen=True):
     """A whole reply, or the snapshot of one inside a lifecycle event."""
 
