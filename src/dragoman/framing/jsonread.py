@@ -37,6 +37,10 @@ def read_around(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw, be
 
     A reply is none the worse for a count that cannot be read.
     """
+    try:
+        return decoder.decode(json)  # as nearly always
+    except msgspec.DecodeError:
+        pass
     for _ in range(_WRONG_FIELDS):
         try:
             return read_json(decoder, json)
