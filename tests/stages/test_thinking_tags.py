@@ -163,6 +163,13 @@ def test_a_reply_of_thoughts_only_leaves_nothing_when_they_are_removed() -> None
     assert after(Mode.REMOVE, *text(0, "<think>x")) == []
 
 
+def test_native_thoughts_go_too_when_they_are_removed_and_stay_otherwise() -> None:
+    thought = (Opened(0, ThinkingBlock()), Delta(0, "x"), Sealed(0, Opaque("kiro", Form.SIGNATURE, "s")), Closed(0))
+    said = text(1, "Hi")
+    assert [type(event) for event in after(Mode.REMOVE, *thought, *said)] == [Opened, Delta, Closed]
+    assert after(Mode.AS_REASONING, *thought, *said) == [*thought, *said]
+
+
 # The reply around it
 
 

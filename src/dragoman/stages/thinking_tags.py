@@ -1,13 +1,14 @@
 """A reply that begins with `<thinking>…</thinking>` in its text comes in; its thoughts go out as the mode says.
 
 Tags count only where they are meant: the opening one at the very beginning of the reply, the closing one outside
-of quotes and code. A tag may be cut anywhere; only what could be the beginning of one is held back.
+of quotes and code. A tag may be cut anywhere; only what could be the beginning of one is held back. Where thoughts are
+to be removed, those told natively are too.
 """
 
 from collections.abc import Sequence
 from enum import Enum
 
-from dragoman.hub.events import Event
+from dragoman.hub.events import Closed, Delta, Event, Opened, Sealed, ThinkingBlock
 from dragoman.stages.code_marks import CodeMarks
 from dragoman.stages.rewrite_text import Segment, TextRewriter, Thought
 
@@ -28,18 +29,31 @@ class Mode(Enum):
 
 
 class ThinkingTags:
-    __slots__ = ("_mode", "_rewriter", "_splitter")
+    __slots__ = ("_mode", "_native", "_rewriter", "_splitter")
 
     def __init__(self, mode: Mode = Mode.AS_REASONING) -> None:
         self._mode = mode
+        self._native: set[int] = set()  # blocks of thoughts that are left out
         self._splitter: TagSplitter | None = None
         self._rewriter = TextRewriter(self._next_splitter)
 
     def feed(self, event: Event) -> Sequence[Event]:
+        if self._mode is Mode.REMOVE and self._is_thought(event):
+            return ()
         return self._rewriter.feed(event)
 
     def finish(self) -> Sequence[Event]:
         return self._rewriter.finish()
+
+    def _is_thought(self, event: Event) -> bool:
+        match event:
+            case Opened(block=block, what=ThinkingBlock()):
+                self._native.add(block)
+                return True
+            case Delta(block=block) | Sealed(block=block) | Closed(block=block):
+                return block in self._native
+            case _:
+                return False
 
     def _next_splitter(self) -> "TagSplitter | None":
         """The reply begins with its first block of text that has words."""
