@@ -33,8 +33,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
 
 
 def ask(rig: KiroRig, *messages: object, model: str = MODEL) -> anthropic.types.Message:
-    client = anthropic.Anthropic(base_url=rig.gateway.url, api_key=KEY, max_retries=0)
-    with client.messages.stream(
+    with rig.sdk.anthropic.messages.stream(
         model=model,
         max_tokens=1000,
         tools=[WRITE],  # type: ignore[list-item]
