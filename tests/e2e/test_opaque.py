@@ -83,9 +83,10 @@ def first_turns(rig: Rig, client: str, upstream: str, meant: Meant, stream: bool
     return request, TURNS[client](rig, request, stream)
 
 
-def ask_again(rig: Rig, client: str, upstream: str, request: Json, turns: list[Json]) -> Json:
-    """Sends the history on, and returns what the upstream was asked."""
-    fake = rig.plays(upstream, Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json"))
+def ask_again(rig: Rig, client: str, upstream: str, request: Json, turns: list[Json], *refusals: Answer) -> Json:
+    """Sends the history on, and returns what the upstream was asked, last if it refused before."""
+    agrees = Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json")
+    fake = rig.plays(upstream, *refusals, agrees)
     field = "input" if client == "responses" else "messages"
     again = {**request, "model": rig.model(upstream), field: [*request[field], *turns]}
     explain = {"extra_headers": {"x-dragoman-explain": "1"}}
@@ -149,6 +150,28 @@ def is_a_thought(client: str, path: str) -> bool:
     """Whether a pointer of the ledger leads to the thoughts in this client's history."""
     words = path.split("/")[1:]
     return words[0] == ("input" if client == "responses" else "messages") and words[1] == "1"
+
+
+@pytest.mark.parametrize("client", ["chat", "responses"])
+@pytest.mark.parametrize(
+    "why",
+    [
+        "messages.1.content.0: `thinking` block is bound to a different conversation",
+        "messages.1.content.0: Invalid `signature` in `thinking` block",
+        "messages.1.content.1: Invalid `data` in `redacted_thinking` block",
+    ],
+)
+def test_thoughts_that_their_issuer_does_not_take_back_are_left_out_in_a_second_try(
+    rig: Rig, client: str, why: str
+) -> None:
+    request, turns = first_turns(rig, client, "messages", MEANT["signed"], False)
+    told = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
+    refusal = Answer(msgspec.json.encode(told), status=400, content_type="application/json")
+    body = ask_again(rig, client, "messages", request, turns, refusal)
+    assert thoughts_in("messages", body) == []
+    assert len(rig.fakes["messages"].calls) == 2
+    losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
+    assert any(is_a_thought(client, entry["path"]) and entry["how"] == "dropped" for entry in losses), losses
 
 
 def test_a_foreign_envelope_is_taken_out_of_a_conversation_of_the_same_protocol(rig: Rig) -> None:

@@ -8,6 +8,11 @@ from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.providers.provider import Amend
 
 NO_CHAT_TOOLS = "no_chat_tools"
+# Anthropic's words for a thought that it does not take back: it is bound to other turns, a model or an account.
+THOUGHT_REFUSED = re.compile(
+    r"invalid `(signature|data)` in `(redacted_)?thinking`|\bthinking\b.*\b(bound to a different|cannot be modified)",
+    re.I | re.S,
+)
 CHAT_TOOLS_REFUSED = re.compile(r"\btools?\b.*\bnot supported\b.*chat/completions.*\bv1/responses", re.I | re.S)
 
 
@@ -21,6 +26,8 @@ def refused_chat_tools(failure: Failure, protocols: Collection[str]) -> Amend | 
 
 
 def unreadable_reasoning(failure: Failure) -> Amend | None:
-    """Encrypted reasoning is bound to the account that it was given to; without it, the conversation can go on."""
-    unreadable = failure.code == "invalid_encrypted_content"
-    return Amend("reasoning dropped", drop_reasoning) if unreadable else None
+    """Opaque reasoning is bound to the account, and some to the turns, it was given to; without it, all can go on."""
+    refused = failure.kind is Kind.BAD_REQUEST and THOUGHT_REFUSED.search(failure.message)
+    if not refused and failure.code != "invalid_encrypted_content":
+        return None
+    return Amend("reasoning dropped", drop_reasoning)

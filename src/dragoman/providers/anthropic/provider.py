@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from dragoman.config.settings import ProviderConfig
 from dragoman.net.headers import Header
+from dragoman.providers.amends import unreadable_reasoning
 from dragoman.providers.provider import Provider, Send, api_key, configured
 
 
@@ -14,4 +15,12 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         key = read_key()
         return ((b"x-api-key", key),) if key else ()
 
-    return configured(config, send, environ, issuer="anthropic", authorize=authorize, counts_tokens=True)
+    return configured(
+        config,
+        send,
+        environ,
+        issuer="anthropic",
+        authorize=authorize,
+        counts_tokens=True,
+        amend=unreadable_reasoning,
+    )
