@@ -1,7 +1,7 @@
 """The name of a capture comes in; what happened in that exchange goes out, as a table, a timeline or plain files."""
 
 import shutil
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -72,7 +72,7 @@ def export_one(which: str, directory: Path | None, config_file: str | None) -> N
 
 def _row(kept: Kept) -> tuple[str, ...]:
     summary = kept.summary
-    moment = datetime.fromtimestamp(summary.began, UTC).strftime("%m-%d %H:%M:%S")
+    moment = datetime.fromtimestamp(summary.began).strftime("%m-%d %H:%M:%S")
     size = f"{kept.size / 1024:.1f} kB"
     return (summary.id, moment, summary.client or "–", summary.way, summary.route or "–", summary.result, size)
 
