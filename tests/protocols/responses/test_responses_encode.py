@@ -214,14 +214,14 @@ def test_its_own_vendors_encrypted_reasoning_goes_out_bare():
     assert terminal(stream)["output"][0]["encrypted_content"] == "gAAAA-x"  # type: ignore[index]
 
 
-def test_opaque_reasoning_that_was_not_asked_for_is_dropped_and_told():
+def test_opaque_reasoning_is_told_though_it_was_not_to_be_included():
     ledger = Ledger()
     request = Request(protocol="responses", model="m", turns=(), encrypted_reasoning=False)
-    opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln")
+    opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", text="hm")
     events: list[Event] = [STARTED, Opened(0, ThinkingBlock()), Delta(0, "hm"), Sealed(0, opaque), Closed(0)]
     stream = encoded([*events, Ended(Stop.END)], asked(request), ledger)
-    assert "encrypted_content" not in terminal(stream)["output"][0]  # type: ignore[index]
-    assert losses(ledger) == [("/content/0", How.DROPPED)]
+    assert unseal(terminal(stream)["output"][0]["encrypted_content"]) == opaque  # type: ignore[index]
+    assert losses(ledger) == []
 
 
 def test_raw_thoughts_are_content_and_not_summary():

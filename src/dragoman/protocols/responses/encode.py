@@ -233,13 +233,10 @@ class Encoder:
         return [*frames, self._event(writing.manner.delta, fields)]
 
     def _sealed(self, block: int, opaque: Opaque) -> None:
+        """Whether or not it was to be included: no later request could name the thought, for nothing is stored."""
         writing = self._open[block]
-        if not isinstance(writing, Writing):
-            return
-        if self._asked.request.encrypted_reasoning:
+        if isinstance(writing, Writing):
             writing.opaque = opaque
-        else:
-            self._ledger.dropped(f"/content/{block}", "the client did not include reasoning.encrypted_content")
 
     def _cited(self, block: int, citation: Citation) -> Bytes:
         writing = self._open[block]
