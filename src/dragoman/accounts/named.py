@@ -9,6 +9,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.config.secret import SecretSource, resolve_secret
 
 PATH_STARTS = ("/", "~", "./", "../", "\\\\")
+PATH_ENDS = (".json", ".sqlite3", ".sqlite", ".db")  # of any vendor's credentials
 
 
 def holds_object(path: Path) -> bool:

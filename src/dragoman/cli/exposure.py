@@ -5,13 +5,12 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dragoman.accounts.named import named_file
+from dragoman.accounts.named import PATH_ENDS, named_file
 from dragoman.config import ProviderConfig
 from dragoman.config.installed import home_of, installed
 from dragoman.config.secret import SecretSource
 from dragoman.config.several import credentials_of
 from dragoman.providers.finding import WARNING, Finding
-from dragoman.providers.kiro.sources import PATH_ENDS
 
 OTHERS = 0o077
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dragoman.accounts.named import named_file
+from dragoman.accounts.named import PATH_ENDS, named_file
 from dragoman.accounts.pool import Member, Pool
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import ProviderConfig
 from dragoman.config.several import Credential, credentials_of, singles
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import ask_models
-from dragoman.providers.kiro.sources import PATH_ENDS
 from dragoman.providers.provider import ModelInfo, Provider, Send
 
 

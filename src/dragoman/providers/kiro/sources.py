@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dragoman.accounts import credential as accounts
 from dragoman.accounts.credential import Unusable
-from dragoman.accounts.named import holds_object, named_file, revealed, shown
+from dragoman.accounts.named import PATH_ENDS, holds_object, named_file, revealed, shown
 from dragoman.config.installed import data_directory, home_of, kiro_places
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
@@ -16,7 +16,6 @@ from dragoman.providers.kiro.given import ApiKey, RefreshToken
 from dragoman.providers.kiro.json_file import JsonFile
 
 API_KEY_PREFIX = "ksk_"
-PATH_ENDS = (".json", ".sqlite3", ".sqlite", ".db")
 
 Source = accounts.Source[Credential]
 
