@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from dragoman.hub.failure import Kind
+from dragoman.hub.pointer import keys_of
 
 SHOWN = 300
 READ = 20_000  # of a page that is no error body
@@ -56,8 +57,7 @@ def bracketed(pointer: str | None) -> str | None:
     if not pointer:
         return None
     path = ""
-    for token in pointer.split("/")[1:]:
-        name = token.replace("~1", "/").replace("~0", "~")
+    for name in keys_of(pointer):
         path += f"[{name}]" if name.isdecimal() else f".{name}"
     return path.removeprefix(".")
 

@@ -9,6 +9,7 @@ from typing import TypeVar, overload
 import msgspec
 
 from dragoman.framing.jsonread import read_json
+from dragoman.hub.pointer import token_of
 
 _SHOWN = 80
 
@@ -50,8 +51,8 @@ class Fields:
 
     def pointer(self, key: str) -> str:
         """The JSON pointer (RFC 6901) of one of this object's values."""
-        if "~" in key or "/" in key:
-            key = key.replace("~", "~0").replace("/", "~1")
+        if "~" in key or "/" in key:  # hardly ever, and this is asked of every value
+            key = token_of(key)
         return f"{self.at}/{key}"
 
     def has(self, key: str) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
+from dragoman.hub.pointer import key_of
 from dragoman.hub.request import Ext, Foreign, Hosted, Part, Request, Tool, ToolChoice, ToolResult
 
 # A request's fields that other vendors have too, and yet cannot be given.
@@ -15,7 +16,7 @@ _OTHER_THAN_ANSWERS = {"messages": ("compaction", "a compacted context, which on
 def restore(wire: dict[str, object], ext: Ext) -> None:
     """Puts unread fields back where they stood below `wire`."""
     for pointer, value in ext.items():
-        *path, last = (token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/"))
+        *path, last = map(key_of, pointer.split("/"))
         holder: object = wire
         for key in path:
             holder = holder.setdefault(key, {}) if isinstance(holder, dict) else None

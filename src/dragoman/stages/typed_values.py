@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import Raw
 
+from dragoman.hub.pointer import keys_of
 from dragoman.hub.request import Json
 
 _MAX_HOPS = 8
@@ -52,6 +53,6 @@ def _kinds(schema: Json, root: Json, hops: int = 0) -> frozenset[str]:
 
 def _referred(reference: str, root: Json) -> Json:
     found = root
-    for token in reference.removeprefix("#").split("/")[1:]:
-        found = found.get(token.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    for key in keys_of(reference.removeprefix("#")):
+        found = found.get(key) if isinstance(found, dict) else None
     return found if reference.startswith("#") else None

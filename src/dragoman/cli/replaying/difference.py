@@ -7,6 +7,7 @@ from difflib import SequenceMatcher
 import msgspec
 from msgspec import Struct
 
+from dragoman.hub.pointer import token_of
 from dragoman.observers.capture import Capture, Question
 from dragoman.protocols import PROTOCOLS
 
@@ -133,7 +134,7 @@ def _texts(old: bytes, new: bytes) -> Iterable[Change]:
 def _values(old: object, new: object, at: str) -> Iterable[Change]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in {**old, **new}:
-            pointer = f"{at}/{str(name).replace('~', '~0').replace('/', '~1')}"
+            pointer = f"{at}/{token_of(str(name))}"
             if name not in old or name not in new:
                 yield Change(pointer, _shown(old, name), _shown(new, name))
             else:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from urllib.parse import unquote
 
+from dragoman.hub.pointer import keys_of
 from dragoman.protocols.kiro.text import json_text
 
 Schema = dict[str, object]
@@ -124,8 +125,7 @@ class _Cleaner:
         if not reference.startswith("#"):
             return None
         found: object = self._root
-        for token in unquote(reference[1:]).split("/")[1:]:
-            name = token.replace("~1", "/").replace("~0", "~")
+        for name in keys_of(unquote(reference[1:])):
             if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
                 found = found[int(name)]
             elif isinstance(found, dict) and name in found:

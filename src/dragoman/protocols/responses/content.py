@@ -7,6 +7,7 @@ from dragoman.framing.fields import BadField, Fields
 from dragoman.hub.ext import restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
+from dragoman.hub.pointer import token_of
 from dragoman.hub.request import (
     Audio,
     Cache,
@@ -37,15 +38,11 @@ _MEDIA_BY_SUFFIX = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/m
 
 def ext_of(fields: Fields, **nested: Fields | None) -> Ext:
     """What was not read of an object, and of the objects inside it."""
-    ext = {_token(key): value for key, value in fields.rest().items()}
+    ext = {token_of(key): value for key, value in fields.rest().items()}
     for name, inner in nested.items():
         if inner is not None:
-            ext |= {f"{name}/{_token(key)}": value for key, value in inner.rest().items()}
+            ext |= {f"{name}/{token_of(key)}": value for key, value in inner.rest().items()}
     return ext
-
-
-def _token(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 # Reading

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from dragoman.hub.pointer import keys_of
 from dragoman.hub.request import Json
 
 MAX_DEPTH = 32  # recursive schemas must end somewhere
@@ -102,8 +103,7 @@ def _number(schema: Mapping[str, Json], *, whole: bool) -> int | float:
 def _found(reference: str, root: Json) -> Json:
     """What a local reference points to."""
     place = root
-    for key in reference.removeprefix("#").split("/")[1:]:
-        name = key.replace("~1", "/").replace("~0", "~")
+    for name in keys_of(reference.removeprefix("#")):
         place = place.get(name) if isinstance(place, Mapping) else None
     return place
 
