@@ -3,6 +3,7 @@
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import fields
 
 By = Literal["all", "model", "key", "client", "provider"]
 
@@ -37,6 +38,9 @@ class UsageRow(Struct, frozen=True, gc=False):
     code: str | None
     losses: int
     attempts: int
+
+
+COLUMNS = tuple(field.name for field in fields(UsageRow))  # named as the tables name theirs, in this order
 
 
 class Span(Struct, frozen=True):

@@ -5,26 +5,22 @@ from collections.abc import Sequence
 import asyncpg
 from msgspec.structs import astuple
 
-from dragoman.store.usage_rows import SLOT_MS, By, Span, UsageRow, UsageSum
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, By, Span, UsageRow, UsageSum
 
-INSERT = """
-    INSERT INTO dragoman.usage (
-        id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
-        output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
-    ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25)
+PLACES = ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1))
+INSERT = f"""
+    INSERT INTO dragoman.usage ({", ".join(COLUMNS)}) VALUES ({PLACES})
     ON CONFLICT (id) DO NOTHING
-"""
+"""  # noqa: S608 - names of our own fields
 REMOVE = """
     DELETE FROM dragoman.usage WHERE id IN (
         SELECT id FROM dragoman.usage WHERE began_ms < $1 ORDER BY began_ms LIMIT $2 FOR UPDATE SKIP LOCKED
     )
 """
-ROWS = """
-    SELECT id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
-        output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
+ROWS = f"""
+    SELECT {", ".join(COLUMNS)}
     FROM dragoman.usage WHERE began_ms >= $1 AND began_ms < $2 AND ($3::text IS NULL OR key = $3) ORDER BY began_ms, id
-"""
+"""  # noqa: S608 - names of our own fields
 SUMS = """
     SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
             WHEN 'provider' THEN provider ELSE '' END AS grouped,

@@ -6,24 +6,23 @@ from itertools import chain
 import apsw
 from msgspec.structs import astuple, replace
 
-from dragoman.store.usage_rows import SLOT_MS, By, Span, UsageRow, UsageSum
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, By, Span, UsageRow, UsageSum
 
 INSERT = """
-    INSERT INTO usage (
-        id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
-        output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
-    ) VALUES {places}
+    INSERT INTO usage ({columns}) VALUES {places}
     ON CONFLICT (id) DO NOTHING
 """
-PLACES = f"({', '.join('?' * 25)})"
+PLACES = f"({', '.join('?' * len(COLUMNS))})"
+STREAM = COLUMNS.index("stream")
 TOGETHER = 50  # rows in one statement: each statement asks for the interpreter's lock anew
-INSERT_ONE, INSERT_MANY = (INSERT.format(places=", ".join([PLACES] * count)) for count in (1, TOGETHER))
+INSERT_ONE, INSERT_MANY = (
+    INSERT.format(columns=", ".join(COLUMNS), places=", ".join([PLACES] * count)) for count in (1, TOGETHER)
+)
 REMOVE = "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE began_ms < ? ORDER BY began_ms LIMIT ?)"
-ROWS = """
-    SELECT id, began_ms, request, key, client, asked, spoken, provider, model, wanted, stream, input, cached, written,
-        output, reasoning, credits, source, cost_nano, first_token_ms, duration_ms, result, code, losses, attempts
+ROWS = f"""
+    SELECT {", ".join(COLUMNS)}
     FROM usage WHERE began_ms >= ?1 AND began_ms < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY began_ms, id
-"""
+"""  # noqa: S608 - names of our own fields
 SUMS = """
     SELECT CASE ?4 WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
             WHEN 'provider' THEN provider ELSE '' END AS grouped,
@@ -57,7 +56,7 @@ def remove(connection: apsw.Connection, before_ms: int, most: int) -> int:
 
 def rows(connection: apsw.Connection, span: Span) -> tuple[UsageRow, ...]:
     found = connection.execute(ROWS, (span.since_ms, span.until_ms, span.key))
-    return tuple(replace(UsageRow(*columns), stream=bool(columns[10])) for columns in found)
+    return tuple(replace(UsageRow(*columns), stream=bool(columns[STREAM])) for columns in found)
 
 
 def sums(connection: apsw.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
