@@ -7,7 +7,6 @@ class Window(Struct, frozen=True):
     """A share of an allowance that is used up, and when it starts anew."""
 
     used_percent: float
-    minutes: float | None = None  # how long the window is
     resets_at: float | None = None  # seconds since the epoch
     unlimited: bool = False
 
@@ -15,12 +14,10 @@ class Window(Struct, frozen=True):
 class Credits(Struct, frozen=True):
     has: bool
     unlimited: bool
-    balance: float | None = None
 
 
 class Limits(Struct, frozen=True):
     windows: dict[str, Window] = {}  # by the provider's own names
     credits: Credits | None = None
     plan: str | None = None
-    reached: str | None = None  # the provider's word for the limit that was hit
     parked_until: float | None = None  # it has refused an answer until then

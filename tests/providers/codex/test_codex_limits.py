@@ -27,14 +27,14 @@ PLUS = told(
 def test_a_window_of_nothing_is_none() -> None:
     limits = read_limits(PLUS, NOW)
     assert limits is not None
-    assert limits.windows == {"primary": Window(42.0, 300.0, 1794703600.0)}
-    assert limits.credits == Credits(has=False, unlimited=False, balance=None)
+    assert limits.windows == {"primary": Window(42.0, 1794703600.0)}
+    assert limits.credits == Credits(has=False, unlimited=False)
 
 
 def test_other_limits_have_names_of_their_own() -> None:
     limits = read_limits(told(x_codex_spark_primary_used_percent="7.5", x_codex_spark_primary_window_minutes="60"), NOW)
     assert limits is not None
-    assert limits.windows == {"codex-spark/primary": Window(7.5, 60.0)}
+    assert limits.windows == {"codex-spark/primary": Window(7.5)}
 
 
 def test_a_relative_reset_becomes_a_moment() -> None:

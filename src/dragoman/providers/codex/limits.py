@@ -55,10 +55,9 @@ def read_limits(headers: Headers, now: float) -> Limits | None:
             windows[found["which"] if own else f"{found['limit']}/{found['which']}"] = window
     credits = _credits(fields)
     plan = fields.get("x-codex-plan-type") or None
-    reached = fields.get("x-codex-rate-limit-reached-type") or None
-    if not windows and credits is None and plan is None and reached is None:
+    if not windows and credits is None and plan is None:
         return None
-    return Limits(windows, credits, plan, reached)
+    return Limits(windows, credits, plan)
 
 
 def _window(fields: dict[str, str], prefix: str, now: float) -> Window | None:
@@ -70,7 +69,7 @@ def _window(fields: dict[str, str], prefix: str, now: float) -> Window | None:
         resets_at = now + after
     if not used and not minutes and resets_at is None:
         return None  # how the backend writes that there is none
-    return Window(used or 0.0, minutes, resets_at)
+    return Window(used or 0.0, resets_at)
 
 
 def _credits(fields: dict[str, str]) -> Credits | None:
@@ -79,7 +78,6 @@ def _credits(fields: dict[str, str]) -> Credits | None:
     return Credits(
         fields["x-codex-credits-has-credits"].lower() in _TRUE,
         fields.get("x-codex-credits-unlimited", "").lower() in _TRUE,
-        _number(fields.get("x-codex-credits-balance")),
     )
 
 

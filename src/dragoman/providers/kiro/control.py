@@ -37,7 +37,6 @@ class ListedModel(Struct, rename="camel"):
 
 class ListedProfile(Struct, rename="camel"):
     arn: str = ""
-    profile_name: str | None = None
 
 
 class Breakdown(Struct, rename="camel"):
