@@ -41,6 +41,21 @@ class Source(Protocol[C]):
     def write(self, consumed: C, fresh: C) -> bool: ...
 
 
+class InFile:
+    """A source that is one file, and locked beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+    @property
+    def lock(self) -> Path:
+        return self.path
+
+
 class Unusable(Exception):
     """No credential can be had. The message names files and remedies, never a secret."""
 

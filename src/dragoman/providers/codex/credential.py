@@ -1,11 +1,9 @@
 """A credential of a ChatGPT account, in the file that `codex login` and `dragoman login codex` write."""
 
-from pathlib import Path
-
 from msgspec import Struct
 
 from dragoman.accounts import atomic
-from dragoman.accounts.credential import Unusable, is_sendable
+from dragoman.accounts.credential import InFile, Unusable, is_sendable
 from dragoman.accounts.json_table import Table, encoded, inner, load, text
 from dragoman.accounts.moments import format_moment, parse_moment
 from dragoman.providers.codex.claims import about, account_of, claims, expiry
@@ -37,19 +35,8 @@ class Credential(Struct, frozen=True):
         return f"Credential({self.plan})"
 
 
-class AuthFile:
+class AuthFile(InFile):
     """Codex keeps no lock of its own and writes in place: what it is about to write wins over what we would."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def where(self) -> str:
-        return str(self.path)
-
-    @property
-    def lock(self) -> Path:
-        return self.path
 
     def read(self) -> Credential:
         _, table = load(self.path, REMEDY)

@@ -8,7 +8,7 @@ import apsw
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import InFile, Unusable
 from dragoman.accounts.moments import format_moment, parse_moment
 from dragoman.providers.kiro.credential import Credential, Method, checked
 from dragoman.providers.kiro.json_file import is_builder_id, words
@@ -57,18 +57,7 @@ class _Row(Struct, frozen=True):
     value: str | bytes  # as it stands, for the comparison before a write
 
 
-class Database:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def where(self) -> str:
-        return str(self.path)
-
-    @property
-    def lock(self) -> Path:
-        return self.path
-
+class Database(InFile):
     def read(self) -> Credential:
         return self._with(self._credential)
 

@@ -1,10 +1,9 @@
 """A credential in a JSON file, as the Kiro IDE and `dragoman login` write it: read, and written back if still ours."""
 
 import re
-from pathlib import Path
 
 from dragoman.accounts import atomic
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import InFile, Unusable
 from dragoman.accounts.json_table import Table, encoded, load
 from dragoman.accounts.json_table import text as _text
 from dragoman.accounts.moments import format_moment, parse_moment
@@ -15,19 +14,8 @@ REMEDY = "sign in with Kiro, or `dragoman login kiro`"
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no separators: the name must stay in its directory
 
 
-class JsonFile:
+class JsonFile(InFile):
     """`{clientIdHash}.json` beside it holds the registration that an IdC token needs; no other file is looked at."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def where(self) -> str:
-        return str(self.path)
-
-    @property
-    def lock(self) -> Path:
-        return self.path
 
     def read(self) -> Credential:
         _, table = load(self.path, REMEDY)
