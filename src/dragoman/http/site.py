@@ -21,6 +21,7 @@ from dragoman.flow.refusal import refuse_exchange
 from dragoman.flow.serve import Gateway
 from dragoman.flow.trail import Trail
 from dragoman.http.models import Listing
+from dragoman.http.paths import COUNTS, GEMINI, INFERENCE, plain_path, protocol_of
 from dragoman.http.safety import Doorkeeper
 from dragoman.http.usage import PATH as USAGE
 from dragoman.http.usage import UsageDesk
@@ -39,10 +40,6 @@ from dragoman.observers.metrics_text import CONTENT_TYPE
 log = logging.getLogger(__name__)
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-INFERENCE = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
-COUNTS = {"/messages/count_tokens": "messages", "/responses/input_tokens": "responses"}
-GEMINI = re.compile(r"/(?:v1beta/)?models/.+:[A-Za-z]*(?:Content|Tokens)|/v1beta/models.*")
-SLASHES = re.compile("/{2,}")
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
 Answerer = Callable[[Exchange, str, str], Awaitable[None]]
@@ -275,21 +272,12 @@ class Site:
 
     def _client(self, path: str, headers: Headers) -> Client:
         """The protocol in which a request to this path expects its errors."""
-        name = next((name for prefix, name in INFERENCE.items() if path.startswith(prefix)), None)
+        name = protocol_of(path)
         if name is None:
             name = "messages" if headers.get(b"anthropic-version") is not None else "chat"
         client = self._protocol(name).client
         assert client is not None
         return client
-
-
-def plain_path(path: str) -> str:
-    """A path without its optional, perhaps doubled, version, without doubled slashes and without a trailing one."""
-    if "//" in path:
-        path = SLASHES.sub("/", path)
-    while path == "/v1" or path.startswith("/v1/"):
-        path = path[3:]
-    return path.rstrip("/") or "/"
 
 
 class _Shape(msgspec.Struct):
