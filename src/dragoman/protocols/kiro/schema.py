@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from urllib.parse import unquote
 
+from dragoman.framing.schematext import Schema, object_root, with_words
 from dragoman.hub.pointer import keys_of
-from dragoman.protocols.kiro.text import json_text
-
-Schema = dict[str, object]
 
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # their keys are names, not keywords
 _LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
@@ -17,7 +15,6 @@ _NESTED = frozenset(
 _DATA = frozenset({"const", "default", "examples"})
 _LEFT_OUT = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$comment", "$vocabulary", "strict"})
 _DEFINITIONS = frozenset({"$defs", "definitions"})
-_AT_ROOT = frozenset({"anyOf", "oneOf", "allOf"})  # a tool's input is one plain object
 
 _MAX_DEPTH = 60
 _MAX_NODES = 10_000  # references within references may grow without end
@@ -26,17 +23,14 @@ _MAX_NODES = 10_000  # references within references may grow without end
 def clean_schema(schema: object, approximate: Callable[[str], None]) -> Schema:
     """The schema of a tool's input, with an object at its root and every reference written out."""
     if not isinstance(schema, dict):
-        return {"type": "object", "properties": {}}
+        return object_root(schema, approximate)
     clean = _Cleaner(schema, approximate).node(schema, 0, ())
     if clean.get("type", "object") != "object":
         approximate("the input of a tool is an object")
-    told = {key: value for key, value in clean.items() if key in _AT_ROOT}
-    if told:
-        approximate("alternatives at the root of a schema are told in its description")
     properties = clean.get("properties")
-    rest = {key: value for key, value in clean.items() if key not in _AT_ROOT | {"type", "properties"}}
+    rest = {key: value for key, value in clean.items() if key not in ("type", "properties")}
     root = {"type": "object", "properties": properties if isinstance(properties, dict) else {}, **rest}
-    return _with_words(root, told)
+    return object_root(root, approximate)
 
 
 class _Cleaner:
@@ -71,7 +65,7 @@ class _Cleaner:
                 clean[key] = kept
         if schema.get("const", ...) is None:
             clean["type"] = "null"
-        return _with_words(clean, told)
+        return with_words(clean, told)
 
     def _keyword(self, key: str, value: object, depth: int, active: tuple[str, ...]) -> object:
         """What stays of a keyword; None where it goes."""
@@ -135,11 +129,3 @@ class _Cleaner:
         if reference != "#" and found is self._root:  # an anchor, which is not looked for
             return None
         return found if isinstance(found, dict) else None
-
-
-def _with_words(schema: Schema, told: Schema) -> Schema:
-    if not told:
-        return schema
-    words = "; ".join(f"{key}: {json_text(value)}" for key, value in told.items())
-    description = schema.get("description")
-    return {**schema, "description": f"{description}\n({words})" if description else f"({words})"}

@@ -1,10 +1,6 @@
 """A JSON Schema of any vendor comes in; one that Anthropic accepts goes out, its other demands told in words."""
 
-from collections.abc import Callable
-
-import msgspec
-
-Schema = dict[str, object]
+from dragoman.framing.schematext import Schema, with_words
 
 _FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"},
@@ -37,31 +33,10 @@ def clean_output(schema: object) -> object:
             told[key] = value
     if schema.get("type") == "object" or "properties" in schema:
         clean["additionalProperties"] = False
-    return _with_words(clean, told)
-
-
-def object_root(schema: object, approximate: Callable[[str], None]) -> Schema:
-    """The schema of a tool's input: its root must be a plain object."""
-    if not isinstance(schema, dict):
-        return {"type": "object", "properties": {}}
-    told = {key: value for key, value in schema.items() if key in _CHOICES}
-    if told:
-        approximate("alternatives at the root of a tool's schema are told in its description")
-    root = {key: value for key, value in schema.items() if key not in told}
-    if root.get("type") != "object":
-        root = {"type": "object", **{key: value for key, value in root.items() if key != "type"}}
-    return _with_words(root, told)
+    return with_words(clean, told)
 
 
 def _each(schemas: object) -> object:
     if not isinstance(schemas, dict):
         return schemas
     return {name: clean_output(schema) for name, schema in schemas.items()}
-
-
-def _with_words(schema: Schema, told: Schema) -> Schema:
-    if not told:
-        return schema
-    words = "; ".join(f"{key}: {msgspec.json.encode(value).decode()}" for key, value in told.items())
-    description = schema.get("description")
-    return {**schema, "description": f"{description}\n({words})" if description else f"({words})"}

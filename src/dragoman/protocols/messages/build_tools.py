@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
+from dragoman.framing.schematext import object_root
 from dragoman.hub.ext import is_indispensable, restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
 from dragoman.protocols.messages.build_content import Wire, Writer
 from dragoman.protocols.messages.build_hosted import is_carried, is_named, write_hosted, write_server
-from dragoman.protocols.messages.build_schema import object_root
 
 _SCHEMA_AT = {"chat": "/function/parameters", "responses": "/parameters"}  # below the tool
 _CHOICES = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "any", Pick.NAMED: "tool"}
