@@ -194,6 +194,13 @@ def test_a_reference_at_the_root_keeps_what_it_refers_to() -> None:
     }
 
 
+def test_a_format_that_is_no_text_is_told_in_words() -> None:
+    schema = {"type": "string", "format": ["date", "time"]}
+    body, _ = built(chat(format=Format(Shape.SCHEMA, "/f", schema=schema)))
+    told = {"type": "string", "description": '(format: ["date","time"])'}
+    assert body["output_config"]["format"]["schema"] == told  # type: ignore[index]
+
+
 def test_what_the_values_of_a_map_are_is_told_in_words() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
     body, _ = built(chat(format=Format(Shape.SCHEMA, "/response_format", name="n", schema=schema)))

@@ -2,9 +2,8 @@
 
 from dragoman.framing.schematext import Schema, with_words
 
-_FORMATS = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"},
-)
+# No set: what a client gives as a format may be a list, which cannot be looked up in one.
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
 _KEPT = frozenset({"type", "enum", "const", "title", "required", "default", "description"})
 _SILENT = frozenset({"additionalProperties", "$schema", "$id", "$comment"})  # nothing to tell a model
 _NAMED = frozenset({"properties", "$defs", "definitions"})  # their keys are names, their values are schemas
