@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from dragoman.config import Effort
 from dragoman.hub.failure import Refused
 from dragoman.hub.loss import Ledger, Loss
 from dragoman.hub.profile import Target
@@ -16,6 +17,7 @@ from dragoman.protocols import PROTOCOLS
 Json = dict[str, object]
 Path = tuple[str | int, ...]
 
+BUDGETS = msgspec.structs.asdict(Effort())
 ISSUERS = {"chat": "a-compatible-server", "responses": "openai", "messages": "anthropic"}
 
 
@@ -50,7 +52,7 @@ def outcome(client: str, target: str, body: Json) -> Built | Turned:
     try:
         request = speaker.parse(msgspec.json.encode(body), ledger)
         request, _ = lower_tools(request, upstream.tools, ledger)
-        sent = upstream.build(request, Target("vendor-model", ISSUERS[target]), ledger)
+        sent = upstream.build(request, Target("vendor-model", ISSUERS[target], budgets=BUDGETS), ledger)
     except Refused as refused:
         return Turned(refused.failure.at, refused.failure.message)
     return Built(sent, tuple(ledger))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from clients.accepting import complaints
+from dragoman.config import Effort
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.loss import How, Ledger, Loss
 from dragoman.hub.profile import Target
@@ -14,6 +15,7 @@ from dragoman.providers.profiles import profile_of
 
 UPSTREAMS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.upstream is not None and name != "native")
 ISSUERS = {"responses": "openai", "messages": "anthropic"}  # who seals what a client of the protocol sends back
+BUDGETS = msgspec.structs.asdict(Effort())
 STATE = ("/thread", "/previous_response_id")  # of a server that is not ours
 
 
@@ -31,7 +33,7 @@ def build(body: bytes, protocol: str, upstream: str) -> Built:
     assert server is not None
     request = client.parse(body, ledger)
     lowered, _ = lower_tools(request, server.tools, ledger)
-    target = Target(request.model, ISSUERS.get(upstream, upstream), profile_of(request.model))
+    target = Target(request.model, ISSUERS.get(upstream, upstream), profile_of(request.model), BUDGETS)
     built = server.build(lowered, target, ledger)
     return Built(msgspec.json.decode(built, type=dict), tuple(ledger))
 

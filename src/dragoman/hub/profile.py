@@ -39,6 +39,6 @@ class Target(Struct, frozen=True):
     model: str  # the upstream's own name for it
     issuer: str  # whose opaque reasoning this upstream can read
     profile: Profile = Profile()
-    budgets: dict[str, int] = {}  # effort -> thinking budget, where the configuration overrides the table
+    budgets: dict[str, int] = {}  # effort -> thinking budget, as configured
     quirks: frozenset[str] = frozenset()  # oddities of a compatible server, by name
     options: object = None  # what only this provider's own protocol needs to know

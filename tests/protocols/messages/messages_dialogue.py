@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dragoman.config import Effort
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Refused
@@ -23,6 +24,7 @@ CLIENT = PROTOCOL.client
 UPSTREAM = PROTOCOL.upstream
 
 ISSUER = Issuer("anthropic", "claude-test")
+BUDGETS = msgspec.structs.asdict(Effort())
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "messages"
 STREAMS = sorted(path.stem for path in FIXTURES.glob("*.sse"))
 
@@ -92,7 +94,7 @@ def build(
     ledger: Ledger | None = None,
     budgets: dict[str, int] | None = None,
 ) -> dict[str, object]:
-    target = Target("claude-up", "anthropic", profile or Profile(), budgets or {})
+    target = Target("claude-up", "anthropic", profile or Profile(), {**BUDGETS, **(budgets or {})})
     body = UPSTREAM.build(request, target, Ledger() if ledger is None else ledger)
     return msgspec.json.decode(body, type=dict[str, object])
 

@@ -53,7 +53,7 @@ def test_an_effort_for_a_model_that_cannot_think_is_dropped() -> None:
     assert "/reasoning_effort" in told
 
 
-def test_configured_budgets_win_over_the_table() -> None:
+def test_a_budget_is_what_the_configuration_says_an_effort_is_worth() -> None:
     body, _ = built(chat(reasoning=effort("low")), OLD, {"low": 4000})
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 4000}
 

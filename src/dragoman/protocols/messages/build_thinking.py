@@ -11,7 +11,6 @@ from dragoman.hub.request import Reasoning, Request, Role, Switch, Thinking, Too
 from dragoman.protocols.messages.build_content import Wire
 from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET, NAME
 
-_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 32768}
 _ANSWER = 1024  # tokens that thoughts leave for it, if there are so many
 _DISPLAYS = ("summarized", "omitted", "updates")
 
@@ -37,7 +36,7 @@ class _Planner:
         self._wish = wish
         self._bare = _calls_barely(request, target.issuer)
         self._profile: Profile = target.profile
-        self._budgets = {**_BUDGETS, **target.budgets}
+        self._budgets = target.budgets
         self._max_tokens = max_tokens
         self._own = request.protocol == NAME
         self._ledger = ledger
@@ -119,7 +118,8 @@ class _Planner:
 
     def _budget(self) -> int:
         """The thoughts that an effort is worth, with room for an answer; one that nobody knows is worth the usual."""
-        worth = self._budgets.get(self._wish.effort or USUAL_EFFORT, self._budgets[USUAL_EFFORT])
+        usual = self._budgets.get(USUAL_EFFORT, MIN_BUDGET)
+        worth = self._budgets.get(self._wish.effort or USUAL_EFFORT, usual)
         return min(worth, max(MIN_BUDGET, self._max_tokens - min(_ANSWER, self._max_tokens // 4)))
 
     def _budgeted(self, budget: int, at: str) -> Thought:
