@@ -59,7 +59,7 @@ def _read_namespace(tool: Fields, ext: Ext) -> Iterator[Tool]:
                 yield _read_function(inner, name)
     for key, value in tool.rest().items():
         if value != "":
-            ext[f"{tool.at[1:]}/{key}"] = value
+            ext[tool.pointer(key)[1:]] = value
 
 
 def _read_function(tool: Fields, namespace: str | None) -> Function:
