@@ -80,6 +80,12 @@ class WatchedCatalogue(Catalogue):
         self._recording.hears(self._name, "most output", lambda: {"value": most})
         return most
 
+    def list_problem(self) -> str:
+        problem = self._catalogue.list_problem()
+        if problem:
+            self._recording.hears(self._name, "list problem", lambda: {"value": problem})
+        return problem
+
 
 class WatchedPool(Pool):
     """The same pool, whose choices are noted."""

@@ -41,10 +41,23 @@ async def targets(world: World, name: str) -> tuple[Route, ...]:
     routes = listed_targets(name, catalogues)
     if routes:
         return routes
+    raise Refused(_unknown_model(name, world, catalogues))
+
+
+def _unknown_model(name: str, world: World, catalogues: Mapping[str, Known]) -> Failure:
+    """Name the nearest models, and the providers that could not be asked whether they have this one."""
     close = ", ".join(nearest(name, world.config.models, catalogues))
-    advice = f"Nearest names: {close}. GET /v1/models lists all." if close else "No other does either."
-    message = f"The model {name!r} does not exist here. {advice}"
-    raise Refused(Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model"))
+    problems = {provider: known.problem for provider, known in catalogues.items() if known.problem}
+    message = f"The model {name!r} does not exist here."
+    if close:
+        message += f" Nearest names: {close}. GET /v1/models lists all."
+    if problems:
+        told = "; ".join(f"{provider!r} ({problem})" for provider, problem in problems.items())
+        one = next(iter(problems))
+        message += f" Could not ask for models: {told}. If the model is there, ask for {one}/{name}."
+    if not close and not problems:
+        message += " No other does either."
+    return Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model")
 
 
 def provider_of(world: World, route: Route) -> Provider:
@@ -72,6 +85,11 @@ def _profile(world: World, route: Route) -> Profile:
 
 def known(world: World) -> dict[str, Known]:
     return {
-        name: Known(tuple(model.id for model in catalogue.known()), catalogue.complete, world.providers[name].rename)
+        name: Known(
+            tuple(model.id for model in catalogue.known()),
+            catalogue.complete,
+            world.providers[name].rename,
+            catalogue.list_problem(),
+        )
         for name, catalogue in world.catalogues.items()
     }

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
-from dragoman.hub.failure import Refused
+from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.tasks import spawn
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 ASK_TIMEOUT_S = 10.0
 RETRY_AFTER_FAILURE_S = 30.0
 MAX_LIST_BYTES = 16 * 1024 * 1024
+NO_LIST_STATUSES = (404, 405, 501)  # the server answers, but has no list of models
 
 
 class _Listed(Struct):
@@ -33,6 +34,10 @@ class _Page(Struct):
     data: list[_Listed] = []
 
 
+class NoModelList(Exception):
+    """The provider answers, but what it answers is no list: it may serve any model."""
+
+
 class Catalogue:
     """One provider's models. `known` never waits; `refresh` asks, at most once at a time."""
 
@@ -46,6 +51,7 @@ class Catalogue:
         self._asking: asyncio.Task[None] | None = None
         self._answered = False  # or failed to: whether the first question is over
         self.complete = bool(provider.models) or not provider.lists_models  # whether an absent id is known to be absent
+        self._problem = "its model list has not been read yet"
 
     def known(self) -> tuple[ModelInfo, ...]:
         """What is known now; a stale list is served while it is asked for again."""
@@ -56,6 +62,10 @@ class Catalogue:
     def most_output(self, model: str) -> int | None:
         """The most tokens that the model writes, where its listing says so."""
         return self._most.get(model)
+
+    def list_problem(self) -> str:
+        """Return why the provider could not be asked for its models; empty if it could, or has no list."""
+        return "" if self.complete else self._problem
 
     async def settled(self) -> tuple[ModelInfo, ...]:
         """What is known once the first question is over, whoever asked it."""
@@ -71,9 +81,19 @@ class Catalogue:
         self._asked_at, self._wait_s = self._clock(), self._provider.model_ttl_s
         try:
             listed = await ask_models(self._provider)
-        except (Lost, TimedOut, TooLarge, Refused, ConfigError, ValueError, msgspec.MsgspecError) as problem:
+        except (
+            NoModelList,
+            Lost,
+            TimedOut,
+            TooLarge,
+            Refused,
+            ConfigError,
+            ValueError,
+            msgspec.MsgspecError,
+        ) as problem:
             log.info("models of %s are not to be had now: %s", self._provider.name, problem)
             self._wait_s = min(RETRY_AFTER_FAILURE_S, self._wait_s)
+            self._problem = _describe(problem)
         else:
             own = {model.id for model in listed}
             self._models = (*listed, *(model for model in self._provider.models if model.id not in own))
@@ -104,11 +124,33 @@ async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
         body = await answer.read(MAX_LIST_BYTES, ASK_TIMEOUT_S)
     finally:
         answer.close()
+    if answer.status in NO_LIST_STATUSES:
+        raise NoModelList(f"HTTP {answer.status}")
     if answer.status != 200:
-        raise ValueError(f"HTTP {answer.status}")
-    page = msgspec.json.decode(body, type=_Page)
+        raise Refused(Failure(Kind.UPSTREAM, f"HTTP {answer.status}", status=answer.status))
+    try:
+        page = msgspec.json.decode(body, type=_Page)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NoModelList(f"not a list of models: {error}") from error
     return tuple(
         ModelInfo(m.id, m.display_name, int(m.created), m.owned_by, m.max_input_tokens, m.max_tokens)
         for m in page.data
         if m.id
     )
+
+
+def _describe(problem: Exception) -> str:
+    """Say why there is no list, in words of our own where an upstream's could repeat a secret."""
+    match problem:
+        case NoModelList():
+            return ""
+        case Refused(failure=failure):
+            return failure.kind.value if failure.status is None else f"HTTP {failure.status}"
+        case ConfigError():
+            return "it has no usable credential"
+        case TimedOut():
+            return f"no answer within {ASK_TIMEOUT_S:.0f} s"
+        case Lost():  # whose message is safe to show
+            return str(problem)
+        case _:
+            return "its answer cannot be read"

@@ -29,11 +29,15 @@ class Renames(Protocol):
 
 
 class Known(Struct, frozen=True):
-    """A provider's models; `complete` says whether one that is not listed is known not to exist."""
+    """A provider's models; `complete` says whether one that is not listed is known not to exist.
+
+    An incomplete list with a `problem` is one that could not be read; without one, the provider has no list.
+    """
 
     ids: tuple[str, ...]
     complete: bool
     rename: Callable[[str], str] = lambda name: name
+    problem: str = ""
 
 
 def configured_targets(
@@ -50,7 +54,11 @@ def configured_targets(
 
 
 def listed_targets(name: str, catalogues: Mapping[str, Known]) -> tuple[Route, ...]:
-    """Who lists that id, exactly or but for its date and punctuation; else whoever might know it."""
+    """Who lists that id, exactly or but for its date and punctuation; else whoever has no list and might serve it.
+
+    A provider whose list could not be read is no target: most names are not its own, and its failure would be
+    reported in place of the unknown name.
+    """
     exact = tuple(Route(provider, name) for provider, known in catalogues.items() if name in known.ids)
     if exact:
         return exact
@@ -58,7 +66,9 @@ def listed_targets(name: str, catalogues: Mapping[str, Known]) -> tuple[Route, .
         Route(provider, id) for provider, known in catalogues.items() if (id := _close(name, known)) is not None
     )
     return close or tuple(
-        Route(provider, known.rename(name)) for provider, known in catalogues.items() if not known.complete
+        Route(provider, known.rename(name))
+        for provider, known in catalogues.items()
+        if not known.complete and not known.problem
     )
 
 

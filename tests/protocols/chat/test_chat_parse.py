@@ -177,7 +177,7 @@ def test_both_names_of_the_cap_are_taken_and_the_newer_wins() -> None:
     assert read(max_tokens=5).max_tokens == 5
     assert read(max_completion_tokens=6).max_tokens == 6
     ledger = Ledger()
-    body = {"model": "m", "messages": [], "max_tokens": 5, "max_completion_tokens": 6}
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "max_completion_tokens": 6}
     assert parse(msgspec.json.encode(body), ledger).max_tokens == 6
     assert [loss.path for loss in ledger] == ["/max_tokens"]
 

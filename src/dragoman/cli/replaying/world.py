@@ -237,6 +237,11 @@ class _ToldCatalogue(Catalogue):
             return None
         return msgspec.convert(self._answers.next(self._name, "most output"), int | None)
 
+    def list_problem(self) -> str:
+        if not self._answers.holds(self._name, "list problem"):
+            return ""
+        return msgspec.convert(self._answers.next(self._name, "list problem"), str)
+
 
 def _stanza(kind: str, told: dict[str, Json]) -> ProviderConfig:
     """Secrets were not told: those settings are as if nobody had made them."""

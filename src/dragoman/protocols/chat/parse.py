@@ -50,7 +50,7 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
     request = Request(
         protocol=NAME,
         model=body.need_text("model"),
-        turns=read_turns(body.need_objects("messages")),
+        turns=read_turns(_read_messages(body)),
         tools=read_tools(body),
         tool_choice=read_choice(body),
         parallel=body.flag("parallel_tool_calls"),
@@ -81,6 +81,13 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
     ext = unread(body) | stream_ext | format_ext | (_below(cache) if cache is not None else {})
     told = {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
     return msgspec.structs.replace(request, where=_where(body), ext=told)
+
+
+def _read_messages(body: Fields) -> list[Fields]:
+    messages = body.need_objects("messages")
+    if not messages:
+        raise body.bad("messages", "must hold at least one message")
+    return messages
 
 
 def _where(body: Fields) -> dict[str, str]:

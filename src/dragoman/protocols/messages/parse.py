@@ -110,7 +110,10 @@ def _turns(top: Fields) -> tuple[Turn, ...]:
     system = top.text_or_objects("system")
     if system:
         turns.append(Turn(Role.SYSTEM, parse_content(system, "/system"), "/system"))
-    for message in top.need_objects("messages"):
+    messages = top.need_objects("messages")
+    if not messages:
+        raise top.bad("messages", "must hold at least one message")
+    for message in messages:
         role = message.one_of("role", _ROLES)
         content = message.text_or_objects("content")
         if role is None or content is None:

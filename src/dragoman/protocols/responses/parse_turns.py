@@ -59,6 +59,8 @@ class Conversation:
         given = fields.text_or_objects("input")
         if given is None:
             raise BadField(fields.pointer("input"), "is required")
+        if not given:
+            raise fields.bad("input", "must hold some text or at least one item")
         if isinstance(given, str):
             at = fields.pointer("input")
             self.turns.append(Turn(Role.USER, (Text(given, at),), at))

@@ -1,0 +1,103 @@
+"""A name that no provider lists is an unknown model (404), also while some provider cannot be asked for its list."""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.replaying.difference import compared
+from dragoman.cli.replaying.rerun import rerun
+from dragoman.store.captures import Bounds, Captures, load
+from fakes.upstream import Answer, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+HEAD = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+TURN = [{"role": "user", "content": "Hi"}]
+BODIES = {
+    "/v1/chat/completions": {"messages": TURN},
+    "/v1/responses": {"input": "Hi"},
+    "/v1/messages": {"messages": TURN, "max_tokens": 5},
+    "/v1/messages/count_tokens": {"messages": TURN},
+}
+REPLY = (
+    b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
+)
+SECRET_ECHO = b'{"error":{"message":"bad key sk-fake-upstream"}}'
+
+
+def post(gateway: Running, path: str, model: str) -> tuple[int, dict]:
+    body = json.dumps({**BODIES[path], "model": model}).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(gateway.url + path, body, HEAD), timeout=30) as reply:
+            return reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.loads(refused.read())
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections for as long as the test runs: it is bound, and nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_an_unknown_model_is_404_that_names_the_provider_which_could_not_be_asked(
+    tmp_path: Path, closed_port: int, path: str
+) -> None:
+    dead = stanza("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
+    with FakeUpstream(models=("qwen3-coder",)) as fake, running(stanza("chat", fake.url) + dead, tmp_path) as gateway:
+        status, body = post(gateway, path, "qwen3-codr")
+    assert status == 404
+    assert body["error"].get("code", body["error"].get("type")) in ("model_not_found", "not_found_error")
+    message = body["error"]["message"]
+    assert "The model 'qwen3-codr' does not exist here." in message
+    assert f"Could not ask for models: 'dead' (cannot connect to 127.0.0.1:{closed_port}" in message
+    assert "ask for dead/qwen3-codr" in message
+    assert fake.calls == [], "a provider whose list lacks the model was asked for it"
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_a_provider_that_refuses_to_list_is_named_and_not_asked(tmp_path: Path, status: int) -> None:
+    page = Answer(SECRET_ECHO, status=status, content_type="application/json")
+    with FakeUpstream(pages={"/v1/models": page}) as fake, running(stanza("chat", fake.url), tmp_path) as gateway:
+        told, body = post(gateway, "/v1/chat/completions", "gpt-9")
+    assert told == 404
+    assert f"Could not ask for models: 'up' (HTTP {status})." in body["error"]["message"]
+    assert "sk-fake" not in json.dumps(body)
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize("page", [Answer(b"", status=404), Answer(b"", status=405), Answer(b"<html>")])
+def test_a_provider_without_a_model_list_may_serve_any_name(tmp_path: Path, page: Answer) -> None:
+    answers = [Answer(REPLY, content_type="application/json")]
+    with (
+        FakeUpstream(answers, pages={"/v1/models": page}) as fake,
+        running(stanza("chat", fake.url), tmp_path) as gateway,
+    ):
+        status, _ = post(gateway, "/v1/chat/completions", "gpt-9")
+    assert status == 200
+    assert fake.calls[-1].json["model"] == "gpt-9"
+
+
+def test_a_model_that_is_asked_of_its_provider_outright_needs_no_list(tmp_path: Path, closed_port: int) -> None:
+    with running(stanza("chat", f"http://127.0.0.1:{closed_port}/v1", "dead"), tmp_path) as gateway:
+        status, body = post(gateway, "/v1/chat/completions", "dead/gpt-9")
+    assert status == 502
+    assert "cannot connect" in body["error"]["message"]
+
+
+def test_a_captured_refusal_replays_the_same(tmp_path: Path, closed_port: int) -> None:
+    debug = f'[debug]\ncapture = "all"\ndirectory = "{tmp_path}/captures"\n'
+    dead = stanza("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
+    with running(debug + dead, tmp_path) as gateway:
+        assert post(gateway, "/v1/messages", "gpt-9")[0] == 404
+    [file] = Captures(tmp_path / "captures", Bounds(10, 1 << 30, 86_400.0)).files()
+    capture = load(file)
+    assert [change for part in compared(capture, rerun(capture)) for change in part.changes] == []
