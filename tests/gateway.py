@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +13,7 @@ from dragoman.accounts.keys import Keyring
 from dragoman.app import App
 from dragoman.config import Secret, load
 from dragoman.hub.outcome import Outcome
+from dragoman.store import open_store
 
 KEY = "dgm_fake-client-key-for-tests-only"
 
@@ -20,8 +21,16 @@ KEY = "dgm_fake-client-key-for-tests-only"
 class Running:
     """A gateway in a thread of its own."""
 
-    def __init__(self, toml: str, directory: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        toml: str,
+        directory: Path,
+        environ: Mapping[str, str] | None = None,
+        stored: Sequence[str] = (),  # names of client keys to create in a store of its own
+    ) -> None:
         self._toml = toml
+        self._stored = stored
+        self.keys: dict[str, str] = {}  # the stored keys by name
         self._environ = environ or {}
         self.outcomes: list[Outcome] = []
         self._directory = directory
@@ -35,7 +44,11 @@ class Running:
         problems: list[BaseException] = []
 
         async def start() -> None:
-            self.app = App(config, Keyring(None, Secret(KEY)), self._environ, observers=[self.outcomes.append])
+            self._store = await open_store(f"sqlite:///{self._directory}/store.db") if self._stored else None
+            keyring = Keyring(self._store, Secret(KEY))
+            for name in self._stored:
+                self.keys[name] = (await keyring.create(name)).secret.reveal()
+            self.app = App(config, keyring, self._environ, self._store, observers=[self.outcomes.append])
             await self.app.start()
 
         def run() -> None:
@@ -91,6 +104,8 @@ class Running:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._store is not None:
+            await self._store.close()
 
     def adopt(self, toml: str) -> None:
         """The configuration has been edited to this."""
@@ -113,8 +128,10 @@ class Running:
 
 
 @contextmanager
-def running(toml: str, directory: Path, environ: Mapping[str, str] | None = None) -> Iterator[Running]:
-    with Running(toml, directory, environ) as gateway:
+def running(
+    toml: str, directory: Path, environ: Mapping[str, str] | None = None, stored: Sequence[str] = ()
+) -> Iterator[Running]:
+    with Running(toml, directory, environ, stored) as gateway:
         yield gateway
 
 

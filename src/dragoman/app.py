@@ -24,6 +24,7 @@ from dragoman.config.proxies import detours
 from dragoman.config.secret import out_of_reach
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import id_headers
+from dragoman.flow.learnt import Learnt
 from dragoman.flow.serve import Gateway
 from dragoman.flow.world import World
 from dragoman.http.readings import gateway_readings, provider_address
@@ -167,7 +168,7 @@ class App:
         fetcher = None
         if config.fetch.enabled:
             fetcher = Fetcher(self._client.send, config.fetch, detours=detours(self._environ))
-        learnt = old.learnt if old is not None else {}
+        learnt = old.learnt if old is not None else Learnt()
         return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
 
     def _check_secrets(self, stanza: ProviderConfig, *, starts: bool) -> None:

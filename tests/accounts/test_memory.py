@@ -26,11 +26,11 @@ def test_a_lost_call_is_recalled_until_it_expires(stored: bool, tmp_path: Path) 
     async def story() -> None:
         store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
         memory = Memory(store, clock)
-        await memory.remember(b"one", LOST)
-        assert await memory.recall((b"other", b"one")) == LOST
-        assert await memory.recall((b"other",)) == ()
+        await memory.remember("a", b"one", LOST)
+        assert await memory.recall("a", (b"other", b"one")) == LOST
+        assert await memory.recall("a", (b"other",)) == ()
         clock.now += cut_calls.LIFE_S + 1
-        assert await memory.recall((b"one",)) == ()
+        assert await memory.recall("a", (b"one",)) == ()
         if store:
             await store.close()
 
@@ -42,8 +42,8 @@ def test_two_workers_share_what_was_lost(tmp_path: Path) -> None:
 
     async def story() -> None:
         first, second = await open_store(url), await open_store(url)
-        await Memory(first).remember(b"one", LOST)
-        assert await Memory(second).recall((b"one",)) == LOST
+        await Memory(first).remember("a", b"one", LOST)
+        assert await Memory(second).recall("a", (b"one",)) == LOST
         await first.close()
         await second.close()
 
@@ -57,9 +57,9 @@ class Asked:
         self._store = store
         self.questions = 0
 
-    async def recall_cut(self, digests: tuple[bytes, ...], now: int) -> bytes | None:
+    async def recall_cut(self, tenant: str, digests: tuple[bytes, ...], now: int) -> bytes | None:
         self.questions += 1
-        return await self._store.recall_cut(digests, now)
+        return await self._store.recall_cut(tenant, digests, now)
 
     async def has_cuts(self, now: int) -> bool:
         self.questions += 1
@@ -75,16 +75,16 @@ def test_while_nothing_was_lost_the_store_is_asked_once_in_a_while(tmp_path: Pat
         asked = Asked(second)
         memory = Memory(asked, clock)  # type: ignore[arg-type]
         for _ in range(10):
-            assert await memory.recall((b"one",)) == ()
+            assert await memory.recall("a", (b"one",)) == ()
         assert asked.questions == 1
-        await Memory(first, clock).remember(b"one", LOST)
+        await Memory(first, clock).remember("a", b"one", LOST)
         clock.now += LOOK_AGAIN_S
         for _ in range(10):
-            assert await memory.recall((b"one",)) == LOST
+            assert await memory.recall("a", (b"one",)) == LOST
         assert asked.questions == 12
         clock.now += cut_calls.LIFE_S
         for _ in range(10):
-            assert await memory.recall((b"one",)) == ()
+            assert await memory.recall("a", (b"one",)) == ()
         assert asked.questions == 13
         await first.close()
         await second.close()
@@ -102,9 +102,34 @@ def test_the_memory_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest
         memory = Memory(store, clock)
         for name in (b"a", b"b", b"c", b"d", b"e"):
             clock.now += 1
-            await memory.remember(name, LOST)
-        kept = [name for name in (b"a", b"b", b"c", b"d", b"e") if await memory.recall((name,))]
+            await memory.remember("a", name, LOST)
+        kept = [name for name in (b"a", b"b", b"c", b"d", b"e") if await memory.recall("a", (name,))]
         assert kept == [b"c", b"d", b"e"]
+        if store:
+            await store.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["in this process", "in the store"])
+def test_one_tenant_neither_recalls_nor_pushes_out_what_another_lost(
+    stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cut_calls, "KEPT", 4)
+    monkeypatch.setattr(cut_calls, "KEPT_PER_TENANT", 2)
+    clock = Clock()
+
+    async def story() -> None:
+        store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
+        memory = Memory(store, clock)
+        await memory.remember("a", b"one", LOST)
+        assert await memory.recall("b", (b"one",)) == ()
+        for number in range(9):
+            clock.now += 1
+            await memory.remember("b", b"%d" % number, LOST)
+        kept = [number for number in range(9) if await memory.recall("b", (b"%d" % number,))]
+        assert kept == [7, 8]
+        assert await memory.recall("a", (b"one",)) == LOST
         if store:
             await store.close()
 

@@ -138,14 +138,14 @@ def test_several_may_open_an_empty_store_at_once(store_url: str) -> None:
 
 def test_a_cut_call_is_recalled_until_it_expires(store_url: str) -> None:
     async def story(store: Store) -> None:
-        await store.remember_cut(b"\x00\xff", b"lost", 1000)
-        await store.remember_cut(b"two", b"old", 1000)
-        await store.remember_cut(b"two", b"new", 1001)
-        assert await store.recall_cut((b"none", b"two", b"\x00\xff"), 1002) == b"new"
-        assert await store.recall_cut((b"\x00\xff", b"two"), 1002) == b"lost"
-        assert await store.recall_cut((b"none",), 1002) is None
-        assert await store.recall_cut((), 1002) is None
-        assert await store.recall_cut((b"\x00\xff",), 1000 + cut_calls.LIFE_S) is None
+        await store.remember_cut("a", b"\x00\xff", b"lost", 1000)
+        await store.remember_cut("a", b"two", b"old", 1000)
+        await store.remember_cut("a", b"two", b"new", 1001)
+        assert await store.recall_cut("a", (b"none", b"two", b"\x00\xff"), 1002) == b"new"
+        assert await store.recall_cut("a", (b"\x00\xff", b"two"), 1002) == b"lost"
+        assert await store.recall_cut("a", (b"none",), 1002) is None
+        assert await store.recall_cut("a", (), 1002) is None
+        assert await store.recall_cut("a", (b"\x00\xff",), 1000 + cut_calls.LIFE_S) is None
         assert await store.has_cuts(1002)
         assert not await store.has_cuts(1001 + cut_calls.LIFE_S)
 
@@ -157,9 +157,34 @@ def test_only_so_many_cut_calls_are_kept(store_url: str, monkeypatch: pytest.Mon
 
     async def story(store: Store) -> None:
         for number in range(4):
-            await store.remember_cut(b"%d" % number, b"lost", 1000 + number)
-        kept = [await store.recall_cut((b"%d" % number,), 1005) for number in range(4)]
+            await store.remember_cut("a", b"%d" % number, b"lost", 1000 + number)
+        kept = [await store.recall_cut("a", (b"%d" % number,), 1005) for number in range(4)]
         assert kept == [None, None, b"lost", b"lost"]
+
+    tell(store_url, story)
+
+
+def test_a_cut_call_is_recalled_for_its_own_tenant_only(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.remember_cut("a", b"one", b"of a", 1000)
+        assert await store.recall_cut("b", (b"one",), 1001) is None
+        await store.remember_cut("b", b"one", b"of b", 1000)
+        assert [await store.recall_cut(tenant, (b"one",), 1001) for tenant in "ab"] == [b"of a", b"of b"]
+
+    tell(store_url, story)
+
+
+def test_one_tenant_does_not_push_out_anothers_cut_calls(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_calls, "KEPT", 4)
+    monkeypatch.setattr(cut_calls, "KEPT_PER_TENANT", 2)
+
+    async def story(store: Store) -> None:
+        await store.remember_cut("a", b"first", b"lost", 1000)
+        for number in range(9):
+            await store.remember_cut("b", b"%d" % number, b"lost", 1001 + number)
+        kept = [number for number in range(9) if await store.recall_cut("b", (b"%d" % number,), 1010)]
+        assert kept == [7, 8]
+        assert await store.recall_cut("a", (b"first",), 1010) == b"lost"
 
     tell(store_url, story)
 

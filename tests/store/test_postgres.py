@@ -9,7 +9,7 @@ from storing import EVER, row
 
 from dragoman.store import StoreError, make_store, open_store
 from dragoman.store.postgres import connecting
-from dragoman.store.postgres.migrations import MIGRATIONS
+from dragoman.store.postgres.migrations import MIGRATIONS, VERSION_TABLE
 from postgres import PASSWORD, URL_PASSWORD, Postgres
 
 
@@ -82,6 +82,29 @@ def test_no_words_of_ours_hold_the_password(postgres: Postgres) -> None:
         assert "sk-fake" not in said
         assert "word" not in said.replace("password authentication", "")
         assert "postgresql://" in said
+
+
+def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(postgres: Postgres) -> None:
+    async def scenario(url: str) -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute(VERSION_TABLE)
+        for number, step in enumerate(MIGRATIONS[:3], start=1):
+            await connection.execute(step)
+            await connection.execute("INSERT INTO dragoman.schema_version VALUES ($1)", number)
+        await connection.execute("INSERT INTO dragoman.cut_calls VALUES ('one', 'lost', 9999999999)")
+        await connection.execute(
+            "INSERT INTO dragoman.client_keys (id, name, digest, prefix, last4, created_at)"
+            " VALUES ('key_1', 'one', 'digest', 'dgm_', 'wxyz', 5)"
+        )
+        await connection.close()
+        store = await open_store(url)
+        assert not await store.has_cuts(0)
+        await store.remember_cut("a", b"one", b"lost", 1000)
+        assert await store.recall_cut("a", (b"one",), 1001) == b"lost"
+        assert [key.name for key in await store.keys()] == ["one"]
+        await store.close()
+
+    asyncio.run(scenario(postgres.database()))
 
 
 def test_a_database_of_a_newer_version_is_left_alone(postgres: Postgres) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import apsw
@@ -87,6 +87,25 @@ def test_the_schema_is_made_once_and_kept(tmp_path: Path) -> None:
             async with opened(tmp_path / "dragoman.db") as store:
                 version = await store.read(lambda connection: connection.pragma("user_version"))
                 assert version == len(MIGRATIONS)
+
+    asyncio.run(scenario())
+
+
+def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "dragoman.db"
+    with closing(apsw.Connection(str(path))) as older:
+        for step in MIGRATIONS[:3]:
+            older.execute(step)
+        older.execute("PRAGMA user_version = 3")
+        insert(older)
+        older.execute("INSERT INTO cut_calls (digest, lost, expires_at) VALUES (x'01', x'02', 9999999999)")
+
+    async def scenario() -> None:
+        async with opened(path) as store:
+            assert not await store.has_cuts(0)
+            await store.remember_cut("a", b"\x01", b"lost", 1000)
+            assert await store.recall_cut("a", (b"\x01",), 1001) == b"lost"
+            assert await store.read(count) == 1
 
     asyncio.run(scenario())
 

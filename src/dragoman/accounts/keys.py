@@ -26,6 +26,7 @@ SHOWN_CHARACTERS = 8
 MAX_PRESENTED_BYTES = 1024
 FIRST_NAME = "first"
 ENVIRONMENT_KEY = KeyId("environment")
+TENANT_MARK = b"tenant of the client key "  # so that its digest is not the one that opens the door
 POLL_S = 2.0
 TOUCH_S = 60.0
 
@@ -57,8 +58,11 @@ class Keyring:
         self._store = store
         self._clock = clock
         self._fixed: dict[bytes, KeyId] = {}
+        self._environment_tenant = ""
         if environment_key is not None:
-            self._fixed[_digest(environment_key.reveal().encode())] = ENVIRONMENT_KEY
+            digest = _digest(environment_key.reveal().encode())
+            self._fixed[digest] = ENVIRONMENT_KEY
+            self._environment_tenant = f"{ENVIRONMENT_KEY}:{_digest(TENANT_MARK + digest).hex()[:32]}"
         self._live: dict[bytes, tuple[bytes, KeyId]] = {}
         self._used: set[KeyId] = set()
         self._publish({})
@@ -78,6 +82,13 @@ class Keyring:
             return None
         self._used.add(found[1])
         return found[1]
+
+    def tenant(self, key: KeyId) -> str:
+        """Return the id under which a key's state is kept; it stays the same for as long as the key does.
+
+        Gateways with different keys in their environments may share a store, so the name `environment` is not enough.
+        """
+        return self._environment_tenant if key == ENVIRONMENT_KEY else key
 
     async def create(self, name: str) -> CreatedKey:
         """Make a key and store its digest; NameTaken if a live key has the name."""

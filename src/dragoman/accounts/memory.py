@@ -26,34 +26,44 @@ _lost = msgspec.msgpack.Decoder(tuple[LostCall, ...])
 class Memory:
     """Kept in the store where there is one, so that all workers share it; bounded, and expires.
 
+    What one tenant's conversations lost is never recalled for another's, however equal their words are.
+
     A store in trouble is left alone for a while: a request is worth more than what the last one lost.
     """
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
-        self._own: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
+        self._own: OrderedDict[tuple[str, bytes], tuple[float, bytes]] = OrderedDict()
         self._left_alone_until = 0.0
         self._others_lost = False  # or this process in its former life
         self._looked_until = 0.0
 
-    async def remember(self, digest: bytes, lost: tuple[LostCall, ...]) -> None:
+    async def remember(self, tenant: str, digest: bytes, lost: tuple[LostCall, ...]) -> None:
         now = int(self._clock())
         packed = msgspec.msgpack.encode(lost)
-        self._own[digest] = (now + cut_calls.LIFE_S, packed)
-        while len(self._own) > cut_calls.KEPT:
-            self._own.popitem(last=False)
-        await self._ask(lambda store: store.remember_cut(digest, packed, now))
+        self._own.pop((tenant, digest), None)
+        self._own[tenant, digest] = (now + cut_calls.LIFE_S, packed)
+        self._make_room(tenant)
+        await self._ask(lambda store: store.remember_cut(tenant, digest, packed, now))
 
-    async def recall(self, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
+    async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
         now = int(self._clock())
         if await self._is_empty(now):
             return ()
-        packed = await self._ask(lambda store: store.recall_cut(digests, now))
+        packed = await self._ask(lambda store: store.recall_cut(tenant, digests, now))
         if packed is None:
-            found = next((self._own[digest] for digest in digests if digest in self._own), None)
+            found = next((self._own[tenant, digest] for digest in digests if (tenant, digest) in self._own), None)
             packed = found[1] if found is not None and found[0] > now else None
         return _lost.decode(packed) if packed else ()
+
+    def _make_room(self, tenant: str) -> None:
+        """Drop the oldest: first those of a tenant that has more than its share, then anybody's."""
+        own = [entry for entry in self._own if entry[0] == tenant]
+        for entry in own[: max(0, len(own) - cut_calls.KEPT_PER_TENANT)]:
+            del self._own[entry]
+        while len(self._own) > cut_calls.KEPT:
+            self._own.popitem(last=False)
 
     async def _is_empty(self, now: int) -> bool:
         """Nearly always: then the store is asked once in a while, and not for each request."""

@@ -33,7 +33,7 @@ class Asking:
         self._opener = opener
         self._memory = memory
         self._routes = routes
-        self._chances = SecondChances(world.learnt)
+        self._chances = SecondChances(world.learnt, call.tenant)
         self._broken: dict[str, set[int]] = {}  # provider -> whose credentials have broken off this reply
 
     async def first(self) -> Whole | Streaming:
@@ -96,7 +96,7 @@ class Asking:
         call, chances, opener = self._call, self._chances, self._opener
         while True:
             try:
-                fit = fitting(self._world, route)  # anew each time: a refusal may have taught something
+                fit = fitting(self._world, route, call.tenant)  # anew each time: a refusal may have taught something
                 prepared = await prepare(call, route, provider, fit, [*chances.changes, *changes])
                 return await (opener.stream(call, prepared, sink) if call.stream else opener.whole(call, prepared))
             except asyncio.CancelledError:
@@ -111,7 +111,7 @@ class Asking:
         """What the model must be told that its last reply in this conversation lost."""
         if not provider.withholds_cut_calls:
             return []
-        lost = await self._memory.recall(digests(self._call.request()))
+        lost = await self._memory.recall(self._call.tenant, digests(self._call.request()))
         return [lambda request, ledger: tell(request, lost)] if lost else []
 
     def _note(self, reply: Whole | Streaming) -> None:

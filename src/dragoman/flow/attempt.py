@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.settings import Retry
+from dragoman.flow.learnt import Learnt
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Amend, Pass, Provider
@@ -62,9 +63,10 @@ class TurnedAway(Refused):
 class SecondChances:
     """What a request may still try after a refusal that it can do something about; each only once."""
 
-    def __init__(self, learnt: dict[str, set[str]]) -> None:
+    def __init__(self, learnt: Learnt, tenant: str) -> None:
         self._taken: set[tuple[str, int, str]] = set()
-        self._learnt = learnt  # quirks by provider, kept from request to request
+        self._learnt = learnt
+        self._tenant = tenant
         self.changes: list[Pass] = []
 
     async def granted(self, provider: Provider, model: str, refused: Refused) -> bool:
@@ -79,7 +81,7 @@ class SecondChances:
             return False
         if amend.quirk is not None:
             quirk = f"{amend.quirk}:{model}" if amend.of_model else amend.quirk
-            self._learnt.setdefault(provider.name, set()).add(quirk)
+            self._learnt.add(self._tenant, provider.name, quirk)
         if amend.change is not None:
             self.changes.append(amend.change)
         return True

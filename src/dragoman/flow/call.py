@@ -53,6 +53,11 @@ class Call:
         ledger = Ledger()
         return self._parse(self.body, ledger), ledger
 
+    @property
+    def tenant(self) -> str:
+        """Whose state this request may see and change: the client key's own."""
+        return self.trail.tenant
+
     @cached_property
     def uuid(self) -> str:
         """Unlike `id`, which a client may choose, nobody else's."""

@@ -37,7 +37,7 @@ class NoCount(Exception):
 async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None:
     world, recording = gateway.world, call.trail.recording
     if recording is not None:
-        world = watched(world, recording)
+        world = watched(world, recording, call.tenant)
     routes = await targets(world, call.model)
     if recording is not None:
         recording.routes = routes
@@ -101,7 +101,7 @@ async def _relayed(world: World, call: Call, route: Route) -> bytes:
 
 async def _asked(world: World, call: Call, route: Route, provider: Provider) -> tuple[int, bytes]:
     timeout_s = world.config.server.first_token_timeout_s
-    prepared = await prepare(call, route, provider, fitting(world, route))
+    prepared = await prepare(call, route, provider, fitting(world, route, call.tenant))
     url, query_mark, query = prepared.out.url.partition("?")
     out = msgspec.structs.replace(prepared.out, url=url + SUFFIX[call.protocol.name] + query_mark + query)
     answer = await provider.ask(out, timeout_s)

@@ -12,6 +12,7 @@ from uuid import NAMESPACE_OID, uuid5
 from msgspec.structs import replace
 
 from dragoman.accounts.memory import Memory
+from dragoman.flow.call import Call
 from dragoman.flow.machines import source_of
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.splice import satisfies, splice
@@ -39,7 +40,7 @@ class Mender:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
 
-    async def events(self, asked: Request, prepared: Prepared, hold: HoldCut, usage: Usage | None) -> list[Event]:
+    async def events(self, call: Call, prepared: Prepared, hold: HoldCut, usage: Usage | None) -> list[Event]:
         """How the reply goes on after its cut."""
         assert hold.held is not None
         calls = hold.held.cut
@@ -50,7 +51,8 @@ class Mender:
             arguments = _whole(reply, calls[0], _schema(prepared.request, calls[0].name))
             if arguments is not None:
                 return [*_call(hold.next_block, calls[0], arguments), *paid, Ended(Stop.TOOL)]
-        await self._memory.remember(digests(asked)[0], tuple(shortened(call.name, call.arguments) for call in calls))
+        lost = tuple(shortened(cut.name, cut.arguments) for cut in calls)
+        await self._memory.remember(call.tenant, digests(call.request())[0], lost)
         return [*paid, Ended(Stop.LENGTH)]
 
 

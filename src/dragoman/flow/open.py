@@ -146,7 +146,7 @@ class Opener:
         told = [out for event in events for out in hold.feed(event)]
         if hold.held is None:
             return events
-        return told + await self._mender.events(call.request(), prepared, hold, watch.usage)
+        return told + await self._mender.events(call, prepared, hold, watch.usage)
 
     async def stream(self, call: Call, prepared: Prepared, sink: Sink | None = None) -> Streaming:
         """`sink`: of a reply that has broken off, and that this one goes on with."""

@@ -130,7 +130,7 @@ async def prepare(
 
 
 def _trial(call: Call) -> Trial:
-    return Trial(call.uuid, len(call.trail.steps) + 1)
+    return Trial(call.uuid, len(call.trail.steps) + 1, call.tenant)
 
 
 async def _authorized(provider: Provider, protocol: str) -> tuple[Header, ...]:

@@ -35,9 +35,8 @@ MAX_NAMES = 2000  # of each provider's models
 ELSEWHERE = ""  # what is told by nobody among the providers
 
 
-def watched(world: World, recording: Recording) -> World:
-    learnt = {name: tuple(sorted(quirks)) for name, quirks in world.learnt.items()}
-    recording.enters(world.config, learnt, lambda: _names(world))
+def watched(world: World, recording: Recording, tenant: str) -> World:
+    recording.enters(world.config, world.learnt.known_to(tenant), lambda: _names(world))
     protocols = {name: _watched_protocol(protocol, recording) for name, protocol in world.protocols.items()}
     providers = {name: _Watched(provider, recording).provider() for name, provider in world.providers.items()}
     catalogues = {name: WatchedCatalogue(known, name, recording) for name, known in world.catalogues.items()}
@@ -136,11 +135,11 @@ class WatchedMemory(Memory):
         self._memory = memory
         self._recording = recording
 
-    async def remember(self, digest: bytes, lost: tuple[LostCall, ...]) -> None:
-        await self._memory.remember(digest, lost)
+    async def remember(self, tenant: str, digest: bytes, lost: tuple[LostCall, ...]) -> None:
+        await self._memory.remember(tenant, digest, lost)
 
-    async def recall(self, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
-        lost = await self._memory.recall(digests)
+    async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
+        lost = await self._memory.recall(tenant, digests)
         self._recording.hears(ELSEWHERE, "recall", lambda: {"value": msgspec.to_builtins(lost)})
         return lost
 

@@ -152,7 +152,7 @@ class Relay:
         line, reply = self._reply.line, self._reply
         if not isinstance(line, Translation) or line.hold is None or line.hold.held is None:
             return b""
-        mending = self._mender.events(self._call.request(), reply.prepared, line.hold, line.watch.usage)
+        mending = self._mender.events(self._call, reply.prepared, line.hold, line.watch.usage)
         return line.push(await self._while_kept_alive(mending))
 
     async def _while_kept_alive(self, work: Coroutine[object, object, T]) -> T:

@@ -8,7 +8,7 @@ from dragoman.accounts.pool import EVERYTHING
 from dragoman.flow.attempt import AFTER, TOLD_FIRST
 from dragoman.flow.call import Call
 from dragoman.flow.open import Streaming, Whole
-from dragoman.flow.session import response_name, session_of
+from dragoman.flow.session import response_name, session_of, tenant_session
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
@@ -63,7 +63,8 @@ async def go_round(
     """Raises the refusal that passes soonest, where no credential is accepted."""
     pool = provider.pool
     assert pool is not None
-    session = session_of(call, lambda name: pool.home(name) is not None)
+    named = session_of(call, lambda name: pool.home(tenant_session(call.tenant, name)) is not None)
+    session = tenant_session(call.tenant, named)
     refusals: dict[int, Refused] = {}
     while (choice := pool.choose(session, model, {*without, *refusals}, pool.clock())) is not None:
         seat = choice.member
@@ -76,7 +77,7 @@ async def go_round(
             if not AFTER[refused.failure.kind].another:
                 raise
         else:
-            pool.served(seat, model, session, _kept_upstream(reply))
+            pool.served(seat, model, session, tenant_session(call.tenant, _kept_upstream(reply)))
             _rest_if_spent(member, model, reply)
             return reply
         finally:

@@ -61,7 +61,7 @@ class Gateway:
         recording = call.trail.recording
         world, opener, memory = self.world, self._opener, self._memory
         if recording is not None:
-            world, memory = watched(world, recording), WatchedMemory(memory, recording)
+            world, memory = watched(world, recording, call.tenant), WatchedMemory(memory, recording)
             lines = LineBuilder(self._asked, recording.watch, recording.hearing(self._tripped))
             opener = Opener(world.config.server, lines, self._mender)
         routes = awake(await targets(world, call.model), world.providers)

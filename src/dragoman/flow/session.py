@@ -55,6 +55,11 @@ def session_of(call: Call, known: Callable[[str], bool]) -> str | None:
         return None
 
 
+def tenant_session(tenant: str, name: str | None) -> str | None:
+    """Return the name under which a pool knows a conversation: two client keys never share one."""
+    return None if name is None else f"{tenant}\0{name}"
+
+
 def response_name(id: object) -> str | None:
     """The name under which a reply that is kept upstream is known; only who wrote it can go on from it."""
     return f"response {id}" if isinstance(id, str) and id else None

@@ -42,13 +42,14 @@ class Trail:
 
     __slots__ = (
         *("asked", "began", "body_bytes", "client", "id", "key", "ledger", "recording", "route", "spoken", "steps"),
-        *("stream", "trace", "wanted", "_code", "_ended", "_reply", "_result", "_started", "_told", "_watch"),
+        *("stream", "tenant", "trace", "wanted", "_code", "_ended", "_reply", "_result", "_started", "_told", "_watch"),
     )
 
-    def __init__(self, id: str, asked: str, headers: Headers, key: str = "") -> None:
+    def __init__(self, id: str, asked: str, headers: Headers, key: str = "", tenant: str = "") -> None:
         self.id = id
         self.asked = asked
         self.key = key
+        self.tenant = tenant
         self.client = client_name(headers.get(b"user-agent") or b"")
         self.trace = headers.get(b"traceparent") or b""
         self.wanted = ""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from dragoman.config.settings import Config
 from dragoman.flow.fetch import Fetcher
+from dragoman.flow.learnt import Learnt
 from dragoman.flow.prepare import Fitting
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Protocol
@@ -28,7 +29,7 @@ class World(Struct, frozen=True):
     protocols: dict[str, Protocol]
     fetcher: Fetcher | None
     budgets: dict[str, int]  # effort -> thinking budget
-    learnt: dict[str, set[str]]  # oddities that compatible servers have shown, by provider
+    learnt: Learnt  # oddities that compatible servers have shown
 
 
 async def targets(world: World, name: str) -> tuple[Route, ...]:
@@ -67,8 +68,8 @@ def provider_of(world: World, route: Route) -> Provider:
     return provider
 
 
-def fitting(world: World, route: Route) -> Fitting:
-    learnt = frozenset(world.learnt.get(route.provider, ()))
+def fitting(world: World, route: Route, tenant: str) -> Fitting:
+    learnt = world.learnt.quirks(tenant, route.provider)
     profile = _profile(world, route)
     if f"{NO_CHAT_TOOLS}:{route.model}" in learnt:
         profile = replace(profile, chat_tools=False)

@@ -119,12 +119,12 @@ class Site:
             return
         key = self._key(exchange)
         if path in INFERENCE and exchange.method == "POST":
-            await self._infer(exchange, Trail(request_id, INFERENCE[path], exchange.headers, key))
+            await self._infer(exchange, self._trail(exchange, INFERENCE[path], request_id, key))
         elif path == USAGE and exchange.method == "GET" and self._usage is not None:
             Context().run(self._gateway.audience.tell)  # what is told is not about this request
             exchange.respond(200, [JSON, _id(request_id)], await self._usage.answer(exchange.query, key))
         else:
-            await self._keyed(exchange, path, request_id)
+            await self._keyed(exchange, path, request_id, key)
 
     def _key(self, exchange: Exchange) -> KeyId:
         """Whose key opens the door."""
@@ -134,10 +134,13 @@ class Site:
                 return key
         raise Refused(_wrong_key(exchange))
 
-    async def _keyed(self, exchange: Exchange, path: str, request_id: str) -> None:
+    def _trail(self, exchange: Exchange, protocol: str, request_id: str, key: KeyId) -> Trail:
+        return Trail(request_id, protocol, exchange.headers, key, self._keyring.tenant(key))
+
+    async def _keyed(self, exchange: Exchange, path: str, request_id: str, key: KeyId) -> None:
         method = "GET" if exchange.method == "HEAD" else exchange.method
         if path in COUNTS and method == "POST":
-            await self._count(exchange, Trail(request_id, COUNTS[path], exchange.headers))
+            await self._count(exchange, self._trail(exchange, COUNTS[path], request_id, key))
         elif path == "/models" and method == "GET":
             await self._models(exchange, request_id)
         elif path.startswith("/models/") and method == "GET":

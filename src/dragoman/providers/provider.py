@@ -56,6 +56,7 @@ class Trial(Struct, frozen=True):
 
     id: str  # of the question, the same each time: a UUID
     number: int = 1
+    tenant: str = ""  # the client key's; what is derived from a request's content must differ between tenants
 
 
 # The request, if it is worth parsing for it, the client's headers, and how often it was asked -> headers that tell so

@@ -46,11 +46,11 @@ class Store(Protocol):
     async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
         """Notes when keys were last used."""
 
-    async def remember_cut(self, digest: bytes, lost: bytes, now: int) -> None:
-        """Keeps what the last reply of a conversation lost, for a while."""
+    async def remember_cut(self, tenant: str, digest: bytes, lost: bytes, now: int) -> None:
+        """Keeps what the last reply of a tenant's conversation lost, for a while."""
 
-    async def recall_cut(self, digests: tuple[bytes, ...], now: int) -> bytes | None:
-        """What the first known of these conversations lost; it stays until it expires, a client may ask again."""
+    async def recall_cut(self, tenant: str, digests: tuple[bytes, ...], now: int) -> bytes | None:
+        """What the first known of this tenant's conversations lost. It stays until it expires: a client may retry."""
 
     async def has_cuts(self, now: int) -> bool:
         """Whether anything is kept that any conversation lost."""

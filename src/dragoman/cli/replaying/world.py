@@ -24,6 +24,7 @@ from dragoman.config.settings import (
     StoreSettings,
 )
 from dragoman.flow.fetch import Fetcher
+from dragoman.flow.learnt import Learnt
 from dragoman.flow.world import World
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.request import Inline, Json
@@ -95,7 +96,7 @@ class ToldMemory(Memory):
         super().__init__(None)
         self._answers = answers
 
-    async def recall(self, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
+    async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
         if not self._answers.holds("", "recall"):
             return ()
         return msgspec.convert(self._answers.next("", "recall"), tuple[LostCall, ...])
@@ -109,7 +110,7 @@ def world_of(capture: Capture, player: Player, answers: Answers, clock: Callable
             providers.setdefault(name, _listing(name, ids, player))
     catalogues = {name: _ToldCatalogue(provider, clock, answers) for name, provider in providers.items()}
     config = _config(capture)
-    learnt = {name: set(quirks) for name, quirks in capture.world.learnt.items()}
+    learnt = Learnt(capture.world.learnt)
     fetcher = _ToldFetcher(answers) if answers.holds("", "fetch") else None
     return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
 

@@ -115,7 +115,7 @@ class Codex:
         if b"session-id" in headers or b"session_id" in headers:
             return ()
         try:
-            session = session_of(request())
+            session = session_of(request(), trial.tenant)
         except Refused:  # a context that only this backend can read
             session = str(uuid4())
         return ((b"session-id", session.encode()),)
@@ -144,10 +144,13 @@ def righted(out: Outgoing, answer: Answer) -> Answer:
     return Mended(answer, filling_output()) if is_event_stream(answer) else answer
 
 
-def session_of(request: Request) -> str:
-    """The client's own key for the conversation, else what it began with."""
+def session_of(request: Request, tenant: str) -> str:
+    """Derive the session from the client's own key for the conversation, else from what it began with.
+
+    The same words of two client keys are two sessions.
+    """
     if request.cache_key:
-        return str(uuid5(NAMESPACE_URL, request.cache_key))
+        return str(uuid5(NAMESPACE_URL, f"{tenant}\0{request.cache_key}"))
     first = next((turn for turn in request.turns if turn.role is Role.USER), None)
     texts = [part.text for part in first.parts if isinstance(part, Text)] if first else []
-    return str(uuid5(NAMESPACE_URL, "\0".join(texts)))
+    return str(uuid5(NAMESPACE_URL, "\0".join((tenant, *texts))))

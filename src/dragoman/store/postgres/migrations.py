@@ -67,4 +67,16 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX usage_by_time ON dragoman.usage (began_ms);
     """,
+    # What is remembered of cut tool calls belongs to a client key. The old rows name none, so they go: they would have
+    # expired within the hour.
+    """
+    DROP TABLE dragoman.cut_calls;
+    CREATE TABLE dragoman.cut_calls (
+        tenant     TEXT NOT NULL,
+        digest     BYTEA NOT NULL,
+        lost       BYTEA NOT NULL,
+        expires_at BIGINT NOT NULL,
+        PRIMARY KEY (tenant, digest)
+    );
+    """,
 )

@@ -46,11 +46,11 @@ class PostgresStore:
     async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
         await self._connections.run(partial(client_keys.touch, used=used, now=now))
 
-    async def remember_cut(self, digest: bytes, lost: bytes, now: int) -> None:
-        await self._connections.run(partial(cut_calls.remember, digest=digest, lost=lost, now=now))
+    async def remember_cut(self, tenant: str, digest: bytes, lost: bytes, now: int) -> None:
+        await self._connections.run(partial(cut_calls.remember, tenant=tenant, digest=digest, lost=lost, now=now))
 
-    async def recall_cut(self, digests: tuple[bytes, ...], now: int) -> bytes | None:
-        return await self._connections.run(partial(cut_calls.recall, digests=digests, now=now))
+    async def recall_cut(self, tenant: str, digests: tuple[bytes, ...], now: int) -> bytes | None:
+        return await self._connections.run(partial(cut_calls.recall, tenant=tenant, digests=digests, now=now))
 
     async def has_cuts(self, now: int) -> bool:
         return await self._connections.run(partial(cut_calls.has_any, now=now))

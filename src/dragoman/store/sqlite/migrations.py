@@ -51,4 +51,16 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX usage_by_time ON usage (began_ms);
     """,
+    # What is remembered of cut tool calls belongs to a client key. The old rows name none, so they go: they would have
+    # expired within the hour.
+    """
+    DROP TABLE cut_calls;
+    CREATE TABLE cut_calls (
+        tenant     TEXT NOT NULL,
+        digest     BLOB NOT NULL,
+        lost       BLOB NOT NULL,
+        expires_at INTEGER NOT NULL,
+        PRIMARY KEY (tenant, digest)
+    );
+    """,
 )

@@ -58,11 +58,11 @@ class SqliteStore:
     async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
         await self.write(lambda connection: client_keys.touch(connection, used, now))
 
-    async def remember_cut(self, digest: bytes, lost: bytes, now: int) -> None:
-        await self.write(lambda connection: cut_calls.remember(connection, digest, lost, now))
+    async def remember_cut(self, tenant: str, digest: bytes, lost: bytes, now: int) -> None:
+        await self.write(lambda connection: cut_calls.remember(connection, tenant, digest, lost, now))
 
-    async def recall_cut(self, digests: tuple[bytes, ...], now: int) -> bytes | None:
-        return await self.read(lambda connection: cut_calls.recall(connection, digests, now))
+    async def recall_cut(self, tenant: str, digests: tuple[bytes, ...], now: int) -> bytes | None:
+        return await self.read(lambda connection: cut_calls.recall(connection, tenant, digests, now))
 
     async def has_cuts(self, now: int) -> bool:
         return await self.read(lambda connection: cut_calls.has_any(connection, now))

@@ -1,0 +1,198 @@
+"""Two client keys of one gateway: nothing that one key's requests leave behind reaches or steers the other's."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.client import HTTPConnection
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+from kiro_rig import QUICK, sign
+from pool_rig import Keyed, keys_of, stanza_of
+
+from fakes.codex import RESPONSES, FakeCodex
+from fakes.kiro import FakeKiro, framed, tail, tool, words
+from fakes.upstream import Answer, Asked, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+STORED = ("alice", "bob")
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+PRIVATE = '{"path": "private-notes.txt'
+CUT = framed(words("I will write it."), tool("t1", "write", input=PRIVATE))
+SORRY = framed(words("Sorry."), tail())
+WRITE = {"name": "write", "description": "Writes a file.", "input_schema": {"type": "object", "required": ["text"]}}
+REPLY = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":"Hello."},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,'
+    b'"completion_tokens":1,"total_tokens":2}}'
+)
+
+
+def ask(gateway: Running, key: str, protocol: str, body: dict[str, object], **headers: str) -> bytes:
+    connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        connection.request("POST", PATHS[protocol], json.dumps(body), {"authorization": f"Bearer {key}", **fields})
+        answer = connection.getresponse()
+        told = answer.read()
+        assert answer.status == 200, told
+        return told
+    finally:
+        connection.close()
+
+
+@pytest.fixture(params=["two stored keys", "a stored key and the environment's"])
+def pair(request: pytest.FixtureRequest) -> Callable[[Running], tuple[str, str]]:
+    """Who comes first, and who must not notice."""
+    if request.param == "two stored keys":
+        return lambda gateway: (gateway.keys["alice"], gateway.keys["bob"])
+    return lambda gateway: (KEY, gateway.keys["bob"])
+
+
+@contextmanager
+def kiro(directory: Path) -> Iterator[tuple[FakeKiro, Running]]:
+    with FakeKiro() as fake:
+        tokens = fake.issue()
+        file = directory / "kiro-auth-token.json"
+        sign(file, str(tokens["accessToken"]), str(tokens["refreshToken"]), 7200)
+        toml = QUICK + fake.stanza(str(file), "kiro", repair_truncation=False)
+        with running(toml, directory, stored=STORED) as gateway:
+            yield fake, gateway
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_lost_call_of_one_key_is_not_told_to_another_keys_model(
+    tmp_path: Path, stream: bool, pair: Callable[[Running], tuple[str, str]]
+) -> None:
+    body = {
+        "model": "kiro/claude-sonnet-4.5",
+        "max_tokens": 1000,
+        "stream": stream,
+        "tools": [WRITE],
+        "messages": [{"role": "user", "content": "Write my notes."}],
+    }
+    with kiro(tmp_path) as (fake, gateway):
+        first, second = pair(gateway)
+        fake.replies = [CUT, SORRY, SORRY]
+        ask(gateway, first, "messages", body)
+        ask(gateway, second, "messages", body)
+        assert b"private-notes" not in fake.chats[1].body
+        ask(gateway, first, "messages", body)
+        assert b"private-notes" in fake.chats[2].body, "its own key is still told"
+
+
+CONVERSATIONS: dict[str, tuple[dict[str, object], dict[str, str]]] = {
+    "by its first words": ({}, {}),
+    "by a header": ({}, {"x_session_id": "s-1"}),
+    "by a cache key": ({"prompt_cache_key": "c-1"}, {}),
+}
+
+
+@pytest.mark.parametrize("named", CONVERSATIONS)
+def test_one_key_does_not_move_another_keys_conversation_to_a_credential(tmp_path: Path, named: str) -> None:
+    fields, headers = CONVERSATIONS[named]
+    body = {"model": "up/m", "messages": [{"role": "user", "content": "Go on."}], **fields}
+    keyed = Keyed("chat")
+    with FakeUpstream(choose=keyed) as upstream:
+        toml = QUICK + stanza_of("chat", upstream.url, keys_of(8))
+        with running(toml, tmp_path, stored=STORED) as gateway:
+            gateway.settle()
+            alice, bob = gateway.keys["alice"], gateway.keys["bob"]
+            ask(gateway, alice, "chat", body, **headers)
+            (home,) = keyed.taken()
+            others = [key for key in keys_of(8) if key != home]
+            # All but one of the credentials refuse: bob's conversation moves to that one. Alice's must stay.
+            limited = Answer(b'{"error":{"message":"slow down"}}', 429, "application/json", (("retry-after", "9"),))
+            keyed.refusals = {key: limited for key in keys_of(8) if key != others[0]}
+            ask(gateway, bob, "chat", body, **headers)
+            keyed.taken()
+            keyed.refusals = {}
+            pool = gateway.app.gateway.world.providers["up"].pool
+            assert pool is not None
+            pool.clock = lambda: time.time() + 1000
+            ask(gateway, alice, "chat", body, **headers)
+            assert keyed.taken() == [home]
+            ask(gateway, bob, "chat", body, **headers)
+            assert keyed.taken() == [others[0]]
+
+
+def test_a_kept_response_binds_only_the_key_that_got_it(tmp_path: Path) -> None:
+    keyed, numbers = Keyed("responses"), count(1)
+
+    def answer(asked: Asked) -> Answer:
+        played = keyed(asked)
+        return replace(played, body=msgspec.json.encode({**json.loads(played.body), "id": f"resp_{next(numbers)}"}))
+
+    with FakeUpstream(choose=answer) as upstream:
+        toml = QUICK + stanza_of("responses", upstream.url, keys_of(8))
+        with running(toml, tmp_path, stored=STORED) as gateway:
+            gateway.settle()
+            first = ask(gateway, gateway.keys["alice"], "responses", {"model": "up/m", "input": "Go on."})
+            (home,) = keyed.taken()
+            body = {"model": "up/m", "input": "And now?", "previous_response_id": json.loads(first)["id"]}
+            homes = []
+            for number in range(12):
+                ask(gateway, gateway.keys["alice"], "responses", {**body, "prompt_cache_key": f"c-{number}"})
+                assert keyed.taken() == [home]
+                ask(gateway, gateway.keys["bob"], "responses", {**body, "prompt_cache_key": f"c-{number}"})
+                homes += keyed.taken()
+            assert len(set(homes)) > 1, "bob's conversations are spread as if the id were unknown"
+
+
+def picky(asked: Asked) -> Answer:
+    """Repeats the client's words in an error that names a field."""
+    if b"Provoke" in asked.body and b'"max_completion_tokens"' in asked.body:
+        body = b'{"error":{"message":"max_completion_tokens is not permitted","type":"invalid"}}'
+        return Answer(body, status=422, content_type="application/json")
+    return Answer(REPLY, content_type="application/json")
+
+
+def test_a_quirk_that_one_key_provokes_does_not_change_another_keys_requests(
+    tmp_path: Path, pair: Callable[[Running], tuple[str, str]]
+) -> None:
+    def body(words: str) -> dict[str, object]:
+        return {"model": "up/m", "max_tokens": 9, "messages": [{"role": "user", "content": words}]}
+
+    with FakeUpstream(choose=picky) as fake, running(stanza("chat", fake.url), tmp_path, stored=STORED) as gateway:
+        first, second = pair(gateway)
+        ask(gateway, first, "messages", body("Provoke"))
+        assert ["max_completion_tokens" in asked.json for asked in fake.calls] == [True, False]
+        ask(gateway, second, "messages", body("Hi"))
+        assert "max_completion_tokens" in fake.calls[-1].json
+        ask(gateway, first, "messages", body("Hi"))
+        assert "max_completion_tokens" not in fake.calls[-1].json, "its own key has learnt it"
+
+
+@pytest.mark.parametrize("cache_key", [None, "shared"], ids=["by its first words", "by a cache key"])
+def test_the_session_that_codex_is_told_is_the_keys_own(tmp_path: Path, cache_key: str | None) -> None:
+    body: dict[str, object] = {"model": "codex/gpt-5.5", "messages": [{"role": "user", "content": "Go on."}]}
+    if cache_key is not None:
+        body["prompt_cache_key"] = cache_key
+    with FakeCodex() as fake:
+        file = tmp_path / "auth.json"
+        file.write_bytes(msgspec.json.encode(fake.auth_file(7200)))
+        with running(fake.stanza(str(file)), tmp_path, stored=STORED) as gateway:
+            for name in (*STORED, *STORED):
+                ask(gateway, gateway.keys[name], "chat", body)
+            sessions = [asked.headers["session-id"] for asked in fake.asked if asked.path == RESPONSES]
+    alice, bob, alice_again, bob_again = sessions
+    assert (alice, bob) == (alice_again, bob_again)
+    assert alice != bob
+
+
+def test_usage_is_told_to_the_key_that_used_it(tmp_path: Path) -> None:
+    body: dict[str, object] = {"model": "up/m", "messages": [{"role": "user", "content": "Hi"}]}
+    answer = Answer(REPLY, content_type="application/json")
+    with FakeUpstream([answer]) as fake, running(stanza("chat", fake.url), tmp_path, stored=STORED) as gateway:
+        ask(gateway, gateway.keys["alice"], "chat", body)
+        rows = {}
+        for who, key in (("alice", gateway.keys["alice"]), ("bob", gateway.keys["bob"]), ("owner", KEY)):
+            connection = HTTPConnection("127.0.0.1", gateway.port, timeout=60)
+            connection.request("GET", "/api/usage?by=rows", headers={"authorization": f"Bearer {key}"})
+            rows[who] = len(json.loads(connection.getresponse().read())["rows"])
+            connection.close()
+    assert rows == {"alice": 1, "bob": 0, "owner": 1}
