@@ -85,7 +85,7 @@ class Running:
         """Of this request: a client has its reply a moment earlier."""
         patience = time.monotonic() + 60.0
         while time.monotonic() < patience:
-            found = [outcome for outcome in self.outcomes if outcome.id == request_id]
+            found = [outcome for outcome in self.outcomes if outcome.request_id == request_id]
             if found:
                 [outcome] = found
                 return outcome

@@ -26,24 +26,24 @@ TOLD = Usage(input=1000, output=100, cache_read=200, cache_write=300, reasoning=
 
 def outcome(number: int = 0, told: Usage | None = TOLD) -> Outcome:
     return Outcome(
-        id=f"req_{number}",
-        began=1_800_000_000.5 + number,
+        request_id=f"req_{number}",
+        started_at=1_800_000_000.5 + number,
         key="key_1",
         client="curl",
-        asked="chat",
-        spoken="messages",
-        wanted="claude",
+        client_protocol="chat",
+        upstream_protocol="messages",
+        requested_model="claude",
         provider="up",
         model="claude-sonnet-4-5",
         usage=told,
-        first_token_s=0.0124,
-        seconds=1.5,
+        ttft_s=0.0124,
+        duration_s=1.5,
         losses=2,
     )
 
 
 async def stored(store: Store) -> list[str]:
-    return [row.request for row in await store.usage_rows(EVER)]
+    return [row.request_id for row in await store.usage_rows(EVER)]
 
 
 async def wait_for_rows(store: Store, count: int) -> None:
@@ -56,23 +56,46 @@ async def wait_for_rows(store: Store, count: int) -> None:
 
 def test_a_row_holds_what_the_request_came_to() -> None:
     row = row_of(outcome(), PRICING, os.urandom(10))
-    assert (row.began_ms, row.request, row.key, row.client) == (1_800_000_000_500, "req_0", "key_1", "curl")
-    assert (row.asked, row.spoken, row.provider, row.model) == ("chat", "messages", "up", "claude-sonnet-4-5")
-    assert (row.input, row.cached, row.written, row.output, row.reasoning) == (1000, 200, 300, 100, 40)
-    assert (row.source, row.cost_nano) == ("reported", (500 * 3_000 + 200 * 300 + 300 * 3_750 + 100 * 15_000))
-    assert (row.first_token_ms, row.duration_ms, row.result, row.losses, row.attempts) == (12, 1500, "ok", 2, 1)
+    assert (row.time_ms, row.request_id, row.key, row.client) == (1_800_000_000_500, "req_0", "key_1", "curl")
+    assert (row.client_protocol, row.upstream_protocol, row.provider, row.model) == (
+        "chat",
+        "messages",
+        "up",
+        "claude-sonnet-4-5",
+    )
+    assert (
+        row.input_tokens,
+        row.cache_read_tokens,
+        row.cache_write_tokens,
+        row.output_tokens,
+        row.reasoning_tokens,
+    ) == (1000, 200, 300, 100, 40)
+    assert (row.usage_source, row.cost_nano_usd) == ("reported", (500 * 3_000 + 200 * 300 + 300 * 3_750 + 100 * 15_000))
+    assert (row.ttft_ms, row.duration_ms, row.outcome, row.losses, row.attempts) == (12, 1500, "ok", 2, 1)
 
 
 def test_what_nobody_told_is_empty_and_never_zero() -> None:
-    row = row_of(Outcome(id="req_1", began=1.0, asked="chat", result=GONE), PRICING, os.urandom(10))
-    assert (row.input, row.output, row.source, row.cost_nano, row.credits) == (None, None, None, None, None)
-    assert (row.first_token_ms, row.attempts, row.result) == (None, 0, "client_gone")
+    row = row_of(
+        Outcome(request_id="req_1", started_at=1.0, client_protocol="chat", outcome=GONE), PRICING, os.urandom(10)
+    )
+    assert (row.input_tokens, row.output_tokens, row.usage_source, row.cost_nano_usd, row.credits) == (
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
+    assert (row.ttft_ms, row.attempts, row.outcome) == (None, 0, "client_gone")
 
 
 def test_a_request_that_all_refused_is_counted_with_the_last_it_was_sent_to() -> None:
     steps = (Step("a/one", "overloaded"), Step("b/vendor/two", "rate_limited"))
     row = row_of(
-        Outcome(id="req_1", began=1.0, asked="chat", result="rate_limited", steps=steps), PRICING, os.urandom(10)
+        Outcome(
+            request_id="req_1", started_at=1.0, client_protocol="chat", outcome="rate_limited", failed_attempts=steps
+        ),
+        PRICING,
+        os.urandom(10),
     )
     assert (row.provider, row.model, row.attempts) == ("b", "vendor/two", 2)
 
@@ -151,7 +174,7 @@ def test_no_outcome_however_odd_keeps_others_from_being_stored(
     store_url: str, id: str, client: str, wanted: str, tokens: int, credits: float, source: Source
 ) -> None:
     told = Usage(input=tokens, output=tokens, cache_read=tokens, credits=credits, source=source)
-    odd = replace(outcome(), id=id, client=client, wanted=wanted, code=wanted, usage=told)
+    odd = replace(outcome(), request_id=id, client=client, requested_model=wanted, error_code=wanted, usage=told)
 
     async def scenario() -> None:
         store = await open_store(store_url)

@@ -245,8 +245,8 @@ def test_whatever_is_logged_while_a_request_is_answered_names_it() -> None:
 
     line, coded = asyncio.run(answering())
     assert line.endswith(" error dragoman.x: req_1 broken")
-    assert msgspec.json.decode(coded, type=dict[str, str])["request"] == "req_1"
-    assert "request" not in msgspec.json.decode(JsonLine().format(record("broken")), type=dict[str, str])
+    assert msgspec.json.decode(coded, type=dict[str, str])["request_id"] == "req_1"
+    assert "request_id" not in msgspec.json.decode(JsonLine().format(record("broken")), type=dict[str, str])
 
 
 def test_a_warning_takes_along_what_waits_and_waits_for_nothing() -> None:

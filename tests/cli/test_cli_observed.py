@@ -73,7 +73,7 @@ def test_each_request_has_one_line_of_json_with_its_id(shell: Shell) -> None:
         chosen = ask(served, **{"x-request-id": "my-own-id-7"})
         assert served.end() == 0
     lines = [msgspec.json.decode(line, type=dict[str, object]) for line in served.err.splitlines()]
-    by_id = {line.get("request"): line for line in lines if line["logger"] == "dragoman.requests"}
+    by_id = {line.get("request_id"): line for line in lines if line["logger"] == "dragoman.requests"}
     assert chosen == "my-own-id-7"
     assert set(by_id) == {good, bad, chosen}
     assert len([line for line in lines if line["logger"] == "dragoman.requests"]) == 3

@@ -57,7 +57,7 @@ def test_the_owners_key_is_told_what_everybody_used(shell: Shell, elsewhere: She
         assert counted(elsewhere.run("usage", "--json", "--by", "model", **known)) == {"echo/echo": 3}
         rows = elsewhere.run("usage", "--rows", "--json", "--key", OWNERS).json
         assert isinstance(rows, list)
-        assert [row["wanted"] for row in rows] == ["echo"] * 3
+        assert [row["requested_model"] for row in rows] == ["echo"] * 3
     assert not (elsewhere.home / ".local").exists()
 
 

@@ -22,28 +22,28 @@ MODELS = ("claude-sonnet-4-5", "claude-opus-4-6", "a-model-with-a-name-as-long-a
 def row(number: int, key: str) -> UsageRow:
     return UsageRow(
         id=number.to_bytes(16, "big"),
-        began_ms=int((NOON - timedelta(days=number % 5)).timestamp() * 1000) + number,
-        request=f"req_{number}",
+        time_ms=int((NOON - timedelta(days=number % 5)).timestamp() * 1000) + number,
+        request_id=f"req_{number}",
         key=key,
         client=("curl", "claude-cli", "=HYPERLINK(1)")[number % 3],
-        asked="chat",
-        spoken="messages",
+        client_protocol="chat",
+        upstream_protocol="messages",
         provider="up",
         model=MODELS[number % 3],
-        wanted="claude",
+        requested_model="claude",
         stream=True,
-        input=1_000_000_007 + number,
-        cached=300_000_000,
-        written=1_000,
-        output=70_000_001,
-        reasoning=30_000,
+        input_tokens=1_000_000_007 + number,
+        cache_read_tokens=300_000_000,
+        cache_write_tokens=1_000,
+        output_tokens=70_000_001,
+        reasoning_tokens=30_000,
         credits=None if number % 2 else 0.0123456789,
-        source=("reported", "estimated", "derived", None)[number % 4],
-        cost_nano=None if number % 3 == 2 else 1_234_567_891,
-        first_token_ms=200,
+        usage_source=("reported", "estimated", "derived", None)[number % 4],
+        cost_nano_usd=None if number % 3 == 2 else 1_234_567_891,
+        ttft_ms=200,
         duration_ms=3000,
-        result=("ok", "ok", "overloaded", "client_gone")[number % 4],
-        code=None,
+        outcome=("ok", "ok", "overloaded", "client_gone")[number % 4],
+        error_code=None,
         losses=0,
         attempts=1,
     )
@@ -79,7 +79,7 @@ def test_the_numbers_are_exact_by_any_group(shell: Shell, rows: list[UsageRow], 
     assert isinstance(groups, list)
     assert isinstance(total, dict)
     names = {
-        "day": lambda one: datetime.fromtimestamp(one.began_ms / 1000).date().isoformat(),
+        "day": lambda one: datetime.fromtimestamp(one.time_ms / 1000).date().isoformat(),
         "model": lambda one: f"up/{one.model}",
         "key": lambda one: one.key,
         "client": lambda one: one.client,
@@ -89,15 +89,15 @@ def test_the_numbers_are_exact_by_any_group(shell: Shell, rows: list[UsageRow], 
     for group in groups:
         mine = [one for one in rows if names[by](one) == group[by]]
         assert group["requests"] == len(mine)
-        for name in ("input", "cached", "written", "output", "reasoning"):
-            assert group[name] == sum(getattr(one, name) for one in mine)
-        costs = [one.cost_nano for one in mine if one.cost_nano is not None]
-        assert group["cost_nano"] == (sum(costs) if costs else None)
+        for name in ("input", "cache_read", "cache_write", "output", "reasoning"):
+            assert group[f"{name}_tokens"] == sum(getattr(one, f"{name}_tokens") for one in mine)
+        costs = [one.cost_nano_usd for one in mine if one.cost_nano_usd is not None]
+        assert group["cost_nano_usd"] == (sum(costs) if costs else None)
         assert group["credits"] == round(sum(one.credits or 0 for one in mine), 12)
-        assert group["estimated"] == sum(one.source == "estimated" for one in mine)
+        assert group["estimated"] == sum(one.usage_source == "estimated" for one in mine)
     assert total["requests"] == 60
-    assert total["input"] == sum(one.input or 0 for one in rows)
-    assert (total["failed"], total["gone"], total["told"], total["estimated"]) == (15, 15, 45, 15)
+    assert total["input_tokens"] == sum(one.input_tokens or 0 for one in rows)
+    assert (total["failed"], total["client_gone"], total["counted"], total["estimated"]) == (15, 15, 45, 15)
     assert total["cost_usd"] == 40 * 1_234_567_891 / 10**9
 
 
@@ -106,7 +106,7 @@ def test_tables_are_no_wider_than_a_terminal_and_tell_what_is_guessed(shell: She
         done = shell.run("usage", "--by", by)
         assert done.code == 0, done.err
         assert max(map(len, done.out.splitlines())) <= 100
-        assert f"{sum(one.input or 0 for one in rows):,}" in done.out
+        assert f"{sum(one.input_tokens or 0 for one in rows):,}" in done.out
         assert "$49.38+" in done.out
         assert "60 requests, 15 failed, 15 left by their client." in done.out
         assert "15 requests estimated" in done.out
@@ -122,9 +122,11 @@ def test_keys_are_shown_by_name_and_id(shell: Shell, rows: list[UsageRow]) -> No
 def test_csv_is_for_spreadsheets(shell: Shell, rows: list[UsageRow]) -> None:
     read = list(csv.DictReader(StringIO(shell.run("usage", "--by", "client", "--csv").out)))
     assert {line["client"] for line in read} == {"curl", "claude-cli", "'=HYPERLINK(1)"}
-    assert sum(int(line["input"]) for line in read) == sum(one.input or 0 for one in rows)
+    assert sum(int(line["input_tokens"]) for line in read) == sum(one.input_tokens or 0 for one in rows)
     each = list(csv.DictReader(StringIO(shell.run("usage", "--rows", "--csv").out)))
-    assert [line["request"] for line in each] == [one.request for one in sorted(rows, key=lambda one: one.began_ms)]
+    assert [line["request_id"] for line in each] == [
+        one.request_id for one in sorted(rows, key=lambda one: one.time_ms)
+    ]
     assert each[0]["time"].endswith("+00:00")
 
 

@@ -65,7 +65,7 @@ class Accounts:
         raise AssertionError("none of 64 conversations falls to that account")
 
     def steps(self) -> tuple[Step, ...]:
-        return self.gateway.outcome(self.sdk.headers["x-request-id"]).steps
+        return self.gateway.outcome(self.sdk.headers["x-request-id"]).failed_attempts
 
     def later(self, seconds: float) -> None:
         pool_of(self.gateway, self.model.partition("/")[0]).clock = lambda: time.time() + seconds

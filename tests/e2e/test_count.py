@@ -47,7 +47,7 @@ def test_the_log_tells_who_counted_and_nobody_else_hears_of_it(rig: Rig, caplog:
     assert counted == "messages/vendor-model: 4242 tokens, counted upstream"
     assert failed.endswith("tokens, estimated: it answered with no count, but HTTP 503")
     assert unasked.endswith("tokens, estimated: it does not count such requests")
-    ids = {outcome.id for outcome in rig.gateway.outcomes}
+    ids = {outcome.request_id for outcome in rig.gateway.outcomes}
     assert rig.sdk.headers["x-request-id"] not in ids
 
 

@@ -113,7 +113,7 @@ def test_it_goes_on_twice_and_says_nothing_twice(relay: Relay, client: str) -> N
     assert reply.text == BEGUN + MORE + REST
     outcome = relay.gateway.outcome(relay.sdk.headers["x-request-id"])
     assert outcome.route == "three/vendor-model"
-    assert [step.route for step in outcome.steps] == ["one/vendor-model", "two/vendor-model"]
+    assert [step.route for step in outcome.failed_attempts] == ["one/vendor-model", "two/vendor-model"]
 
 
 @clients
@@ -202,8 +202,11 @@ def test_where_nobody_goes_on_the_first_failure_is_told(
     assert relay.calls == [1, 1, 1]
     outcome = relay.gateway.outcome(relay.sdk.headers["x-request-id"])
     # An end that a busy machine brings late is silence first; the others would be at fault with their credentials.
-    assert outcome.result in ("lost", "truncated", "timeout")
-    assert outcome.steps[1:] == (Step("two/vendor-model", "credential"), Step("three/vendor-model", "credential"))
+    assert outcome.outcome in ("lost", "truncated", "timeout")
+    assert outcome.failed_attempts[1:] == (
+        Step("two/vendor-model", "credential"),
+        Step("three/vendor-model", "credential"),
+    )
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -256,5 +259,5 @@ def test_another_credential_of_the_same_target_goes_on(tmp_path: Path, first: An
         assert reply.text == BEGUN + REST
         presented = {call.headers["authorization"] for call in fake.calls}
         assert presented == {"Bearer fake-key-1", "Bearer fake-key-2"}
-        steps = [step.route for step in gateway.outcome(sdk.headers["x-request-id"]).steps]
+        steps = [step.route for step in gateway.outcome(sdk.headers["x-request-id"]).failed_attempts]
         assert steps == (["up/m", "other/m"] if first.end is End.CUT else ["up/m"])

@@ -32,11 +32,11 @@ def assert_counted(outcome: Outcome, upstream: str) -> None:
     assert usage is not None
     assert usage.source is Source.REPORTED
     assert (usage.input, usage.output, usage.cache_read) == (tokens.input, tokens.output, tokens.cached)
-    assert outcome.result == OK
+    assert outcome.outcome == OK
     assert outcome.route == f"{upstream}/vendor-model"
     assert outcome.key == "environment"
-    assert outcome.steps == ()
-    assert outcome.passthrough is (outcome.asked == upstream)
+    assert outcome.failed_attempts == ()
+    assert outcome.passthrough is (outcome.client_protocol == upstream)
 
 
 @clients
@@ -57,8 +57,8 @@ def test_a_stream_is_counted_as_reported(rig: Rig, client: str, upstream: str) -
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert_counted(outcome, upstream)
     assert outcome.stream
-    assert outcome.first_token_s is not None
-    assert 0 <= outcome.first_token_s <= outcome.seconds
+    assert outcome.ttft_s is not None
+    assert 0 <= outcome.ttft_s <= outcome.duration_s
 
 
 def test_a_whole_reply_that_passes_without_counts_is_estimated(rig: Rig) -> None:
@@ -80,23 +80,23 @@ def test_a_refusal_is_an_outcome_with_its_steps(rig: Rig, client: str) -> None:
     with pytest.raises(Exception):  # noqa: B017, PT011 - other tests judge which
         WHOLE[client](rig.sdk, asked(client, rig.model("chat")))
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
-    assert outcome.result == "overloaded"
+    assert outcome.outcome == "overloaded"
     assert outcome.usage is None
-    assert outcome.steps == (Step("chat/vendor-model", "overloaded"),) * 2
+    assert outcome.failed_attempts == (Step("chat/vendor-model", "overloaded"),) * 2
 
 
 def test_a_request_that_cannot_be_read_is_an_outcome(rig: Rig) -> None:
     answered = post(rig.gateway.port, PATHS["chat"], b"{", "user-agent: OpenAI/Python 3.49.0", "x-request-id: half")
     outcome = rig.gateway.outcome("half")
     assert answered.status == 400
-    assert (outcome.result, outcome.client, outcome.asked) == ("bad_request", "OpenAI/Python", "chat")
+    assert (outcome.outcome, outcome.client, outcome.client_protocol) == ("bad_request", "OpenAI/Python", "chat")
 
 
 def test_a_wrong_key_is_nobodys_request(rig: Rig) -> None:
     assert post(rig.gateway.port, PATHS["chat"], b"{}", "x-request-id: wrong", key="dgm_wrong-one").status == 401
     assert post(rig.gateway.port, PATHS["chat"], b"{", "x-request-id: right").status == 400
-    assert rig.gateway.outcome("right").result == "bad_request"
-    assert not [outcome for outcome in rig.gateway.outcomes if outcome.id == "wrong"]
+    assert rig.gateway.outcome("right").outcome == "bad_request"
+    assert not [outcome for outcome in rig.gateway.outcomes if outcome.request_id == "wrong"]
 
 
 @upstreams
@@ -108,7 +108,7 @@ def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str)
         sock.sendall(asks)
         assert sock.recv(65536).startswith(b"HTTP/1.1 200")
     outcome = rig.gateway.outcome(f"left-{upstream}")
-    assert outcome.result == GONE
+    assert outcome.outcome == GONE
     assert outcome.usage is not None
 
 
@@ -147,11 +147,11 @@ def test_a_client_that_leaves_before_the_answer_has_asked_somebody(rig: Rig, cli
         while not upstream.calls and time.monotonic() < patience:
             time.sleep(0.01)
     outcome = rig.gateway.outcome(f"soon-{client}")
-    assert outcome.result == GONE
-    assert outcome.steps == (Step("responses/vendor-model", GONE),)
+    assert outcome.outcome == GONE
+    assert outcome.failed_attempts == (Step("responses/vendor-model", GONE),)
 
 
 def test_an_error_in_mid_stream_is_the_outcome(rig: Rig) -> None:
     rig.plays("messages", Answer(SPEAKERS["messages"].stream(CASES["text"].meant)[:-150], end=End.RESET))
     STREAMS["chat"][0](rig.sdk, asked("chat", rig.model("messages")))
-    assert rig.gateway.outcome(rig.sdk.headers["x-request-id"]).result == "lost"
+    assert rig.gateway.outcome(rig.sdk.headers["x-request-id"]).outcome == "lost"

@@ -117,7 +117,7 @@ def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> Non
     rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="20")
     outcome = chat(rig, opening, "Hello", "Go on")
     assert rig.keyed.taken() == [ONE, TWO]
-    assert outcome.steps == (Step("up/gpt-4.1", "rate_limited"),)
+    assert outcome.failed_attempts == (Step("up/gpt-4.1", "rate_limited"),)
     chat(rig, opening, "Hello", "Go on", "Hello", "And on")
     for number in range(5):
         chat(rig, f"another conversation {number}")
@@ -164,7 +164,7 @@ def test_every_key_is_tried_before_the_next_target_of_a_route(tmp_path: Path) ->
         assert said.choices[0].message.content
         assert rig.sdk.headers["x-dragoman-route"] == "echo/echo"
         assert sorted(rig.keyed.taken()) == keys_of(3)
-        steps = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).steps
+        steps = rig.gateway.outcome(rig.sdk.headers["x-request-id"]).failed_attempts
         assert [step.why for step in steps] == ["rate_limited"] * 3
 
 
@@ -378,5 +378,5 @@ def test_many_at_once_lose_nothing_when_a_key_is_limited(tmp_path: Path) -> None
             outcomes = list(threads.map(lambda number: chat(rig, f"conversation {number}"), range(48)))
         seen = Counter(rig.keyed.taken())
         assert seen[TWO] == 48
-        assert seen[ONE] == sum(len(outcome.steps) for outcome in outcomes)
+        assert seen[ONE] == sum(len(outcome.failed_attempts) for outcome in outcomes)
         assert 1 <= seen[ONE] <= 12, "whoever came after the first refusal knew of it"

@@ -37,7 +37,7 @@ async def soon(condition: Callable[[], bool]) -> None:
 
 def test_the_first_to_end_is_told_after_this_turn_and_the_rest_soon() -> None:
     heard: list[str] = []
-    audience = Audience([lambda outcome: heard.append(outcome.id)])
+    audience = Audience([lambda outcome: heard.append(outcome.request_id)])
 
     async def ends() -> None:
         audience.hear(trail(0))
@@ -54,7 +54,7 @@ def test_the_first_to_end_is_told_after_this_turn_and_the_rest_soon() -> None:
 
 def test_no_more_wait_than_a_few() -> None:
     heard: list[str] = []
-    audience = Audience([lambda outcome: heard.append(outcome.id)])
+    audience = Audience([lambda outcome: heard.append(outcome.request_id)])
 
     async def ends() -> None:
         for number in range(MOST + 1):
@@ -69,9 +69,9 @@ def test_no_more_wait_than_a_few() -> None:
 def test_how_long_a_request_took_does_not_depend_on_when_it_is_told() -> None:
     ended = trail(0)
     ended.end()
-    seconds = ended.outcome().seconds
+    seconds = ended.outcome().duration_s
     time.sleep(0.05)
-    assert ended.outcome().seconds == seconds
+    assert ended.outcome().duration_s == seconds
 
 
 def test_what_observers_do_is_not_laid_to_one_request() -> None:

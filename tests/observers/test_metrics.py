@@ -27,19 +27,19 @@ def seen(*outcomes: Outcome) -> Scrape:
 
 def outcome(**given: object) -> Outcome:
     fields: dict[str, object] = {
-        "id": "req_1",
-        "began": 1763200000.0,
-        "asked": "messages",
-        "spoken": "chat",
+        "request_id": "req_1",
+        "started_at": 1763200000.0,
+        "client_protocol": "messages",
+        "upstream_protocol": "chat",
         "provider": "local",
         "model": "qwen",
-        "seconds": 0.5,
+        "duration_s": 0.5,
     }
     return Outcome(**{**fields, **given})  # type: ignore[arg-type]
 
 
 def test_requests_are_counted_by_their_way_and_their_end() -> None:
-    scrape = seen(outcome(), outcome(), outcome(model="other-model"), outcome(result="lost"))
+    scrape = seen(outcome(), outcome(), outcome(model="other-model"), outcome(outcome="lost"))
     way = {"client_protocol": "messages", "upstream_protocol": "chat", "provider": "local"}
     assert value(scrape, "dragoman_requests_total", outcome="ok", **way) == 3
     assert value(scrape, "dragoman_requests_total", outcome="lost", **way) == 1
@@ -76,20 +76,20 @@ def test_the_parts_of_the_tokens_are_counted_by_whose_word_they_are() -> None:
 
 def test_the_first_token_and_the_pace_after_it_are_told_of_streams_only() -> None:
     usage = Usage(input=1, output=11)
-    streamed = seen(outcome(stream=True, first_token_s=0.2, seconds=1.2, usage=usage))
+    streamed = seen(outcome(stream=True, ttft_s=0.2, duration_s=1.2, usage=usage))
     assert value(streamed, "gen_ai_server_time_to_first_token_seconds_sum") == 0.2
     assert value(streamed, "gen_ai_server_time_per_output_token_seconds_sum") == pytest.approx(0.1)
-    whole = seen(outcome(first_token_s=0.2, seconds=1.2, usage=usage))
+    whole = seen(outcome(ttft_s=0.2, duration_s=1.2, usage=usage))
     assert not [name for name, _ in whole if name.startswith("gen_ai_server_time")]
 
 
 def test_a_stream_that_broke_says_nothing_of_the_pace() -> None:
-    scrape = seen(outcome(stream=True, first_token_s=0.2, usage=Usage(output=11), result="lost"))
+    scrape = seen(outcome(stream=True, ttft_s=0.2, usage=Usage(output=11), outcome="lost"))
     assert not [name for name, _ in scrape if name.startswith("gen_ai_server_time_per_output_token")]
 
 
 def test_an_error_type_is_named_where_there_is_one() -> None:
-    scrape = seen(outcome(seconds=1.0), outcome(seconds=2.0, result=GONE))
+    scrape = seen(outcome(duration_s=1.0), outcome(duration_s=2.0, outcome=GONE))
     name = "gen_ai_server_request_duration_seconds_sum"
     assert value(scrape, name, error_type="") == 1.0
     assert value(scrape, name, error_type="client_gone") == 2.0
@@ -97,13 +97,13 @@ def test_an_error_type_is_named_where_there_is_one() -> None:
 
 def test_where_nobody_answered_the_last_one_asked_is_named() -> None:
     steps = (Step("first/a", "overloaded"), Step("second/b", "lost"))
-    scrape = seen(outcome(spoken="", provider="", model="", steps=steps, result="lost"))
+    scrape = seen(outcome(upstream_protocol="", provider="", model="", failed_attempts=steps, outcome="lost"))
     assert value(scrape, "dragoman_requests_total", provider="second", outcome="lost") == 1
     assert value(scrape, "gen_ai_client_operation_duration_seconds_count", gen_ai_request_model="b") == 1
 
 
 def test_a_request_that_reached_nobody_is_no_operation_of_an_upstream() -> None:
-    scrape = seen(outcome(spoken="", provider="", model="", wanted="nonsense", result="not_found"))
+    scrape = seen(outcome(upstream_protocol="", provider="", model="", requested_model="nonsense", outcome="not_found"))
     assert value(scrape, "gen_ai_server_request_duration_seconds_count", error_type="not_found") == 1
     assert not [name for name, _ in scrape if name.startswith("gen_ai_client_operation")]
     assert not [labels for _, labels in scrape if "nonsense" in dict(labels).values()]
@@ -111,20 +111,23 @@ def test_a_request_that_reached_nobody_is_no_operation_of_an_upstream() -> None:
 
 def test_retries_and_fallbacks_are_told_apart() -> None:
     steps = (Step("a/m", "overloaded"), Step("a/m", "rate_limited"), Step("b/m", "lost"))
-    scrape = seen(outcome(provider="c", model="m", steps=steps), outcome(spoken="", provider="", steps=steps[:2]))
+    scrape = seen(
+        outcome(provider="c", model="m", failed_attempts=steps),
+        outcome(upstream_protocol="", provider="", failed_attempts=steps[:2]),
+    )
     assert value(scrape, "dragoman_retries_total", provider="a", why="overloaded") == 2
     assert value(scrape, "dragoman_fallbacks_total", provider="a", why="rate_limited") == 1
     assert value(scrape, "dragoman_fallbacks_total", provider="b", why="lost") == 1
 
 
 def test_losses_are_counted_by_how() -> None:
-    scrape = seen(outcome(losses=4, lost=(3, 0, 1)))
+    scrape = seen(outcome(losses=4, losses_by_how=(3, 0, 1)))
     assert value(scrape, "dragoman_losses_total", how="dropped", provider="local") == 3
     assert value(scrape, "dragoman_losses_total", how="invented") == 1
 
 
 def test_gemini_is_named_as_the_convention_names_it() -> None:
-    scrape = seen(outcome(asked="gemini", provider="gemini"))
+    scrape = seen(outcome(client_protocol="gemini", provider="gemini"))
     name = "gen_ai_server_request_duration_seconds_count"
     assert value(scrape, name, gen_ai_operation_name="generate_content", gen_ai_provider_name="gcp.gemini") == 1
 
@@ -160,7 +163,7 @@ def test_two_workers_readings_make_one_whole() -> None:
     workers = []
     for seconds in (0.3, 3.0):
         tally = Tally()
-        tally.observe(outcome(seconds=seconds))
+        tally.observe(outcome(duration_s=seconds))
         workers += [
             *tally.readings(),
             Reading("dragoman_connections", (), (seconds * 10,)),

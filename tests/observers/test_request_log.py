@@ -10,21 +10,21 @@ from dragoman.hub.usage import Source, Usage
 from dragoman.observers.request_log import as_json, readable, request_log
 
 OUTCOME = Outcome(
-    id="req_1",
-    began=1763199637.0,
+    request_id="req_1",
+    started_at=1763199637.0,
     key="k_7",
     client="claude-cli",
-    asked="messages",
-    spoken="chat",
-    wanted="qwen",
+    client_protocol="messages",
+    upstream_protocol="chat",
+    requested_model="qwen",
     provider="local",
     model="qwen-3",
     stream=True,
     usage=Usage(input=10, output=7, cache_read=4, reasoning=2, source=Source.DERIVED),
-    first_token_s=0.25,
-    seconds=1.5,
+    ttft_s=0.25,
+    duration_s=1.5,
     losses=2,
-    steps=(Step("other/qwen", "overloaded"),),
+    failed_attempts=(Step("other/qwen", "overloaded"),),
 )
 
 
@@ -36,7 +36,7 @@ def test_a_person_reads_who_asked_whom_for_what_and_how_it_went() -> None:
 
 
 def test_a_person_reads_the_vendors_word_for_a_failure() -> None:
-    failed = replace(OUTCOME, result="bad_request", code="context_length_exceeded")
+    failed = replace(OUTCOME, outcome="bad_request", error_code="context_length_exceeded")
     assert " local/qwen-3 bad_request code=context_length_exceeded 1500ms " in readable(failed)
 
 
@@ -45,35 +45,44 @@ def test_a_line_of_json_has_real_fields() -> None:
         "time": "2025-11-15T09:40:38.500Z",
         "level": "info",
         "logger": "dragoman.requests",
-        "request": "req_1",
+        "request_id": "req_1",
         "key": "k_7",
         "client": "claude-cli",
         "client_protocol": "messages",
         "upstream_protocol": "chat",
+        "provider": "local",
+        "model": "qwen-3",
+        "requested_model": "qwen",
         "route": "local/qwen-3",
-        "model": "qwen",
         "stream": True,
         "input_tokens": 10,
-        "cached_tokens": 4,
-        "written_tokens": 0,
+        "cache_read_tokens": 4,
+        "cache_write_tokens": 0,
         "output_tokens": 7,
         "reasoning_tokens": 2,
-        "tokens": "derived",
+        "usage_source": "derived",
         "ttft_ms": 250.0,
         "duration_ms": 1500.0,
         "outcome": "ok",
         "losses": 2,
         "attempts": 2,
-        "steps": ["other/qwen:overloaded"],
+        "failed_attempts": ["other/qwen:overloaded"],
     }
 
 
 def test_what_nobody_told_is_left_out() -> None:
-    bare = Outcome(id="req_2", began=1763199637.0, asked="chat", wanted="nonsense", result="not_found", seconds=0.001)
+    bare = Outcome(
+        request_id="req_2",
+        started_at=1763199637.0,
+        client_protocol="chat",
+        requested_model="nonsense",
+        outcome="not_found",
+        duration_s=0.001,
+    )
     line = readable(bare)
     assert line.endswith("req_2 chat nonsense not_found 1ms key=- client=-")
     told = msgspec.json.decode(as_json(bare), type=dict[str, object])
-    assert {"input_tokens", "ttft_ms", "route", "key", "steps", "code"}.isdisjoint(told)
+    assert {"input_tokens", "ttft_ms", "route", "key", "failed_attempts", "error_code"}.isdisjoint(told)
     assert (told["outcome"], told["attempts"], told["losses"]) == ("not_found", 0, 0)
 
 
@@ -81,34 +90,34 @@ def test_what_nobody_told_is_left_out() -> None:
 @settings(max_examples=100, deadline=None)
 def test_whatever_a_client_names_stays_on_one_line(text: str) -> None:
     hostile = Outcome(
-        id="req_3",
-        began=1763199637.0,
-        asked="chat",
+        request_id="req_3",
+        started_at=1763199637.0,
+        client_protocol="chat",
         client=text,
-        wanted=text,
+        requested_model=text,
         provider="p",
         model=text,
-        code=text,
-        steps=(Step(f"p/{text}", "lost"),),
+        error_code=text,
+        failed_attempts=(Step(f"p/{text}", "lost"),),
     )
     for line in (readable(hostile), as_json(hostile)):
         assert line.isprintable()
         assert line.encode()
-    assert msgspec.json.decode(as_json(hostile), type=dict[str, object])["request"] == "req_3"
+    assert msgspec.json.decode(as_json(hostile), type=dict[str, object])["request_id"] == "req_3"
 
 
 def test_a_secret_where_none_belongs_is_masked() -> None:
     secret = "sk-fake-0123456789abcdef"
     careless = Outcome(
-        id=secret,
-        began=1763199637.0,
-        asked="chat",
+        request_id=secret,
+        started_at=1763199637.0,
+        client_protocol="chat",
         client=secret,
-        wanted=secret,
+        requested_model=secret,
         provider="p",
         model=secret,
-        code=secret,
-        steps=(Step(f"p/{secret}", "lost"),),
+        error_code=secret,
+        failed_attempts=(Step(f"p/{secret}", "lost"),),
     )
     assert secret not in readable(careless) + as_json(careless)
 

@@ -106,7 +106,9 @@ def test_a_model_is_found_by_address_kind_or_family(
 
 
 def outcome(model: str, usage: Usage | None, provider: str = "up") -> Outcome:
-    return Outcome(id="req_1", began=NOW, asked="messages", provider=provider, model=model, usage=usage)
+    return Outcome(
+        request_id="req_1", started_at=NOW, client_protocol="messages", provider=provider, model=model, usage=usage
+    )
 
 
 def test_what_nobody_counted_or_priced_has_no_cost() -> None:

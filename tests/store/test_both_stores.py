@@ -190,11 +190,33 @@ def test_one_tenant_does_not_push_out_anothers_cut_calls(store_url: str, monkeyp
 
 
 def test_a_row_comes_back_as_it_went_in(store_url: str) -> None:
-    empty = replace(row(2), input=None, cached=None, written=None, output=None, reasoning=None, credits=None)
     empty = replace(
-        empty, source=None, cost_nano=None, first_token_ms=None, code=None, provider="", model="", spoken=""
+        row(2),
+        input_tokens=None,
+        cache_read_tokens=None,
+        cache_write_tokens=None,
+        output_tokens=None,
+        reasoning_tokens=None,
+        credits=None,
     )
-    big = replace(row(3), input=2**53 + 1, cost_nano=2**62, credits=0.1 + 0.2, stream=True, wanted="模型/🦊'; --")
+    empty = replace(
+        empty,
+        usage_source=None,
+        cost_nano_usd=None,
+        ttft_ms=None,
+        error_code=None,
+        provider="",
+        model="",
+        upstream_protocol="",
+    )
+    big = replace(
+        row(3),
+        input_tokens=2**53 + 1,
+        cost_nano_usd=2**62,
+        credits=0.1 + 0.2,
+        stream=True,
+        requested_model="模型/🦊'; --",
+    )
 
     async def story(store: Store) -> None:
         rows = (row(1), empty, big)
@@ -226,7 +248,7 @@ def test_many_rows_at_once_are_all_there_and_once(store_url: str, count: int) ->
 def test_a_span_begins_with_its_beginning_and_ends_before_its_end(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.append_usage([row(number) for number in range(5)])
-        first, last = row(1).began_ms, row(3).began_ms
+        first, last = row(1).time_ms, row(3).time_ms
         assert await store.usage_rows(Span(first, last)) == (row(1), row(2))
         assert sum(part.requests for part in await store.usage_sums(Span(first, last), "all")) == 2
 
@@ -249,15 +271,15 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
     rows = [
         replace(
             row(number),
-            began_ms=row(0).began_ms + number * SLOT_MS // 3,
+            time_ms=row(0).time_ms + number * SLOT_MS // 3,
             model=f"m{number % 3}",
             provider=f"p{number % 2}",
             key=f"key_{number % 4}",
             client=("curl", "claude-cli")[number % 2],
-            input=2**40 + number,
-            source=("reported", "derived", "estimated", None)[number % 4],
-            cost_nano=None if number % 3 else 7 * number,
-            result=("ok", "client_gone", "overloaded")[number % 3],
+            input_tokens=2**40 + number,
+            usage_source=("reported", "derived", "estimated", None)[number % 4],
+            cost_nano_usd=None if number % 3 else 7 * number,
+            outcome=("ok", "client_gone", "overloaded")[number % 3],
         )
         for number in range(40)
     ]
@@ -272,22 +294,24 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
             ("client", lambda one: one.client),
         ):
             found = await store.usage_sums(EVER, by)
-            wanted = sorted({(group(one), one.began_ms // SLOT_MS) for one in rows})
+            wanted = sorted({(group(one), one.time_ms // SLOT_MS) for one in rows})
             assert [(part.group, part.slot) for part in found] == wanted
             for part in found:
-                mine = [one for one in rows if (group(one), one.began_ms // SLOT_MS) == (part.group, part.slot)]
+                mine = [one for one in rows if (group(one), one.time_ms // SLOT_MS) == (part.group, part.slot)]
                 assert part.requests == len(mine)
-                assert part.input == sum(one.input or 0 for one in mine)
-                assert part.output == sum(one.output or 0 for one in mine)
-                assert part.cost_nano == sum(one.cost_nano or 0 for one in mine)
-                assert part.priced == sum(one.cost_nano is not None for one in mine)
-                assert part.told == sum(one.source is not None for one in mine)
-                assert part.derived == sum(one.source == "derived" for one in mine)
-                guessed = [one for one in mine if one.source == "estimated"]
+                assert part.input_tokens == sum(one.input_tokens or 0 for one in mine)
+                assert part.output_tokens == sum(one.output_tokens or 0 for one in mine)
+                assert part.cost_nano_usd == sum(one.cost_nano_usd or 0 for one in mine)
+                assert part.priced == sum(one.cost_nano_usd is not None for one in mine)
+                assert part.counted == sum(one.usage_source is not None for one in mine)
+                assert part.derived == sum(one.usage_source == "derived" for one in mine)
+                guessed = [one for one in mine if one.usage_source == "estimated"]
                 assert part.estimated == len(guessed)
-                assert part.estimated_tokens == sum((one.input or 0) + (one.output or 0) for one in guessed)
-                assert part.gone == sum(one.result == "client_gone" for one in mine)
-                assert part.failed == sum(one.result == "overloaded" for one in mine)
+                assert part.estimated_tokens == sum(
+                    (one.input_tokens or 0) + (one.output_tokens or 0) for one in guessed
+                )
+                assert part.client_gone == sum(one.outcome == "client_gone" for one in mine)
+                assert part.failed == sum(one.outcome == "overloaded" for one in mine)
                 assert part.duration_ms == sum(one.duration_ms for one in mine)
 
     tell(store_url, story)
@@ -316,7 +340,7 @@ def test_any_values_come_back_as_they_went_in(
     async def story(store: Store) -> None:
         taken = len(await store.usage_rows(EVER))
         rows: list[UsageRow] = [
-            replace(row(taken + number), client=client, wanted=wanted, input=count, credits=credits)
+            replace(row(taken + number), client=client, requested_model=wanted, input_tokens=count, credits=credits)
             for number, (client, wanted, count, credits) in enumerate(values)
         ]
         await store.append_usage(rows)

@@ -15,18 +15,18 @@ from dragoman.store.usage_rows import UsageRow
 
 
 def aged(number: int, days: float) -> UsageRow:
-    return replace(row(number), began_ms=int(time.time() * 1000 - days * DAY_MS))
+    return replace(row(number), time_ms=int(time.time() * 1000 - days * DAY_MS))
 
 
 async def kept(store: Store) -> list[str]:
-    return [one.request for one in await store.usage_rows(EVER)]
+    return [one.request_id for one in await store.usage_rows(EVER)]
 
 
 def test_the_oldest_go_first_and_no_more_than_so_many(store_url: str) -> None:
     async def story() -> None:
         store = await open_store(store_url)
         await store.append_usage([row(number) for number in (5, 3, 1, 2, 4)])
-        before_ms = row(4).began_ms
+        before_ms = row(4).time_ms
         assert await store.remove_usage(before_ms, 2) == 2
         assert await kept(store) == ["req_3", "req_4", "req_5"]
         assert await store.remove_usage(before_ms, 2) == 1

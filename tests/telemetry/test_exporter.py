@@ -128,7 +128,7 @@ def test_no_more_waits_than_there_is_room_for() -> None:
     exporter = exporter_for(environ("http://127.0.0.1:9"))
     assert isinstance(exporter, Exporter)
     for number in range(MAX_WAITING + 7):
-        exporter.observe(Outcome(id=f"req_{number}", began=0.0, asked="chat"))
+        exporter.observe(Outcome(request_id=f"req_{number}", started_at=0.0, client_protocol="chat"))
     counts = {reading.name: reading.values for reading in exporter.readings()}
     assert counts["dragoman_otlp_spans_dropped_total"] == (7,)
 

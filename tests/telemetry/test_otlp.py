@@ -22,14 +22,14 @@ SCOPE = otlp.scope_message("dragoman", "0")
 
 def outcome(**given: object) -> Outcome:
     fields: dict[str, object] = {
-        "id": "req_1",
-        "began": 1763200000.25,
-        "asked": "messages",
-        "spoken": "chat",
-        "wanted": "best",
+        "request_id": "req_1",
+        "started_at": 1763200000.25,
+        "client_protocol": "messages",
+        "upstream_protocol": "chat",
+        "requested_model": "best",
         "provider": "local",
         "model": "qwen",
-        "seconds": 1.5,
+        "duration_s": 1.5,
     }
     return Outcome(**{**fields, **given})  # type: ignore[arg-type]
 
@@ -51,9 +51,7 @@ def recorded(given: Outcome) -> Span:
 
 def test_a_request_is_a_span_with_the_attributes_of_the_convention() -> None:
     usage = Usage(input=10, output=7, cache_read=4, cache_write=2, reasoning=3)
-    found = recorded(
-        outcome(stream=True, first_token_s=0.5, usage=usage, told_model="qwen-3-32b", client="cli", losses=2)
-    )
+    found = recorded(outcome(stream=True, ttft_s=0.5, usage=usage, reported_model="qwen-3-32b", client="cli", losses=2))
     assert (found.name, found.kind) == ("chat qwen", Span.SPAN_KIND_CLIENT)
     assert found.start_time_unix_nano == 1763200000_250000000
     assert found.end_time_unix_nano == 1763200001_750000000
@@ -83,7 +81,7 @@ def test_a_request_is_a_span_with_the_attributes_of_the_convention() -> None:
 
 def test_a_failure_is_an_error_and_says_what_was_tried() -> None:
     steps = (Step("a/m", "overloaded"), Step("b/m", "lost"))
-    found = recorded(outcome(provider="", model="", spoken="", result="lost", steps=steps))
+    found = recorded(outcome(provider="", model="", upstream_protocol="", outcome="lost", failed_attempts=steps))
     told = attributes(list(found.attributes))
     assert found.status.code == Status.STATUS_CODE_ERROR
     assert (told["error.type"], told["gen_ai.provider.name"], told["gen_ai.request.model"]) == ("lost", "b", "m")
@@ -92,13 +90,13 @@ def test_a_failure_is_an_error_and_says_what_was_tried() -> None:
 
 
 def test_the_clients_span_is_the_parent() -> None:
-    found = recorded(outcome(trace=f"00-{TRACE}-{PARENT}-01"))
+    found = recorded(outcome(traceparent=f"00-{TRACE}-{PARENT}-01"))
     assert (found.trace_id.hex(), found.parent_span_id.hex()) == (TRACE, PARENT)
     assert len(found.span_id) == 8
 
 
 def test_a_client_that_records_nothing_is_not_recorded() -> None:
-    assert span(outcome(trace=f"00-{TRACE}-{PARENT}-00")) is None
+    assert span(outcome(traceparent=f"00-{TRACE}-{PARENT}-00")) is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,7 @@ def test_a_client_that_records_nothing_is_not_recorded() -> None:
     ],
 )
 def test_a_traceparent_that_is_none_is_as_good_as_none(trace: str) -> None:
-    found = recorded(outcome(trace=trace))
+    found = recorded(outcome(traceparent=trace))
     assert len(found.trace_id) == 16
     assert found.trace_id.hex() != TRACE
     assert found.parent_span_id == b""
@@ -123,7 +121,11 @@ def test_a_traceparent_that_is_none_is_as_good_as_none(trace: str) -> None:
 @given(st.text(max_size=300))
 @settings(max_examples=60, deadline=None)
 def test_any_name_makes_a_span_that_can_be_read(text: str) -> None:
-    found = recorded(outcome(model=text, told_model=text, client=text, trace=text, steps=(Step(f"p/{text}", "lost"),)))
+    found = recorded(
+        outcome(
+            model=text, reported_model=text, client=text, traceparent=text, failed_attempts=(Step(f"p/{text}", "lost"),)
+        )
+    )
     assert attributes(list(found.attributes))["dragoman.request.id"] == "req_1"
 
 
@@ -131,7 +133,12 @@ def test_no_secret_gets_into_a_span() -> None:
     secret = "sk-fake-0123456789abcdef"
     made = otlp.span_message(
         outcome(
-            id=secret, model=secret, wanted=secret, client=secret, told_model=secret, steps=(Step(f"p/{secret}", "x"),)
+            request_id=secret,
+            model=secret,
+            requested_model=secret,
+            client=secret,
+            reported_model=secret,
+            failed_attempts=(Step(f"p/{secret}", "x"),),
         ),
         lambda provider: None,
         bytes,
@@ -150,7 +157,7 @@ def told(*outcomes: Outcome, more: tuple[Reading, ...] = ()) -> dict[str, Metric
 
 
 def test_metrics_have_the_names_units_and_buckets_of_the_convention() -> None:
-    found = told(outcome(usage=Usage(input=16, output=17)), outcome(seconds=0.01, result="lost"))
+    found = told(outcome(usage=Usage(input=16, output=17)), outcome(duration_s=0.01, outcome="lost"))
     usage = found["gen_ai.client.token.usage"]
     assert usage.unit == "{token}"
     assert usage.histogram.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE

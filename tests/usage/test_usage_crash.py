@@ -25,7 +25,7 @@ async def requests_stored(url: str) -> set[str]:
         rows = await store.usage_rows(EVER)
     finally:
         await store.close()
-    names = {row.request for row in rows}
+    names = {row.request_id for row in rows}
     assert len(names) == len(rows)
     return names
 

@@ -45,28 +45,34 @@ def is_told(question: Question) -> bool:
 
 
 def check(question: Question, row: UsageRow) -> None:
-    assert (row.asked, row.wanted) == (question.asked, f"{question.spoken}/{MODELS[question.spoken]}")
+    assert (row.client_protocol, row.requested_model) == (
+        question.asked,
+        f"{question.spoken}/{MODELS[question.spoken]}",
+    )
     assert (row.provider, row.model, row.stream) == (question.spoken, MODELS[question.spoken], question.stream)
-    assert (row.result, row.key, row.client) == (result_of(question), "environment", CLIENTS[question.number % 3])
-    if row.result == "ok":
+    assert (row.outcome, row.key, row.client) == (result_of(question), "environment", CLIENTS[question.number % 3])
+    if row.outcome == "ok":
         again = question.number % 20 == STUMBLES and question.spoken != "kiro"
-        assert (row.spoken, row.attempts) == (question.spoken, 2 if again else 1)
-        assert row.duration_ms >= (row.first_token_ms or 0) >= 0
+        assert (row.upstream_protocol, row.attempts) == (question.spoken, 2 if again else 1)
+        assert row.duration_ms >= (row.ttft_ms or 0) >= 0
     counts = counts_of(question.number)
     if not is_told(question):
-        assert row.source in (None, "estimated")
-        if row.result == "truncated" and question.spoken == "messages":  # which tell the input at the beginning
-            assert (row.input, row.cached) == (counts.fresh + counts.cached + counts.written, counts.cached)
+        assert row.usage_source in (None, "estimated")
+        if row.outcome == "truncated" and question.spoken == "messages":  # which tell the input at the beginning
+            assert (row.input_tokens, row.cache_read_tokens) == (
+                counts.fresh + counts.cached + counts.written,
+                counts.cached,
+            )
         return
-    assert row.source == "reported"
-    assert row.input == counts.fresh + counts.cached + counts.written
-    assert (row.cached, row.output) == (counts.cached, counts.output)
+    assert row.usage_source == "reported"
+    assert row.input_tokens == counts.fresh + counts.cached + counts.written
+    assert (row.cache_read_tokens, row.output_tokens) == (counts.cached, counts.output)
     # Not every protocol tells everything.
-    assert row.written == (counts.written if question.spoken in ("messages", "kiro") else 0)
-    assert row.reasoning == (counts.reasoning if question.spoken in ("chat", "responses") else 0)
+    assert row.cache_write_tokens == (counts.written if question.spoken in ("messages", "kiro") else 0)
+    assert row.reasoning_tokens == (counts.reasoning if question.spoken in ("chat", "responses") else 0)
     assert row.credits == (counts.credits if question.spoken == "kiro" else None)
-    assert row.cost_nano is not None
-    assert row.cost_nano > 0
+    assert row.cost_nano_usd is not None
+    assert row.cost_nano_usd > 0
 
 
 @pytest.mark.slow
@@ -78,7 +84,7 @@ def test_ten_thousand_rows_are_what_the_upstreams_reported(store_url: str, tmp_p
         assert "Traceback" not in served.log
     assert len(statuses) == COUNT
     rows, sums = asyncio.run(stored(store_url))
-    by_request = {row.request: row for row in rows}
+    by_request = {row.request_id: row for row in rows}
     assert len(rows) == len(by_request) == COUNT
     for question in questions:
         check(question, by_request[question.id])
@@ -90,6 +96,10 @@ def test_ten_thousand_rows_are_what_the_upstreams_reported(store_url: str, tmp_p
         untold = [by_request[question.id] for question in mine if not is_told(question)]
         parts = [part for part in sums if part.group == spoken]
         assert sum(part.requests for part in parts) == len(mine)
-        assert sum(part.output for part in parts) == sum(one.output for one in (*told, *untold) if one.output)
-        assert sum(part.cached for part in parts) == sum(one.cached for one in (*told, *untold) if one.cached)
-        assert sum(part.told for part in parts) == len(told) + sum(row.source is not None for row in untold)
+        assert sum(part.output_tokens for part in parts) == sum(one.output for one in told) + sum(
+            row.output_tokens or 0 for row in untold
+        )
+        assert sum(part.cache_read_tokens for part in parts) == sum(one.cached for one in told) + sum(
+            row.cache_read_tokens or 0 for row in untold
+        )
+        assert sum(part.counted for part in parts) == len(told) + sum(row.usage_source is not None for row in untold)

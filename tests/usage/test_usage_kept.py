@@ -22,7 +22,7 @@ async def prepared(url: str) -> None:
     store = await open_store(url)
     now_ms = int(time.time() * 1000)
     ages = (400, 31, 29, 0)
-    rows = [replace(ROW, id=bytes([age % 256]), began_ms=now_ms - age * DAY_MS, request=str(age)) for age in ages]
+    rows = [replace(ROW, id=bytes([age % 256]), time_ms=now_ms - age * DAY_MS, request_id=str(age)) for age in ages]
     await store.append_usage(rows)
     await store.close()
 
@@ -31,7 +31,7 @@ async def requests(url: str) -> list[str]:
     store = await open_store(url)
     rows = await store.usage_rows(EVER)
     await store.close()
-    return [row.request for row in rows]
+    return [row.request_id for row in rows]
 
 
 def test_a_start_removes_what_is_older_than_wanted_and_nothing_unless_asked(store_url: str, tmp_path: Path) -> None:

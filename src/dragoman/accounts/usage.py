@@ -116,9 +116,9 @@ class UsageWriter:
 def row_of(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
     """`ending` makes the row's id the only one of its millisecond."""
     provider, model = outcome.provider, outcome.model
-    if not provider and outcome.steps:
-        provider, _, model = outcome.steps[-1].route.partition("/")
-    began_ms = int(outcome.began * 1000)
+    if not provider and outcome.failed_attempts:
+        provider, _, model = outcome.failed_attempts[-1].route.partition("/")
+    began_ms = int(outcome.started_at * 1000)
     usage = outcome.usage
     counts = _counts(usage)
     cost = pricing.cost_nano(outcome)
@@ -126,14 +126,14 @@ def row_of(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
     return UsageRow(  # by place, as every request pays for it: naming the fields takes half as long again
         began_ms.to_bytes(6, "big") + ending,
         began_ms,
-        _text(outcome.id),
+        _text(outcome.request_id),
         _known_text(outcome.key),
         _known_text(outcome.client),
-        outcome.asked,
-        outcome.spoken,
+        outcome.client_protocol,
+        outcome.upstream_protocol,
         provider,
         _known_text(model),
-        _known_text(outcome.wanted),
+        _known_text(outcome.requested_model),
         outcome.stream,
         counts[0],  # input
         counts[1],  # cached
@@ -143,12 +143,12 @@ def row_of(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
         None if credits is None or not math.isfinite(credits) else min(max(credits, 0.0), MAX_CREDITS),
         None if usage is None else usage.source.value,
         None if cost is None else min(max(cost, 0), MAX_COST_NANO),
-        None if outcome.first_token_s is None else round(outcome.first_token_s * 1000),
-        round(outcome.seconds * 1000),
-        outcome.result,
-        None if outcome.code is None else _text(outcome.code),
+        None if outcome.ttft_s is None else round(outcome.ttft_s * 1000),
+        round(outcome.duration_s * 1000),
+        outcome.outcome,
+        None if outcome.error_code is None else _text(outcome.error_code),
         outcome.losses,
-        len(outcome.steps) + bool(outcome.spoken),
+        len(outcome.failed_attempts) + bool(outcome.upstream_protocol),
     )
 
 

@@ -44,7 +44,7 @@ class JsonLine(Line):
         }
         request = request_id.get()
         if request:
-            fields["request"] = request
+            fields["request_id"] = request
         return msgspec.json.encode(fields).decode()
 
 

@@ -73,7 +73,7 @@ def _show(told: Told, by: str, span: Span, form: str) -> None:
     if form == "json":
         show_json(as_json(totals, by, span))
     elif form == "csv":
-        show_csv([total.told_as(by) for total in totals], by)
+        show_csv([total.as_row(by) for total in totals], by)
     elif totals:
         click.echo("\n".join(page(totals, by, title(span))))
     else:

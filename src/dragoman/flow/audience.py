@@ -60,4 +60,4 @@ class Audience:
 
     def _failed(self, outcome: Outcome, bug: Exception) -> None:
         self.failures += 1
-        log.error("%s went unobserved: %s", outcome.id, place_of(bug))
+        log.error("%s went unobserved: %s", outcome.request_id, place_of(bug))

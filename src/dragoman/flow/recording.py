@@ -285,29 +285,29 @@ class Recording:
     @property
     def failed(self) -> bool:
         """Whether something went wrong that is worth a look: also a cut tool call, and an order put right by force."""
-        result = "bug" if self._outcome is None else self._outcome.result
+        result = "bug" if self._outcome is None else self._outcome.outcome
         status = 0 if self._sent is None else self._sent.status
         return result not in (OK, GONE) or status >= 400 or bool(self._trips or self._cut)
 
     def capture(self) -> Capture:
         """Everything put together; called where it holds up nobody."""
-        outcome = self._outcome or Outcome(id="", began=self._epoch, asked="", result="bug")
+        outcome = self._outcome or Outcome(request_id="", started_at=self._epoch, client_protocol="", outcome="bug")
         sent = self._sent
         moments = tuple(Moment(at, question, kept.event_json(event)) for at, question, event in self._events.all())
         return Capture(
-            id=outcome.id,
+            id=outcome.request_id,
             program=__version__,
             began=self._epoch,
-            seconds=round(outcome.seconds, 6),
+            seconds=round(outcome.duration_s, 6),
             client=outcome.client,
-            asked_in=outcome.asked,
-            spoken=outcome.spoken or (self.questions[-1].protocol if self.questions else ""),
+            asked_in=outcome.client_protocol,
+            spoken=outcome.upstream_protocol or (self.questions[-1].protocol if self.questions else ""),
             route=outcome.route or (self.questions[-1].route if self.questions else ""),
-            wanted=outcome.wanted,
+            wanted=outcome.requested_model,
             stream=outcome.stream,
-            passthrough=outcome.passthrough or (not outcome.spoken and self._ledger is None),
-            result=outcome.result,
-            code=outcome.code,
+            passthrough=outcome.passthrough or (not outcome.upstream_protocol and self._ledger is None),
+            result=outcome.outcome,
+            code=outcome.error_code,
             interrupted=self._interrupted,
             trips=tuple(self._trips),
             cut=tuple(self._cut),

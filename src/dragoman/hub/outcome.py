@@ -18,28 +18,28 @@ class Step(Struct, frozen=True, gc=False):
 
 
 class Outcome(Struct, frozen=True, kw_only=True, gc=False):
-    id: str  # of the request, as its headers and log lines name it
-    began: float  # seconds since the epoch
+    request_id: str  # of the request, as its headers and log lines name it
+    started_at: float  # seconds since the epoch
     key: str = ""  # the id of the client's key, never the key
     client: str = ""  # the program that asked, by its user agent
-    asked: str  # the client's protocol
-    spoken: str = ""  # the upstream's; "" where none was reached
-    wanted: str = ""  # the model's name as the client gave it
+    client_protocol: str  # the client's protocol
+    upstream_protocol: str = ""  # the upstream's; "" where none was reached
+    requested_model: str = ""  # the model's name as the client gave it
     provider: str = ""
     model: str = ""  # the upstream's name for it
-    told_model: str = ""  # as the reply itself names it
+    reported_model: str = ""  # as the reply itself names it
     stream: bool = False
     passthrough: bool = False
     usage: Usage | None = None  # None: nobody told
-    first_token_s: float | None = None
-    seconds: float = 0.0
-    result: str = OK  # or GONE, or the kind of the failure
-    code: str | None = None  # the vendor's word for the failure
+    ttft_s: float | None = None
+    duration_s: float = 0.0
+    outcome: str = OK  # or GONE, or the kind of the failure
+    error_code: str | None = None  # the vendor's word for the failure
     losses: int = 0
-    lost: tuple[int, ...] = ()  # the losses by how, in the order of How; () where there are none
+    losses_by_how: tuple[int, ...] = ()  # the losses by how, in the order of How; () where there are none
     deltas: int = 0
-    steps: tuple[Step, ...] = ()  # what was tried before
-    trace: str = ""  # the client's traceparent header, as it came
+    failed_attempts: tuple[Step, ...] = ()  # what was tried before
+    traceparent: str = ""  # the client's traceparent header, as it came
 
     @property
     def route(self) -> str:

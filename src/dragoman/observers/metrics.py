@@ -55,17 +55,17 @@ class _Series:
         self.lost = [0] * len(HOWS)
 
     def see(self, outcome: Outcome) -> None:
-        seconds, first = outcome.seconds, outcome.first_token_s
+        seconds, first = outcome.duration_s, outcome.ttft_s
         self.seconds.add(seconds)
         usage = outcome.usage
         if usage is not None:
             self._see_tokens(usage)
         if outcome.stream and first is not None:
             self.first_token.add(first)
-            if usage is not None and usage.output > 1 and outcome.result == OK:
+            if usage is not None and usage.output > 1 and outcome.outcome == OK:
                 self.pace.add((seconds - first) / (usage.output - 1))
         if outcome.losses:
-            for at, count in enumerate(outcome.lost):
+            for at, count in enumerate(outcome.losses_by_how):
                 self.lost[at] += count
 
     def _see_tokens(self, usage: Usage) -> None:
@@ -93,31 +93,31 @@ class Tally:
         self._fallbacks: dict[tuple[str, str], int] = {}
 
     def observe(self, outcome: Outcome) -> None:
-        key = (outcome.asked, outcome.spoken, outcome.provider, outcome.model, outcome.result)
+        key = (outcome.client_protocol, outcome.upstream_protocol, outcome.provider, outcome.model, outcome.outcome)
         series = self._series.get(key) if outcome.provider else None
         if series is None:
             series = self._admitted(outcome)
         series.see(outcome)
-        if outcome.steps:
+        if outcome.failed_attempts:
             self._see_steps(outcome)
 
     def _admitted(self, outcome: Outcome) -> _Series:
         """The series of an outcome that is not known under its own name: a new one, or one that others share."""
         provider, model = outcome.provider, outcome.model
-        if not provider and outcome.steps:  # nobody answered: the last one asked stands for it
-            provider, _, model = outcome.steps[-1].route.partition("/")
+        if not provider and outcome.failed_attempts:  # nobody answered: the last one asked stands for it
+            provider, _, model = outcome.failed_attempts[-1].route.partition("/")
         model = model[:MAX_NAME].encode(errors="replace").decode()
         if (provider, model) not in self._models:
             if len(self._models) < MAX_MODELS:
                 self._models.add((provider, model))
             else:
                 model = OTHER
-        key = (outcome.asked, outcome.spoken, provider, model, outcome.result)
+        key = (outcome.client_protocol, outcome.upstream_protocol, provider, model, outcome.outcome)
         return self._series.setdefault(key, _Series())
 
     def _see_steps(self, outcome: Outcome) -> None:
         """A failed attempt was followed by the same target, by another one, or by nothing more."""
-        steps = outcome.steps
+        steps = outcome.failed_attempts
         followed = [step.route for step in steps[1:]]
         if outcome.provider:
             followed.append(outcome.route)

@@ -17,46 +17,49 @@ OWN_ID = re.compile("req_[0-9a-f]{24}")  # one that we have made; a client's may
 REMEMBERED = 1024  # models and clients, which are few and come again and again
 
 
-class Told(Struct, frozen=True, omit_defaults=True):
+class LogLine(Struct, frozen=True, omit_defaults=True):
     """A request's line as JSON; what is empty or not known is left out."""
 
     time: str
     level: str
     logger: str
-    request: str
+    request_id: str
     key: str = ""
     client: str = ""
     client_protocol: str = ""
     upstream_protocol: str = ""
-    route: str = ""
+    provider: str = ""
     model: str = ""
+    requested_model: str = ""
+    route: str = ""
     stream: bool | None = None
     input_tokens: int | None = None
-    cached_tokens: int | None = None
-    written_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
-    tokens: str = ""  # whose word they are
+    credits: float | None = None
+    usage_source: str = ""  # reported, derived or estimated
     ttft_ms: float | None = None
     duration_ms: float | None = None
     outcome: str = ""
-    code: str = ""
+    error_code: str = ""
     losses: int | None = None
     attempts: int | None = None
-    steps: tuple[str, ...] = ()
+    failed_attempts: tuple[str, ...] = ()
 
 
 def readable(outcome: Outcome) -> str:
     """Only what was not said by us can hold a secret."""
-    asked, usage, seconds = outcome.asked, outcome.usage, outcome.seconds
-    way = asked if outcome.passthrough or not outcome.spoken else f"{asked}>{outcome.spoken}"
-    first = outcome.first_token_s if outcome.stream else None
-    route = _clean(outcome.route or outcome.wanted or "-")
+    asked, usage, seconds = outcome.client_protocol, outcome.usage, outcome.duration_s
+    way = asked if outcome.passthrough or not outcome.upstream_protocol else f"{asked}>{outcome.upstream_protocol}"
+    first = outcome.ttft_s if outcome.stream else None
+    route = _clean(outcome.route or outcome.requested_model or "-")
     cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
-    tried = f" tried={','.join(_steps(outcome))}" if outcome.steps else ""
-    code = f" code={_clean(outcome.code)}" if outcome.code else ""
+    tried = f" tried={','.join(_steps(outcome))}" if outcome.failed_attempts else ""
+    code = f" code={_clean(outcome.error_code)}" if outcome.error_code else ""
     return (
-        f"{moment(outcome.began + seconds)} info {LOGGER}: {_id(outcome)} {way} {route} {outcome.result}"
+        f"{moment(outcome.started_at + seconds)} info {LOGGER}: {_id(outcome)} {way} {route} {outcome.outcome}"
         f"{code} {_ms(seconds)}ms"
         f"{'' if first is None else f' ttft={_ms(first)}ms'}"
         f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}"
@@ -68,34 +71,37 @@ def readable(outcome: Outcome) -> str:
 def as_json(outcome: Outcome) -> str:
     usage = outcome.usage or Usage()
     known = outcome.usage is not None
-    first = outcome.first_token_s
-    told = Told(
-        time=moment(outcome.began + outcome.seconds),
+    first = outcome.ttft_s
+    line = LogLine(
+        time=moment(outcome.started_at + outcome.duration_s),
         level="info",
         logger=LOGGER,
-        request=_id(outcome),
+        request_id=_id(outcome),
         key=outcome.key,
         client=_clean(outcome.client),
-        client_protocol=outcome.asked,
-        upstream_protocol=outcome.spoken,
+        client_protocol=outcome.client_protocol,
+        upstream_protocol=outcome.upstream_protocol,
+        provider=_clean(outcome.provider),
+        model=_clean(outcome.model),
+        requested_model=_clean(outcome.requested_model),
         route=_clean(outcome.route),
-        model=_clean(outcome.wanted),
         stream=outcome.stream,
         input_tokens=usage.input if known else None,
-        cached_tokens=usage.cache_read if known else None,
-        written_tokens=usage.cache_write if known else None,
+        cache_read_tokens=usage.cache_read if known else None,
+        cache_write_tokens=usage.cache_write if known else None,
         output_tokens=usage.output if known else None,
         reasoning_tokens=usage.reasoning if known else None,
-        tokens=usage.source.value if known else "",
+        credits=usage.credits,
+        usage_source=usage.source.value if known else "",
         ttft_ms=None if first is None else round(first * 1000, 3),
-        duration_ms=round(outcome.seconds * 1000, 3),
-        outcome=outcome.result,
-        code=_clean(outcome.code or ""),
+        duration_ms=round(outcome.duration_s * 1000, 3),
+        outcome=outcome.outcome,
+        error_code=_clean(outcome.error_code or ""),
         losses=outcome.losses,
-        attempts=len(outcome.steps) + bool(outcome.provider),
-        steps=_steps(outcome),
+        attempts=len(outcome.failed_attempts) + bool(outcome.provider),
+        failed_attempts=_steps(outcome),
     )
-    return msgspec.json.encode(told).decode()
+    return msgspec.json.encode(line).decode()
 
 
 def request_log(form: Callable[[Outcome], str], write: Callable[[str], None]) -> Observe:
@@ -118,7 +124,7 @@ def _second(since_epoch: int) -> str:
 
 
 def _steps(outcome: Outcome) -> tuple[str, ...]:
-    return tuple(f"{_clean(step.route)}:{step.why}" for step in outcome.steps)
+    return tuple(f"{_clean(step.route)}:{step.why}" for step in outcome.failed_attempts)
 
 
 def _ms(seconds: float) -> int:
@@ -126,7 +132,7 @@ def _ms(seconds: float) -> int:
 
 
 def _id(outcome: Outcome) -> str:
-    return outcome.id if OWN_ID.fullmatch(outcome.id) else one_line(outcome.id)
+    return outcome.request_id if OWN_ID.fullmatch(outcome.request_id) else one_line(outcome.request_id)
 
 
 _clean = lru_cache(maxsize=REMEMBERED)(one_line)

@@ -43,7 +43,7 @@ class Pricing:
             self._known[asked] = found.fixed or found if isinstance(found, Model) else found
         known = self._known[asked]
         if isinstance(known, Model):
-            known = known.at(utc(outcome.began), outcome.usage.service_tier)
+            known = known.at(utc(outcome.started_at), outcome.usage.service_tier)
         return None if known is None else cost_nano(known, outcome.usage)
 
     def _found(self, provider: str, model: str) -> Rates | Model | None:

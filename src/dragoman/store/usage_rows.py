@@ -14,30 +14,35 @@ class UsageRow(Struct, frozen=True, gc=False):
     """One request. Counts are None where nobody told them, the cost where no price is known: never zero."""
 
     id: bytes  # the same row stored twice is stored once
-    began_ms: int  # since the epoch
-    request: str
+    time_ms: int  # since the epoch
+    request_id: str
     key: str
     client: str
-    asked: str
-    spoken: str
+    client_protocol: str
+    upstream_protocol: str
     provider: str
     model: str
-    wanted: str
+    requested_model: str
     stream: bool
-    input: int | None  # with what was read from and written to a cache
-    cached: int | None
-    written: int | None
-    output: int | None  # with reasoning
-    reasoning: int | None
+    input_tokens: int | None  # with what was read from and written to a cache
+    cache_read_tokens: int | None
+    cache_write_tokens: int | None
+    output_tokens: int | None  # with reasoning
+    reasoning_tokens: int | None
     credits: float | None
-    source: str | None
-    cost_nano: int | None  # 10**-9 US dollars
-    first_token_ms: int | None
+    usage_source: str | None
+    cost_nano_usd: int | None  # 10**-9 US dollars
+    ttft_ms: int | None
     duration_ms: int
-    result: str
-    code: str | None
+    outcome: str
+    error_code: str | None
     losses: int
     attempts: int
+
+    @property
+    def route(self) -> str:
+        """Who answered, as provider/model; empty where no upstream was reached."""
+        return f"{self.provider}/{self.model}" if self.provider else ""
 
 
 COLUMNS = tuple(field.name for field in fields(UsageRow))  # named as the tables name theirs, in this order
@@ -58,16 +63,16 @@ class UsageSum(Struct, frozen=True):
     slot: int  # quarters of an hour since the epoch
     requests: int
     failed: int
-    gone: int  # whose client left
-    input: int
-    cached: int
-    written: int
-    output: int
-    reasoning: int
+    client_gone: int  # whose client left
+    input_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
     credits: float
-    cost_nano: int
+    cost_nano_usd: int
     priced: int  # requests that have a cost
-    told: int  # requests that have counts
+    counted: int  # requests that have counts
     derived: int
     estimated: int
     estimated_tokens: int

@@ -47,12 +47,12 @@ def scope_message(name: str, version: str) -> bytes:
 
 def span_message(outcome: Outcome, address: Address, chance: Callable[[int], bytes]) -> bytes | None:
     """One request's span, below the client's own where it named one; None where the client said not to record it."""
-    trace, parent, sampled = _parent(outcome.trace)
+    trace, parent, sampled = _parent(outcome.traceparent)
     if not sampled:
         return None
     provider, model = _asked(outcome)
-    operation = OPERATIONS.get(outcome.asked, "chat")
-    failed = outcome.result != OK
+    operation = OPERATIONS.get(outcome.client_protocol, "chat")
+    failed = outcome.outcome != OK
     return b"".join(
         (
             pb.blob(1, trace or chance(16)),
@@ -60,8 +60,8 @@ def span_message(outcome: Outcome, address: Address, chance: Callable[[int], byt
             pb.blob(4, parent),
             pb.text(5, f"{operation} {model}".strip()),
             pb.integer(6, CLIENT_SPAN),
-            pb.fixed64(7, _nanoseconds(outcome.began)),
-            pb.fixed64(8, _nanoseconds(outcome.began + outcome.seconds)),
+            pb.fixed64(7, _nanoseconds(outcome.started_at)),
+            pb.fixed64(8, _nanoseconds(outcome.started_at + outcome.duration_s)),
             _attributes(9, span_attributes(outcome, provider, model, address)),
             pb.message(15, pb.integer(3, ERROR_STATUS)) if failed else b"",
         )
@@ -73,21 +73,21 @@ def span_attributes(outcome: Outcome, provider: str, model: str, address: Addres
     usage = outcome.usage
     where = address(provider) if provider else None
     told: dict[str, Attribute | None] = {
-        "gen_ai.operation.name": OPERATIONS.get(outcome.asked, "chat"),
+        "gen_ai.operation.name": OPERATIONS.get(outcome.client_protocol, "chat"),
         "gen_ai.provider.name": PROVIDER_NAMES.get(provider, provider) or None,
         "gen_ai.request.model": model or None,
         "gen_ai.request.stream": outcome.stream,
-        "gen_ai.response.model": _plain(outcome.told_model) or None,
-        "gen_ai.response.time_to_first_chunk": outcome.first_token_s if outcome.stream else None,
+        "gen_ai.response.model": _plain(outcome.reported_model) or None,
+        "gen_ai.response.time_to_first_chunk": outcome.ttft_s if outcome.stream else None,
         "server.address": where[0] if where else None,
         "server.port": where[1] if where else None,
-        "error.type": outcome.result if outcome.result != OK else None,
-        "dragoman.request.id": _plain(outcome.id),
-        "dragoman.client.protocol": outcome.asked,
-        "dragoman.upstream.protocol": outcome.spoken or None,
+        "error.type": outcome.outcome if outcome.outcome != OK else None,
+        "dragoman.request.id": _plain(outcome.request_id),
+        "dragoman.client.protocol": outcome.client_protocol,
+        "dragoman.upstream.protocol": outcome.upstream_protocol or None,
         "dragoman.client.name": _plain(outcome.client) or None,
         "dragoman.losses": outcome.losses or None,
-        "dragoman.steps": tuple(f"{_plain(step.route)}: {step.why}" for step in outcome.steps) or None,
+        "dragoman.steps": tuple(f"{_plain(step.route)}: {step.why}" for step in outcome.failed_attempts) or None,
     }
     if usage is not None:
         told |= {
@@ -191,10 +191,10 @@ def _asked(outcome: Outcome) -> tuple[str, str]:
     """Who answered, or where nobody did, who was asked last, or at least for what."""
     if outcome.provider:
         return outcome.provider, _plain(outcome.model)
-    if outcome.steps:
-        provider, _, model = outcome.steps[-1].route.partition("/")
+    if outcome.failed_attempts:
+        provider, _, model = outcome.failed_attempts[-1].route.partition("/")
         return provider, _plain(model)
-    return "", _plain(outcome.wanted)
+    return "", _plain(outcome.requested_model)
 
 
 def _nanoseconds(since_epoch: float) -> int:

@@ -15,14 +15,15 @@ from dragoman.store.usage_rows import UsageRow
 HEADINGS = ("TIME", "CLIENT", "ROUTE", "RESULT", "INPUT", "OUTPUT", "COST", "FIRST", "TOOK")
 NUMBERS = HEADINGS[4:]
 NOTHING = "–"
-NAMES = ("time", *(name for name in UsageRow.__struct_fields__ if name not in ("id", "began_ms")), "cost_usd")
+STORED_ONLY = ("id", "time_ms")  # columns that `time` stands for, or that only the store needs
+NAMES = ("time", *(name for name in UsageRow.__struct_fields__ if name not in STORED_ONLY), "route", "cost_usd")
 
 
 def show_rows(rows: Sequence[UsageRow], form: str) -> None:
     if form == "json":
-        show_json([_told(row) for row in rows])
+        show_json([_as_record(row) for row in rows])
     elif form == "csv":
-        _write([_told(row) for row in rows], NAMES)
+        _write([_as_record(row) for row in rows], NAMES)
     elif rows:
         show_table(HEADINGS, [_line(row) for row in rows], NUMBERS)
     else:
@@ -48,22 +49,23 @@ def _plain(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
 
 
-def _told(row: UsageRow) -> dict[str, object]:
-    told = {name: value for name, value in msgspec.structs.asdict(row).items() if name not in ("id", "began_ms")}
-    moment = datetime.fromtimestamp(row.began_ms / 1000, UTC)
-    dollars = None if row.cost_nano is None else row.cost_nano / 10**9
-    return {"time": moment.isoformat("T", "milliseconds")} | told | {"cost_usd": dollars}
+def _as_record(row: UsageRow) -> dict[str, object]:
+    """Return the row under the names of the contract, as JSON and CSV have it."""
+    columns = {name: value for name, value in msgspec.structs.asdict(row).items() if name not in STORED_ONLY}
+    moment = datetime.fromtimestamp(row.time_ms / 1000, UTC)
+    dollars = None if row.cost_nano_usd is None else row.cost_nano_usd / 10**9
+    return {"time": moment.isoformat("T", "milliseconds")} | columns | {"route": row.route, "cost_usd": dollars}
 
 
 def _line(row: UsageRow) -> tuple[str, ...]:
     return (
-        datetime.fromtimestamp(row.began_ms / 1000).strftime("%m-%d %H:%M:%S"),
+        datetime.fromtimestamp(row.time_ms / 1000).strftime("%m-%d %H:%M:%S"),
         shortened(harmless(row.client), 16) or NOTHING,
-        shortened(harmless(f"{row.provider}/{row.model}" if row.provider else row.wanted), 32) or NOTHING,
-        row.result,
-        NOTHING if row.input is None else f"{row.input:,}",
-        NOTHING if row.output is None else f"{row.output:,}",
-        NOTHING if row.cost_nano is None else f"${row.cost_nano / 10**9:.4f}",
-        NOTHING if row.first_token_ms is None else f"{row.first_token_ms:,}ms",
+        shortened(harmless(row.route or row.requested_model), 32) or NOTHING,
+        row.outcome,
+        NOTHING if row.input_tokens is None else f"{row.input_tokens:,}",
+        NOTHING if row.output_tokens is None else f"{row.output_tokens:,}",
+        NOTHING if row.cost_nano_usd is None else f"${row.cost_nano_usd / 10**9:.4f}",
+        NOTHING if row.ttft_ms is None else f"{row.ttft_ms:,}ms",
         f"{row.duration_ms:,}ms",
     )

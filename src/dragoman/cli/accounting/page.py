@@ -24,8 +24,8 @@ class Column(Struct, frozen=True):
 COLUMNS = (
     Column("REQUESTS", lambda total, whole: f"{total.requests:,}", lambda whole: True),
     Column("FAILED", lambda total, whole: f"{total.failed:,}", lambda whole: whole.failed),
-    Column("INPUT", lambda total, whole: f"{total.input:,}", lambda whole: True),
-    Column("OUTPUT", lambda total, whole: f"{total.output:,}", lambda whole: True),
+    Column("INPUT", lambda total, whole: f"{total.input_tokens:,}", lambda whole: True),
+    Column("OUTPUT", lambda total, whole: f"{total.output_tokens:,}", lambda whole: True),
     Column(
         "CREDITS", lambda total, whole: f"{total.credits:,.2f}" if total.credits else "–", lambda whole: whole.credits
     ),
@@ -33,10 +33,10 @@ COLUMNS = (
 )
 KINDS: tuple[tuple[str, Callable[[Total], int]], ...] = (
     ("fresh input", lambda whole: whole.fresh),
-    ("cache reads", lambda whole: whole.cached),
-    ("cache writes", lambda whole: whole.written),
-    ("output", lambda whole: whole.output - whole.reasoning),
-    ("reasoning", lambda whole: whole.reasoning),
+    ("cache reads", lambda whole: whole.cache_read_tokens),
+    ("cache writes", lambda whole: whole.cache_write_tokens),
+    ("output", lambda whole: whole.output_tokens - whole.reasoning_tokens),
+    ("reasoning", lambda whole: whole.reasoning_tokens),
 )
 
 
@@ -91,16 +91,16 @@ def cost(total: Total, whole: Total) -> str:
     if not total.priced:
         return "–"
     places = 2 if whole.dollars >= 10 else 4
-    small = 0 < total.cost_nano < 10 ** (9 - places)
+    small = 0 < total.cost_nano_usd < 10 ** (9 - places)
     text = f"<${10**-places:.{places}f}" if small else f"${total.dollars:,.{places}f}"
     return text + ("+" if total.unpriced else "")
 
 
 def remarks(whole: Total) -> list[str]:
     """How far the numbers can be trusted."""
-    said = [f"{_count(whole.requests)}, {whole.failed:,} failed, {whole.gone:,} left by their client."]
-    if whole.told < whole.requests:
-        said.append(f"{_count(whole.requests - whole.told)} came to nothing that could be counted.")
+    said = [f"{_count(whole.requests)}, {whole.failed:,} failed, {whole.client_gone:,} left by their client."]
+    if whole.counted < whole.requests:
+        said.append(f"{_count(whole.requests - whole.counted)} came to nothing that could be counted.")
     if whole.unpriced:
         said.append(f"{_count(whole.unpriced)} at no known price (+): [[prices]] in dragoman.toml may name one.")
     if whole.estimated:

@@ -10,8 +10,9 @@ from dragoman.store.usage_rows import SLOT_MS, Span, UsageSum
 
 NOBODY = "(none)"
 COUNTS = (
-    *("requests", "failed", "gone", "input", "cached", "written", "output", "reasoning", "credits", "cost_nano"),
-    *("priced", "told", "derived", "estimated", "estimated_tokens", "duration_ms"),
+    *("requests", "failed", "client_gone", "input_tokens", "cache_read_tokens", "cache_write_tokens"),
+    *("output_tokens", "reasoning_tokens", "credits", "cost_nano_usd"),
+    *("priced", "counted", "derived", "estimated", "estimated_tokens", "duration_ms"),
 )
 
 
@@ -22,16 +23,16 @@ class Total(Struct):
     key: str = ""  # the key's id, where the group is one
     requests: int = 0
     failed: int = 0
-    gone: int = 0
-    input: int = 0
-    cached: int = 0
-    written: int = 0
-    output: int = 0
-    reasoning: int = 0
+    client_gone: int = 0
+    input_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
     credits: float = 0.0
-    cost_nano: int = 0
+    cost_nano_usd: int = 0
     priced: int = 0
-    told: int = 0
+    counted: int = 0
     derived: int = 0
     estimated: int = 0
     estimated_tokens: int = 0
@@ -44,21 +45,21 @@ class Total(Struct):
 
     @property
     def tokens(self) -> int:
-        return self.input + self.output
+        return self.input_tokens + self.output_tokens
 
     @property
     def fresh(self) -> int:
         """Input that came from and went to no cache."""
-        return max(0, self.input - self.cached - self.written)
+        return max(0, self.input_tokens - self.cache_read_tokens - self.cache_write_tokens)
 
     @property
     def unpriced(self) -> int:
         """Requests with counts and without a price."""
-        return self.told - self.priced
+        return self.counted - self.priced
 
     @property
     def dollars(self) -> Decimal:
-        return Decimal(self.cost_nano).scaleb(-9)
+        return Decimal(self.cost_nano_usd).scaleb(-9)
 
     def add(self, part: "UsageSum | Total", days: Mapping[date, int]) -> None:
         for name in COUNTS:
@@ -66,13 +67,13 @@ class Total(Struct):
         for day, tokens in days.items():
             self.days[day] = self.days.get(day, 0) + tokens
 
-    def told_as(self, by: str) -> dict[str, object]:
+    def as_row(self, by: str) -> dict[str, object]:
         """For machines: the same names as in the store, and the cost in dollars too."""
         head: dict[str, object] = {by: self.name} if by != "key" else {"key": self.key, "name": self.name}
         counts: dict[str, object] = {name: getattr(self, name) for name in COUNTS}
         counts["credits"] = round(self.credits, 12)  # beyond, only the noise of adding them up
         if not self.priced:
-            return head | counts | {"cost_nano": None, "cost_usd": None}
+            return head | counts | {"cost_nano_usd": None, "cost_usd": None}
         return head | counts | {"cost_usd": float(self.dollars)}
 
 
@@ -84,7 +85,7 @@ def totals_of(parts: Iterable[UsageSum], by: str, names: Mapping[str, str]) -> l
         group = day.isoformat() if by == "day" else part.group
         if group not in found:
             found[group] = Total(_name(group, by, names), group if by == "key" else "")
-        found[group].add(part, {day: part.input + part.output})
+        found[group].add(part, {day: part.input_tokens + part.output_tokens})
     if by == "day":
         days = all_days(day for total in found.values() for day in total.days)
         return [found.get(day.isoformat()) or Total(day.isoformat()) for day in days]
@@ -105,9 +106,9 @@ def all_days(days: Iterable[date]) -> list[date]:
 
 
 def as_json(totals: list[Total], by: str, span: Span) -> dict[str, object]:
-    whole = sum_of(totals).told_as("total")
+    whole = sum_of(totals).as_row("total")
     whole.pop("total")
-    rows = [total.told_as(by) for total in totals]
+    rows = [total.as_row(by) for total in totals]
     return {"since": _moment(span.since_ms), "until": _moment(span.until_ms), "by": by, "rows": rows, "total": whole}
 
 

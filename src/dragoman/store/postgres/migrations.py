@@ -79,4 +79,21 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (tenant, digest)
     );
     """,
+    """
+    ALTER TABLE dragoman.usage RENAME COLUMN began_ms TO time_ms;
+    ALTER TABLE dragoman.usage RENAME COLUMN request TO request_id;
+    ALTER TABLE dragoman.usage RENAME COLUMN asked TO client_protocol;
+    ALTER TABLE dragoman.usage RENAME COLUMN spoken TO upstream_protocol;
+    ALTER TABLE dragoman.usage RENAME COLUMN wanted TO requested_model;
+    ALTER TABLE dragoman.usage RENAME COLUMN input TO input_tokens;
+    ALTER TABLE dragoman.usage RENAME COLUMN cached TO cache_read_tokens;
+    ALTER TABLE dragoman.usage RENAME COLUMN written TO cache_write_tokens;
+    ALTER TABLE dragoman.usage RENAME COLUMN output TO output_tokens;
+    ALTER TABLE dragoman.usage RENAME COLUMN reasoning TO reasoning_tokens;
+    ALTER TABLE dragoman.usage RENAME COLUMN source TO usage_source;
+    ALTER TABLE dragoman.usage RENAME COLUMN cost_nano TO cost_nano_usd;
+    ALTER TABLE dragoman.usage RENAME COLUMN first_token_ms TO ttft_ms;
+    ALTER TABLE dragoman.usage RENAME COLUMN result TO outcome;
+    ALTER TABLE dragoman.usage RENAME COLUMN code TO error_code;
+    """,
 )

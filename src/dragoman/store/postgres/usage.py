@@ -14,29 +14,30 @@ INSERT = f"""
 """  # noqa: S608 - names of our own fields
 REMOVE = """
     DELETE FROM dragoman.usage WHERE id IN (
-        SELECT id FROM dragoman.usage WHERE began_ms < $1 ORDER BY began_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+        SELECT id FROM dragoman.usage WHERE time_ms < $1 ORDER BY time_ms LIMIT $2 FOR UPDATE SKIP LOCKED
     )
 """
 ROWS = f"""
     SELECT {", ".join(COLUMNS)}
-    FROM dragoman.usage WHERE began_ms >= $1 AND began_ms < $2 AND ($3::text IS NULL OR key = $3) ORDER BY began_ms, id
+    FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3) ORDER BY time_ms, id
 """  # noqa: S608 - names of our own fields
 SUMS = """
     SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
             WHEN 'provider' THEN provider ELSE '' END AS grouped,
-        began_ms / $5::bigint AS slot,
+        time_ms / $5::bigint AS slot,
         count(*),
-        count(*) FILTER (WHERE result NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE result = 'client_gone'),
-        coalesce(sum(input), 0)::bigint, coalesce(sum(cached), 0)::bigint, coalesce(sum(written), 0)::bigint,
-        coalesce(sum(output), 0)::bigint, coalesce(sum(reasoning), 0)::bigint,
-        coalesce(sum(credits), 0)::double precision, coalesce(sum(cost_nano), 0)::bigint,
-        count(cost_nano), count(source),
-        count(*) FILTER (WHERE source = 'derived'),
-        count(*) FILTER (WHERE source = 'estimated'),
-        coalesce(sum(input + output) FILTER (WHERE source = 'estimated'), 0)::bigint,
+        count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'),
+        coalesce(sum(input_tokens), 0)::bigint,
+        coalesce(sum(cache_read_tokens), 0)::bigint, coalesce(sum(cache_write_tokens), 0)::bigint,
+        coalesce(sum(output_tokens), 0)::bigint, coalesce(sum(reasoning_tokens), 0)::bigint,
+        coalesce(sum(credits), 0)::double precision, coalesce(sum(cost_nano_usd), 0)::bigint,
+        count(cost_nano_usd), count(usage_source),
+        count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0)::bigint,
         sum(duration_ms)::bigint
-    FROM dragoman.usage WHERE began_ms >= $1 AND began_ms < $2 AND ($3::text IS NULL OR key = $3)
+    FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3)
     GROUP BY grouped, slot
 """
 

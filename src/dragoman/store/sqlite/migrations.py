@@ -63,4 +63,21 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (tenant, digest)
     );
     """,
+    """
+    ALTER TABLE usage RENAME COLUMN began_ms TO time_ms;
+    ALTER TABLE usage RENAME COLUMN request TO request_id;
+    ALTER TABLE usage RENAME COLUMN asked TO client_protocol;
+    ALTER TABLE usage RENAME COLUMN spoken TO upstream_protocol;
+    ALTER TABLE usage RENAME COLUMN wanted TO requested_model;
+    ALTER TABLE usage RENAME COLUMN input TO input_tokens;
+    ALTER TABLE usage RENAME COLUMN cached TO cache_read_tokens;
+    ALTER TABLE usage RENAME COLUMN written TO cache_write_tokens;
+    ALTER TABLE usage RENAME COLUMN output TO output_tokens;
+    ALTER TABLE usage RENAME COLUMN reasoning TO reasoning_tokens;
+    ALTER TABLE usage RENAME COLUMN source TO usage_source;
+    ALTER TABLE usage RENAME COLUMN cost_nano TO cost_nano_usd;
+    ALTER TABLE usage RENAME COLUMN first_token_ms TO ttft_ms;
+    ALTER TABLE usage RENAME COLUMN result TO outcome;
+    ALTER TABLE usage RENAME COLUMN code TO error_code;
+    """,
 )

@@ -18,26 +18,26 @@ TOGETHER = 50  # rows in one statement: each statement asks for the interpreter'
 INSERT_ONE, INSERT_MANY = (
     INSERT.format(columns=", ".join(COLUMNS), places=", ".join([PLACES] * count)) for count in (1, TOGETHER)
 )
-REMOVE = "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE began_ms < ? ORDER BY began_ms LIMIT ?)"
+REMOVE = "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE time_ms < ? ORDER BY time_ms LIMIT ?)"
 ROWS = f"""
     SELECT {", ".join(COLUMNS)}
-    FROM usage WHERE began_ms >= ?1 AND began_ms < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY began_ms, id
+    FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY time_ms, id
 """  # noqa: S608 - names of our own fields
 SUMS = """
     SELECT CASE ?4 WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
             WHEN 'provider' THEN provider ELSE '' END AS grouped,
-        began_ms / ?5 AS slot,
+        time_ms / ?5 AS slot,
         count(*),
-        count(*) FILTER (WHERE result NOT IN ('ok', 'client_gone')),
-        count(*) FILTER (WHERE result = 'client_gone'),
-        coalesce(sum(input), 0), coalesce(sum(cached), 0), coalesce(sum(written), 0),
-        coalesce(sum(output), 0), coalesce(sum(reasoning), 0),
-        total(credits), coalesce(sum(cost_nano), 0), count(cost_nano), count(source),
-        count(*) FILTER (WHERE source = 'derived'),
-        count(*) FILTER (WHERE source = 'estimated'),
-        coalesce(sum(input + output) FILTER (WHERE source = 'estimated'), 0),
+        count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'),
+        coalesce(sum(input_tokens), 0), coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0),
+        coalesce(sum(output_tokens), 0), coalesce(sum(reasoning_tokens), 0),
+        total(credits), coalesce(sum(cost_nano_usd), 0), count(cost_nano_usd), count(usage_source),
+        count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
         sum(duration_ms)
-    FROM usage WHERE began_ms >= ?1 AND began_ms < ?2 AND (?3 IS NULL OR key = ?3)
+    FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3)
     GROUP BY grouped, slot ORDER BY grouped, slot
 """
 
