@@ -107,17 +107,20 @@ async def first_success(
 ) -> T:
     """Asks the targets in order, each as often as the table allows; raises the last refusal."""
     last: Refused | None = None
-    for route in routes:
-        try:
-            return await _persist(route, settings, jitter, ask)
-        except Refused as refused:
-            if last is not None and last.failure.retried:
-                refused.failure = msgspec.structs.replace(refused.failure, retried=True)
-            last = refused
-            if not AFTER[refused.failure.kind].elsewhere:
-                break
-    assert last is not None
-    raise last
+    try:
+        for route in routes:
+            try:
+                return await _persist(route, settings, jitter, ask)
+            except Refused as refused:
+                if last is not None and last.failure.retried:
+                    refused.failure = msgspec.structs.replace(refused.failure, retried=True)
+                last = refused
+                if not AFTER[refused.failure.kind].elsewhere:
+                    break
+        assert last is not None
+        raise last
+    finally:
+        del last  # its traceback holds this frame: only the collector would free the two, and the request's body
 
 
 async def _persist(

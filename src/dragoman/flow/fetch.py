@@ -96,10 +96,11 @@ class Fetcher:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(fetch_one(url)) for url in urls]
+            return dict(task.result() for task in tasks)
         except ExceptionGroup as faults:
-            refusal = next((fault for fault in faults.exceptions if isinstance(fault, Refused)), faults)
-            raise refusal from None
-        return dict(task.result() for task in tasks)
+            raise next((fault for fault in faults.exceptions if isinstance(fault, Refused)), faults) from None
+        finally:
+            del group, tasks  # what a task raised holds this frame
 
     async def fetch(self, url: str) -> Inline:
         target = _parse(url)
@@ -134,7 +135,10 @@ class Fetcher:
                 failed = fault
             except ValueError as fault:
                 raise _unfetched(target, "the URL cannot be requested") from fault
-        raise _unfetched(target, "it cannot be reached") from failed
+        try:
+            raise _unfetched(target, "it cannot be reached") from failed
+        finally:
+            del failed  # its traceback holds this frame
 
     async def _addresses(self, target: Target) -> Sequence[str]:
         try:

@@ -160,9 +160,10 @@ class Relay:
         try:
             while not (await asyncio.wait((task,), timeout=self._server.keep_alive_s))[0]:
                 await self._exchange.send(self._keep_alive)
+            return task.result()
         finally:
             task.cancel()
-        return task.result()
+            del task  # what it raised would hold this frame, and this frame the task
 
     async def _let_upstream_end(self) -> None:
         """Reads on to the end of the body, if it is near, so that the connection can be used again."""

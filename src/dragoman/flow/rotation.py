@@ -66,31 +66,36 @@ async def go_round(
     named = session_of(call, lambda name: pool.home(tenant_session(call.tenant, name)) is not None)
     session = tenant_session(call.tenant, named)
     refusals: dict[int, Refused] = {}
-    while (choice := pool.choose(session, model, {*without, *refusals}, pool.clock())) is not None:
-        seat = choice.member
-        member = provider.members[seat]
-        try:
-            reply = await ask(member)
-        except Refused as refused:
-            learn(member, model, refused.failure)
-            refusals[seat] = refused
-            if not AFTER[refused.failure.kind].another:
-                raise
-        else:
-            pool.served(seat, model, session, tenant_session(call.tenant, _kept_upstream(reply)))
-            _rest_if_spent(member, model, reply)
-            return reply
-        finally:
-            pool.left(choice)
-    if not refusals:
-        raise Refused(Failure(Kind.QUOTA, f"No other credential of {provider.name} may be asked now."))
-    now = pool.clock()
-    told = min(refusals, key=lambda seat: (_rank(refusals[seat]), pool.free_at(seat, model, now)))
-    soon = None if _rank(refusals[told]) == 0 else pool.awakes_at(model, PASSING, refusals, now)
-    if soon is not None and soon < pool.free_at(told, model, now):
-        message = f"Of {provider.name}'s credentials some are refused, and others limited for {soon - now:.0f} s more."
-        raise Refused(Failure(Kind.RATE_LIMITED, message, status=429, retry_after=soon - now)) from refusals[told]
-    raise refusals[told]
+    try:
+        while (choice := pool.choose(session, model, {*without, *refusals}, pool.clock())) is not None:
+            seat = choice.member
+            member = provider.members[seat]
+            try:
+                reply = await ask(member)
+            except Refused as refused:
+                learn(member, model, refused.failure)
+                refusals[seat] = refused
+                if not AFTER[refused.failure.kind].another:
+                    raise
+            else:
+                pool.served(seat, model, session, tenant_session(call.tenant, _kept_upstream(reply)))
+                _rest_if_spent(member, model, reply)
+                return reply
+            finally:
+                pool.left(choice)
+        if not refusals:
+            raise Refused(Failure(Kind.QUOTA, f"No other credential of {provider.name} may be asked now."))
+        now = pool.clock()
+        told = min(refusals, key=lambda seat: (_rank(refusals[seat]), pool.free_at(seat, model, now)))
+        soon = None if _rank(refusals[told]) == 0 else pool.awakes_at(model, PASSING, refusals, now)
+        if soon is not None and soon < pool.free_at(told, model, now):
+            message = (
+                f"Of {provider.name}'s credentials some are refused, and others limited for {soon - now:.0f} s more."
+            )
+            raise Refused(Failure(Kind.RATE_LIMITED, message, status=429, retry_after=soon - now)) from refusals[told]
+        raise refusals[told]
+    finally:
+        refusals.clear()  # their tracebacks hold this frame: only the collector would free them all
 
 
 def rested(provider: Provider, model: str) -> Provider:

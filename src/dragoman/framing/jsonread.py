@@ -45,24 +45,27 @@ def read_around(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw, be
         try:
             return read_json(decoder, json)
         except msgspec.ValidationError as error:
-            json = _without(json, error, beside)
+            fewer = _without(json, str(error), beside)
+            if fewer is None:
+                raise
+            json = fewer
     return read_json(decoder, json)
 
 
-def _without(json: bytes | msgspec.Raw, error: msgspec.ValidationError, beside: Collection[str]) -> bytes:
-    """The same JSON without the field that the error is about; the error itself where that one matters."""
-    found = _PLACE.search(str(error))
+def _without(json: bytes | msgspec.Raw, error: str, beside: Collection[str]) -> bytes | None:
+    """The same JSON without the field that the error is about; None where that one matters."""
+    found = _PLACE.search(error)
     steps = [int(index) if index else name for name, index in _STEP.findall(found[1])] if found else []
     end = next((number for number, step in enumerate(steps) if step in beside), None)
     if end is None:
-        raise error
+        return None
     body = holder = read_json(_anything, json)
     try:
         for step in steps[:end]:
             holder = holder[step]
         del holder[steps[end]]
     except (LookupError, TypeError):  # of two fields with one name the decoder minds both, and this one is the other
-        raise error from None
+        return None
     return msgspec.json.encode(body)
 
 

@@ -98,7 +98,7 @@ class Exchange:
         if self.body_open and self.refusal is None:
             await self._wire.body_arrival(self)
         if self.refusal is not None:
-            raise self.refusal
+            raise self.refusal.copy()
         if self.body_open:
             raise ClientGone
         return self._body

@@ -18,6 +18,12 @@ class Lost(Exception):
         self.sent = sent
         self.received = received
 
+    def copy(self) -> "Lost":
+        """An equal one to raise: a traceback would tie whoever keeps this one to all that its frames hold."""
+        twin = type(self)(str(self), sent=self.sent, received=self.received)
+        twin.stale = self.stale
+        return twin
+
 
 class Corrupt(Lost):
     """The peer answered with something that is not the HTTP or the encoding it claims."""

@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         """All body bytes that are here; b"" if there are none; raises once a broken connection has none left."""
         if self._buffered == 0:
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.copy()
             return b""
         pieces = self._pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
     def check_head(self) -> None:
         """Raise what broke the exchange before its head was whole; what broke it later, `take` raises."""
         if self._failure is not None and not self._headed:
-            raise self._failure
+            raise self._failure.copy()
 
     def is_quiet(self) -> bool:
         """Whether one that rests has heard nothing since, not even an end that the event loop has yet to tell."""
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
         if self._loop.time() < self._deadline:
             self._set_timer(self._deadline)
             return
-        self._sink = None
+        self._sink = self._waiter = None  # kept, its exception would tie this connection to the frames that wait
         if self.phase is HEAD:
             waiter.set_exception(TimedOut("first", f"{self.where} did not begin to answer in time"))
         else:

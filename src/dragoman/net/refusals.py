@@ -12,6 +12,10 @@ class Refused(Exception):
         if status is not None:
             self.status = status
 
+    def copy(self) -> "Refused":
+        """An equal one to raise: a traceback would tie whoever keeps this one to all that its frames hold."""
+        return type(self)(self.message, self.status)
+
 
 class HeadRefused(Refused):
     """The request line or a header field is malformed, ambiguous or too large."""
