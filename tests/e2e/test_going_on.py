@@ -1,5 +1,6 @@
 """Where it is so configured, a stream that breaks off after text goes on at the next target, as one correct reply."""
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from rig import PATHS, PROTOCOLS, SPEAKERS
 
 from dragoman.hub.outcome import Step
 from dragoman.hub.usage import Source
-from fakes.upstream import Answer, End, FakeUpstream
+from fakes.upstream import Answer, Asked, End, FakeUpstream
 from gateway import KEY, Running, running, stanza
 
 SETTINGS = """
@@ -104,10 +105,9 @@ def test_an_error_in_mid_stream_goes_on_elsewhere(relay: Relay, client: str) -> 
 
 
 @clients
-def test_it_goes_on_twice_and_says_nothing_twice(relay: Relay, client: str) -> None:
+def test_it_goes_on_twice(relay: Relay, client: str) -> None:
     one, two, three = relay.speaks
-    again = says(three, MORE + REST)
-    relay.plays(breaks(one, BEGUN, End.CUT), breaks(two, MORE, End.CUT), again)
+    relay.plays(breaks(one, BEGUN, End.CUT), breaks(two, MORE, End.CUT), says(three, REST))
     reply = heard(relay, client)
     assert isinstance(reply, Heard), reply
     assert reply.text == BEGUN + MORE + REST
@@ -229,6 +229,74 @@ def test_the_trailer_names_everyone_who_answered(relay: Relay) -> None:
         raw = b"".join(iter(lambda: sock.recv(65536), b""))
     assert b"x-dragoman-route: one/vendor-model\r\n" in raw.partition(b"\r\n\r\n")[0]
     assert raw.endswith(b"0\r\nx-dragoman-route: one/vendor-model, two/vendor-model\r\n\r\n")
+
+
+ROWS = "| 12 | the same in every row |\n" * 6
+assert len(ROWS) == 186
+
+
+def marker_in(body: bytes) -> str:
+    """What the next upstream is asked to write in front of its continuation."""
+    found = re.search(rb"\[\[continue:[0-9a-f]{12}\]\]", body)
+    assert found is not None, body
+    return found[0].decode()
+
+
+@clients
+@pytest.mark.parametrize("place", [1, 17, 31, 45, 62, 100, 181])
+def test_an_exact_continuation_of_equal_rows_loses_nothing(relay: Relay, client: str, place: int) -> None:
+    one, two, _ = relay.speaks
+    relay.plays(breaks(one, ROWS[:place], End.CUT), says(two, ROWS[place:]))
+    reply = heard(relay, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == ROWS
+    assert relay.calls == [1, 1, 0]
+
+
+@clients
+def test_a_repetition_before_the_marker_is_left_out_and_counted_as_a_loss(relay: Relay, client: str) -> None:
+    one, two, _ = relay.speaks
+
+    def repeats(asked: Asked) -> Answer:
+        return says(two, BEGUN[-12:] + marker_in(asked.body) + REST)
+
+    def obeys(asked: Asked) -> Answer:
+        return says(two, marker_in(asked.body) + REST)
+
+    losses = []
+    for answer in (obeys, repeats):
+        relay.plays(breaks(one, BEGUN, End.CUT))
+        relay.fakes[1].choose = answer
+        try:
+            reply = heard(relay, client)
+        finally:
+            relay.fakes[1].choose = None
+        assert isinstance(reply, Heard), reply
+        assert reply.text == BEGUN + REST
+        losses.append(relay.gateway.outcome(relay.sdk.headers["x-request-id"]).losses)
+    assert losses[1] == losses[0] + 1
+
+
+@clients
+def test_what_was_said_again_without_a_marker_is_kept(relay: Relay, client: str) -> None:
+    one, two, _ = relay.speaks
+    relay.plays(breaks(one, BEGUN, End.CUT), says(two, BEGUN + REST))
+    reply = heard(relay, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == BEGUN + BEGUN + REST
+
+
+@clients
+def test_a_target_that_fails_before_its_first_word_is_passed_over(relay: Relay, client: str) -> None:
+    """Its failure comes inside a stream: it is no failure of the target that goes on after it."""
+    one, two, three = relay.speaks
+    fails = Answer(SPEAKERS[two].stream(Meant((), ending=Ending.ERROR)))
+    relay.plays(breaks(one, BEGUN, End.CUT), fails, says(three, REST))
+    reply = heard(relay, client)
+    assert isinstance(reply, Heard), reply
+    assert reply.text == BEGUN + REST
+    assert relay.calls == [1, 1, 1]
+    assert relay.gateway.outcome(relay.sdk.headers["x-request-id"]).result == "ok"
 
 
 QUOTA = b'data: {"error":{"message":"No more.","type":"quota","param":null,"code":"insufficient_quota"}}\n\n'

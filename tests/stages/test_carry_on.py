@@ -22,13 +22,16 @@ from dragoman.hub.events import (
     Used,
 )
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.usage import Source, Usage
-from dragoman.stages.carry_on import CarryOn, Repeated
+from dragoman.stages.carry_on import CarryOn, ContinuationStart
 
 LOST = Failed(Failure(Kind.LOST, "the connection broke"))
 SAID = "The quick brown fox jumps over the lazy dog, and then it "
 REST = "sleeps in the sun."
+CLEAN = Ended(Stop.END)
+MARKER = "[[continue:0123456789ab]]"
 SPENT = Usage(input=20, output=9, cache_read=4, credits=0.5, source=Source.ESTIMATED)
 
 
@@ -40,6 +43,28 @@ def begun(*after: Event) -> CarryOn:
     carry = CarryOn()
     told(carry, Started("a", "m"), Opened(0, TextBlock()), Delta(0, SAID), *after, LOST)
     return carry
+
+
+def resume(carry: CarryOn, spent: Usage = SPENT) -> None:
+    carry.resume(spent, MARKER)
+    carry.begin_upstream()
+
+
+def pieces(text: str, cuts: list[int]) -> list[str]:
+    places = sorted({0, len(text), *(cut % (len(text) or 1) for cut in cuts)})
+    return [text[start:end] for start, end in pairwise(places)]
+
+
+def continued(said: str, continuation: list[str], end: Event = CLEAN) -> tuple[str, Ledger]:
+    """What a client reads in all where the first upstream breaks off after `said`."""
+    carry, ledger = CarryOn(), Ledger()
+    events = told(carry, Started("a", "m"), Opened(0, TextBlock()), Delta(0, said), LOST)
+    resume(carry)
+    carry.gone_on(ledger)
+    deltas = [Delta(0, piece) for piece in continuation]
+    events += told(carry, Started("b", "n"), Opened(0, TextBlock()), *deltas, Closed(0), end)
+    assert events[-1] == end
+    return text_of(events), ledger
 
 
 def text_of(events: list[Event]) -> str:
@@ -67,14 +92,14 @@ def test_after_a_tool_call_nobody_goes_on(closed: tuple[Event, ...]) -> None:
 
 def test_the_next_upstreams_words_join_the_open_block() -> None:
     carry = begun()
-    carry.resume(SPENT)
+    resume(carry)
     events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), Ended(Stop.END))
     assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
 
 
 def test_new_blocks_get_new_numbers() -> None:
     carry = begun(Closed(0))
-    carry.resume(SPENT)
+    resume(carry)
     call = (Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), Closed(1))
     events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), *call)
     assert events[:3] == [Opened(1, TextBlock()), Delta(1, REST), Closed(1)]
@@ -83,14 +108,15 @@ def test_new_blocks_get_new_numbers() -> None:
 
 def test_a_thought_that_broke_off_is_closed() -> None:
     carry = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
-    carry.resume(SPENT)
-    assert told(carry, Started("b", "n")) == [Closed(1)]
+    resume(carry)
+    events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
+    assert events == [Closed(1), Delta(0, REST)]
 
 
 def test_the_next_upstreams_thoughts_are_left_out() -> None:
     """A message that ends with a thought is refused by its vendor when the client sends it back."""
     carry = begun()
-    carry.resume(SPENT)
+    resume(carry)
     thought = (
         Opened(0, ThinkingBlock()),
         Delta(0, "Hm"),
@@ -104,24 +130,24 @@ def test_the_next_upstreams_thoughts_are_left_out() -> None:
 
 def test_it_can_break_off_again() -> None:
     carry = begun()
-    carry.resume(SPENT)
+    resume(carry)
     told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), LOST)
     assert carry.said == SAID + REST
-    carry.resume(SPENT)
+    resume(carry)
     events = told(carry, Started("c", "o"), Opened(0, TextBlock()), Delta(0, " Well."), Ended(Stop.END))
-    assert events == [Delta(0, " Well."), Ended(Stop.END)]
+    assert events == [Delta(0, " Well."), Closed(0), Ended(Stop.END)]
 
 
 def test_what_all_of_them_used_is_told_and_no_better_known_than_the_worst() -> None:
     carry = begun()
-    carry.resume(SPENT)
+    resume(carry)
     assert carry.spent is None  # nobody has gone on yet
-    carry.gone_on()
+    carry.gone_on(Ledger())
     assert told(carry, Used(Usage(input=30, output=5))) == [
         Used(Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED))
     ]
-    carry.resume(Usage(input=30, output=5))
-    carry.gone_on()
+    resume(carry, Usage(input=30, output=5))
+    carry.gone_on(Ledger())
     assert carry.spent == Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED)
 
 
@@ -133,35 +159,131 @@ def test_sealed_it_tells_the_failure() -> None:
 
 def test_an_end_while_words_are_held_loses_none_of_them() -> None:
     carry = begun()
-    carry.resume(SPENT)
+    resume(carry)
     events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"), Ended(Stop.END))
     assert text_of(events) == "The"
     assert events[-1] == Ended(Stop.END)
 
 
-@given(st.integers(16, len(SAID)), st.lists(st.integers(1, 60), max_size=8))
-def test_what_is_said_again_is_said_once(size: int, cuts: list[int]) -> None:
+ROW = "| 12 | the same in every row |\n"
+ROWS = ROW * 6
+assert len(ROW) == 31
+REPETITIVE = [
+    ROWS,
+    ROWS[:181],
+    "a" * 120,
+    "ab" * 60,
+    "na na na na na na na na Batman! " * 4,
+    "def f():\n    pass\n\n\n" * 6 + "f()\n",
+    "0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1",
+    "Row row row your boat, row row row your boat, gently down the stream.",
+    "the same sentence twice. the same sentence twice. and then another.",
+]
+repetitive = st.builds(
+    lambda rows, times, tail: "".join(rows) * times + tail,
+    st.lists(
+        st.sampled_from(["ab", "a", "x\n", "the same row of a table\n", "[[", "[[continue:", "]]"]),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 6),
+    st.text("ab\n[c", max_size=20),
+)
+cuts_of = st.lists(st.integers(1, 60), max_size=8)
+
+
+@pytest.mark.parametrize("text", REPETITIVE)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_an_exact_continuation_loses_nothing_wherever_the_reply_broke_off(text: str, size: int) -> None:
+    for place in range(1, len(text)):
+        rest = text[place:]
+        whole, ledger = continued(text[:place], [rest[at : at + size] for at in range(0, len(rest), size)])
+        assert whole == text, place
+        assert list(ledger) == []
+
+
+@given(repetitive, st.integers(1), cuts_of)
+def test_an_exact_continuation_of_any_repetitive_text_loses_nothing(text: str, place: int, cuts: list[int]) -> None:
+    place %= len(text)
+    whole, ledger = continued(text[:place] or "x", pieces(text[place:], cuts))
+    assert whole == (text[:place] or "x") + text[place:]
+    assert list(ledger) == []
+
+
+@given(repetitive, st.integers(1), cuts_of)
+def test_an_exact_continuation_after_the_marker_loses_nothing(text: str, place: int, cuts: list[int]) -> None:
+    place = place % len(text) or 1
+    whole, ledger = continued(text[:place], pieces(MARKER + text[place:], cuts))
+    assert whole == text
+    assert list(ledger) == []
+
+
+@given(st.integers(1, len(SAID)), cuts_of)
+def test_what_is_said_again_before_the_marker_is_left_out_and_noted(size: int, cuts: list[int]) -> None:
+    whole, ledger = continued(SAID, pieces(SAID[-size:] + MARKER + REST, cuts))
+    assert whole == SAID + REST
+    [loss] = ledger
+    assert (loss.path, loss.how.value) == ("/text", "dropped")
+    assert f"{size} characters" in loss.why
+
+
+@given(st.integers(1, len(SAID)), cuts_of)
+def test_what_is_said_again_without_the_marker_is_kept(size: int, cuts: list[int]) -> None:
+    """It may as well be what the reply goes on with."""
     again = SAID[-size:] + REST
-    places = sorted({0, len(again), *(cut % len(again) for cut in cuts)})
-    deltas = [Delta(0, again[start:end]) for start, end in pairwise(places)]
+    whole, ledger = continued(SAID, pieces(again, cuts))
+    assert whole == SAID + again
+    assert list(ledger) == []
+
+
+@given(cuts_of)
+def test_other_words_before_the_marker_are_kept(cuts: list[int]) -> None:
+    whole, ledger = continued(SAID, pieces(f"Sure, I go on: {MARKER}{REST}", cuts))
+    assert whole == f"{SAID}Sure, I go on: {REST}"
+    assert list(ledger) == []
+
+
+@given(st.integers(1, len(ROWS)), cuts_of)
+def test_a_marker_at_the_end_makes_nothing_a_repetition(size: int, cuts: list[int]) -> None:
+    whole, _ = continued(ROWS, pieces(ROWS[-size:] + MARKER, cuts))
+    assert whole == ROWS + ROWS[-size:]
+
+
+@given(cuts_of)
+def test_the_beginning_of_a_marker_at_the_end_is_kept(cuts: list[int]) -> None:
+    whole, _ = continued(SAID, pieces(REST + MARKER[:9], cuts))
+    assert whole == SAID + REST + MARKER[:9]
+
+
+def test_text_that_is_held_when_nobody_goes_on_any_more_is_told_before_the_failure() -> None:
     carry = begun()
-    carry.resume(SPENT)
-    events = told(carry, Started("b", "n"), Opened(0, TextBlock()), *deltas, Closed(0), Ended(Stop.END))
-    assert text_of(events) == REST
+    resume(carry)
+    told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"))
+    carry.seal()
+    assert told(carry, LOST) == [Delta(0, "The"), LOST]
 
 
-@given(st.text(max_size=40), st.lists(st.text(max_size=12), max_size=6))
-def test_words_that_repeat_nothing_all_go_out(said: str, more: list[str]) -> None:
-    repeated = Repeated(said)
-    out = ""
-    for index, text in enumerate(more):
-        fresh = repeated.feed(text)
-        if fresh is not None:
-            out = fresh + "".join(more[index + 1 :])
-            break
-    else:
-        out = repeated.rest()
-    whole = "".join(more)
-    assert whole.endswith(out)
-    assert said.endswith(whole[: len(whole) - len(out)])
-    assert len(whole) - len(out) == 0 or len(whole) - len(out) >= Repeated.AT_LEAST
+def test_an_upstream_that_failed_before_its_first_word_leaves_nothing_behind() -> None:
+    carry = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
+    resume(carry)
+    assert told(carry, Started("b", "n"), Opened(0, ThinkingBlock()), LOST) == []
+    carry.begin_upstream()  # the next target is asked the same
+    assert carry.broken is None
+    events = told(carry, Started("c", "o"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), CLEAN)
+    assert events == [Closed(1), Delta(0, REST), Closed(0), CLEAN]
+
+
+def test_thoughts_that_are_left_out_are_noted() -> None:
+    carry, ledger = begun(), Ledger()
+    resume(carry)
+    told(carry, Started("b", "n"), Opened(0, ThinkingBlock()), Delta(0, "Hm"), Closed(0))
+    carry.gone_on(ledger)  # which is known once the first token is there
+    assert [(loss.path, loss.how.value) for loss in ledger] == [("/thinking", "dropped")]
+
+
+def test_text_is_held_no_longer_than_it_may_be_a_repetition() -> None:
+    start = ContinuationStart(SAID, MARKER)
+    assert start.feed("The quick ") == ""
+    assert start.feed("red fox") == "The quick red fox"
+    assert start.feed(" [[contin") == " "
+    assert start.feed("ues") == "[[continues"

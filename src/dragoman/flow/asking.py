@@ -16,7 +16,7 @@ from dragoman.flow.sink import Sink
 from dragoman.flow.world import World, fitting, provider_of
 from dragoman.hub.failure import Failure, Refused
 from dragoman.hub.usage import Usage
-from dragoman.passes.go_on import go_on
+from dragoman.passes.go_on import continuation_marker, go_on
 from dragoman.passes.truncation_notice import digests, tell
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
@@ -50,10 +50,11 @@ class Asking:
         if not rest:
             return None
         said = sink.said
-        sink.resume(broken.line.used_so_far() if isinstance(broken.line, Translation) else Usage())
+        marker = continuation_marker(said)
+        sink.resume(broken.line.used_so_far() if isinstance(broken.line, Translation) else Usage(), marker)
 
         async def ask(route: Route) -> Streaming:
-            reply = await self._ask(route, [lambda request, ledger: go_on(request, said)], sink)
+            reply = await self._ask(route, [lambda request, ledger: go_on(request, said, marker)], sink)
             assert isinstance(reply, Streaming)
             return reply
 
@@ -61,7 +62,8 @@ class Asking:
             reply = await first_success(rest, self._world.config.retry, _jitter, ask)
         except Refused:
             return None
-        sink.gone_on()
+        assert reply.prepared.ledger is not None  # whoever continues is translated
+        sink.gone_on(reply.prepared.ledger)
         self._note(reply)
         log.warning("%s broke off (%s), %s goes on", _named(broken), failure.kind.value, _named(reply))
         return reply

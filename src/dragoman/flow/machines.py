@@ -50,6 +50,7 @@ class LineBuilder:
         stages = self._stages(prepared)
         hold = HoldCut() if prepared.provider.withholds_cut_calls else None
         if sink is not None:
+            sink.begin_upstream()
             return Translation(source, hold, stages, sink, self.watch(), prepared.secrets)
         last = [*((CheckCalls(), SerialiseBlocks()) if call.client.serial else ()), Guard(self._on_trip)]
         encoder = call.client.encoder(self.asked(call), ledger)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
+from dragoman.hub.loss import Ledger
 from dragoman.hub.stage import Stage
 from dragoman.hub.usage import Usage
 from dragoman.stages.carry_on import CarryOn
@@ -33,11 +34,14 @@ class Sink:
         """What the upstreams before this one have used."""
         return self._carry.spent
 
-    def resume(self, spent: Usage) -> None:
-        self._carry.resume(spent)
+    def resume(self, spent: Usage, marker: str) -> None:
+        self._carry.resume(spent, marker)
 
-    def gone_on(self) -> None:
-        self._carry.gone_on()
+    def begin_upstream(self) -> None:
+        self._carry.begin_upstream()
+
+    def gone_on(self, ledger: Ledger) -> None:
+        self._carry.gone_on(ledger)
 
     def seal(self) -> None:
         """Nobody goes on: the next failure is told."""

@@ -1,9 +1,10 @@
-"""The replies of one upstream after another come in; one reply goes out, as if the first had never broken off.
+"""Join the replies of one upstream after another into one reply, as if the first had never broken off.
 
-A failure is held back while the reply is such that another upstream could go on with it: words have been said and no
-tool was called. After `resume`, the next upstream's events continue the first one's: its words join the open block, and
-words that it says again are said once. Its thoughts are left out: a reply that ends with one cannot be sent back to its
-vendor, and a sentence that one interrupts is not the sentence that was begun. What all of them have used is added up.
+A failure is held back while the reply is such that another upstream could continue it: it has text, and no tool was
+called. After `resume`, the next upstream's events continue the first one's: its text joins the open block. Its thoughts
+are left out: a reply that ends with one cannot be sent back to its vendor, and a sentence that one interrupts is not
+the sentence that was begun. Text is left out only where it certainly is a repetition (see `ContinuationStart`).
+Whatever is left out is noted in the ledger of the upstream that said it. Usage is summed over all upstreams.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from dragoman.hub.events import (
     Used,
 )
 from dragoman.hub.failure import Failure
+from dragoman.hub.loss import Ledger
 from dragoman.hub.usage import Usage
 
 FINAL = (CallBlock, HostedBlock, RefusalBlock)  # after which nobody else can go on
@@ -45,26 +47,39 @@ class CarryOn:
         self._unopened: set[int] = set()  # its blocks of words that have none yet
         self._thoughts: set[int] = set()  # its blocks that are left out
         self._next = 0
+        self._stale: list[int] = []  # blocks without words that broke off and are not closed yet
         self._first = True
-        self._repeated: Repeated | None = None
+        self._marker = ""
+        self._start: ContinuationStart | None = None
+        self._ledger = Ledger()  # of the upstream that speaks now; its own is not known before its first token
 
     @property
     def said(self) -> str:
         return "".join(self._said)
 
-    def resume(self, spent: Usage) -> None:
-        """What comes now is another upstream's; `spent` is what the last one has used."""
+    def resume(self, spent: Usage, marker: str) -> None:
+        """Expect another upstream, which was asked to write `marker` first; `spent` is what the last one has used."""
         self.broken = None
         self._before = spent if self.spent is None else self.spent + spent
         self._first = False
+        self._marker = marker
+        self._stale = [number for number, words in self._open.items() if not words]
+
+    def begin_upstream(self) -> None:
+        """Forget what an upstream that failed before its first token has sent: the next events are another's."""
+        self.broken = None
         self._numbers.clear()
         self._unopened.clear()
         self._thoughts.clear()
-        self._repeated = Repeated(self.said)
+        self._start = ContinuationStart(self.said, self._marker)
+        self._ledger = Ledger()
 
-    def gone_on(self) -> None:
-        """There is another upstream indeed."""
+    def gone_on(self, ledger: Ledger) -> None:
+        """There is another upstream indeed; what is left out of its reply is noted in its ledger."""
         self.spent = self._before
+        for loss in self._ledger:
+            ledger.dropped(loss.path, loss.why)
+        self._ledger = ledger
 
     def seal(self) -> None:
         """Nobody goes on."""
@@ -73,18 +88,19 @@ class CarryOn:
     def feed(self, event: Event) -> Sequence[Event]:
         match event:
             case Started():
-                return (event,) if self._first else [Closed(block) for block in self._others()]
+                return (event,) if self._first else ()
             case Opened(block=block, what=TextBlock()):
                 self._unopened.add(block)
                 return ()
             case Opened(block=block, what=ThinkingBlock()) if not self._first:
                 self._thoughts.add(block)
+                self._ledger.dropped("/thinking", "thoughts of an upstream that continues another's reply")
                 return ()
             case Delta(block=block) | Sealed(block=block) | Closed(block=block) if block in self._thoughts:
                 return ()
             case Opened(block=block, what=what):
                 self._final |= isinstance(what, FINAL)
-                return (Opened(self._numbered(block, words=False), what),)
+                return [*self._close_stale(), Opened(self._numbered(block, words=False), what)]
             case Delta(block=block, text=text) if self._holds_words(block):
                 return self._words(block, text, event)
             case Closed(block=block) if self._holds_words(block):
@@ -96,11 +112,14 @@ class CarryOn:
                 return (_moved(event, self._numbers.get(block, block)),)
             case Used(usage=usage) if self._before is not None:
                 return (Used(self._before + usage),)
-            case Ended() if self._repeated is not None:
-                return [*(out for block in [*self._numbers, *self._unopened] for out in self._closed(block)), event]
+            case Ended() if not self._first:
+                open_blocks = [*self._numbers, *self._unopened] if self._start is not None else ()
+                return [*(out for block in open_blocks for out in self._closed(block)), *self._close_stale(), event]
             case Failed(failure=failure) if self._said and not self._final:
                 self.broken = failure
                 return ()
+            case Failed() if self._start is not None:
+                return [*self._release_held(), event]
             case _:
                 return (event,)
 
@@ -111,14 +130,19 @@ class CarryOn:
         return block in self._unopened or self._open.get(self._numbers.get(block, -1), False)
 
     def _words(self, block: int, text: str, event: Delta) -> list[Event]:
-        """Held back while they may be what was said already."""
-        if self._repeated is not None:
-            fresh = self._repeated.feed(text)
-            if fresh is None:
-                return []
-            self._repeated = None
-            event = event if fresh == text else Delta(block, fresh)
+        """Held back while they may stand before the marker."""
+        if self._start is not None:
+            fresh = self._start.feed(text)
+            self._note_repetition()
+            if fresh != text:
+                if event.logprobs:
+                    self._ledger.dropped("/logprobs", "of text that was held back while the continuation began")
+                event = Delta(block, fresh)
         return self._spoken(block, event)
+
+    def _note_repetition(self) -> None:
+        if self._start is not None and (size := self._start.dropped):
+            self._ledger.dropped("/text", f"{size} characters that were said before, in front of the marker")
 
     def _spoken(self, block: int, event: Delta) -> list[Event]:
         if not event.text:
@@ -132,13 +156,10 @@ class CarryOn:
                 opening.append(Opened(self._numbered(block, words=True), TextBlock()))
             else:
                 self._numbers[block] = joined
-        return [*opening, _moved(event, self._numbers[block])]
+        return [*self._close_stale(), *opening, _moved(event, self._numbers[block])]
 
     def _closed(self, block: int) -> list[Event]:
-        told: list[Event] = []
-        if self._repeated is not None:
-            rest, self._repeated = self._repeated.rest(), None
-            told = self._spoken(block, Delta(block, rest))
+        told = self._release_held(block)
         if block in self._unopened:  # it had no words
             self._unopened.discard(block)
             return []
@@ -146,12 +167,23 @@ class CarryOn:
         self._open.pop(number)
         return [*told, Closed(number)]
 
-    def _others(self) -> list[int]:
-        """The blocks that broke off in the middle and that nobody goes on with."""
-        left = [number for number, words in self._open.items() if not words]
-        for number in left:
-            del self._open[number]
-        return left
+    def _release_held(self, block: int | None = None) -> list[Event]:
+        """Pass on text that was held back; by default as part of the last block that may hold words."""
+        start, self._start = self._start, None
+        if block is None:
+            block = next(
+                (number for number in [*self._unopened, *reversed(self._numbers)] if self._holds_words(number)), None
+            )
+        if start is None or block is None:
+            return []
+        return self._spoken(block, Delta(block, start.finish()))
+
+    def _close_stale(self) -> list[Event]:
+        """Close the blocks that nobody continues, once there is more to say than that."""
+        stale, self._stale = self._stale, []
+        for number in stale:
+            self._open.pop(number, None)
+        return [Closed(number) for number in stale]
 
     def _numbered(self, block: int, *, words: bool) -> int:
         number = self._numbers[block] = self._next
@@ -160,28 +192,69 @@ class CarryOn:
         return number
 
 
-class Repeated:
-    """Words that may repeat the end of what was said: held while that is possible, then told without the repetition."""
+class ContinuationStart:
+    """Finds where a continuation begins in what the next upstream writes.
 
-    LOOK_BACK = 2000
-    AT_LEAST = 16  # characters in common that are no coincidence
+    It was asked to write `marker` and to continue directly after it. The marker is always removed. Text in front of it
+    is a repetition, and is left out, if the reply so far ends with exactly that text and more text follows the marker.
+    Anything else is kept: an exact continuation of a repetitive reply looks the same as a repetition, and a visible
+    repetition does less harm than a silent loss.
+    """
 
-    def __init__(self, said: str) -> None:
+    LOOK_BACK = 1000  # characters; a longer repetition is kept
+
+    def __init__(self, said: str, marker: str) -> None:
         self._end = said[-self.LOOK_BACK :]
+        self._marker = marker
         self._held = ""
+        self._repetition = ""  # in front of the marker, while nothing has come after it
+        self._at_start = True
+        self._found = not marker
+        self.dropped = 0  # characters
 
-    def feed(self, text: str) -> str | None:
-        """None: not to be told yet."""
+    def feed(self, text: str) -> str:
+        """Return what may be passed on now."""
+        if self._found:
+            return self._after_marker(text)
         self._held += text
-        longest = min(len(self._end), len(self._held))
-        for size in range(longest, self.AT_LEAST - 1, -1):
-            if self._end.endswith(self._held[:size]):
-                return self._held[size:]
-        return None if self._held in self._end else self._held
+        before, marker, after = self._held.partition(self._marker)
+        if marker:
+            self._found, self._held = True, ""
+            if not (self._at_start and self._end.endswith(before)):
+                return before + after
+            self._repetition = before
+            return self._after_marker(after)
+        if self._at_start and self._may_be_repetition():
+            return ""
+        self._at_start = False
+        return self._release(keep=_overlap(self._held, self._marker))
 
-    def rest(self) -> str:
-        """The words have ended before they had repeated all: they are told after all."""
-        return self._held
+    def finish(self) -> str:
+        """Return what is still held: the text has ended, so no marker comes any more."""
+        return self._repetition + self._release(keep=0)
+
+    def _after_marker(self, text: str) -> str:
+        if text and self._repetition:
+            self.dropped, self._repetition = len(self._repetition), ""
+        return text
+
+    def _may_be_repetition(self) -> bool:
+        """Whether the held text may still become an end of the reply so far, and then the marker."""
+        if self._held in self._end:
+            return True
+        size = len(self._held) - _overlap(self._held, self._marker)
+        return size < len(self._held) and self._end.endswith(self._held[:size])
+
+    def _release(self, keep: int) -> str:
+        place = len(self._held) - keep
+        released, self._held = self._held[:place], self._held[place:]
+        return released
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Return how many of the last characters of a text may begin the marker."""
+    sizes = range(min(len(text), len(marker) - 1), 0, -1)
+    return next((size for size in sizes if text.endswith(marker[:size])), 0)
 
 
 def _moved(event: Delta | Sealed | Cited | Closed, block: int) -> Event:
