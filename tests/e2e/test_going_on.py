@@ -296,7 +296,7 @@ def test_a_target_that_fails_before_its_first_word_is_passed_over(relay: Relay, 
     assert isinstance(reply, Heard), reply
     assert reply.text == BEGUN + REST
     assert relay.calls == [1, 1, 1]
-    assert relay.gateway.outcome(relay.sdk.headers["x-request-id"]).result == "ok"
+    assert relay.gateway.outcome(relay.sdk.headers["x-request-id"]).outcome == "ok"
 
 
 QUOTA = b'data: {"error":{"message":"No more.","type":"quota","param":null,"code":"insufficient_quota"}}\n\n'
