@@ -109,8 +109,8 @@ class Site:
     async def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> None:
         objection = self.doorkeeper.objection(exchange.headers)
         if objection is not None:
-            status, reason = objection
-            body = self._client(path, exchange.headers).render(Failure(Kind.FORBIDDEN, reason), request_id).body
+            status, failure = objection
+            body = self._client(path, exchange.headers).render(failure, request_id).body
             exchange.respond(status, [JSON, _id(request_id)], body)
             return
         answerer = self._open_paths.get(path)
