@@ -20,6 +20,7 @@ from dragoman.accounts.memory import Memory
 from dragoman.accounts.old_usage import watch_old_usage
 from dragoman.accounts.usage import UsageWriter
 from dragoman.config import Config, ConfigError, Problem, ProviderConfig
+from dragoman.config import Server as ServerSettings
 from dragoman.config.proxies import detours
 from dragoman.config.secret import out_of_reach
 from dragoman.flow.fetch import Fetcher
@@ -35,7 +36,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.outcome import Observe
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import JSON, Header
-from dragoman.net.limits import Limits
+from dragoman.net.limits import Limits, connections_within, open_files_limit
 from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 RELOAD_POLL_S = 1.0
 KEY_POLL_S = 0.5  # how soon a key made or revoked by another process counts here
 ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before connections are refused
-TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.TIMEOUT, 500: Kind.BUG, 503: Kind.OVERLOADED}
+TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 500: Kind.BUG, 503: Kind.OVERLOADED}
 
 
 Stamp = tuple[Path, int, int] | None  # of a file: it changes when the file does; None where there is none
@@ -103,7 +104,7 @@ class App:
         doorkeeper = Doorkeeper(server.host, server.allowed_hosts)
         desk = None if self.usage is None else UsageDesk(self.usage)
         self.site = Site(self.gateway, keyring, doorkeeper, self._station.scrape, desk)
-        self.server = Server(self.site, Limits(max_body_bytes=server.max_body_bytes), _transport_error)
+        self.server = Server(self.site, _limits(server), _transport_error)
         self._station.add(gateway_readings(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     async def start(self, sock: socket.socket | None = None) -> None:
@@ -147,7 +148,7 @@ class App:
         if self.usage is not None:
             self.usage.pricing = Pricing(config.providers, config.prices)
         self.site.doorkeeper = Doorkeeper(self._host, new.allowed_hosts)
-        self.server.limit(Limits(max_body_bytes=new.max_body_bytes))
+        self.server.limit(_limits(new))
         if (old.host, old.port) != (new.host, new.port):
             log.warning("server.host and server.port are taken over by a restart only")
 
@@ -242,6 +243,13 @@ def _stamp(settings: Settings) -> Stamp:
     except (ConfigError, OSError):
         return None
     return None if path is None or status is None else (path, status.st_mtime_ns, status.st_size)
+
+
+def _limits(server: ServerSettings) -> Limits:
+    """Return the transport's bounds, with no more connections than the limit of open files allows."""
+    limits = Limits(max_body_bytes=server.max_body_bytes)
+    most = min(limits.max_connections, connections_within(open_files_limit()))
+    return msgspec.structs.replace(limits, max_connections=most)
 
 
 def _transport_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:

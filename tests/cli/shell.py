@@ -42,12 +42,17 @@ class Shell:
         self.home = home
         self.environ: dict[str, str] = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
         self.environ["DRAGOMAN_LOCAL_PORTS"] = ""  # whatever listens on this machine is no part of a test
-        self._program = PROGRAM
+        self._program: tuple[str, ...] = PROGRAM
 
     def finds(self, name: str, port: int) -> None:
         """From now on a model server listens there, and is waited for however busy the machine is."""
         self.environ["DRAGOMAN_LOCAL_PORTS"] = f"{name}={port}"
         self._program = (sys.executable, "-c", PATIENT)
+
+    def limit_open_files(self, soft: int, hard: int) -> None:
+        """Start every command from now on with these limits of open files."""
+        script = f'ulimit -S -n {soft}; ulimit -H -n {hard}; exec "$@"'
+        self._program = ("sh", "-c", script, "sh", *PROGRAM)
 
     def run(self, *words: str, said: str = "", **environ: str) -> Done:
         done = subprocess.run(

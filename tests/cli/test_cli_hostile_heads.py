@@ -9,9 +9,25 @@ import pytest
 from shell import Served, Shell
 
 MALFORMED = (
-    *(b"http://[", b"http://]", b"http://[::1", b"http://a:b", b"http://a:99999999999999999999", b"http://[::1%25\xff]:3"),
+    *(
+        b"http://[",
+        b"http://]",
+        b"http://[::1",
+        b"http://a:b",
+        b"http://a:99999999999999999999",
+        b"http://[::1%25\xff]:3",
+    ),
     *(b"", b" ", b"\t", b",", b";", b"=", b"*", b"[", b"//", b"%", b"%zz", b"%ff%fe", b"%00", b"%0d%0a", b"\xff\xfe"),
-    *(b"\xc0\x80", b"\xe2\x80\xa8", "http://\u2100.example".encode(), b"http://\xff\xff", b"null", b"0", b"-1", b"1e999"),
+    *(
+        b"\xc0\x80",
+        b"\xe2\x80\xa8",
+        "http://\u2100.example".encode(),
+        b"http://\xff\xff",
+        b"null",
+        b"0",
+        b"-1",
+        b"1e999",
+    ),
     *(b"1" * 5000, b"x" * 9000, b"gzip, gzip", b"br", b"identity, \xff", b"Bearer", b"Bearer \xff", b"Basic ===="),
     *(b"text/html;q=x", b"application/json; charset=\xff", b"run_x:" + b"9" * 40, b"00-x-y-z", b"100-continue, x"),
 )
@@ -63,7 +79,9 @@ def head_of(method: bytes, target: bytes, fields: dict[bytes, bytes]) -> bytes:
     return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, lines)
 
 
-@pytest.mark.parametrize("origin", [b"http://[", b"http://]", b"http://[::1", b"http://a:b", b"\xff", b"//", b"http://a@b"])
+@pytest.mark.parametrize(
+    "origin", [b"http://[", b"http://]", b"http://[::1", b"http://a:b", b"\xff", b"//", b"http://a@b"]
+)
 def test_a_malformed_origin_is_a_bad_request_that_names_it(served: Served, origin: bytes) -> None:
     fields = {b"Host": b"127.0.0.1", b"Origin": origin, b"Connection": b"close"}
     status, body = ask(served, head_of(b"GET", b"/v1/messages", fields))

@@ -13,6 +13,8 @@ PATIENT = Limits(
     header_timeout_s=PATIENCE_S,
     body_gap_timeout_s=PATIENCE_S,
     keep_alive_s=PATIENCE_S,
+    unauthenticated_keep_alive_s=PATIENCE_S,
+    body_timeout_s=PATIENCE_S,
     write_idle_timeout_s=PATIENCE_S,
     linger_s=PATIENCE_S,
 )

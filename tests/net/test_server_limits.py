@@ -329,23 +329,6 @@ def test_pipelined_replies_that_nobody_reads_stop_the_next_handler(play) -> None
     play(scenario())
 
 
-def test_a_connection_too_many_gets_503_and_the_others_stay(play) -> None:
-    async def scenario() -> None:
-        async with (
-            serving(Witness(), limits(max_connections=2)) as server,
-            connected(server) as first,
-            connected(server) as second,
-            connected(server) as third,
-        ):
-            assert (await third.reply()).status == 503
-            assert await third.closed()
-            for client in (first, second):
-                client.send(GET)
-                assert (await client.reply()).status == 200
-
-    play(scenario())
-
-
 def test_an_idle_connection_costs_little_memory(play) -> None:
     async def scenario() -> None:
         async with serving(stream_one, limits()) as server:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dragoman.telemetry.board import Board
 
 MAX_WORKERS = 64
+OPEN_FILES = 65_536  # per process: each connection may need another one to an upstream
 COLLECT_EVERY = 10_000  # objects: requests leave next to no cycles behind
 
 log = logging.getLogger(__name__)
@@ -55,8 +56,10 @@ def command(
     """Start the gateway."""
     from dragoman.cli.logs import JsonLine, Line, log_to_stderr
     from dragoman.cli.serving.listener import bind, port_of
+    from dragoman.net.limits import raise_open_files_limit
     from dragoman.observers.request_log import as_json, readable
 
+    raise_open_files_limit(OPEN_FILES)
     handler = log_to_stderr(JsonLine() if log_json else Line(), logging.DEBUG if verbose else logging.INFO)
     find = partial(settings_file, config_file)
     reload = partial(read_settings, config_file, {"server.host": host, "server.port": port})

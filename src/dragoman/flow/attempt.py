@@ -39,6 +39,7 @@ AFTER: dict[Kind, After] = {
     Kind.NOT_FOUND: After(elsewhere=True, another=True),  # accounts differ in the models that they have
     Kind.BAD_REQUEST: After(),
     Kind.TOO_LARGE: After(),
+    Kind.REQUEST_TIMEOUT: After(),
     Kind.AUTH: After(),
     Kind.CONFLICT: After(),
     Kind.CONTEXT_TOO_LONG: After(),

@@ -131,6 +131,7 @@ class Site:
         for presented in presented_keys(exchange.headers, exchange.query):
             key = self._keyring.check(presented)
             if key is not None:
+                exchange.mark_authenticated()
                 return key
         raise Refused(_wrong_key(exchange))
 
@@ -313,7 +314,7 @@ def _wrong_key(exchange: Exchange) -> Failure:
 def _unreadable(unreadable: Unreadable) -> Failure:
     if isinstance(unreadable, BodyTooLarge):
         return Failure(Kind.TOO_LARGE, f"{unreadable.message} (server.max_body_mb)")
-    kind = Kind.TIMEOUT if unreadable.status == 408 else Kind.BAD_REQUEST
+    kind = Kind.REQUEST_TIMEOUT if unreadable.status == 408 else Kind.BAD_REQUEST
     return Failure(kind, unreadable.message)
 
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 class Kind(Enum):
     BAD_REQUEST = "bad_request"  # the client's request is wrong, or asks for what cannot be had here
     TOO_LARGE = "too_large"
+    REQUEST_TIMEOUT = "request_timeout"  # the client took too long to send its request
     AUTH = "auth"  # the client's own key
     CREDENTIAL = "credential"  # the gateway's credential was refused upstream
     FORBIDDEN = "forbidden"

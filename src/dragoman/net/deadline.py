@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+from dragoman.net.limits import Limits
+
 
 class Deadline:
     """The one timer of a connection; moving it later costs an assignment."""
@@ -45,3 +47,23 @@ class Deadline:
             return
         self._expire = None
         expire()
+
+
+class UploadClock:
+    """The time that one request body may take: a fixed part, and a part that its bytes have earned."""
+
+    __slots__ = ("_began", "_limits")
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self._limits = limits
+        self._began = now
+
+    def patience(self, received: int, now: float) -> float:
+        """Return the seconds within which more must arrive, given the bytes received so far."""
+        limits = self._limits
+        due = self._began + limits.body_timeout_s + received / limits.min_body_bytes_per_s
+        return max(0.0, min(limits.body_gap_timeout_s, due - now))
+
+    def complaint(self, received: int, now: float) -> str:
+        seconds = now - self._began
+        return f"The request body took too long: {received} bytes arrived in {seconds:.0f} s. Send the request again."

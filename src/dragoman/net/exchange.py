@@ -25,6 +25,7 @@ class Wire(Protocol):
     def drop(self, exchange: "Exchange") -> None: ...
     async def writable(self) -> None: ...
     async def body_arrival(self, exchange: "Exchange") -> None: ...
+    def mark_authenticated(self) -> None: ...
 
 
 class Listener(Protocol):
@@ -102,6 +103,10 @@ class Exchange:
         if self.body_open:
             raise ClientGone
         return self._body
+
+    def mark_authenticated(self) -> None:
+        """Tell the connection that a request of it carried a valid key: it is kept before those without one."""
+        self._wire.mark_authenticated()
 
     def body_arrived(self, content: bytes) -> None:
         self._body = content

@@ -6,7 +6,7 @@ import struct
 from typing import cast
 
 from dragoman.net.bodies import ChunkedBody, SizedBody
-from dragoman.net.deadline import Deadline
+from dragoman.net.deadline import Deadline, UploadClock
 from dragoman.net.exchange import Exchange
 from dragoman.net.refusals import BodyTimeout, ClientGone, HeadRefused, Refused
 from dragoman.net.replies import CONTINUE, reply_head
@@ -16,6 +16,7 @@ from dragoman.net.service import Service
 _HEAD_END = b"\r\n\r\n"
 _WRITE_HIGH = 64 * 1024
 _UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler has not asked for
+TOO_MANY_CONNECTIONS = "Too many connections to this gateway. Try again in a second."
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -23,27 +24,13 @@ class Inbound(asyncio.Protocol):
     """Reading goes on while a handler runs, because only a reader notices that the client has left."""
 
     __slots__ = (
-        "_body_waiter",
-        "_deadline",
-        "_discarding",
-        "_exchange",
-        "_in_head",
-        "_limits",
-        "_loop",
-        "_reading",
-        "_scanned",
-        "_service",
-        "_task",
-        "_transport",
-        "_unread",
-        "_unsent",
-        "_unsent_bytes",
-        "_unwritten",
-        "_write_waiters",
-        "blocked",
+        *("_authenticated", "_body_waiter", "_deadline", "_discarding", "_exchange", "_in_head"),
+        *("_limits", "_loop", "_reading", "_scanned", "_service", "_task", "_transport", "_unread", "_unsent"),
+        *("_unsent_bytes", "_unwritten", "_upload", "_write_waiters", "blocked"),
     )
 
     _transport: asyncio.Transport
+    _upload: UploadClock  # since the handler asked for the body
 
     def __init__(self, service: Service) -> None:
         self.blocked = False  # the client reads more slowly than we write
@@ -63,6 +50,7 @@ class Inbound(asyncio.Protocol):
         self._unwritten = 0
         self._write_waiters: list[asyncio.Future[None]] = []
         self._body_waiter: asyncio.Future[None] | None = None
+        self._authenticated = False  # a request of this connection carried a valid key
 
     # Events of the transport
 
@@ -72,10 +60,10 @@ class Inbound(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connections = self._service.connections
-        connections.add(self)
-        if len(connections) > self._limits.max_connections:
-            self._refuse(b"", Refused("too many connections", 503))
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if isinstance(peer, tuple) else ""
+        if not self._service.admit(self, address, -1 if sock is None else sock.fileno()):
+            self._refuse(b"", Refused(TOO_MANY_CONNECTIONS, 503))
             return
         self._deadline.set(self._limits.header_timeout_s, self._expire_head)
 
@@ -207,7 +195,7 @@ class Inbound(asyncio.Protocol):
             self._deadline.clear()
             _wake(self._body_waiter)
         elif self._body_waiter is not None:
-            self._deadline.set(self._limits.body_gap_timeout_s, self._expire_body)
+            self._deadline.set(self._upload.patience(incoming.held(), self._loop.time()), self._expire_body)
         elif incoming.held() > _UNREAD_HIGH:
             self._pause_reading()
         return taken
@@ -225,7 +213,8 @@ class Inbound(asyncio.Protocol):
             exchange.expects_continue = False
             self.write(CONTINUE)
         self._resume_reading()
-        self._deadline.set(self._limits.body_gap_timeout_s, self._expire_body)
+        self._upload = UploadClock(self._limits, self._loop.time())
+        self._deadline.set(self._upload.patience(0, self._loop.time()), self._expire_body)
         self._body_waiter = self._loop.create_future()
         try:
             await self._body_waiter
@@ -307,7 +296,9 @@ class Inbound(asyncio.Protocol):
         self.abort()
 
     def _await_next(self) -> None:
-        self._deadline.set(self._limits.keep_alive_s, self._close)
+        limits = self._limits
+        keep_alive_s = limits.keep_alive_s if self._authenticated else limits.unauthenticated_keep_alive_s
+        self._deadline.set(min(keep_alive_s, limits.keep_alive_s), self._close)
         if self._unread:
             self._next_head()
         if self._exchange is None:
@@ -350,6 +341,21 @@ class Inbound(asyncio.Protocol):
         if task is not None:
             task.cancel()
 
+    @property
+    def is_idle(self) -> bool:
+        return self._exchange is None
+
+    def mark_authenticated(self) -> None:
+        if not self._authenticated:
+            self._authenticated = True
+            self._service.admission.discard(self)
+
+    def evict(self) -> None:
+        """Close an idle connection at once, with 503 to a client that has begun to send a request."""
+        if self._unread and not self._discarding:
+            self._refuse(bytes(self._unread), Refused(TOO_MANY_CONNECTIONS, 503))
+        self._close()
+
     def retire(self) -> None:
         """Closes the connection if it rests between requests."""
         if self._exchange is None and not self._unread and not self._discarding:
@@ -363,13 +369,17 @@ class Inbound(asyncio.Protocol):
 
     def _expire_head(self) -> None:
         if self._unread:
-            self._refuse(bytes(self._unread), HeadRefused("the header took too long", 408))
+            self._refuse(
+                bytes(self._unread), HeadRefused("The request head took too long. Send the request again.", 408)
+            )
         else:
             self._close()
 
     def _expire_body(self) -> None:
-        if self._exchange is not None:
-            self._refuse_body(self._exchange, BodyTimeout("the body took too long"))
+        exchange = self._exchange
+        if exchange is not None and exchange.incoming is not None:
+            complaint = self._upload.complaint(exchange.incoming.held(), self._loop.time())
+            self._refuse_body(exchange, BodyTimeout(complaint))
 
     def _watch_writing(self) -> None:
         self._unwritten = self._transport.get_write_buffer_size()

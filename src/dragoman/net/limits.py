@@ -1,6 +1,14 @@
 """The bounds that a client is held to by the server transport."""
 
+import contextlib
+import resource
+import sys
+
 import msgspec
+
+# Descriptors that are neither a client's connection nor an upstream's: the store, log, listeners, event loop.
+OTHER_OPEN_FILES = 64
+MIN_CONNECTIONS = 8
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -10,6 +18,31 @@ class Limits(msgspec.Struct, frozen=True):
     max_connections: int = 8192
     header_timeout_s: float = 10.0
     body_gap_timeout_s: float = 30.0
+    # A body may take this long, plus the time that its bytes so far need at the lowest rate we accept.
+    body_timeout_s: float = 30.0
+    min_body_bytes_per_s: float = 4096.0
     keep_alive_s: float = 75.0
+    unauthenticated_keep_alive_s: float = 5.0  # between requests, until one of them carried a valid key
     write_idle_timeout_s: float = 120.0
     linger_s: float = 5.0  # how long a refused upload is read and thrown away, so that its sender sees the reply
+
+
+def connections_within(open_files: int) -> int:
+    """Return how many connections fit a limit of open files, where each may need one more to an upstream."""
+    return max(MIN_CONNECTIONS, (open_files - OTHER_OPEN_FILES) // 2)
+
+
+def open_files_limit() -> int:
+    """Return how many files, connections included, this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_open_files_limit(wanted: int) -> None:
+    """Raise the soft limit of open files towards `wanted`, as far as the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

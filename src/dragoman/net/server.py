@@ -3,11 +3,13 @@
 import asyncio
 import socket
 
+from dragoman.net.acceptor import Acceptor
 from dragoman.net.exchange import Exchange, Handler
 from dragoman.net.headers import Header, Headers
-from dragoman.net.inbound import Inbound
-from dragoman.net.limits import Limits
+from dragoman.net.inbound import TOO_MANY_CONNECTIONS, Inbound
+from dragoman.net.limits import Limits, open_files_limit
 from dragoman.net.refusals import BodyMalformed, BodyTimeout, BodyTooLarge, ClientGone, OutOfOrder, Refused
+from dragoman.net.replies import reply_head
 from dragoman.net.service import RenderError, Service
 
 __all__ = [
@@ -29,6 +31,9 @@ __all__ = [
 _BACKLOG = 1024
 # What the kernel may hold unsent for a slow reader, by default megabytes; accepted sockets inherit it.
 _KERNEL_UNSENT_BYTES = 128 * 1024
+# Descriptors kept for telling clients that there are none left, and for what the process opens meanwhile.
+_SPARE_DESCRIPTORS = 24
+_FREED_AT_ONCE = 16  # connections without a key that are closed when no descriptor is left
 _LAST_WORDS_S = 2.0  # what a cancelled handler gets for its terminal event
 
 
@@ -37,20 +42,17 @@ class Server:
 
     def __init__(self, handler: Handler, limits: Limits, render_error: RenderError) -> None:
         self._service = Service(handler, limits, render_error)
-        self._listener: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self.port = 0
 
     async def start(self, host: str, port: int, *, sock: socket.socket | None = None) -> None:
         """Listens on host and port, or on a socket that is already bound."""
-        loop = asyncio.get_running_loop()
-        if sock is not None:
-            self._listener = await loop.create_server(self._connect, sock=sock, backlog=_BACKLOG)
-        else:
-            self._listener = await loop.create_server(self._connect, host, port, backlog=_BACKLOG)
-        for listening in self._listener.sockets:
-            if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL_UNSENT_BYTES)
-        self.port = int(self._listener.sockets[0].getsockname()[1])
+        listening = sock if sock is not None else await _listen(host, port)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL_UNSENT_BYTES)
+        self.port = int(listening.getsockname()[1])
+        self._service.highest_descriptor = open_files_limit() - _SPARE_DESCRIPTORS
+        self._acceptor = Acceptor(listening, self._connect, self._refuse_without_descriptor)
 
     def limit(self, limits: Limits) -> None:
         """From the next request on, these are the bounds."""
@@ -65,6 +67,9 @@ class Server:
 
         A handler cancelled here finds its exchange not `gone`, and may still send a terminal event.
         """
+        self._service.draining = True
+        if self._acceptor is not None:
+            await self._acceptor.accept_queued()
         self._stop_listening()
         service = self._service
         for connection in tuple(service.connections):
@@ -84,9 +89,18 @@ class Server:
 
     def _stop_listening(self) -> None:
         self._service.draining = True
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
+
+    def _refuse_without_descriptor(self) -> bytes:
+        """Return what a client is told whose connection we have no descriptor for."""
+        service = self._service
+        service.admission.log_shortage("no file descriptor is left for a new connection: raise `ulimit -n`")
+        service.admission.evict_oldest(_FREED_AT_ONCE)
+        fields, body = service.render_error("", 503, TOO_MANY_CONNECTIONS)
+        framing = b"content-length: %d\r\nconnection: close\r\n" % len(body)
+        return reply_head(503, fields, framing) + body
 
     async def _end_all(self) -> None:
         for task in tuple(self._service.tasks):
@@ -103,3 +117,9 @@ class Server:
                 await self._service.empty.wait()
         except TimeoutError:
             return
+
+
+async def _listen(host: str, port: int) -> socket.socket:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return socket.create_server(address[:2], family=family, backlog=_BACKLOG)

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from typing import Protocol
 
+from dragoman.net.admission import Admission
 from dragoman.net.exchange import Exchange, Handler, Reply
 from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
@@ -20,6 +22,9 @@ _log = logging.getLogger(__name__)
 class Guest(Protocol):
     """A connection, as its server sees it."""
 
+    @property
+    def is_idle(self) -> bool: ...
+    def evict(self) -> None: ...
     def retire(self) -> None: ...
     def abort(self) -> None: ...
 
@@ -34,6 +39,9 @@ class Service:
         self.draining = False
         self.outbox = Outbox()
         self.connections: set[Guest] = set()
+        self._refused: set[Guest] = set()  # for want of room; they are closed as soon as their clients know
+        self.admission = Admission()
+        self.highest_descriptor = sys.maxsize  # beyond which the process is about to have none left
         self.tasks: set[asyncio.Task[None]] = set()
         self.empty = asyncio.Event()  # while draining: the last connection and the last task are gone
 
@@ -43,8 +51,25 @@ class Service:
         task.add_done_callback(self._task_ended)
         return task
 
+    def admit(self, connection: Guest, peer: str, descriptor: int) -> bool:
+        """Add a connection, at the expense of one that has not shown a key where they run short."""
+        most = self.limits.max_connections
+        self.connections.add(connection)
+        self.admission.add(connection, peer)
+        is_full = descriptor > self.highest_descriptor or len(self.connections) - len(self._refused) > most
+        if not is_full and not self.admission.is_crowded(most):
+            return True
+        self.admission.log_shortage(f"too many connections: those without a valid key are closed first (limit {most})")
+        if self.admission.make_room(connection, most) or not is_full:
+            return True
+        self.admission.discard(connection)
+        self._refused.add(connection)
+        return False
+
     def connection_lost(self, connection: Guest) -> None:
         self.connections.discard(connection)
+        self._refused.discard(connection)
+        self.admission.discard(connection)
         self.notice_empty()
 
     def notice_empty(self) -> None:

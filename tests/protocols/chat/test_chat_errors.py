@@ -11,6 +11,7 @@ from dragoman.protocols.chat.errors import read, render
 CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
     Kind.BAD_REQUEST: (400, openai.BadRequestError),
     Kind.TOO_LARGE: (413, openai.APIStatusError),
+    Kind.REQUEST_TIMEOUT: (408, openai.APIStatusError),
     Kind.AUTH: (401, openai.AuthenticationError),
     Kind.CREDENTIAL: (502, openai.InternalServerError),
     Kind.FORBIDDEN: (403, openai.PermissionDeniedError),

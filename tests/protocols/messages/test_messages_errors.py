@@ -102,6 +102,7 @@ def test_details_survive_both_ways() -> None:
     [
         (Kind.BAD_REQUEST, 400, "invalid_request_error"),
         (Kind.TOO_LARGE, 413, "request_too_large"),
+        (Kind.REQUEST_TIMEOUT, 408, "timeout_error"),
         (Kind.AUTH, 401, "authentication_error"),
         (Kind.CREDENTIAL, 502, "api_error"),
         (Kind.FORBIDDEN, 403, "permission_error"),

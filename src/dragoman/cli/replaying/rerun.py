@@ -126,6 +126,9 @@ class _Wire:
     async def body_arrival(self, exchange: Exchange) -> None:
         return
 
+    def mark_authenticated(self) -> None:
+        return
+
 
 def _head(capture: Capture) -> RequestHead:
     asked = capture.asked

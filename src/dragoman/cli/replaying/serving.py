@@ -16,6 +16,7 @@ from dragoman.observers.capture import WHOLE, Answer, Capture
 HOST = "127.0.0.1"
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"content-encoding"})
 MAX_BODY_BYTES = 64 * 1024 * 1024
+KEEP_ALIVE_S = 75.0
 
 
 class PlayedUpstream:
@@ -64,7 +65,8 @@ async def _until(moment: float) -> None:
 
 
 async def serve(capture: Capture, port: int) -> Server:
-    server = Server(PlayedUpstream(capture), Limits(max_body_bytes=MAX_BODY_BYTES), _error)
+    limits = Limits(max_body_bytes=MAX_BODY_BYTES, unauthenticated_keep_alive_s=KEEP_ALIVE_S)  # it asks for no key
+    server = Server(PlayedUpstream(capture), limits, _error)
     await server.start(HOST, port)
     return server
 

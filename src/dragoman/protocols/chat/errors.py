@@ -15,6 +15,7 @@ from dragoman.hub.ports import Rendered
 _RENDERED: dict[Kind, tuple[int, str, str | None]] = {
     Kind.BAD_REQUEST: (400, "invalid_request_error", None),
     Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
+    Kind.REQUEST_TIMEOUT: (408, "invalid_request_error", "request_timeout"),
     Kind.AUTH: (401, "invalid_request_error", "invalid_api_key"),
     Kind.CREDENTIAL: (502, "server_error", "upstream_credential_refused"),
     Kind.FORBIDDEN: (403, "permission_error", None),

@@ -18,6 +18,7 @@ _TOO_LONG = "prompt is too long"
 _RENDERED: dict[Kind, tuple[int, str]] = {
     Kind.BAD_REQUEST: (400, "invalid_request_error"),
     Kind.TOO_LARGE: (413, "request_too_large"),
+    Kind.REQUEST_TIMEOUT: (408, "timeout_error"),
     Kind.AUTH: (401, "authentication_error"),
     Kind.CREDENTIAL: (502, "api_error"),  # a 401 would send the client looking for a fault in its own key
     Kind.FORBIDDEN: (403, "permission_error"),

@@ -57,6 +57,7 @@ _KIND_BY_WORD = {  # the vendor's code, or where that says nothing its type
 _RENDERED: dict[Kind, tuple[int, str, str | None]] = {  # status, type, code
     Kind.BAD_REQUEST: (400, "invalid_request_error", None),
     Kind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
+    Kind.REQUEST_TIMEOUT: (408, "invalid_request_error", "request_timeout"),
     Kind.AUTH: (401, "invalid_request_error", "invalid_api_key"),
     Kind.CREDENTIAL: (502, "server_error", "upstream_credential_refused"),
     Kind.FORBIDDEN: (403, "permission_error", "permission_denied"),

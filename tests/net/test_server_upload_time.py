@@ -1,0 +1,74 @@
+"""A request body has a total time: a fixed part, and a part that its bytes earn at the lowest rate we accept."""
+
+import asyncio
+
+import pytest
+from raw_client import PATIENCE_S, Witness, connected, limits, serving
+
+from dragoman.net.deadline import UploadClock
+from dragoman.net.server import Limits
+
+POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_trickles_is_refused_in_time_however_steadily_it_comes(chunked: bool, play) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        settings = limits(body_timeout_s=1.0, min_body_bytes_per_s=1000.0)
+        async with serving(Witness(), settings) as server, connected(server) as client:
+            framing = b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Content-Length: 1000\r\n\r\n"
+            client.send(POST + framing)
+            started = loop.time()
+
+            async def trickle() -> None:
+                for _ in range(1000):
+                    client.send(b"1\r\nx\r\n" if chunked else b"x")
+                    await asyncio.sleep(0.05)
+
+            trickling = asyncio.create_task(trickle())
+            reply = await client.reply()
+            trickling.cancel()
+            assert (reply.status, reply.headers[b"connection"]) == (408, b"close")
+            assert 0.9 < loop.time() - started < PATIENCE_S / 2
+            assert await client.closed()
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_body_over_a_slow_line_has_the_time_that_its_bytes_earn(chunked: bool, play) -> None:
+    piece = b"x" * 1000
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        witness = Witness()
+        settings = limits(body_timeout_s=1.0, min_body_bytes_per_s=500.0)
+        async with serving(witness, settings) as server, connected(server) as client:
+            framing = b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Content-Length: 15000\r\n\r\n"
+            client.send(POST + framing)
+            started = loop.time()
+            for _ in range(15):
+                client.send(b"3e8\r\n" + piece + b"\r\n" if chunked else piece)
+                await asyncio.sleep(0.15)
+            client.send(b"0\r\n\r\n" if chunked else b"")
+            assert (await client.reply()).status == 200
+            assert loop.time() - started > 2.0  # twice what a body that earns nothing may take
+            assert witness.bodies == [piece * 15]
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("received", "elapsed", "patience"),
+    [
+        (0, 0.0, 30.0),
+        (30, 29.0, 1.0 + 30 / 4096),  # a byte per second
+        (40, 40.0, 0.0),
+        (4096 * 100, 100.0, 30.0),  # 4 KB/s: the gap is what counts
+        (4096 * 100, 129.0, 1.0),
+        (32 * 1024 * 1024, 8000.0, 30.0),
+    ],
+)
+def test_how_long_the_next_bytes_may_take(received: int, elapsed: float, patience: float) -> None:
+    assert UploadClock(Limits(), 500.0).patience(received, 500.0 + elapsed) == pytest.approx(patience)
