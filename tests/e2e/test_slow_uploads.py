@@ -35,4 +35,4 @@ def test_a_late_body_is_408_in_the_protocols_own_shape(rig: Rig, client: str, pi
     assert "request body took too long" in error["message"]
     request_id = answer.get("x-request-id")
     assert request_id is not None
-    assert rig.gateway.outcome(request_id).result == "request_timeout"
+    assert rig.gateway.outcome(request_id).outcome == "request_timeout"
