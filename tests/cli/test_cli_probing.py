@@ -113,3 +113,26 @@ def test_what_cannot_be_probed_is_said(shell: Shell, words: tuple[str, ...], cod
     shell.write("dragoman.toml", stanza("http://127.0.0.1:9") + '[providers.other]\nkind = "echo"\n')
     done = shell.run("doctor", *words)
     assert (done.code, said in done.err) == (code, True), done.err
+
+
+HEADER_SECRET = "fake-tenant-7f3c9a51"
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["table", "json"])
+@pytest.mark.parametrize("escaped", [False, True], ids=["as it is", "escaped"])
+def test_a_secret_of_the_headers_is_not_shown(shell: Shell, flags: tuple[str, ...], escaped: bool) -> None:
+    def repeating(body: Body) -> str | None:
+        if '"developer"' not in msgspec.json.encode(body).decode():
+            return None
+        shown = "".join(f"\\u{ord(c):04x}" for c in HEADER_SECRET) if escaped else HEADER_SECRET
+        return f"{shown} and {KEY} may not send developer"
+
+    with FakeUpstream(choose=Server(objection=repeating), models=("tiny",)) as fake:
+        shell.write("dragoman.toml", stanza(fake.url, f'headers = {{ x-tenant = "{HEADER_SECRET}" }}\n'))
+        done = shell.run("doctor", "up", *flags)
+    assert done.code == 0
+    shown = done.out + done.err
+    assert "may not send" in shown
+    for secret in (HEADER_SECRET, KEY):
+        assert secret not in shown
+        assert "".join(f"\\u{ord(c):04x}" for c in secret) not in shown.replace("\\\\", "\\")

@@ -6,8 +6,13 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dragoman.flow.discretion import HIDDEN, Veil, hide, hushed, secrets_in
+from dragoman.flow.discretion import EventRedactor, hushed
+from dragoman.framing.ascii_escapes import unescape
+from dragoman.framing.known_secrets import HIDDEN, Veil, hide, secrets_in
+from dragoman.hub.events import Closed, Delta, Ended, Opened, Stop, TextBlock
 from dragoman.hub.failure import Failure, Kind
 
 KEY = 'fake/key+with="signs"&more'
@@ -72,3 +77,53 @@ def test_a_failures_code_and_details_are_as_discreet_as_its_message() -> None:
     assert (told.message, told.code, told.detail) == ("bad ***", "***", {"seen": ["***"], "kept": 1})
     innocent = Failure(Kind.UPSTREAM, "bad luck")
     assert hushed(innocent, SECRETS) is innocent
+
+
+def escaped(key: str, which: list[bool]) -> str:
+    return "".join(f"\\u{ord(c):04x}" if which[place % len(which)] else c for place, c in enumerate(key))
+
+
+@pytest.mark.parametrize("which", [[True], [True, False], [False, False, True]], ids=["all", "half", "some"])
+def test_an_escaped_secret_is_hidden_wherever_the_stream_is_cut(which: list[bool]) -> None:
+    said = f'data: {{"a":"fake {escaped(KEY, which)}, fak\\\\u00"}}\n\ndata: \\u00'.encode()
+    assert hide(said, SECRETS).count(HIDDEN) == 1
+    for size in range(1, len(said)):
+        veil = Veil(SECRETS)
+        pieces = [veil.feed(said[at : at + size]) for at in range(0, len(said), size)]
+        assert b"".join([*pieces, veil.finish()]) == hide(said, SECRETS), size
+
+
+WORDS = st.lists(st.sampled_from(["fake", "/", "key", " ", "f", "fa", "\\", "\\u00", "66", KEY, KEY[:9], KEY[3:], "é"]))
+
+
+@given(WORDS, st.lists(st.integers(1, 9), min_size=1), st.lists(st.booleans(), min_size=1))
+def test_deltas_hold_no_secret_however_they_are_cut_and_lose_nothing_else(
+    words: list[str], sizes: list[int], which: list[bool]
+) -> None:
+    text = "".join(escaped(word, which) if word == KEY else word for word in words) + " end."
+    redactor, out, at, turn = EventRedactor(SECRETS), "", 0, 0
+    redactor.feed([Opened(0, TextBlock())])
+    while at < len(text):
+        size = sizes[turn % len(sizes)]
+        out += "".join(event.text for event in redactor.feed([Delta(0, text[at : at + size])]) if type(event) is Delta)
+        at, turn = at + size, turn + 1
+    *rest, closed = redactor.feed([Closed(0)])
+    assert closed == Closed(0)
+    out += "".join(event.text for event in rest if type(event) is Delta)
+    assert KEY not in unescape(out)
+    if KEY not in unescape(text):
+        assert out == text
+
+
+def test_what_is_held_back_is_told_before_its_block_or_the_reply_ends() -> None:
+    redactor = EventRedactor(SECRETS)
+    assert list(redactor.feed([Delta(0, "a fake/k")])) == [Delta(0, "a ")]
+    assert list(redactor.feed([Delta(1, "b fake/")])) == [Delta(1, "b ")]
+    assert list(redactor.feed([Closed(0)])) == [Delta(0, "fake/k"), Closed(0)]
+    assert list(redactor.feed([Ended(Stop.END)])) == [Delta(1, "fake/"), Ended(Stop.END)]
+
+
+def test_a_delta_without_the_beginning_of_a_secret_passes_as_it_is() -> None:
+    redactor = EventRedactor(SECRETS)
+    events = [Delta(0, text) for text in ("Hello", " of", " f", "a", "r ", "\\n\\", "u00e9")]
+    assert [list(redactor.feed([event])) for event in events] == [[event] for event in events]

@@ -109,3 +109,17 @@ def test_masked_frames_have_right_checksums_and_broken_ones_stay_broken() -> Non
     assert msgspec.json.decode(out[0].payload) == {"content": "sk-xxxx-0000000000"}
     assert isinstance(out[1], Broken)
     assert crc32(whole[:8]).to_bytes(4, "big") == whole[8:12]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("slashes", ["\\", "\\\\"], ids=["in JSON", "in JSON in JSON"])
+@pytest.mark.parametrize("secret", ["correct-horse-battery", *SHAPED[:3]])
+def test_escapes_do_not_hide_a_secret(secret: str, slashes: str, every: int) -> None:
+    written = "".join(f"{slashes}u{ord(c):04x}" if at % every == 0 else c for at, c in enumerate(secret))
+    said = f'{{"é": "\\u00e9", "b": "{written}, more"}}'.encode()
+    hidden = masked(said, [b"correct-horse-battery"])
+    assert len(hidden) == len(said)
+    assert hidden.startswith('{"é": "\\u00e9", "b": "'.encode())
+    assert hidden.endswith(b', more"}')
+    assert written[-12:].encode() not in hidden
+    assert msgspec.json.decode(hidden)["b"].endswith(", more")

@@ -17,6 +17,7 @@ from dragoman.cli.gateway import version_at
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, ConfigError, ProviderConfig
 from dragoman.config.several import singles
+from dragoman.framing.known_secrets import hide, secrets_in
 from dragoman.framing.redact import redacted
 from dragoman.http.safety import is_loopback
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
@@ -169,13 +170,20 @@ async def _provider(config: ProviderConfig, label: str, http: HttpClient, clock:
     try:
         provider = KINDS[config.kind](config, http.send, os.environ)
         if provider.inspect is not None:
-            return [replace(told, what=told.what.replace(whole, what, 1)) for told in await provider.inspect()]
+            findings = [_hide_secrets(finding, provider) for finding in await provider.inspect()]
+            return [replace(finding, what=finding.what.replace(whole, what, 1)) for finding in findings]
         if not provider.lists_models:
             return [Finding(what, OK, "built in" if config.kind == "echo" else "ready")]
         headers = await provider.authorize(provider.protocols[0])
     except ConfigError as error:
         return [Finding(what, BROKEN, str(error), "set it, or take the provider out")]
     return [await _asked(what, provider, headers, http, clock)]
+
+
+def _hide_secrets(finding: Finding, provider: Provider) -> Finding:
+    """An account's server may repeat what it was sent, a secret of `headers` for example."""
+    found = hide(finding.found.encode(errors="replace"), secrets_in((), provider.secrets)).decode()
+    return replace(finding, found=redacted(found))
 
 
 async def _asked(

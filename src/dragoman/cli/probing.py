@@ -14,11 +14,13 @@ from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import harmless, remark, shortened, show_json, show_table
 from dragoman.config import Config, ProviderConfig
 from dragoman.config.load import home_file
+from dragoman.framing.known_secrets import Secrets, hide, secrets_in
 from dragoman.framing.redact import redacted
 from dragoman.net.client import HttpClient
 from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.compatible.probing.asking import Asker
 from dragoman.providers.compatible.probing.probe import Profile, probe
+from dragoman.providers.compatible.probing.traits import Trait
 from dragoman.providers.compatible.probing.trials import CAP, MAX_REQUESTS
 from dragoman.providers.compatible.provider import make
 from dragoman.providers.compatible.quirks import quirks_of
@@ -88,9 +90,20 @@ async def _probed(config: ProviderConfig, model: str | None) -> Profile:
             raise Trouble(f"{config.name} lists no models: is it up? `--model M` names one.")
         cost = f"at most {MAX_REQUESTS} small requests, each for at most {CAP} tokens"
         remark(f"Asking {model} at {provider.endpoint}: {cost} if it heeds the cap.")
-        return await probe(Asker(provider, model), model)
+        profile = await probe(Asker(provider, model), model)
+        return _hide_secrets(profile, secrets_in(await provider.authorize(provider.protocols[0]), provider.secrets))
     finally:
         await http.close()
+
+
+def _hide_secrets(profile: Profile, secrets: Secrets) -> Profile:
+    """A server's words may repeat what it was sent: its key, or a secret of `headers`."""
+
+    def hide_in(trait: Trait) -> Trait:
+        said = hide(trait.said.encode(errors="replace"), secrets).decode()
+        return msgspec.structs.replace(trait, said=redacted(said))
+
+    return msgspec.structs.replace(profile, traits=tuple(map(hide_in, profile.traits)))
 
 
 async def _listed(provider: Provider) -> tuple[ModelInfo, ...]:
@@ -107,7 +120,7 @@ def _show(profile: Profile, provider: ProviderConfig, stanza: Stanza) -> None:
 
 
 def _short(text: str) -> str:
-    return shortened(harmless(redacted(text)), SAID)
+    return shortened(harmless(text), SAID)
 
 
 def _write(config: Config, provider: ProviderConfig, stanza: Stanza) -> None:

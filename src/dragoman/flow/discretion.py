@@ -1,97 +1,19 @@
-"""An upstream's words come in; they go out without the secrets that it was sent."""
+"""Hide the secrets that an upstream was sent in the events and failures that it is the source of."""
 
-from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from urllib.parse import quote_from_bytes
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.framing.known_secrets import HIDDEN, Secrets, finder_of, hide
 from dragoman.framing.redact import SHORTEST
-from dragoman.hub.events import Event, Failed
+from dragoman.hub.events import Closed, Delta, Ended, Event, Failed, Sealed, Used
 from dragoman.hub.failure import Failure
-from dragoman.net.headers import Header
 
-HIDDEN = b"***"
-
-Secrets = tuple[bytes, ...]
-
-
-def secrets_in(credentials: Iterable[Header], others: Iterable[bytes] = ()) -> Secrets:
-    """The words that only the upstream and we may know: the values of its credential headers, without their scheme."""
-    words = (*(value.rpartition(b" ")[2] for _, value in credentials), *others)
-    return tuple(form for word in words if len(word) >= SHORTEST for form in _disguises(word))
-
-
-@lru_cache(maxsize=256)
-def _disguises(word: bytes) -> Secrets:
-    """The word as it is, and as JSON, URLs and base64 may write it."""
-    forms = {
-        word: None,
-        msgspec.json.encode(word.decode("latin-1"))[1:-1]: None,
-        word.replace(b"/", b"\\/"): None,
-        quote_from_bytes(word, safe="").encode(): None,
-        **dict.fromkeys(_in_base64(word)),
-    }
-    return tuple(forms)
-
-
-def _in_base64(word: bytes) -> Iterator[bytes]:
-    """What of it does not depend on what stands around it, for each of the three places where it may begin."""
-    for before in range(3):
-        for encode in (b64encode, urlsafe_b64encode):
-            text = encode(b"\0" * before + word)[4 if before else 0 :]
-            if len(text) - 4 >= SHORTEST:
-                yield text[:-4]
-
-
-def hide(text: bytes, secrets: Secrets) -> bytes:
-    for secret in secrets:
-        if secret in text:
-            text = text.replace(secret, HIDDEN)
-    return text
-
-
-def hide_in_fields(fields: Iterable[Header], secrets: Secrets) -> list[Header]:
-    return [(name, hide(value, secrets)) for name, value in fields]
-
-
-class Veil:
-    """Hides secrets in bytes that come piece by piece, wherever they are cut."""
-
-    __slots__ = ("_held", "_secrets")
-
-    def __init__(self, secrets: Secrets) -> None:
-        self._secrets = secrets
-        self._held = b""  # what may be the beginning of one
-
-    def feed(self, chunk: bytes) -> bytes:
-        if self._held:
-            chunk, self._held = self._held + chunk, b""
-        text = hide(chunk, self._secrets)
-        if text.endswith(b"\n"):  # so end events, and no secret has one
-            return text
-        begun = max((_begun(text, secret) for secret in self._secrets), default=0)
-        if begun == 0:
-            return text
-        self._held = text[-begun:]
-        return text[:-begun]
-
-    def finish(self) -> bytes:
-        """What was held back; if so much of a secret that the rest could be guessed, not even that."""
-        held, self._held = self._held, b""
-        return HIDDEN if len(held) >= SHORTEST else held
-
-
-def _begun(text: bytes, secret: bytes) -> int:
-    """How many of the last bytes are the first ones of the secret."""
-    at = text.find(secret[:4], max(0, len(text) - len(secret) + 1))
-    while at >= 0:
-        if secret.startswith(text[at:]):
-            return len(text) - at
-        at = text.find(secret[:4], at + 1)
-    return next((count for count in (3, 2, 1) if text.endswith(secret[:count])), 0)
+MASK = HIDDEN.decode()
+# So many characters of a secret are not worth holding back: many a word begins with them.
+TOLERATED = 3
+NOTHING = ("", "")
 
 
 def hushed(failure: Failure, secrets: Secrets) -> Failure:
@@ -104,8 +26,83 @@ def hushed(failure: Failure, secrets: Secrets) -> Failure:
     return replace(failure, message=message, code=code, detail=detail)
 
 
-def discreet(events: Sequence[Event], secrets: Secrets) -> Sequence[Event]:
-    """Those who only watch tell of a failure too: this comes before them."""
-    if Failed not in map(type, events):
-        return events
-    return [Failed(hushed(event.failure, secrets)) if isinstance(event, Failed) else event for event in events]
+class EventRedactor:
+    """Hides secrets in the events of one reply, also where a secret is spread over several deltas of a block.
+
+    What may be the beginning of a secret is held back until it is known; its first three characters are not.
+    """
+
+    __slots__ = ("_blocks", "_finder", "_secrets")
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._finder = finder_of(secrets)
+        # block -> how what may be a secret begins: what of it has gone out already, and what is held back
+        self._blocks: dict[int, tuple[str, str]] = {}
+
+    def feed(self, events: Sequence[Event]) -> Sequence[Event]:
+        if len(events) == 1 and type(events[0]) is Delta:
+            return self._delta(events[0])
+        return [clean for event in events for clean in self._clean(event)]
+
+    def _clean(self, event: Event) -> Sequence[Event]:
+        match event:
+            case Delta():
+                return self._delta(event)
+            case Closed(block=block):
+                return (*self._released(block), event)
+            case Used():
+                return (event,)
+            case Failed(failure=failure):
+                return (*self._all_released(), Failed(hushed(failure, self._secrets)))
+            case Ended():
+                return (*self._all_released(), *self._described(event))
+            case _:
+                return self._described(event)
+
+    def _delta(self, event: Delta) -> Sequence[Event]:
+        sent, held = self._blocks.pop(event.block, NOTHING) if self._blocks else NOTHING
+        text = sent + held + event.text
+        if not held and not self._finder.holds_start(text):
+            ending = self._finder.short_end(text)
+            if ending:
+                self._blocks[event.block] = (ending, "")
+            return (event,)
+        out, at, after = "", len(sent), 0
+        for start, end in self._finder.spans(text):
+            out += text[at:start] + MASK
+            at = after = end
+        begun = self._finder.begun(text[max(after, len(text) - self._finder.reach) :])
+        begins = len(text) - begun
+        keep = max(begins, at) if begun > TOLERATED else len(text)
+        out += text[at:keep]
+        if begun:
+            self._blocks[event.block] = (text[begins:keep], text[keep:])
+        if out == event.text:
+            return (event,)
+        return (Delta(event.block, out),) if out else ()
+
+    def _released(self, block: int) -> Sequence[Event]:
+        """What is held back of a block that ends; not if so much of a secret that the rest could be guessed."""
+        sent, held = self._blocks.pop(block, NOTHING)
+        if not held:
+            return ()
+        return (Delta(block, MASK if len(sent) + len(held) >= SHORTEST else held),)
+
+    def _all_released(self) -> list[Event]:
+        return [event for block in list(self._blocks) for event in self._released(block)]
+
+    def _described(self, event: Event) -> Sequence[Event]:
+        """An event that is told whole."""
+        said = msgspec.json.encode(event)
+        hidden = hide(said, self._secrets)
+        if hidden is said:
+            return (event,)
+        if isinstance(event, Sealed):  # changed, it would be of no use to its issuer
+            return ()
+        return (msgspec.json.decode(hidden, type=type(event)),)
+
+
+def redact_events(events: Sequence[Event], secrets: Secrets) -> Sequence[Event]:
+    """The same for a reply that was read to its end."""
+    return EventRedactor(secrets).feed(events) if secrets else events

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from dragoman.flow.discretion import Secrets, hide_in_fields
+from dragoman.framing.known_secrets import Secrets, hide_in_fields
 from dragoman.hub.loss import Loss
 from dragoman.hub.ports import Client
 from dragoman.net.headers import Header, Headers

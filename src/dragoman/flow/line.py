@@ -4,8 +4,9 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from dragoman.flow.discretion import Secrets, Veil, discreet, hushed
+from dragoman.flow.discretion import EventRedactor, hushed
 from dragoman.flow.sink import Sink
+from dragoman.framing.known_secrets import Secrets, Veil
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Client
@@ -85,7 +86,7 @@ class Source:
 class Translation:
     """Another protocol's bytes: decoded, put through the stages, and encoded anew."""
 
-    __slots__ = ("_encoder", "_estimate", "_feeds", "_secrets", "_source", "_stages", "hold", "watch")
+    __slots__ = ("_encoder", "_estimate", "_feeds", "_redactor", "_source", "_stages", "hold", "watch")
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Translation:
         watch: Watch,
         secrets: Secrets = (),
     ) -> None:
-        self._secrets = secrets
+        self._redactor = EventRedactor(secrets) if secrets else None
         self._source = source
         self.hold = hold
         self._stages: tuple[Stage[Event, Event], ...] = tuple(stages) if hold is None else (hold, *stages)
@@ -135,13 +136,17 @@ class Translation:
         return Usage(source=UsageSource.ESTIMATED) if self._estimate is None else self._estimate.so_far()
 
     def feed(self, chunk: bytes) -> bytes:
-        events = self._source.feed(chunk)
+        events: Sequence[Event] = self._source.feed(chunk)
+        if self._redactor is not None:
+            events = self._redactor.feed(events)
         if len(events) == 1 and type(events[0]) is Delta:
             return self._say(events[0])
-        return self.push(events)
+        return self._watched(events)
 
     def push(self, events: Sequence[Event]) -> bytes:
-        events = discreet(events, self._secrets)
+        return self._watched(events if self._redactor is None else self._redactor.feed(events))
+
+    def _watched(self, events: Sequence[Event]) -> bytes:
         see = self.watch.see
         for event in events:
             see(event)

@@ -12,13 +12,14 @@ from dragoman.flow.advice import advised
 from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.blame import named
 from dragoman.flow.call import Call
-from dragoman.flow.discretion import hide, hide_in_fields
+from dragoman.flow.discretion import redact_events
 from dragoman.flow.line import Line
 from dragoman.flow.machines import LineBuilder, source_of
 from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.shape import begins_document, begins_events, is_named_stream, is_stream
 from dragoman.flow.sink import Sink
+from dragoman.framing.known_secrets import hide, hide_in_fields
 from dragoman.hub.events import Event, Used
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
@@ -89,7 +90,8 @@ class Opener:
         if as_is:
             body = hide(body, prepared.secrets)
         else:
-            events = self._build.staged(await self._mended(call, prepared, events, watch), prepared)
+            clean = redact_events(await self._mended(call, prepared, events, watch), prepared.secrets)
+            events = self._build.staged(clean, prepared)
             body = call.client.whole(events, self._build.asked(call), ledger)
         usage = next((event.usage for event in reversed(events) if isinstance(event, Used)), None)
         return Whole(prepared, answer.headers, body, watch, as_is, usage)

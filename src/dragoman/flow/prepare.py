@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
-from dragoman.flow.discretion import Secrets, secrets_in
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.framing.jsonspan import replace_string
+from dragoman.framing.known_secrets import Secrets, secrets_in
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Protocol, Upstream

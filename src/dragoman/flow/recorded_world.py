@@ -11,10 +11,10 @@ from dragoman.accounts.memory import Memory
 from dragoman.accounts.pool import Choice, Pool
 from dragoman.config.problems import ConfigError
 from dragoman.flow.described import texts
-from dragoman.flow.discretion import secrets_in
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.recording import Question, Recording
 from dragoman.flow.world import World, known
+from dragoman.framing.known_secrets import secrets_in
 from dragoman.hub.failure import Failure, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from dragoman import __version__
 from dragoman.config.settings import Config
 from dragoman.flow.described import Fields, covered, described, texts
-from dragoman.flow.discretion import secrets_in
 from dragoman.flow.keeping import TAIL_BYTES, Kept
+from dragoman.framing.known_secrets import secrets_in
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import GONE, OK, Outcome

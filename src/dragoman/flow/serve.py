@@ -20,6 +20,7 @@ from dragoman.flow.relay import Relay
 from dragoman.flow.rotation import awake
 from dragoman.flow.shape import is_named_stream
 from dragoman.flow.world import World, targets
+from dragoman.framing.known_secrets import hide_in_fields
 from dragoman.hub.outcome import Observe
 from dragoman.hub.ports import Asked
 from dragoman.net.exchange import Exchange
@@ -107,7 +108,8 @@ def own_headers(call: Call, reply: Whole | Streaming, given: list[Header]) -> li
     ]
     if prepared.ledger is not None:
         losses = tuple(prepared.ledger)
-        head += loss_headers(losses if isinstance(reply, Whole) else losses[: prepared.losses], call.explain)
+        told = loss_headers(losses if isinstance(reply, Whole) else losses[: prepared.losses], call.explain)
+        head += hide_in_fields(told, prepared.secrets) if call.explain else told
     return head
 
 

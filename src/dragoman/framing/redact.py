@@ -7,6 +7,8 @@ frame, JSON stays JSON, and what a secret's shape would make of it still happens
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from dragoman.framing.ascii_escapes import MARK, MARK_BYTES, unescape, unescape_with_places
+
 MASK = "***"
 SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
 _OPENING = re.compile(
@@ -102,6 +104,8 @@ Field = tuple[str, str]
 
 
 def redacted(text: str) -> str:
+    if MARK in text:
+        text = unescape(text)
     if not ANY_MARK.search(text.lower()):
         return text
     return CARRIED.sub(rf"\g<before>{MASK}", SECRET.sub(MASK, text))
@@ -109,7 +113,10 @@ def redacted(text: str) -> str:
 
 def masked(data: bytes, secrets: Iterable[bytes] = ()) -> bytes:
     """The same number of bytes; an `x` or `0` stands for each letter or digit of what is, or looks like, a secret."""
+    secrets = tuple(secrets)
     spans = sorted({*_known(data, secrets), *_found(data)})
+    if MARK_BYTES in data:
+        spans = sorted({*spans, *_escaped(data, secrets)})
     if not spans:
         return data
     out = bytearray(data)
@@ -162,6 +169,14 @@ def _known(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
         while at >= 0:
             yield at, at + len(secret)
             at = data.find(secret, at + len(secret))
+
+
+def _escaped(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+    """What is a secret once the escapes of ASCII characters are resolved."""
+    text, place = unescape_with_places(data.decode("latin-1"))
+    plain = text.encode("latin-1")
+    for start, end in (*_known(plain, secrets), *_found(plain)):
+        yield place(start), place(end)
 
 
 def _is_marked(window: bytes) -> bool:

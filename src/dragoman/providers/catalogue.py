@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
+from dragoman.framing.known_secrets import Secrets, hide, secrets_in
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.tasks import spawn
@@ -110,11 +111,15 @@ class Catalogue:
 
 
 async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
-    """What it lists now, in its own way or with GET /models."""
-    if provider.list_models is not None:
-        return await provider.list_models()
+    """What it lists now, in its own way or with GET /models, without any credential that it repeats."""
     protocol = provider.protocols[0]
-    headers = (*provider.headers, (b"accept", b"application/json"), *await provider.authorize(protocol))
+    if provider.list_models is not None:
+        listed = await provider.list_models()
+        if provider.members:  # the list was asked of them, and is clean already
+            return listed
+        return _hide_secrets(listed, secrets_in(await provider.authorize(protocol), provider.secrets))
+    credentials = await provider.authorize(protocol)
+    headers = (*provider.headers, (b"accept", b"application/json"), *credentials)
     if protocol == "messages":
         headers = (*headers, ANTHROPIC_VERSION)
     query = "?limit=1000" if protocol == "messages" else ""
@@ -132,11 +137,18 @@ async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
         page = msgspec.json.decode(body, type=_Page)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NoModelList(f"not a list of models: {error}") from error
-    return tuple(
+    listed = tuple(
         ModelInfo(m.id, m.display_name, int(m.created), m.owned_by, m.max_input_tokens, m.max_tokens)
         for m in page.data
         if m.id
     )
+    return _hide_secrets(listed, secrets_in(credentials, provider.secrets))
+
+
+def _hide_secrets(listed: tuple[ModelInfo, ...], secrets: Secrets) -> tuple[ModelInfo, ...]:
+    said = msgspec.json.encode(listed)
+    hidden = hide(said, secrets)
+    return listed if hidden is said else msgspec.json.decode(hidden, type=tuple[ModelInfo, ...])
 
 
 def _describe(problem: Exception) -> str:

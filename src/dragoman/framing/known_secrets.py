@@ -1,0 +1,182 @@
+"""Find and hide secrets that we know in what an upstream says, however they are escaped and wherever they are cut.
+
+A secret may come as it is, quoted for a URL, in base64, or with any of its characters written as `\\u0073`. Looking for
+the last costs something only where a text holds such an escape of an ASCII character, which is rare.
+"""
+
+import re
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from urllib.parse import quote_from_bytes
+
+import msgspec
+
+from dragoman.framing.ascii_escapes import MARK, MARK_BYTES, unescape_with_places
+from dragoman.framing.redact import SHORTEST
+
+HIDDEN = b"***"
+
+Secrets = tuple[bytes, ...]
+Span = tuple[int, int]
+
+STARTS = 3  # so many characters of a secret are looked for first
+_BEGUN_ESCAPES = tuple(MARK[:count] for count in range(1, len(MARK)))
+_BEGUN_ESCAPE = re.compile(r"\\+(?:u(?:0(?:0[2-7]?)?)?)?\Z")
+
+
+def secrets_in(credentials: Iterable[tuple[bytes, bytes]], others: Iterable[bytes] = ()) -> Secrets:
+    """The words that only the upstream and we may know: the values of its credential headers, without their scheme."""
+    words = (*(value.rpartition(b" ")[2] for _, value in credentials), *others)
+    return tuple(form for word in words if len(word) >= SHORTEST for form in _disguises(word))
+
+
+@lru_cache(maxsize=256)
+def _disguises(word: bytes) -> Secrets:
+    """The word as it is, and as JSON, URLs and base64 may write it."""
+    forms = {
+        word: None,
+        msgspec.json.encode(word.decode("latin-1"))[1:-1]: None,
+        word.replace(b"/", b"\\/"): None,
+        quote_from_bytes(word, safe="").encode(): None,
+        **dict.fromkeys(_in_base64(word)),
+    }
+    return tuple(forms)
+
+
+def _in_base64(word: bytes) -> Iterator[bytes]:
+    """What of it does not depend on what stands around it, for each of the three places where it may begin."""
+    for before in range(3):
+        for encode in (b64encode, urlsafe_b64encode):
+            text = encode(b"\0" * before + word)[4 if before else 0 :]
+            if len(text) - 4 >= SHORTEST:
+                yield text[:-4]
+
+
+def hide(text: bytes, secrets: Secrets) -> bytes:
+    for secret in secrets:
+        if secret in text:
+            text = text.replace(secret, HIDDEN)
+    if secrets and MARK_BYTES in text:
+        return _hide_escaped(text, secrets)
+    return text
+
+
+def hide_in_fields(fields: Iterable[tuple[bytes, bytes]], secrets: Secrets) -> list[tuple[bytes, bytes]]:
+    return [(name, hide(value, secrets)) for name, value in fields]
+
+
+def _hide_escaped(text: bytes, secrets: Secrets) -> bytes:
+    shown = text.decode("latin-1")
+    spans = finder_of(secrets).spans(shown)
+    if not spans:
+        return text
+    pieces, at = [], 0
+    for start, end in spans:
+        pieces += [text[at:start], HIDDEN]
+        at = end
+    return b"".join([*pieces, text[at:]])
+
+
+class Veil:
+    """Hides secrets in bytes that come piece by piece, wherever they are cut."""
+
+    __slots__ = ("_held", "_secrets")
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._held = b""  # what may be the beginning of one
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._held:
+            chunk, self._held = self._held + chunk, b""
+        text = hide(chunk, self._secrets)
+        if not self._secrets or text.endswith(b"\n"):  # so end events, and no secret has one
+            return text
+        finder = finder_of(self._secrets)
+        begun = finder.begun(text[-finder.reach :].decode("latin-1"))
+        if begun == 0:
+            return text
+        self._held = text[-begun:]
+        return text[:-begun]
+
+    def finish(self) -> bytes:
+        """What was held back; if so much of a secret that the rest could be guessed, not even that."""
+        held, self._held = self._held, b""
+        return HIDDEN if len(held) >= SHORTEST else held
+
+
+class Finder:
+    """Finds a set of secrets in text, escaped or not, and how much of one a text ends with."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._forms = tuple(secret.decode("latin-1") for secret in secrets)
+        # So many characters at the end of a text are enough to tell whether a secret has begun there.
+        self.reach = 6 * max(map(len, self._forms), default=0) + 6
+        self._starts = (*{form[:STARTS]: None for form in self._forms}, MARK)
+        shorter = {form[:count] for form in self._forms for count in range(1, STARTS)}
+        self._ends = tuple(sorted(shorter, key=len, reverse=True))
+
+    def holds_start(self, text: str) -> bool:
+        """Tell cheaply, for most texts, that no more than two characters at its end belong to a secret."""
+        for start in self._starts:
+            if start in text:
+                return True
+        return text.endswith(_BEGUN_ESCAPES)
+
+    def short_end(self, text: str) -> str:
+        """Return the first one or two characters of a secret, where the text ends with them."""
+        if not text.endswith(self._ends):
+            return ""
+        return next(end for end in self._ends if text.endswith(end))
+
+    def spans(self, text: str) -> list[Span]:
+        """Return where secrets are, in order and without overlaps."""
+        found = [*_occurrences(text, self._forms)]
+        if MARK in text:
+            plain, place = unescape_with_places(text)
+            found += [(place(start), place(end)) for start, end in _occurrences(plain, self._forms)]
+        return _without_overlaps(found)
+
+    def begun(self, text: str) -> int:
+        """Return how many of the last characters may be the beginning of a secret, or of an escape in one."""
+        if "\\" not in text:
+            return max((_begun(text, form) for form in self._forms), default=0)
+        escape = _BEGUN_ESCAPE.search(text)
+        whole = text if escape is None else text[: escape.start()]
+        plain, place = unescape_with_places(whole)
+        begun = max((_begun(plain, form) for form in self._forms), default=0)
+        return len(text) - place(len(plain) - begun)
+
+
+@lru_cache(maxsize=256)
+def finder_of(secrets: Secrets) -> Finder:
+    return Finder(secrets)
+
+
+def _occurrences(text: str, forms: tuple[str, ...]) -> Iterator[Span]:
+    for form in forms:
+        at = text.find(form)
+        while at >= 0:
+            yield at, at + len(form)
+            at = text.find(form, at + len(form))
+
+
+def _without_overlaps(found: list[Span]) -> list[Span]:
+    spans: list[Span] = []
+    for start, end in sorted(found):
+        if spans and start < spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def _begun(text: str, secret: str) -> int:
+    """How many of the last characters are the first ones of the secret."""
+    at = text.find(secret[:4], max(0, len(text) - len(secret) + 1))
+    while at >= 0:
+        if secret.startswith(text[at:]):
+            return len(text) - at
+        at = text.find(secret[:4], at + 1)
+    return next((count for count in (3, 2, 1) if text.endswith(secret[:count])), 0)

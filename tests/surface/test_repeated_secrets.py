@@ -1,0 +1,236 @@
+"""An upstream that repeats its credential in a good answer, or in its list of models, tells it to no client."""
+
+import json
+from pathlib import Path
+
+import pytest
+from outside import JSON, PROTOCOLS, Outside, outside, sse
+from said import CHAT_END, chat, chunk, message, response, text_item
+
+from fakes.upstream import Answer
+from gateway import KEY
+
+SECRET = "sk-fake-upstream"
+ESCAPED = "".join(f"\\u{ord(character):04x}" for character in SECRET)
+PARTLY = "".join(f"\\u00{ord(c):02X}" if place % 3 == 1 else c for place, c in enumerate(SECRET))
+CALL = json.dumps({"a": SECRET})
+TEXT = f"You sent {SECRET}, I think. Yes, {SECRET}"
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)
+CROSSED = [(client, upstream) for client in PROTOCOLS for upstream in PROTOCOLS if client != upstream]
+crossed = pytest.mark.parametrize(("client", "upstream"), CROSSED)
+sizes = pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 1000])
+
+
+def pieces(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def stream(upstream: str, text: str, arguments: str, size: int) -> bytes:
+    """A text and a call, each in pieces of so many characters."""
+    if upstream == "chat":
+        call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "weather", "arguments": ""}}
+        return sse(
+            *(chunk({"content": piece}) for piece in pieces(text, size)),
+            chunk({"tool_calls": [call]}),
+            *(
+                chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
+                for piece in pieces(arguments, size)
+            ),
+            chunk({}, "tool_calls"),
+            *CHAT_END,
+        )
+    if upstream == "messages":
+        call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
+
+        def delta(index: int, **what: str) -> dict:
+            return {"type": "content_block_delta", "index": index, "delta": what}
+
+        return sse(
+            {"type": "message_start", "message": message(stop_reason=None)},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            *(delta(0, type="text_delta", text=piece) for piece in pieces(text, size)),
+            {"type": "content_block_stop", "index": 0},
+            {"type": "content_block_start", "index": 1, "content_block": call},
+            *(delta(1, type="input_json_delta", partial_json=piece) for piece in pieces(arguments, size)),
+            {"type": "content_block_stop", "index": 1},
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": "tool_use", "stop_sequence": None},
+                "usage": {"output_tokens": 2},
+            },
+            {"type": "message_stop"},
+        )
+    item = {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "weather", "arguments": ""}
+    done = {**item, "arguments": arguments, "status": "completed"}
+    said = text_item(text)
+    part = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    return sse(
+        {"type": "response.created", "response": response(status="in_progress")},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**said, "content": []}},
+        {"type": "response.content_part.added", **part, "part": {**said["content"][0], "text": ""}},
+        *({"type": "response.output_text.delta", **part, "delta": piece} for piece in pieces(text, size)),
+        {"type": "response.output_text.done", **part, "text": text},
+        {"type": "response.output_item.done", "output_index": 0, "item": said},
+        {"type": "response.output_item.added", "output_index": 1, "item": {**item, "status": "in_progress"}},
+        *(
+            {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 1, "delta": piece}
+            for piece in pieces(arguments, size)
+        ),
+        {
+            "type": "response.function_call_arguments.done",
+            "item_id": "fc_1",
+            "output_index": 1,
+            "arguments": arguments,
+        },
+        {"type": "response.output_item.done", "output_index": 1, "item": done},
+        {"type": "response.completed", "response": response(said, done)},
+    )
+
+
+def whole(upstream: str, text: str, arguments: str, id: str) -> bytes:
+    match upstream:
+        case "chat":
+            call = {"id": id, "type": "function", "function": {"name": "weather", "arguments": arguments}}
+            told = chat({"content": text, "tool_calls": [call]}, "tool_calls", id=id)
+        case "messages":
+            call = {"type": "tool_use", "id": id, "name": "weather", "input": json.loads(arguments)}
+            told = message({"type": "text", "text": text}, call, stop="tool_use", id=id)
+        case _:
+            call = {"id": id, "type": "function_call", "call_id": id, "name": "weather", "arguments": arguments}
+            told = response(text_item(text), {**call, "status": "completed"}, id=id)
+    return json.dumps(told).encode()
+
+
+def unescaped(body: bytes) -> bytes:
+    """What a client reads that resolves every escape, however often it does."""
+    for _ in range(3):
+        for character in set(SECRET):
+            body = body.replace(b"\\u%04x" % ord(character), character.encode())
+            body = body.replace(b"\\u%04X" % ord(character), character.encode())
+        body = body.replace(b"\\\\", b"\\")
+    return body
+
+
+def told(client: str, body: bytes) -> str:
+    """All texts and arguments of a stream, as a client puts them together."""
+    events = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: {")]
+    found = ""
+    for event in events:
+        if client == "chat":
+            for choice in event["choices"]:
+                found += choice["delta"].get("content") or ""
+                for call in choice["delta"].get("tool_calls") or ():
+                    found += call["function"].get("arguments") or ""
+        elif client == "messages":
+            delta = event.get("delta", {})
+            found += delta.get("text") or delta.get("partial_json") or ""
+        elif event["type"].endswith(".delta"):
+            found += event["delta"]
+    return found
+
+
+@crossed
+@sizes
+def test_a_translated_stream_does_not_repeat_it_wherever_it_is_cut(
+    gate: Outside, client: str, upstream: str, size: int
+) -> None:
+    gate.plays(upstream, Answer(stream(upstream, TEXT, CALL, size)))
+    answer = gate.ask(client, f"{upstream}/m", True)
+    assert answer.status == 200
+    assert SECRET not in told(client, answer.body)
+    assert SECRET.encode() not in answer.body
+    said = told(client, answer.body)
+    assert said.startswith("You sent ")
+    assert ", I think. Yes, " in said
+    assert said.count("***") == 3
+
+
+@crossed
+@pytest.mark.parametrize("written", [ESCAPED, PARTLY, ESCAPED.replace("\\", "\\\\")], ids=["all", "some", "twice"])
+@sizes
+def test_escapes_do_not_hide_it_from_us_in_a_translated_stream(
+    gate: Outside, client: str, upstream: str, written: str, size: int
+) -> None:
+    arguments = f'{{"a": "{written}"}}'
+    gate.plays(upstream, Answer(stream(upstream, f"You sent {written}.", arguments, size)))
+    answer = gate.ask(client, f"{upstream}/m", True)
+    assert answer.status == 200
+    assert SECRET.encode() not in unescaped(told(client, answer.body).encode())
+    assert SECRET.encode() not in unescaped(answer.body)
+
+
+@crossed
+@pytest.mark.parametrize("written", [SECRET, ESCAPED, PARTLY], ids=["as it is", "all escaped", "some escaped"])
+def test_a_translated_whole_reply_does_not_repeat_it(gate: Outside, client: str, upstream: str, written: str) -> None:
+    body = whole(upstream, TEXT, CALL, f"id-{SECRET}").replace(SECRET.encode(), written.encode())
+    gate.plays(upstream, Answer(body, content_type=JSON))
+    answer = gate.ask(client, f"{upstream}/m")
+    assert answer.status == 200, answer.body
+    assert b"You sent ***, I think." in answer.body
+    assert SECRET.encode() not in unescaped(answer.body)
+
+
+@crossed
+def test_a_whole_reply_where_a_stream_was_asked_for_does_not_either(gate: Outside, client: str, upstream: str) -> None:
+    gate.plays(upstream, Answer(whole(upstream, TEXT, CALL, "id-1"), content_type=JSON))
+    answer = gate.ask(client, f"{upstream}/m", True)
+    assert answer.status == 200
+    assert b"You sent ***, I think." in answer.body
+    assert SECRET.encode() not in answer.body
+
+
+@upstreams
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("written", [ESCAPED, PARTLY], ids=["all escaped", "some escaped"])
+@pytest.mark.parametrize("cut", [0, 1, 7, 64])
+def test_escapes_do_not_hide_it_from_us_in_bytes_that_pass(
+    gate: Outside, upstream: str, streamed: bool, written: str, cut: int
+) -> None:
+    body = stream(upstream, TEXT, CALL, 1000) if streamed else whole(upstream, TEXT, CALL, "id-1")
+    kind = "text/event-stream" if streamed else JSON
+    gate.plays(upstream, Answer(body.replace(SECRET.encode(), written.encode()), content_type=kind, cut=cut))
+    answer = gate.ask(upstream, f"{upstream}/m", streamed)
+    assert answer.status == 200
+    assert b"I think" in answer.body
+    assert SECRET.encode() not in unescaped(answer.body)
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("status", [200, 400, 403, 429, 500])
+@pytest.mark.parametrize("written", [ESCAPED, PARTLY], ids=["all", "some"])
+def test_escapes_do_not_hide_it_from_us_in_an_error(
+    gate: Outside, client: str, upstream: str, streamed: bool, status: int, written: str
+) -> None:
+    error = {"type": "api_error", "message": f"Your key {SECRET} is out of luck."}
+    shape = {"type": "error", "error": error} if upstream == "messages" else {"error": {**error, "param": None}}
+    body = json.dumps(shape).replace(SECRET, written).encode()
+    gate.plays(upstream, Answer(body, status=status, content_type=JSON))
+    answer = gate.ask(client, f"{upstream}/m", streamed)
+    assert answer.status >= 400
+    assert b"out of luck" in answer.body
+    assert SECRET.encode() not in unescaped(answer.body)
+
+
+@pytest.mark.parametrize("written", [SECRET, ESCAPED], ids=["as it is", "escaped"])
+def test_a_list_of_models_does_not_repeat_it(tmp_path: Path, written: str) -> None:
+    listed = [
+        {"id": "m", "object": "model", "created": 1, "owned_by": SECRET, "display_name": f"The {SECRET}"},
+        {"id": f"m-{SECRET}", "object": "model", "created": 1, "owned_by": "vendor"},
+    ]
+    body = json.dumps({"object": "list", "data": listed}).replace(SECRET, written).encode()
+    with outside(tmp_path, models=("m",)) as gate:
+        for fake in gate.fakes.values():
+            fake.pages = {path: Answer(body, content_type=JSON) for path in ("/v1/models", "/v1/models?limit=1000")}
+        gate.gateway.settle()
+        shapes = [{}, {"anthropic_version": "2023-06-01"}, {"x_goog_api_key": KEY}]
+        answers = [gate.send("GET", "/v1/models?limit=1000", **fields) for fields in shapes]
+        answers += [gate.send("GET", f"/v1/models/{name}/m", **shapes[1]) for name in PROTOCOLS]
+    for answer in answers:
+        assert answer.status == 200, answer.body
+        assert b"m" in answer.body
+        assert SECRET.encode() not in unescaped(answer.body)
+    assert b"The ***" in answers[1].body
