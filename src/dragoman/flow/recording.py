@@ -175,7 +175,7 @@ class Recording:
         self._ledger, self._request_losses = ledger, len(ledger)
 
     def watch(self) -> Watch:
-        return RecordingWatch(self, len(self.questions) - 1)
+        return RecordingWatch(self)
 
     def hearing(self, tripped: Callable[[str], None]) -> Callable[[str], None]:
         """The same ear for the grammar guard, with a note."""
@@ -340,11 +340,13 @@ class Recording:
 class RecordingWatch(Watch):
     __slots__ = ("_question", "_recording")
 
-    def __init__(self, recording: Recording, question: int) -> None:
+    def __init__(self, recording: Recording) -> None:
         super().__init__(time.monotonic)
         self._recording = recording
-        self._question = question
+        self._question: int | None = None  # known at the first event: a watch may be made before its question is asked
 
     def see(self, event: Event) -> None:
+        if self._question is None:
+            self._question = len(self._recording.questions) - 1
         self._recording.saw(self._question, event)
         super().see(event)

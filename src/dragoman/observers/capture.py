@@ -132,6 +132,7 @@ class Capture(Struct, frozen=True, kw_only=True):
     told: tuple[Told, ...] = ()
     world: World = field(default_factory=World)
     shortened: tuple[str, ...] = ()  # which parts exceeded the bounds and are not whole
+    masked: bool = False  # secrets were masked in bodies, so token counts that were estimated from them differ now
 
     @property
     def way(self) -> str:

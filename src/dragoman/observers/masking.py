@@ -15,10 +15,13 @@ Secrets = Sequence[bytes]
 
 def masked_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
     known = sorted({secret for secret in secrets if len(secret) >= SHORTEST}, key=len, reverse=True)
+    asked = _asked(capture.asked, known)
+    questions = tuple(masked_question(question, known) for question in capture.questions)
     return replace(
         capture,
-        asked=_asked(capture.asked, known),
-        questions=tuple(masked_question(question, known) for question in capture.questions),
+        asked=asked,
+        questions=questions,
+        masked=capture.masked or _bodies(asked, questions) != _bodies(capture.asked, capture.questions),
         moments=_moments(capture.moments, known),
         sent=None if capture.sent is None else masked_sent(capture.sent, known),
         told=tuple(_told(told, known) for told in capture.told),
@@ -51,6 +54,11 @@ def masked_sent(sent: Sent, secrets: Secrets) -> Sent:
 def _asked(asked: Asked, secrets: Secrets) -> Asked:
     query = masked_url(f"?{asked.query}", secrets)[1:] if asked.query else ""
     return replace(asked, query=query, fields=masked_fields(asked.fields, secrets), body=masked(asked.body, secrets))
+
+
+def _bodies(asked: Asked, questions: Iterable[Question]) -> list[object]:
+    """What tokens are counted in."""
+    return [asked.body, *((question.body, question.answer and question.answer.chunks) for question in questions)]
 
 
 def _answer(answer: Answer, secrets: Secrets) -> Answer:

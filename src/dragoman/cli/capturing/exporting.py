@@ -37,7 +37,9 @@ def _upstream(question: Question) -> str:
 
 
 def _answering(capture: Capture) -> int:
-    return capture.moments[-1].question if capture.moments else len(capture.questions) - 1
+    """Return the place of the upstream request that was answered; older captures of whole replies do not tell it."""
+    place = capture.moments[-1].question if capture.moments else -1
+    return place if place >= 0 else len(capture.questions) - 1
 
 
 def _pretty(body: bytes) -> bytes:

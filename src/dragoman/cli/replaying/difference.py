@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.hub.pointer import token_of
+from dragoman.hub.usage import Source
 from dragoman.observers.capture import Capture, Question
 from dragoman.protocols import PROTOCOLS
 
@@ -16,6 +17,13 @@ DRAWN = re.compile(
     rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?<![0-9A-Za-z])[0-9a-f]{24,64}(?![0-9A-Za-z])"
 )
 COMPLETED = re.compile(rb'(?<="completed_at":)\d+')  # a matter of the clock
+# What an estimate is told in: token counts of every protocol, and the length of the body that holds them.
+ESTIMATES = re.compile(
+    rb'(?<=")((?:prompt|completion|total|input|output|reasoning|thinking|cached|cache_write|cache_creation_input'
+    rb'|cache_read_input)_tokens"\s*:\s*)\d+'
+)
+LENGTH = "content-length"
+COUNT_IS_ESTIMATE = "x-dragoman-estimate"
 LONG = 1000  # lines: beyond, those that come again and again are no landmarks
 FRAME_END = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)|(?<=\r\r)")
 
@@ -66,18 +74,41 @@ def _question(old: Question | None, new: Question | None) -> list[Change]:
 
 
 def _head(then: Capture, now: Capture) -> Part:
-    old = [] if then.sent is None else [f"status {then.sent.status}", *_fields(then.sent.fields)]
-    new = [] if now.sent is None else [f"status {now.sent.status}", *_fields(now.sent.fields)]
+    ignored = (LENGTH,) if _differs_by_estimates(then) else ()
+    old = [] if then.sent is None else [f"status {then.sent.status}", *_fields(then.sent.fields, ignored)]
+    new = [] if now.sent is None else [f"status {now.sent.status}", *_fields(now.sent.fields, ignored)]
     return Part("head sent to the client", new[0] if new else "none", tuple(_lines(old, new, "")))
 
 
 def _body(then: Capture, now: Capture) -> Part:
     old, new = _sent(then), _sent(now)
+    size = f"{len(new)} bytes"
+    if _differs_by_estimates(then):
+        old, new = ESTIMATES.sub(rb"\g<1>0", old), ESTIMATES.sub(rb"\g<1>0", new)
+        size += ", estimated tokens apart"
     if _is_stream(then) or _is_stream(now):
         changes = list(_lines(_frames(old), _frames(new), "frame"))
     else:
         changes = list(_texts(old, new))
-    return Part("bytes sent to the client", f"{len(new)} bytes", tuple(changes))
+    return Part("bytes sent to the client", size, tuple(changes))
+
+
+def _differs_by_estimates(capture: Capture) -> bool:
+    """Whether the client was told token counts that were estimated from text which is masked now."""
+    if not capture.masked:
+        return False
+    if capture.sent is not None and any(name == COUNT_IS_ESTIMATE for name, _ in capture.sent.fields):
+        return True
+    if capture.passthrough:
+        return False
+    several = len({moment.question for moment in capture.moments}) > 1  # whose usage is added up
+    return several or not any(_reports_usage(moment.event) for moment in capture.moments)
+
+
+def _reports_usage(event: str) -> bool:
+    told = msgspec.json.decode(event)
+    usage = told.get("usage") if told["type"] == "used" else None
+    return usage is not None and usage["source"] == Source.REPORTED.value
 
 
 def _sent(capture: Capture) -> bytes:
@@ -111,8 +142,9 @@ def _line(question: Question | None) -> str | None:
     return None if question is None else _numbered(f"{question.method} {question.url}".encode()).decode()
 
 
-def _fields(fields: Sequence[tuple[str, str]]) -> list[str]:
-    return [_numbered(f"{name}: {value}".encode()).decode() for name, value in sorted(fields)]
+def _fields(fields: Sequence[tuple[str, str]], ignored: Sequence[str] = ()) -> list[str]:
+    kept = [(name, value) for name, value in sorted(fields) if name not in ignored]
+    return [_numbered(f"{name}: {value}".encode()).decode() for name, value in kept]
 
 
 def _frames(data: bytes) -> list[str]:

@@ -1,0 +1,131 @@
+"""Captures of whole replies and of masked conversations: plain file names when exported, `same` when replayed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cases import asked
+from hearing import STREAMS, WHOLE
+from kiro_rig import CLIENTS, MODEL, kiro_rigged
+from msgspec.structs import replace
+from raw_http import post
+from rig import PATHS, PROTOCOLS
+from test_replays import Kept, assert_same, debug
+
+from dragoman.cli.capturing.exporting import export
+from dragoman.cli.replaying.difference import compared
+from dragoman.cli.replaying.rerun import rerun
+from dragoman.observers.capture import Capture
+from fakes.kiro import framed, tail, words
+from fakes.upstream import Answer, Asked, FakeUpstream
+from gateway import running, stanza
+
+SECRET = "sk-proj-Zx81kQ0aLmN93vTyUeWq72BcDfGh"
+# 29 tokens or so each: enough of them to change the number of digits.
+TURN = [{"role": "user", "content": "My keys are " + " ".join([SECRET] * 4)}]
+PLAIN_NAMES = {"request_body.json", "kiro_request_body.json", "response_stream_raw.txt", "response_stream_modified.txt"}
+
+
+def captured(directory: Path, fake: FakeUpstream, path: str, body: bytes, settings: str = "") -> Capture:
+    with running(debug(directory / "captures") + settings + stanza("chat", fake.url), directory) as gateway:
+        assert post(gateway.port, path, body).status == 200
+        [capture] = Kept(directory / "captures", gateway).fresh(1)
+    return capture
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: Path, client: str) -> None:
+    with kiro_rigged(tmp_path, settings=debug(tmp_path / "captures")) as shared:
+        kept = Kept(tmp_path / "captures", shared.gateway)
+        shared.plays(framed(words("Hello"), tail()))
+        for listen in (WHOLE[client], STREAMS[client][0]):
+            listen(shared.sdk, asked(client, MODEL))
+            [capture] = kept.fresh(1)
+            files = export(capture, tmp_path / f"export-{capture.id}")
+            assert {file.name for file in files} == PLAIN_NAMES
+            [answer] = [question.answer for question in capture.questions]
+            assert answer is not None
+            raw = next(file for file in files if file.name == "response_stream_raw.txt")
+            assert raw.read_bytes() == b"".join(chunk.data for chunk in answer.chunks)
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+def test_of_a_whole_reply_that_was_asked_for_twice_the_second_has_the_plain_names(tmp_path: Path, client: str) -> None:
+    answers = [Answer(b'{"error": {"message": "Later."}}', status=503, content_type="application/json"), chat_reply()]
+    retry = "[retry]\nattempts = 2\nbase_s = 0.01\n"
+    with FakeUpstream(answers) as fake:
+        capture = captured(tmp_path, fake, PATHS[client], body_of(client, "up/m", stream=False), retry)
+    written = {file.name: file.read_bytes() for file in export(capture, tmp_path / "out")}
+    assert b"Later." in written["response_stream_raw_1.txt"]
+    assert b"You said" in written["response_stream_raw.txt"]
+    assert {"up_request_body.json", "up_request_body_1.json"} < written.keys()
+
+
+def chat_reply() -> Answer:
+    """It reports no usage, so that the gateway estimates it."""
+    message = {"role": "assistant", "content": f"You said {SECRET}"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    reply = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    return Answer(json.dumps(reply).encode(), content_type="application/json")
+
+
+def chat_stream() -> Answer:
+    deltas = [({"role": "assistant", "content": "You said "}, None), ({"content": SECRET}, None), ({}, "stop")]
+    chunks = [
+        {
+            "id": "c",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "m",
+            "choices": [{"index": 0, "delta": delta, "finish_reason": stop}],
+        }
+        for delta, stop in deltas
+    ]
+    return Answer(b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks) + b"data: [DONE]\n\n")
+
+
+def body_of(client: str, model: str, stream: bool) -> bytes:
+    fields: dict[str, object] = {"responses": {"input": TURN}}.get(client, {"messages": TURN})
+    if client == "messages":
+        fields["max_tokens"] = 500
+    return json.dumps({"model": model, "stream": stream, **fields}).encode()
+
+
+def answer_for(request: Asked) -> Answer:
+    return chat_stream() if request.json.get("stream") else chat_reply()
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_masked_capture_replays_the_same_though_its_estimates_differ(
+    tmp_path: Path, client: str, stream: bool
+) -> None:
+    with FakeUpstream(choose=answer_for) as fake:
+        capture = captured(tmp_path, fake, PATHS[client], body_of(client, "up/m", stream))
+    assert SECRET.encode() not in capture.asked.body
+    assert capture.masked
+    assert_same([capture])
+
+
+def test_a_masked_count_replays_the_same(tmp_path: Path) -> None:
+    body = json.dumps({"model": "up/m", "messages": TURN}).encode()
+    with FakeUpstream() as fake:
+        assert_same([captured(tmp_path, fake, "/v1/messages/count_tokens", body)])
+
+
+def test_without_masks_another_estimate_is_a_difference(tmp_path: Path) -> None:
+    """Nothing but a mask excuses one: else a change of the estimator would go unseen."""
+    plain = body_of("messages", "up/m", stream=False).replace(SECRET.encode(), b"no secret")
+    reply = chat_reply()
+    reply = Answer(reply.body.replace(SECRET.encode(), b"no secret"), content_type=reply.content_type)
+    with FakeUpstream([reply]) as fake:
+        capture = captured(tmp_path, fake, PATHS["messages"], plain)
+    assert not capture.masked
+    assert_same([capture])
+    assert capture.sent is not None
+    [chunk] = capture.sent.chunks
+    told = json.loads(chunk.data)
+    told["usage"]["output_tokens"] += 1
+    other = replace(capture, sent=replace(capture.sent, chunks=(replace(chunk, data=json.dumps(told).encode()),)))
+    places = [change.place for part in compared(other, rerun(other)) for change in part.changes]
+    assert "/usage/output_tokens" in places
