@@ -16,7 +16,8 @@ from shell import Shell, wait_for
 
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.serving import stanza as stanza_of
-from dragoman.observers.capture import Capture, read
+from dragoman.observers.capture import Capture, utc_text
+from dragoman.observers.capture_file import read
 from dragoman.store.captures import Bounds, Captures
 from gateway import KEY, running
 
@@ -52,11 +53,11 @@ def test_without_captures_the_list_says_how_to_get_some(shell: Shell, kept: Capt
 
 def test_a_capture_is_found_by_its_id_or_either_end_of_it(shell: Shell, kept: Captures) -> None:
     for number in range(3):
-        kept.write(capture(id=f"req_beef{number}", began=1_794_700_000.0 + number))
+        kept.write(capture(request_id=f"req_beef{number}", time=utc_text(1_794_700_000.0 + number)))
     listed = shell.run("capture", "list", "--json").json
     assert isinstance(listed, list)
-    assert [one["id"] for one in listed] == ["req_beef0", "req_beef1", "req_beef2"]
-    assert {"route", "result", "size", "client", "way"} <= set(listed[0])
+    assert [one["request_id"] for one in listed] == ["req_beef0", "req_beef1", "req_beef2"]
+    assert {"route", "outcome", "size", "client", "protocols", "time", "duration_ms"} <= set(listed[0])
     for which, found in {"last": "req_beef2", "req_beef1": "req_beef1", "beef0": "req_beef0"}.items():
         assert shell.run("capture", "show", which).out.startswith(found)
     for which in ("req_", "nothing-like-it"):
@@ -66,8 +67,8 @@ def test_a_capture_is_found_by_its_id_or_either_end_of_it(shell: Shell, kept: Ca
 
 
 def test_the_newest_of_two_captures_with_one_id_is_meant(shell: Shell, kept: Captures) -> None:
-    kept.write(capture(id="mine", began=1_794_700_000.0))
-    kept.write(capture(id="mine", began=1_794_700_001.0, wanted="the-newer-one"))
+    kept.write(capture(request_id="mine", time=utc_text(1_794_700_000.0)))
+    kept.write(capture(request_id="mine", time=utc_text(1_794_700_001.0), requested_model="the-newer-one"))
     assert "the-newer-one" in shell.run("capture", "show", "mine").out
 
 
@@ -79,9 +80,9 @@ def test_the_full_timeline_leaves_nothing_out_and_json_is_the_capture_itself(she
 
 def test_what_a_model_says_does_not_steer_the_terminal(shell: Shell, kept: Captures) -> None:
     moments = tuple(
-        replace(moment, event=moment.event.replace("I will", "\\u001b[31mred")) for moment in capture().moments
+        replace(moment, event=moment.event.replace("I will", "\\u001b[31mred")) for moment in capture().events
     )
-    kept.write(capture(moments=moments, wanted="\x1b[2Jgone"))
+    kept.write(capture(events=moments, requested_model="\x1b[2Jgone"))
     for words in (("last",), ("last", "--full")):
         assert "\x1b" not in shell.run("capture", "show", *words).out
 
@@ -91,17 +92,17 @@ def test_an_export_has_the_names_that_older_gateways_gave(shell: Shell, kept: Ca
     done = shell.run("capture", "export", "last", "out")
     assert done.code == 0
     assert {file.name for file in (shell.home / "out").iterdir()} == FILES
-    question = capture().questions[0]
-    assert question.answer is not None
-    raw = b"".join(chunk.data for chunk in question.answer.chunks)
+    question = capture().upstream_requests[0]
+    assert question.response is not None
+    raw = b"".join(chunk.data for chunk in question.response.chunks)
     assert (shell.home / "out" / "response_stream_raw.txt").read_bytes() == raw
     request = msgspec.json.decode((shell.home / "out" / "kiro_request_body.json").read_bytes())
     assert request == msgspec.json.decode(question.body)
 
 
 def test_a_request_to_another_upstream_is_exported_by_its_name(shell: Shell, kept: Captures) -> None:
-    question = replace(capture().questions[0], kind="openai-compatible", route="local/qwen-3")
-    kept.write(capture(questions=(question,)))
+    question = replace(capture().upstream_requests[0], kind="openai-compatible", route="local/qwen-3")
+    kept.write(capture(upstream_requests=(question,)))
     assert shell.run("capture", "export", "last", "out").code == 0
     assert (shell.home / "out" / "local_request_body.json").exists()
 
@@ -127,12 +128,12 @@ def test_a_replay_tells_by_its_exit_code_whether_anything_differs(shell: Shell) 
 
 
 def test_two_long_replies_that_say_the_same_again_and_again_are_soon_compared() -> None:
-    first, *_, last = capture().moments
+    first, *_, last = capture().events
     same = [replace(first, event=f'{{"n":{number % 3}}}') for number in range(30_000)]
-    then = capture(moments=(first, *same, first))
+    then = capture(events=(first, *same, first))
     began = time.process_time()
     for changed in (same, [last, *same, last], [*same, last], same[1:]):
-        now = capture(moments=(last, *changed, last))
+        now = capture(events=(last, *changed, last))
         [part] = [part for part in compared(then, now) if part.changes]
         assert part.name == "hub events"
         assert {change.was != change.now for change in part.changes} == {True}
@@ -142,7 +143,7 @@ def test_two_long_replies_that_say_the_same_again_and_again_are_soon_compared() 
 
 
 def test_what_was_not_kept_whole_is_not_replayed(shell: Shell, kept: Captures) -> None:
-    kept.write(capture(shortened=("sent",)))
+    kept.write(capture(truncated=("sent",)))
     done = shell.run("replay", "last")
     assert done.code == 1
     assert "not kept whole" in done.err
@@ -155,7 +156,7 @@ def test_a_fixture_expects_what_is_seen_now(shell: Shell) -> None:
     assert shell.run("replay", "renewed.json").code == 0
     renewed = read((shell.home / "renewed.json").read_bytes())
     assert [part for part in compared(capture(), renewed) if part.changes] == []
-    assert renewed.questions[0].answer == capture().questions[0].answer
+    assert renewed.upstream_requests[0].response == capture().upstream_requests[0].response
 
 
 @contextmanager
@@ -186,16 +187,16 @@ def test_a_replayed_upstream_answers_with_the_same_bytes_at_the_same_pace(shell:
             connection.request(method, path)
             assert connection.getresponse().status == 404
             connection.close()
-        for question in capture().questions * 2:
-            assert question.answer is not None
+        for question in capture().upstream_requests * 2:
+            assert question.response is not None
             began = time.monotonic()
             connection = connected(stanza)
             connection.request("POST", "/generateAssistantResponse", b"{}")
             answer = connection.getresponse()
             assert answer.status == 200
             assert answer.getheader("content-type") == "application/vnd.amazon.eventstream"
-            assert answer.read() == b"".join(chunk.data for chunk in question.answer.chunks)
-            assert time.monotonic() - began >= (question.answer.ended - question.at) * 0.9
+            assert answer.read() == b"".join(chunk.data for chunk in question.response.chunks)
+            assert time.monotonic() - began >= (question.response.ended_at - question.at) * 0.9
             connection.close()
 
 
@@ -216,7 +217,7 @@ def test_a_gateway_with_the_printed_stanza_gets_the_recorded_reply_and_needs_no_
     [("anthropic", "messages"), ("openai", "responses"), ("codex", "responses"), ("copilot", "chat")],
 )
 def test_the_stanza_of_any_vendor_needs_no_account(shell: Shell, kind: str, protocol: str) -> None:
-    question = replace(capture().questions[0], kind=kind, protocol=protocol)
-    shell.write("dragoman.toml", stanza_of(capture(questions=(question,)), 9400))
+    question = replace(capture().upstream_requests[0], kind=kind, protocol=protocol)
+    shell.write("dragoman.toml", stanza_of(capture(upstream_requests=(question,)), 9400))
     done = shell.run("config", "check")
     assert done.code == 0, done.out + done.err

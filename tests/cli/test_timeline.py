@@ -10,7 +10,8 @@ from dragoman.cli.capturing.timeline import SHARES, TIME, WIDTH, told
 from dragoman.cli.screen import columns, shortened
 from dragoman.hub.events import Delta, Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.observers.capture import Capture, Chunk, Sent, event_json, read
+from dragoman.observers.capture import Capture, Chunk, ClientResponse, event_json
+from dragoman.observers.capture_file import read
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 CLIENT_COLUMN = TIME + SHARES[0] + SHARES[1] + 3 * len("  ")
@@ -43,10 +44,10 @@ def test_chunks_of_another_shape_are_shown_as_they_are() -> None:
     "said", ["世界您好，今天天气很好，我们去公园吧。", "🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃", "Zoe\u0308 " * 20]
 )
 def test_wide_letters_move_no_column(said: str) -> None:
-    first = capture().moments[2]
+    first = capture().events[2]
     assert '"delta"' in first.event
-    moments = (*capture().moments[:2], replace(first, event=event_json(Delta(0, said))), *capture().moments[3:])
-    lines = list(told(capture(moments=moments)))
+    moments = (*capture().events[:2], replace(first, event=event_json(Delta(0, said))), *capture().events[3:])
+    lines = list(told(capture(events=moments)))
     [line] = [line for line in lines if said[:4] in line and "delta 0" in line]
     before, _, after = line.rpartition("  ")
     assert columns(line) <= WIDTH
@@ -73,8 +74,8 @@ def test_a_failure_in_the_stream_is_told_whole_on_top() -> None:
     message = (
         "The connection to kiro was lost before the reply was whole, " + "and nobody else could be asked for it. " * 9
     )
-    failed = replace(capture().moments[-1], event=event_json(Failed(Failure(Kind.LOST, message))))
-    lines = list(told(capture(result="lost", moments=(*capture().moments[:-1], failed))))
+    failed = replace(capture().events[-1], event=event_json(Failed(Failure(Kind.LOST, message))))
+    lines = list(told(capture(outcome="lost", events=(*capture().events[:-1], failed))))
     place = next(place for place, line in enumerate(lines) if line.startswith("why       The"))
     end = lines.index("")
     assert " ".join(line[10:] for line in lines[place:end]) == message.strip()
@@ -90,17 +91,17 @@ def test_a_failure_in_the_stream_is_told_whole_on_top() -> None:
     ],
 )
 def test_a_refusal_is_told_in_the_words_that_the_client_got(body: bytes, why: str | None) -> None:
-    sent = Sent(502, (("content-type", "application/json"),), (Chunk(0.1, body),))
-    lines = list(told(capture(result="upstream", moments=(), sent=sent)))
+    sent = ClientResponse(502, (("content-type", "application/json"),), (Chunk(0.1, body),))
+    lines = list(told(capture(outcome="upstream", events=(), response=sent)))
     assert [line for line in lines if line.startswith("why")] == ([] if why is None else [why])
 
 
 def test_a_request_without_a_model_asked_for_none() -> None:
-    assert list(told(capture(wanted="")))[1].endswith("bytes, for no model")
+    assert list(told(capture(requested_model="")))[1].endswith("bytes, for no model")
 
 
 def test_no_name_steers_the_terminal() -> None:
-    shown = "\n".join(told(capture(wanted="\x1b[2Jgone\r\n$ rm", route="kiro/\x1b]0;title\x07"), full=True))
+    shown = "\n".join(told(capture(requested_model="\x1b[2Jgone\r\n$ rm", route="kiro/\x1b]0;title\x07"), full=True))
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "gone $ rm" in shown

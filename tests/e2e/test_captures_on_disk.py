@@ -22,7 +22,8 @@ from dragoman.cli.capturing.timeline import told as timeline
 from dragoman.flow import recording as recordings
 from dragoman.flow.capturing import MEMORY_BYTES
 from dragoman.flow.recording import Recording
-from dragoman.observers.capture import Capture, read, to_json
+from dragoman.observers.capture import Capture, utc_text
+from dragoman.observers.capture_file import read, to_json
 from dragoman.store.captures import Bounds, Captures, load
 from fakes.kiro import FakeKiro, framed, refusal, tail, words
 from fakes.upstream import Answer, End, FakeUpstream
@@ -101,8 +102,8 @@ def test_errors_writes_nothing_for_good_requests_and_one_file_for_each_bad_one(t
         assert ask(gateway, said(model="up/m") + b"]").status == 400
         settled(gateway, len(bad) + 2)
     kept = captures(tmp_path)
-    assert [capture.result for capture in kept] == ["bad_request", "truncated", "lost", "bad_request", "bad_request"]
-    assert [len(capture.questions) for capture in kept] == [1, 1, 1, 0, 0]
+    assert [capture.outcome for capture in kept] == ["bad_request", "truncated", "lost", "bad_request", "bad_request"]
+    assert [len(capture.upstream_requests) for capture in kept] == [1, 1, 1, 0, 0]
 
 
 def test_a_body_that_was_not_read_is_said_to_be_missing(tmp_path: Path) -> None:
@@ -110,8 +111,8 @@ def test_a_body_that_was_not_read_is_said_to_be_missing(tmp_path: Path) -> None:
         assert ask(gateway, said("word " * 1000)).status == 413
         settled(gateway, 1)
     [capture] = captures(tmp_path)
-    assert (capture.result, capture.asked.body) == ("too_large", b"")
-    assert capture.shortened
+    assert (capture.outcome, capture.request.body) == ("too_large", b"")
+    assert capture.truncated
 
 
 def test_a_client_that_leaves_is_no_error(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
         for number in range(6):
             ask(gateway, said(), f"x-request-id: number-{number}")
         settled(gateway, 6)
-    assert [capture.id for capture in captures(tmp_path)] == ["number-3", "number-4", "number-5"]
+    assert [capture.request_id for capture in captures(tmp_path)] == ["number-3", "number-4", "number-5"]
 
 
 def test_several_processes_keep_no_more_than_one(tmp_path: Path) -> None:
@@ -147,9 +148,9 @@ def test_several_processes_keep_no_more_than_one(tmp_path: Path) -> None:
     crew = [Captures(tmp_path / "captures", bounds) for _ in range(3)]
     example = read(EXAMPLE.read_bytes())
     for number in range(30):
-        crew[number % 3].write(replace(example, id=f"req_{number}", began=1_794_700_000.0 + number))
+        crew[number % 3].write(replace(example, request_id=f"req_{number}", time=utc_text(1_794_700_000.0 + number)))
         assert len(files(tmp_path)) <= 5
-    assert [capture.id for capture in captures(tmp_path)] == [f"req_{number}" for number in range(25, 30)]
+    assert [capture.request_id for capture in captures(tmp_path)] == [f"req_{number}" for number in range(25, 30)]
 
 
 def test_their_total_size_is_bounded(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_what_is_too_large_is_left_out_and_that_is_said(tmp_path: Path, monkeypa
     assert answer.status == 200
     assert b"[DONE]" in answer.body
     [capture] = captures(tmp_path)
-    assert capture.shortened
+    assert capture.truncated
     assert len(to_json(capture)) < 20_000
 
 
@@ -195,16 +196,19 @@ def test_of_what_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeypatch: p
         settled(gateway, 1)
         wait_for(lambda: gateway.app.gateway.capturing.room_left == MEMORY_BYTES)
     [capture] = captures(tmp_path)
-    assert set(capture.shortened) == {"upstream reply", "events", "sent"}
-    assert capture.sent is not None
-    assert capture.questions[0].answer is not None
-    for chunks, end in ((capture.sent.chunks, answer.body), (capture.questions[0].answer.chunks, long.body)):
+    assert set(capture.truncated) == {"upstream reply", "events", "sent"}
+    assert capture.response is not None
+    assert capture.upstream_requests[0].response is not None
+    for chunks, end in (
+        (capture.response.chunks, answer.body),
+        (capture.upstream_requests[0].response.chunks, long.body),
+    ):
         data = [chunk.data for chunk in chunks]
         assert data.count(b"") == 1  # where something is missing
         last = b"".join(data[data.index(b"") :])
         assert last
         assert end.endswith(last)
-    assert "truncated" in capture.moments[-1].event
+    assert "truncated" in capture.events[-1].event
     shown = list(timeline(capture))
     assert sum(line.count("not kept ...") for line in shown) == 2  # both may be in one line
     assert "failed truncated" in shown[-1]
@@ -311,7 +315,7 @@ def test_no_token_of_an_account_reaches_a_capture(tmp_path: Path) -> None:
                 ask(gateway, said(model="kiro/claude-sonnet-4.5"))
             settled(gateway, 2)
     for capture in captures(tmp_path):
-        raw = b"".join(chunk.data for q in capture.questions if q.answer for chunk in q.answer.chunks)
+        raw = b"".join(chunk.data for q in capture.upstream_requests if q.response for chunk in q.response.chunks)
         assert access.encode() not in raw
         assert access not in to_json(capture).decode()
 

@@ -57,7 +57,7 @@ class Kept:
 def assert_same(captures: list[Capture]) -> None:
     for capture in captures:
         changes = [(part.name, change) for part in compared(capture, rerun(capture)) for change in part.changes]
-        assert changes == [], capture.id
+        assert changes == [], capture.request_id
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept], client: str, up
         shared.plays(upstream, streamed(upstream, meant, "in one piece", end))
         STREAMS[client][0](shared.sdk, asked(client, shared.model(upstream)))
     captures = kept.fresh(len(BROKEN))
-    assert all(summarised(capture).result != "ok" for capture in captures)
+    assert all(summarised(capture).outcome != "ok" for capture in captures)
     assert_same(captures)
 
 
@@ -112,7 +112,7 @@ def test_refusals_and_accidents_replay_the_same(rig: tuple[Rig, Kept], client: s
         shared.plays(upstream, answer)
         STREAMS[client][0](shared.sdk, asked(client, shared.model(upstream)))
     captures = kept.fresh(len(answers))
-    assert all(summarised(capture).result != "ok" for capture in captures)
+    assert all(summarised(capture).outcome != "ok" for capture in captures)
     assert_same(captures)
 
 
@@ -125,7 +125,7 @@ def test_what_never_reached_an_upstream_replays_the_same(rig: tuple[Rig, Kept], 
     with pytest.raises((anthropic.BadRequestError, openai.BadRequestError)):
         WHOLE[client](shared.sdk, asked(client, shared.model("chat")) | {"extra_body": {"stream": "yes"}})
     captures = kept.fresh(3)
-    assert [len(capture.questions) for capture in captures] == [0, 0, 0]
+    assert [len(capture.upstream_requests) for capture in captures] == [0, 0, 0]
     assert_same(captures)
 
 
@@ -163,7 +163,7 @@ def test_a_mended_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: str)
         assert isinstance(heard, Heard)
         assert [call[2] for call in heard.calls] == [{"city": "Oslo", "days": 3}]
     captures = kept.fresh(2)
-    assert [capture.cut for capture in captures] == [("weather",), ("weather",)]
+    assert [capture.cut_calls for capture in captures] == [("weather",), ("weather",)]
     assert_same(captures)
 
 
@@ -184,7 +184,7 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
         answered = post(shared.gateway.port, "/v1/chat/completions", linked(MODEL, url))
         captures = kept.fresh(2)
     assert (refused.status, answered.status) == (400, 200)
-    assert b"iVBORyBmYWtl"[:4] in captures[1].questions[0].body
+    assert b"iVBORyBmYWtl"[:4] in captures[1].upstream_requests[0].body
     assert_same(captures)
 
 
@@ -197,7 +197,7 @@ def test_a_pool_of_keys_is_asked_in_the_same_order(tmp_path: Path) -> None:
             body = {"model": "up/m", "stream": True, "messages": [{"role": "user", "content": "Go on."}]}
             assert post(gateway.port, "/v1/chat/completions", msgspec.json.encode(body)).status == 200
             captures = Kept(tmp_path / "captures", gateway).fresh(1)
-    assert len(captures[0].questions) == 2
+    assert len(captures[0].upstream_requests) == 2
     assert "sk-fake-second" not in str(captures)
     assert_same(captures)
 
@@ -209,9 +209,9 @@ def test_a_count_replays_the_same(rig: tuple[Rig, Kept], status: int) -> None:
     question = {"model": shared.model("messages"), "messages": [{"role": "user", "content": "How many?"}]}
     told = post(shared.gateway.port, "/v1/messages/count_tokens", msgspec.json.encode(question))
     [capture] = kept.fresh(1)
-    assert (capture.result, capture.way, len(capture.questions)) == ("ok", "messages = messages", 1)
-    assert capture.sent is not None
-    assert b"".join([chunk.data for chunk in capture.sent.chunks]) == told.body
+    assert (capture.outcome, capture.protocols, len(capture.upstream_requests)) == ("ok", "messages = messages", 1)
+    assert capture.response is not None
+    assert b"".join([chunk.data for chunk in capture.response.chunks]) == told.body
     assert (told.body == b'{"input_tokens": 4242}') == (status == 200)
     assert_same([capture])
 
@@ -222,7 +222,7 @@ def test_an_estimate_of_a_long_text_and_a_count_that_is_refused_replay_the_same(
     for body in (msgspec.json.encode(long), b'{"model": 3}'):
         post(shared.gateway.port, "/v1/responses/input_tokens", body)
     estimated, refused = kept.fresh(2)
-    assert (estimated.result, refused.result) == ("ok", "bad_request")
+    assert (estimated.outcome, refused.outcome) == ("ok", "bad_request")
     assert_same([estimated, refused])
 
 
@@ -245,12 +245,12 @@ def test_the_changing_ids_of_copilot_are_captured_as_they_came(tmp_path: Path, c
         STREAMS[client][0](copilot.sdk, asked(client, "copilot/gpt-5.5"))
         [capture] = Kept(tmp_path / "captures", copilot.gateway).fresh(1)
     assert b'"item_id":"b"' in raw(capture).replace(b" ", b"")
-    assert capture.sent is not None
-    assert b'"item_id":"b"' not in b"".join([chunk.data for chunk in capture.sent.chunks])
+    assert capture.response is not None
+    assert b'"item_id":"b"' not in b"".join([chunk.data for chunk in capture.response.chunks])
     assert_same([capture])
 
 
 def raw(capture: Capture) -> bytes:
-    [question] = capture.questions
-    assert question.answer is not None
-    return b"".join([chunk.data for chunk in question.answer.chunks])
+    [question] = capture.upstream_requests
+    assert question.response is not None
+    return b"".join([chunk.data for chunk in question.response.chunks])

@@ -46,7 +46,7 @@ def show_list(config_file: str | None, as_json: bool) -> None:
 def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> None:
     """Show an exchange as a timeline: what came from upstream, what it meant, what was sent."""
     from dragoman.cli.capturing.timeline import WIDTH, told
-    from dragoman.observers.capture import to_json
+    from dragoman.observers.capture_file import to_json
 
     capture = chosen(which, config_file)
     if as_json:
@@ -66,15 +66,23 @@ def export_one(which: str, directory: Path | None, config_file: str | None) -> N
     from dragoman.cli.capturing.exporting import export
 
     capture = chosen(which, config_file)
-    for file in export(capture, directory or Path(f"capture-{capture.id}")):
+    for file in export(capture, directory or Path(f"capture-{capture.request_id}")):
         click.echo(str(file))
 
 
 def _row(kept: Kept) -> tuple[str, ...]:
     summary = kept.summary
-    moment = datetime.fromtimestamp(summary.began).strftime("%m-%d %H:%M:%S")
+    moment = datetime.fromisoformat(summary.time).astimezone().strftime("%m-%d %H:%M:%S")
     size = f"{kept.size / 1024:.1f} kB"
-    return (summary.id, moment, summary.client or "–", summary.way, summary.route or "–", summary.result, size)
+    return (
+        summary.request_id,
+        moment,
+        summary.client or "–",
+        summary.protocols,
+        summary.route or "–",
+        summary.outcome,
+        size,
+    )
 
 
 def _fields(kept: Kept) -> dict[str, object]:

@@ -37,7 +37,7 @@ def command(
     """
     capture = chosen(which, config_file)
     if is_served:
-        if not capture.questions:
+        if not capture.upstream_requests:
             raise Trouble("no upstream was asked in this exchange, so there is none to play")
         asyncio.run(_serve(capture, port))
         return
@@ -59,8 +59,8 @@ def command(
 
 
 def _check_whole(capture: Capture) -> None:
-    if capture.shortened:
-        raise Trouble(f"it was not kept whole ({', '.join(capture.shortened)}), so it cannot be replayed")
+    if capture.truncated:
+        raise Trouble(f"it was not kept whole ({', '.join(capture.truncated)}), so it cannot be replayed")
 
 
 def _show(parts: list[Part], is_same: bool) -> None:
@@ -89,7 +89,9 @@ def _line(text: str) -> str:
 
 async def _serve(capture: Capture, port: int) -> None:
     server = await serve(capture, port)
-    click.echo(f"The upstream of {capture.id} listens on http://{HOST}:{server.port}. A dragoman.toml for it:\n")
+    click.echo(
+        f"The upstream of {capture.request_id} listens on http://{HOST}:{server.port}. A dragoman.toml for it:\n"
+    )
     click.echo(stanza(capture, server.port))
     try:
         await asyncio.Event().wait()

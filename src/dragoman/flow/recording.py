@@ -28,7 +28,7 @@ from dragoman.net.headers import Header
 from dragoman.net.sending import Answer as Answering
 from dragoman.net.tasks import place_of
 from dragoman.observers import capture as kept
-from dragoman.observers.capture import Capture, Chunk, Moment
+from dragoman.observers.capture import Capture, Chunk, TimedEvent, utc_text
 from dragoman.observers.watch import Watch
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
@@ -81,22 +81,24 @@ class Question:
         self.ended = 0.0
         self.fault = ""
 
-    def kept(self) -> kept.Question:
+    def kept(self) -> kept.UpstreamRequest:
         out, answer = self.out, None
         if self.answer is not None:
             fields = texts(self.answer.headers)
-            answer = kept.Answer(self.head_at, self.answer.status, fields, self.chunks.all(), self.end, self.ended)
-        return kept.Question(
+            answer = kept.UpstreamResponse(
+                self.head_at, self.answer.status, fields, self.chunks.all(), self.end, self.ended
+            )
+        return kept.UpstreamRequest(
             at=self.at,
             route=self.route,
             kind=self.kind,
             protocol=self.protocol,
             method=out.method,
             url=out.url,
-            fields=texts(out.headers),
+            headers=texts(out.headers),
             body=out.body,
-            answer=answer,
-            fault=self.fault,
+            response=answer,
+            error=self.fault,
         )
 
 
@@ -115,7 +117,7 @@ class Recording:
         self._epoch = began
         self._started = time.monotonic()
         path = exchange.raw_path.decode("latin-1")
-        self._asked = kept.Asked(exchange.method, path, exchange.query, texts(exchange.headers), b"")
+        self._asked = kept.ClientRequest(exchange.method, path, exchange.query, texts(exchange.headers), b"")
         self._sent: Sending | None = None
         self._events: Kept[tuple[float, int, Event]] = Kept()
         self._hidden: set[bytes] = set()  # names of header fields that the configuration sets
@@ -132,7 +134,7 @@ class Recording:
         self._outcome: Outcome | None = None
         self.size = 0  # bytes that it holds
         self.questions: list[Question] = []
-        self.told: list[kept.Told] = []
+        self.told: list[kept.Lookup] = []
         self._stanzas: dict[str, Json] = {}
         self.routes: tuple[Route, ...] = ()
         self.secrets: set[bytes] = set()
@@ -158,9 +160,9 @@ class Recording:
     def asked_for(self, body: bytes) -> None:
         """The client's body, unpacked."""
         self._shortened.pop(UNREAD, None)
-        fields = tuple(field for field in self._asked.fields if field[0] != "content-encoding")
+        fields = tuple(field for field in self._asked.headers if field[0] != "content-encoding")
         whole = self.takes(len(body), "request")
-        self._asked = replace(self._asked, fields=fields, body=body if whole else b"")
+        self._asked = replace(self._asked, headers=fields, body=body if whole else b"")
 
     @noted
     def enters(self, config: Config, learnt: dict[str, tuple[str, ...]], names: Names) -> None:
@@ -255,7 +257,7 @@ class Recording:
     @noted
     def hears(self, provider: str, what: str, value: Callable[[], Json]) -> None:
         """What a provider told, which another world would not tell again."""
-        self.told.append(kept.Told(provider, what, value()))
+        self.told.append(kept.Lookup(provider, what, value()))
 
     @noted
     def asks(self, question: Question) -> None:
@@ -293,46 +295,46 @@ class Recording:
         """Everything put together; called where it holds up nobody."""
         outcome = self._outcome or Outcome(request_id="", started_at=self._epoch, client_protocol="", outcome="bug")
         sent = self._sent
-        moments = tuple(Moment(at, question, kept.event_json(event)) for at, question, event in self._events.all())
+        moments = tuple(TimedEvent(at, question, kept.event_json(event)) for at, question, event in self._events.all())
         return Capture(
-            id=outcome.request_id,
-            program=__version__,
-            began=self._epoch,
-            seconds=round(outcome.duration_s, 6),
+            request_id=outcome.request_id,
+            dragoman_version=__version__,
+            time=utc_text(self._epoch),
+            duration_ms=round(outcome.duration_s * 1000, 3),
             client=outcome.client,
-            asked_in=outcome.client_protocol,
-            spoken=outcome.upstream_protocol or (self.questions[-1].protocol if self.questions else ""),
+            client_protocol=outcome.client_protocol,
+            upstream_protocol=outcome.upstream_protocol or (self.questions[-1].protocol if self.questions else ""),
             route=outcome.route or (self.questions[-1].route if self.questions else ""),
-            wanted=outcome.requested_model,
+            requested_model=outcome.requested_model,
             stream=outcome.stream,
             passthrough=outcome.passthrough or (not outcome.upstream_protocol and self._ledger is None),
-            result=outcome.outcome,
-            code=outcome.error_code,
-            interrupted=self._interrupted,
-            trips=tuple(self._trips),
-            cut=tuple(self._cut),
-            asked=self._asked,
-            questions=tuple(question.kept() for question in self.questions),
-            moments=moments,
+            outcome=outcome.outcome,
+            error_code=outcome.error_code,
+            interrupted_by=self._interrupted,
+            guard_trips=tuple(self._trips),
+            cut_calls=tuple(self._cut),
+            request=self._asked,
+            upstream_requests=tuple(question.kept() for question in self.questions),
+            events=moments,
             losses=tuple(self._ledger or ()),
             request_losses=self._request_losses,
-            sent=None if sent is None else kept.Sent(sent.status, sent.fields, sent.chunks.all()),
-            told=tuple(self.told),
-            world=self._settings(),
-            shortened=tuple(self._shortened),
+            response=None if sent is None else kept.ClientResponse(sent.status, sent.fields, sent.chunks.all()),
+            lookups=tuple(self.told),
+            settings=self._settings(),
+            truncated=tuple(self._shortened),
         )
 
-    def _settings(self) -> kept.World:
+    def _settings(self) -> kept.Settings:
         config = self._config
         if config is None:
-            return kept.World()
-        return kept.World(
+            return kept.Settings()
+        return kept.Settings(
             server=msgspec.to_builtins(config.server),
             retry=msgspec.to_builtins(config.retry),
             effort=msgspec.to_builtins(config.effort),
-            stanzas=self._stanzas,
-            learnt={name: self._learnt[name] for name in self._stanzas if name in self._learnt},
-            known=self._known,
+            providers=self._stanzas,
+            quirks={name: self._learnt[name] for name in self._stanzas if name in self._learnt},
+            known_models=self._known,
             routes=tuple(map(str, self.routes)),
         )
 

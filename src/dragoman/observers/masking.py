@@ -8,77 +8,90 @@ from dragoman.framing.eventstream import CONTENT_TYPE
 from dragoman.framing.redact import SHORTEST, masked, masked_fields, masked_lines, masked_text, masked_url
 from dragoman.framing.reseal import resealed
 from dragoman.hub.request import Json
-from dragoman.observers.capture import Answer, Asked, Capture, Chunk, Moment, Question, Sent, Told
+from dragoman.observers.capture import (
+    Capture,
+    Chunk,
+    ClientRequest,
+    ClientResponse,
+    Lookup,
+    TimedEvent,
+    UpstreamRequest,
+    UpstreamResponse,
+)
 
 Secrets = Sequence[bytes]
 
 
 def masked_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
     known = sorted({secret for secret in secrets if len(secret) >= SHORTEST}, key=len, reverse=True)
-    asked = _asked(capture.asked, known)
-    questions = tuple(masked_question(question, known) for question in capture.questions)
+    request = _asked(capture.request, known)
+    upstream_requests = tuple(masked_question(upstream, known) for upstream in capture.upstream_requests)
     return replace(
         capture,
-        asked=asked,
-        questions=questions,
-        masked=capture.masked or _bodies(asked, questions) != _bodies(capture.asked, capture.questions),
-        moments=_moments(capture.moments, known),
-        sent=None if capture.sent is None else masked_sent(capture.sent, known),
-        told=tuple(_told(told, known) for told in capture.told),
-        world=replace(
-            capture.world,
-            stanzas={name: _json(stanza, known) for name, stanza in capture.world.stanzas.items()},
-            routes=tuple(masked_text(route, known) for route in capture.world.routes),
+        request=request,
+        upstream_requests=upstream_requests,
+        masked=capture.masked
+        or _bodies(request, upstream_requests) != _bodies(capture.request, capture.upstream_requests),
+        events=_moments(capture.events, known),
+        response=None if capture.response is None else masked_sent(capture.response, known),
+        lookups=tuple(_masked_lookup(lookup, known) for lookup in capture.lookups),
+        settings=replace(
+            capture.settings,
+            providers={name: _json(stanza, known) for name, stanza in capture.settings.providers.items()},
+            routes=tuple(masked_text(route, known) for route in capture.settings.routes),
         ),
         losses=tuple(replace(loss, why=masked_text(loss.why, known)) for loss in capture.losses),
-        **{name: masked_text(getattr(capture, name), known) for name in ("id", "client", "route", "wanted")},
+        **{
+            name: masked_text(getattr(capture, name), known)
+            for name in ("request_id", "client", "route", "requested_model")
+        },
     )
 
 
-def masked_question(question: Question, secrets: Secrets) -> Question:
+def masked_question(question: UpstreamRequest, secrets: Secrets) -> UpstreamRequest:
     return replace(
         question,
         route=masked_text(question.route, secrets),
         url=masked_url(question.url, secrets),
-        fields=masked_fields(question.fields, secrets),
+        headers=masked_fields(question.headers, secrets),
         body=masked(question.body, secrets),
-        answer=None if question.answer is None else _answer(question.answer, secrets),
-        fault=masked_text(question.fault, secrets),
+        response=None if question.response is None else _answer(question.response, secrets),
+        error=masked_text(question.error, secrets),
     )
 
 
-def masked_sent(sent: Sent, secrets: Secrets) -> Sent:
-    return replace(sent, fields=masked_fields(sent.fields, secrets), chunks=_chunks(sent.chunks, secrets))
+def masked_sent(sent: ClientResponse, secrets: Secrets) -> ClientResponse:
+    return replace(sent, headers=masked_fields(sent.headers, secrets), chunks=_chunks(sent.chunks, secrets))
 
 
-def _asked(asked: Asked, secrets: Secrets) -> Asked:
+def _asked(asked: ClientRequest, secrets: Secrets) -> ClientRequest:
     query = masked_url(f"?{asked.query}", secrets)[1:] if asked.query else ""
-    return replace(asked, query=query, fields=masked_fields(asked.fields, secrets), body=masked(asked.body, secrets))
+    return replace(asked, query=query, headers=masked_fields(asked.headers, secrets), body=masked(asked.body, secrets))
 
 
-def _bodies(asked: Asked, questions: Iterable[Question]) -> list[object]:
-    """What tokens are counted in."""
-    return [asked.body, *((question.body, question.answer and question.answer.chunks) for question in questions)]
+def _bodies(request: ClientRequest, upstream_requests: Iterable[UpstreamRequest]) -> list[object]:
+    """Return all bodies that tokens are counted in."""
+    return [request.body, *((asked.body, asked.response and asked.response.chunks) for asked in upstream_requests)]
 
 
-def _answer(answer: Answer, secrets: Secrets) -> Answer:
-    framed = any(name == "content-type" and value.startswith(CONTENT_TYPE) for name, value in answer.fields)
+def _answer(answer: UpstreamResponse, secrets: Secrets) -> UpstreamResponse:
+    framed = any(name == "content-type" and value.startswith(CONTENT_TYPE) for name, value in answer.headers)
     chunks = _chunks(answer.chunks, secrets, framed)
     return replace(
-        answer, fields=masked_fields(answer.fields, secrets), chunks=chunks, end=masked_text(answer.end, secrets)
+        answer, headers=masked_fields(answer.headers, secrets), chunks=chunks, end=masked_text(answer.end, secrets)
     )
 
 
-def _moments(moments: tuple[Moment, ...], secrets: Secrets) -> tuple[Moment, ...]:
+def _moments(moments: tuple[TimedEvent, ...], secrets: Secrets) -> tuple[TimedEvent, ...]:
     events = [moment.event for moment in moments]
     hidden = masked_lines(events, secrets)
     if hidden == events:
         return moments
-    return tuple(Moment(moment.at, moment.question, text) for moment, text in zip(moments, hidden, strict=True))
+    return tuple(TimedEvent(moment.at, moment.request, text) for moment, text in zip(moments, hidden, strict=True))
 
 
-def _told(told: Told, secrets: Secrets) -> Told:
-    return replace(told, value=_json(told.value, secrets))
+def _masked_lookup(lookup: Lookup, secrets: Secrets) -> Lookup:
+    return replace(lookup, value=_json(lookup.value, secrets))
 
 
 def _json(value: Json, secrets: Secrets) -> Json:

@@ -10,7 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.config.settings import Debug
-from dragoman.observers.capture import Capture, Summary, Unreadable, pack, read, read_summary
+from dragoman.observers.capture import Capture, Summary
+from dragoman.observers.capture_file import Unreadable, pack, read, read_summary
 
 SUFFIX = ".capture"
 UNFINISHED = ".part"
@@ -60,8 +61,8 @@ class Captures:
     def write(self, capture: Capture) -> Path:
         """Raises OSError; nothing half-written is left."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        moment = datetime.fromtimestamp(capture.began, UTC).strftime("%Y%m%dT%H%M%S.%f")
-        file = self.directory / f"{moment}-{_NOT_IN_A_NAME.sub('_', capture.id)}{SUFFIX}"
+        moment = datetime.fromtimestamp(capture.started_at, UTC).strftime("%Y%m%dT%H%M%S.%f")
+        file = self.directory / f"{moment}-{_NOT_IN_A_NAME.sub('_', capture.request_id)}{SUFFIX}"
         part = file.with_suffix(UNFINISHED)
         try:
             _write_new(part, pack(capture))
@@ -100,12 +101,12 @@ class Captures:
                 raise Unknown(f"there are no captures in {self.directory}")
             return files[-1]
         kept = self.listed()
-        found = [one for one in kept if one.summary.id == which]
-        found = found or [one for one in kept if one.summary.id.startswith(which)]
-        found = found or [one for one in kept if one.summary.id.endswith(which)]
+        found = [one for one in kept if one.summary.request_id == which]
+        found = found or [one for one in kept if one.summary.request_id.startswith(which)]
+        found = found or [one for one in kept if one.summary.request_id.endswith(which)]
         if not found:
             raise Unknown(f"no capture is called {which!r}; `dragoman capture list` shows all")
-        if len({one.summary.id for one in found}) > 1:
+        if len({one.summary.request_id for one in found}) > 1:
             raise Unknown(f"{which!r} fits {len(found)} captures; give more of the id")
         return found[-1].file
 

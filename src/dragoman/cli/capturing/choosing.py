@@ -4,7 +4,8 @@ from pathlib import Path
 
 from dragoman.cli.faults import Trouble
 from dragoman.cli.settings import read_settings
-from dragoman.observers.capture import Capture, Unreadable
+from dragoman.observers.capture import Capture
+from dragoman.observers.capture_file import Unreadable
 from dragoman.store.captures import Captures, Unknown, captures_of, load
 
 

@@ -26,7 +26,7 @@ from dragoman.hub.events import (
     Started,
     Used,
 )
-from dragoman.observers.capture import CLOSED, WHOLE, Capture, Question, event_of
+from dragoman.observers.capture import CLOSED, WHOLE, Capture, UpstreamRequest, event_of
 
 WIDTH = 120
 TIME = 8
@@ -66,29 +66,33 @@ def told(capture: Capture, full: bool = False, width: int = WIDTH) -> Iterator[s
 
 
 def _opening(capture: Capture) -> Iterator[str]:
-    moment = datetime.fromtimestamp(capture.began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    yield f"{capture.id}  {moment}  {capture.client or 'an unnamed client'}"
-    asked = capture.asked
-    what = f"for {capture.wanted} {'as a stream' if capture.stream else 'whole'}" if capture.wanted else "for no model"
+    moment = datetime.fromtimestamp(capture.started_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    yield f"{capture.request_id}  {moment}  {capture.client or 'an unnamed client'}"
+    asked = capture.request
+    what = (
+        f"for {capture.requested_model} {'as a stream' if capture.stream else 'whole'}"
+        if capture.requested_model
+        else "for no model"
+    )
     yield f"asked     {asked.method} {asked.path}, {len(asked.body)} bytes, {what}"
     if capture.route:
-        count = len(capture.questions)
-        yield f"went      {capture.way}, {capture.route}, {count} request{'' if count == 1 else 's'} upstream"
-    status = "nothing was sent" if capture.sent is None else f"HTTP {capture.sent.status}"
-    yield f"outcome   {_outcome(capture)}; {status}, after {capture.seconds * 1000:.0f} ms"
+        count = len(capture.upstream_requests)
+        yield f"went      {capture.protocols}, {capture.route}, {count} request{'' if count == 1 else 's'} upstream"
+    status = "nothing was sent" if capture.response is None else f"HTTP {capture.response.status}"
+    yield f"outcome   {_outcome(capture)}; {status}, after {capture.duration_ms:.0f} ms"
     for place, loss in enumerate(capture.losses):
         whose = "request" if place < capture.request_losses else "reply"
         yield f"lost      {whose} {loss.path or '/'} {loss.how.value}: {loss.why}"
-    for trip in capture.trips:
+    for trip in capture.guard_trips:
         yield f"guard     {trip}"
-    if capture.shortened:
-        yield f"missing   {', '.join(capture.shortened)}: not kept whole"
+    if capture.truncated:
+        yield f"missing   {', '.join(capture.truncated)}: not kept whole"
 
 
 def _outcome(capture: Capture) -> str:
-    code = f" ({capture.code})" if capture.code else ""
-    cut = f", cut tool call: {', '.join(capture.cut)}" if capture.cut else ""
-    return f"{capture.result}{code}{cut}"
+    code = f" ({capture.error_code})" if capture.error_code else ""
+    cut = f", cut tool call: {', '.join(capture.cut_calls)}" if capture.cut_calls else ""
+    return f"{capture.outcome}{code}{cut}"
 
 
 def _why(capture: Capture, width: int) -> Iterator[str]:
@@ -101,45 +105,45 @@ def _why(capture: Capture, width: int) -> Iterator[str]:
 
 def _message(capture: Capture) -> str:
     """What the failure says of itself: in the stream, else in the error that the client got."""
-    for moment in reversed(capture.moments):
+    for moment in reversed(capture.events):
         event = event_of(moment.event)
         if isinstance(event, Failed):
             return event.failure.message
-    if capture.sent is None or capture.sent.status < 400:
+    if capture.response is None or capture.response.status < 400:
         return ""
     try:
-        told = msgspec.json.decode(joined(capture.sent.chunks), type=_Told)
+        told = msgspec.json.decode(joined(capture.response.chunks), type=_Told)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
     return told.error.message
 
 
 def _beats(capture: Capture) -> Iterator[Beat]:
-    for question in capture.questions:
+    for question in capture.upstream_requests:
         yield from _upstream(question)
-    for moment in capture.moments:
+    for moment in capture.events:
         yield Beat(moment.at, 1, _event(event_of(moment.event)))
-    if capture.sent is not None:
-        chunks = capture.sent.chunks
-        at = chunks[0].at if chunks else capture.seconds
-        fields = dict(capture.sent.fields)
+    if capture.response is not None:
+        chunks = capture.response.chunks
+        at = chunks[0].at if chunks else capture.duration_ms / 1000
+        fields = dict(capture.response.headers)
         kind = fields.get("content-type", "")
-        yield Beat(at, 2, f"< {capture.sent.status} {kind}")
+        yield Beat(at, 2, f"< {capture.response.status} {kind}")
         yield from (Beat(at, 2, text) for at, text in frames_of(chunks, kind))
 
 
-def _upstream(question: Question) -> Iterator[Beat]:
+def _upstream(question: UpstreamRequest) -> Iterator[Beat]:
     place = urlsplit(question.url)
     yield Beat(question.at, 0, f"> {question.method} {place.netloc}{place.path}, {len(question.body)} bytes")
-    answer = question.answer
+    answer = question.response
     if answer is None:
-        yield Beat(question.at, 0, f"({question.fault})")
+        yield Beat(question.at, 0, f"({question.error})")
         return
-    kind = dict(answer.fields).get("content-type", "")
+    kind = dict(answer.headers).get("content-type", "")
     yield Beat(answer.at, 0, f"< {answer.status} {kind}")
     yield from (Beat(at, 0, text) for at, text in frames_of(answer.chunks, kind))
     ends = {WHOLE: "(end)", CLOSED: "(closed by us)"}
-    yield Beat(answer.ended, 0, ends.get(answer.end, f"({answer.end})"))
+    yield Beat(answer.ended_at, 0, ends.get(answer.end, f"({answer.end})"))
 
 
 def _event(event: Event) -> str:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.hub.pointer import token_of
 from dragoman.hub.usage import Source
-from dragoman.observers.capture import Capture, Question
+from dragoman.observers.capture import Capture, UpstreamRequest
 from dragoman.protocols import PROTOCOLS
 
 # Ids that are drawn anew each time: the same ones in the same places are the same.
@@ -47,36 +47,36 @@ class Part(Struct, frozen=True):
 def compared(then: Capture, now: Capture) -> list[Part]:
     return [
         *_questions(then, now),
-        Part("hub events", f"{len(now.moments)} events", tuple(_lines(_events(then), _events(now), "event"))),
+        Part("hub events", f"{len(now.events)} events", tuple(_lines(_events(then), _events(now), "event"))),
         Part("ledger", f"{len(now.losses)} losses", tuple(_lines(_losses(then), _losses(now), "loss"))),
         _head(then, now),
         _body(then, now),
-        Part("outcome", now.result, tuple(_lines([_outcome(then)], [_outcome(now)], ""))),
+        Part("outcome", now.outcome, tuple(_lines([_outcome(then)], [_outcome(now)], ""))),
     ]
 
 
 def _questions(then: Capture, now: Capture) -> Iterable[Part]:
-    for place in range(max(len(then.questions), len(now.questions))):
-        old = then.questions[place] if place < len(then.questions) else None
-        new = now.questions[place] if place < len(now.questions) else None
+    for place in range(max(len(then.upstream_requests), len(now.upstream_requests))):
+        old = then.upstream_requests[place] if place < len(then.upstream_requests) else None
+        new = now.upstream_requests[place] if place < len(now.upstream_requests) else None
         what = old or new
         assert what is not None
         size = f"{len((new or what).body)} bytes"
         yield Part(f"request {place + 1} to {what.route}", size, tuple(_question(old, new)))
 
 
-def _question(old: Question | None, new: Question | None) -> list[Change]:
+def _question(old: UpstreamRequest | None, new: UpstreamRequest | None) -> list[Change]:
     if old is None or new is None:
         return [Change("", _line(old), _line(new))]
     changes = list(_lines([_line(old) or ""], [_line(new) or ""], ""))
-    changes += _lines(_fields(old.fields), _fields(new.fields), "header")
+    changes += _lines(_fields(old.headers), _fields(new.headers), "header")
     return changes + list(_texts(old.body, new.body))
 
 
 def _head(then: Capture, now: Capture) -> Part:
     ignored = (LENGTH,) if _differs_by_estimates(then) else ()
-    old = [] if then.sent is None else [f"status {then.sent.status}", *_fields(then.sent.fields, ignored)]
-    new = [] if now.sent is None else [f"status {now.sent.status}", *_fields(now.sent.fields, ignored)]
+    old = [] if then.response is None else [f"status {then.response.status}", *_fields(then.response.headers, ignored)]
+    new = [] if now.response is None else [f"status {now.response.status}", *_fields(now.response.headers, ignored)]
     return Part("head sent to the client", new[0] if new else "none", tuple(_lines(old, new, "")))
 
 
@@ -97,12 +97,12 @@ def _differs_by_estimates(capture: Capture) -> bool:
     """Whether the client was told token counts that were estimated from text which is masked now."""
     if not capture.masked:
         return False
-    if capture.sent is not None and any(name == COUNT_IS_ESTIMATE for name, _ in capture.sent.fields):
+    if capture.response is not None and any(name == COUNT_IS_ESTIMATE for name, _ in capture.response.headers):
         return True
     if capture.passthrough:
         return False
-    several = len({moment.question for moment in capture.moments}) > 1  # whose usage is added up
-    return several or not any(_reports_usage(moment.event) for moment in capture.moments)
+    several = len({event.request for event in capture.events}) > 1  # whose usage is added up
+    return several or not any(_reports_usage(timed.event) for timed in capture.events)
 
 
 def _reports_usage(event: str) -> bool:
@@ -113,20 +113,20 @@ def _reports_usage(event: str) -> bool:
 
 def _sent(capture: Capture) -> bytes:
     """Without what only keeps a client waiting: when that is sent is a matter of the clock."""
-    if capture.sent is None:
+    if capture.response is None:
         return b""
-    protocol = PROTOCOLS.get(capture.asked_in)
+    protocol = PROTOCOLS.get(capture.client_protocol)
     keep_alive = protocol.client.keep_alive if protocol is not None and protocol.client is not None else b""
-    return b"".join([chunk.data for chunk in capture.sent.chunks if chunk.data != keep_alive])
+    return b"".join([chunk.data for chunk in capture.response.chunks if chunk.data != keep_alive])
 
 
 def _is_stream(capture: Capture) -> bool:
-    fields = dict(capture.sent.fields) if capture.sent is not None else {}
+    fields = dict(capture.response.headers) if capture.response is not None else {}
     return fields.get("content-type", "").startswith("text/event-stream")
 
 
 def _events(capture: Capture) -> list[str]:
-    return [_numbered(moment.event.encode()).decode() for moment in capture.moments]
+    return [_numbered(moment.event.encode()).decode() for moment in capture.events]
 
 
 def _losses(capture: Capture) -> list[str]:
@@ -134,11 +134,15 @@ def _losses(capture: Capture) -> list[str]:
 
 
 def _outcome(capture: Capture) -> str:
-    words = [capture.result, *([capture.code] if capture.code else []), *(f"cut call {name}" for name in capture.cut)]
-    return ", ".join([*words, *(f"guard: {trip}" for trip in capture.trips)])
+    words = [
+        capture.outcome,
+        *([capture.error_code] if capture.error_code else []),
+        *(f"cut call {name}" for name in capture.cut_calls),
+    ]
+    return ", ".join([*words, *(f"guard: {trip}" for trip in capture.guard_trips)])
 
 
-def _line(question: Question | None) -> str | None:
+def _line(question: UpstreamRequest | None) -> str | None:
     return None if question is None else _numbered(f"{question.method} {question.url}".encode()).decode()
 
 

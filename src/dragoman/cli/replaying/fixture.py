@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.observers.capture import Capture, Chunk, Moment, Question, Sent, to_json
+from dragoman.observers.capture import Capture, Chunk, ClientResponse, TimedEvent, UpstreamRequest
+from dragoman.observers.capture_file import to_json
 
 FOLDER = Path("tests/fixtures/captures")
 SUFFIX = ".json"
@@ -27,7 +28,7 @@ def write_fixture(then: Capture, now: Capture, where: str) -> Path:
 def fixture_file(capture: Capture, where: str) -> Path:
     path = Path(where)
     if path.is_dir():
-        return path / f"{capture.id}{SUFFIX}"
+        return path / f"{capture.request_id}{SUFFIX}"
     if path.suffix == SUFFIX:
         return path
     return FOLDER / f"{where}{SUFFIX}"
@@ -37,15 +38,15 @@ def expecting(then: Capture, now: Capture) -> Capture:
     """Without what tells one machine from another."""
     fixture = replace(
         now,
-        id=then.id,
-        began=then.began,
-        seconds=then.seconds,
-        asked=then.asked,
-        questions=tuple(_question(then, question, place) for place, question in enumerate(now.questions)),
-        moments=tuple(_moment(then, moment, place) for place, moment in enumerate(now.moments)),
-        sent=None if now.sent is None else _sent(then, now.sent),
-        told=then.told,
-        world=then.world,
+        request_id=then.request_id,
+        time=then.time,
+        duration_ms=then.duration_ms,
+        request=then.request,
+        upstream_requests=tuple(_question(then, request, place) for place, request in enumerate(now.upstream_requests)),
+        events=tuple(_moment(then, moment, place) for place, moment in enumerate(now.events)),
+        response=None if now.response is None else _sent(then, now.response),
+        lookups=then.lookups,
+        settings=then.settings,
     )
     return msgspec.convert(_anonymous(msgspec.to_builtins(fixture, builtin_types=(bytes,))), Capture)
 
@@ -62,17 +63,17 @@ def _anonymous(value: object) -> object:
             return value
 
 
-def _question(then: Capture, question: Question, place: int) -> Question:
-    old = then.questions[place] if place < len(then.questions) else None
-    return question if old is None else replace(question, at=old.at, answer=old.answer, fault=old.fault)
+def _question(then: Capture, question: UpstreamRequest, place: int) -> UpstreamRequest:
+    old = then.upstream_requests[place] if place < len(then.upstream_requests) else None
+    return question if old is None else replace(question, at=old.at, response=old.response, error=old.error)
 
 
-def _moment(then: Capture, moment: Moment, place: int) -> Moment:
-    return replace(moment, at=then.moments[min(place, len(then.moments) - 1)].at) if then.moments else moment
+def _moment(then: Capture, moment: TimedEvent, place: int) -> TimedEvent:
+    return replace(moment, at=then.events[min(place, len(then.events) - 1)].at) if then.events else moment
 
 
-def _sent(then: Capture, sent: Sent) -> Sent:
-    times = [chunk.at for chunk in then.sent.chunks] if then.sent is not None else []
+def _sent(then: Capture, sent: ClientResponse) -> ClientResponse:
+    times = [chunk.at for chunk in then.response.chunks] if then.response is not None else []
     chunks = [
         Chunk(times[min(place, len(times) - 1)] if times else chunk.at, chunk.data)
         for place, chunk in enumerate(sent.chunks)

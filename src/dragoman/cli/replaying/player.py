@@ -7,7 +7,7 @@ from dragoman.net.client import Corrupt, Dial, Lost, Outgoing, TimedOut
 from dragoman.net.faults import Wait
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink, pour_pieces, read_pieces
-from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE, Answer, Chunk, Question
+from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE, Chunk, UpstreamRequest, UpstreamResponse
 
 PHASES: dict[str, Wait] = {"connect": "connect", "first": "first", "idle": "idle"}
 
@@ -15,7 +15,7 @@ PHASES: dict[str, Wait] = {"connect": "connect", "first": "first", "idle": "idle
 class Player:
     """Whatever is sent, the next recorded answer comes back."""
 
-    def __init__(self, questions: tuple[Question, ...], age_s: float) -> None:
+    def __init__(self, questions: tuple[UpstreamRequest, ...], age_s: float) -> None:
         """`age_s`: how long ago it all happened."""
         self._questions = questions
         self._age_s = age_s
@@ -26,23 +26,23 @@ class Player:
         if place >= len(self._questions):
             raise Lost("the capture holds no answer to one more question", sent=False, received=False)
         question = self._questions[place]
-        answer = question.answer
-        if answer is None and question.fault == CANCELLED:
+        answer = question.response
+        if answer is None and question.error == CANCELLED:
             await asyncio.get_running_loop().create_future()  # nothing comes; whoever waits is interrupted again
         if answer is None:
-            raise fault_of(question.fault)
+            raise fault_of(question.error)
         began = asyncio.get_running_loop().time() - question.at
         wait_s = answer.at - question.at
         await asyncio.sleep(min(wait_s, head_timeout_s))
         if wait_s > head_timeout_s:
             raise TimedOut("first", "the recorded answer took longer")
-        return PlayedAnswer(answer, [_aged(field, self._age_s) for field in headers_of(answer.fields)], began)
+        return PlayedAnswer(answer, [_aged(field, self._age_s) for field in headers_of(answer.headers)], began)
 
 
 class PlayedAnswer:
     """`began`: the moment, by the loop's clock, that the recorded times count from."""
 
-    def __init__(self, answer: Answer, headers: list[Header], began: float) -> None:
+    def __init__(self, answer: UpstreamResponse, headers: list[Header], began: float) -> None:
         self.status = answer.status
         self.headers = Headers(headers)
         self._chunks = list(reversed(answer.chunks))
@@ -78,7 +78,7 @@ class PlayedAnswer:
         """When the next piece or the end comes; None: nothing more was seen to come."""
         if self._chunks:
             return self._began + self._chunks[-1].at
-        return None if self._answer.end in (CLOSED, "") else self._began + self._answer.ended
+        return None if self._answer.end in (CLOSED, "") else self._began + self._answer.ended_at
 
 
 def fault_of(text: str) -> Exception:

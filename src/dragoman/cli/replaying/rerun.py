@@ -43,14 +43,14 @@ def rerun(capture: Capture) -> Capture:
 
 
 async def _rerun(capture: Capture) -> Capture:
-    player, answers = Player(capture.questions, time.time() - capture.began), Answers(capture)
+    player, answers = Player(capture.upstream_requests, time.time() - capture.started_at), Answers(capture)
     world = world_of(capture, player, answers, asyncio.get_running_loop().time)
     gateway = _Gateway(world, ToldMemory(answers))
-    gateway.created = int(capture.began)
+    gateway.created = int(capture.started_at)
     gateway.capturing = collecting = _Collecting()
     site = Site(gateway, Keyring(None, Secret(KEY)), Doorkeeper(HOST, ()), _no_scrape)
     exchange = Exchange(_head(capture), _Wire())
-    exchange.body_arrived(capture.asked.body)
+    exchange.body_arrived(capture.request.body)
     await _served(site, exchange, capture)
     assert collecting.over is not None, "the request did not come as far as the gateway"
     return masked_capture(collecting.over.capture(), collecting.over.secrets)
@@ -65,11 +65,11 @@ async def _served(site: Site, exchange: Exchange, capture: Capture) -> None:
     serving = spawn(site(exchange), name="replay")
 
     def interrupt() -> None:
-        exchange.gone = capture.interrupted == CLIENT_LEFT
+        exchange.gone = capture.interrupted_by == CLIENT_LEFT
         serving.cancel()
 
-    if capture.interrupted:
-        asyncio.get_running_loop().call_later(capture.seconds, interrupt)
+    if capture.interrupted_by:
+        asyncio.get_running_loop().call_later(capture.duration_ms / 1000, interrupt)
     with suppress(asyncio.CancelledError, ClientGone):
         await serving
 
@@ -131,13 +131,13 @@ class _Wire:
 
 
 def _head(capture: Capture) -> RequestHead:
-    asked = capture.asked
+    asked = capture.request
     head = RequestHead()
     head.method = asked.method
     head.raw_path = asked.path.encode("latin-1")
     head.path = unquote(asked.path)
     head.query = "&".join(pair for pair in asked.query.split("&") if not pair.startswith("key="))
-    head.fields = [*headers_of(tuple(field for field in asked.fields if field[0] not in OWN)), *_own_fields(capture)]
+    head.fields = [*headers_of(tuple(field for field in asked.headers if field[0] not in OWN)), *_own_fields(capture)]
     return head
 
 
@@ -146,5 +146,5 @@ def _own_fields(capture: Capture) -> list[Header]:
     return [
         (b"host", HOST.encode()),
         (b"authorization", b"Bearer " + KEY.encode()),
-        (b"x-request-id", capture.id.encode("latin-1")),
+        (b"x-request-id", capture.request_id.encode("latin-1")),
     ]

@@ -11,7 +11,7 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import Limits
 from dragoman.net.server import Server
-from dragoman.observers.capture import WHOLE, Answer, Capture
+from dragoman.observers.capture import WHOLE, Capture, UpstreamResponse
 
 HOST = "127.0.0.1"
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"content-encoding"})
@@ -23,8 +23,8 @@ class PlayedUpstream:
     """Every POST to a recorded place, or to none, gets the next answer, after the last the first; nothing else does."""
 
     def __init__(self, capture: Capture) -> None:
-        self._places = {"", *(_place(urlsplit(question.url).path) for question in capture.questions)}
-        self._answers = [(question.at, question.answer) for question in capture.questions]
+        self._places = {"", *(_place(urlsplit(question.url).path) for question in capture.upstream_requests)}
+        self._answers = [(question.at, question.response) for question in capture.upstream_requests]
         self._asked = itertools.count()
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -46,14 +46,14 @@ def _place(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-async def _play(exchange: Exchange, answer: Answer, began: float) -> None:
+async def _play(exchange: Exchange, answer: UpstreamResponse, began: float) -> None:
     await _until(began + answer.at)
-    exchange.start(answer.status, [field for field in headers_of(answer.fields) if field[0] not in FRAMING])
+    exchange.start(answer.status, [field for field in headers_of(answer.headers) if field[0] not in FRAMING])
     await exchange.send(b"")
     for chunk in answer.chunks:
         await _until(began + chunk.at)
         await exchange.send(chunk.data)
-    await _until(began + answer.ended)
+    await _until(began + answer.ended_at)
     if answer.end == WHOLE:
         exchange.finish()
     else:
@@ -73,7 +73,7 @@ async def serve(capture: Capture, port: int) -> Server:
 
 def stanza(capture: Capture, port: int) -> str:
     """The lines of a dragoman.toml that point at the replayed upstream, and that need no account with its vendor."""
-    question = capture.questions[0]
+    question = capture.upstream_requests[0]
     here = f"http://{HOST}:{port}"
     match question.kind:
         case "kiro":

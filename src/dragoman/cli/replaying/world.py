@@ -58,8 +58,8 @@ class Answers:
 
     def __init__(self, capture: Capture) -> None:
         self._told: dict[tuple[str, str], deque[Json]] = defaultdict(deque)
-        for told in capture.told:
-            self._told[told.provider, told.what].append(told.value)
+        for told in capture.lookups:
+            self._told[told.provider, told.name].append(told.value)
 
     def next(self, provider: str, what: str) -> Json:
         """Raises Refused as it was raised then."""
@@ -104,21 +104,27 @@ class ToldMemory(Memory):
 
 def world_of(capture: Capture, player: Player, answers: Answers, clock: Callable[[], float]) -> World:
     """Raises Gone."""
-    providers = {name: _provider(name, told, capture, player, answers) for name, told in capture.world.stanzas.items()}
-    for name, ids in capture.world.known.items():
+    providers = {
+        name: _provider(name, told, capture, player, answers) for name, told in capture.settings.providers.items()
+    }
+    for name, ids in capture.settings.known_models.items():
         if name:
             providers.setdefault(name, _listing(name, ids, player))
     catalogues = {name: _ToldCatalogue(provider, clock, answers) for name, provider in providers.items()}
     config = _config(capture)
-    learnt = Learnt(capture.world.learnt)
+    learnt = Learnt(capture.settings.quirks)
     fetcher = _ToldFetcher(answers) if answers.holds("", "fetch") else None
     return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
 
 
 def _config(capture: Capture) -> Config:
-    world = capture.world
-    routes = [ModelRoute(glob.escape(capture.wanted), world.routes)] if world.routes and capture.wanted else []
-    routes += [ModelRoute(name, ("nowhere/*",)) for name in world.known.get("", ())]
+    world = capture.settings
+    routes = (
+        [ModelRoute(glob.escape(capture.requested_model), world.routes)]
+        if world.routes and capture.requested_model
+        else []
+    )
+    routes += [ModelRoute(name, ("nowhere/*",)) for name in world.known_models.get("", ())]
     return Config(
         server=msgspec.convert(world.server or {}, Server),
         retry=msgspec.convert(world.retry or {}, Retry),
@@ -140,8 +146,8 @@ def _provider(name: str, told: Json, capture: Capture, player: Player, answers: 
     kind = str(described.stanza.get("kind"))
     if kind not in KINDS:
         raise Gone(f"this version has no provider of kind {kind!r}")
-    asked = capture.wanted.removeprefix(f"{name}/")
-    own = next((route.partition("/")[2] for route in capture.world.routes if route.startswith(f"{name}/")), asked)
+    asked = capture.requested_model.removeprefix(f"{name}/")
+    own = next((route.partition("/")[2] for route in capture.settings.routes if route.startswith(f"{name}/")), asked)
     made = replace(
         KINDS[kind](_stanza(kind, described.stanza), player.send, {}),
         send=player.send,

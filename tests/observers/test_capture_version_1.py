@@ -1,0 +1,40 @@
+"""Captures of version 0.1 are read, listed and replayed as they were then."""
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.replaying.difference import compared
+from dragoman.cli.replaying.rerun import rerun
+from dragoman.observers.capture import summarised
+from dragoman.observers.capture_file import Unreadable, read, read_summary
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "captures_version_1"
+PACKED, READABLE = FOLDER / "kiro-cut-call.capture", FOLDER / "kiro-cut-call.json"
+
+
+def test_both_forms_of_an_old_capture_are_read_alike() -> None:
+    packed, readable = read(PACKED.read_bytes()), read(READABLE.read_bytes())
+    assert packed == readable
+    assert (packed.request_id, packed.requested_model) == ("req_a519407e0bb1d63c00000001", "kiro/claude-sonnet-4.5")
+    assert (packed.time, packed.duration_ms) == ("2026-11-15T12:01:29.314504+00:00", 613.824)
+    assert packed.upstream_requests[0].headers
+    assert packed.settings.providers.keys() == {"kiro"}
+
+
+def test_an_old_capture_is_listed_from_its_first_line() -> None:
+    line = PACKED.read_bytes().partition(b"\n")[0]
+    assert read_summary(line) == summarised(read(PACKED.read_bytes()))
+
+
+def test_an_old_capture_replays_to_the_same_result() -> None:
+    capture = read(PACKED.read_bytes())
+    assert [change for part in compared(capture, rerun(capture)) for change in part.changes] == []
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"version":1}', b'{"version":1,"asked":[]}', b'{"version":3}', b"dragoman capture 1 {}\nx"]
+)
+def test_what_is_no_capture_says_so(body: bytes) -> None:
+    with pytest.raises(Unreadable):
+        read(body)
