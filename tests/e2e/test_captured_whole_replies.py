@@ -41,7 +41,7 @@ def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: P
         for listen in (WHOLE[client], STREAMS[client][0]):
             listen(shared.sdk, asked(client, MODEL))
             [capture] = kept.fresh(1)
-            files = export(capture, tmp_path / f"export-{capture.id}")
+            files = export(capture, tmp_path / f"export-{capture.request_id}")
             assert {file.name for file in files} == PLAIN_NAMES
             [answer] = [question.answer for question in capture.questions]
             assert answer is not None
@@ -102,7 +102,7 @@ def test_a_masked_capture_replays_the_same_though_its_estimates_differ(
 ) -> None:
     with FakeUpstream(choose=answer_for) as fake:
         capture = captured(tmp_path, fake, PATHS[client], body_of(client, "up/m", stream))
-    assert SECRET.encode() not in capture.asked.body
+    assert SECRET.encode() not in capture.request.body
     assert capture.masked
     assert_same([capture])
 
@@ -122,10 +122,12 @@ def test_without_masks_another_estimate_is_a_difference(tmp_path: Path) -> None:
         capture = captured(tmp_path, fake, PATHS["messages"], plain)
     assert not capture.masked
     assert_same([capture])
-    assert capture.sent is not None
-    [chunk] = capture.sent.chunks
+    assert capture.response is not None
+    [chunk] = capture.response.chunks
     told = json.loads(chunk.data)
     told["usage"]["output_tokens"] += 1
-    other = replace(capture, sent=replace(capture.sent, chunks=(replace(chunk, data=json.dumps(told).encode()),)))
+    other = replace(
+        capture, response=replace(capture.response, chunks=(replace(chunk, data=json.dumps(told).encode()),))
+    )
     places = [change.place for part in compared(other, rerun(other)) for change in part.changes]
     assert "/usage/output_tokens" in places
