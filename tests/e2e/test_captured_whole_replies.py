@@ -43,7 +43,7 @@ def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: P
             [capture] = kept.fresh(1)
             files = export(capture, tmp_path / f"export-{capture.request_id}")
             assert {file.name for file in files} == PLAIN_NAMES
-            [answer] = [question.answer for question in capture.questions]
+            [answer] = [request.response for request in capture.upstream_requests]
             assert answer is not None
             raw = next(file for file in files if file.name == "response_stream_raw.txt")
             assert raw.read_bytes() == b"".join(chunk.data for chunk in answer.chunks)
