@@ -13,6 +13,7 @@ from dragoman.stages.rewrite_text import FoundCall, Segment
 from dragoman.stages.tag_calls import TAGS
 
 MAX_CALL_CHARS = 4 * 1024 * 1024
+SLICE_CHARS = 4096  # what is left of a text is copied for each call in it: a long text is read slice by slice
 
 _FORMS = {"[": BRACKET, "<": TAGS}  # by the first character of their heads
 _MARK = re.compile(r"\[(?=C|\Z)|<(?=f|\Z)")  # where a head may begin
@@ -36,8 +37,13 @@ class CallSplitter:
             self._code.advance(text)
             return (text,)
         segments: list[Segment] = []
-        while text:
-            text = self._seek(text, segments) if self._reading is None else self._read(self._reading, text, segments)
+        for start in range(0, len(text), SLICE_CHARS):
+            rest = text[start : start + SLICE_CHARS]
+            while rest:
+                if self._reading is None:
+                    rest = self._seek(rest, segments)
+                else:
+                    rest = self._read(self._reading, rest, segments)
         return segments
 
     def finish(self) -> Sequence[Segment]:

@@ -151,7 +151,7 @@ class CarryOn:
         opening: list[Event] = []
         if block in self._unopened:
             self._unopened.discard(block)
-            joined = next((number for number, words in self._open.items() if words and not self._first), None)
+            joined = None if self._first else next((number for number, words in self._open.items() if words), None)
             if joined is None:
                 opening.append(Opened(self._numbered(block, words=True), TextBlock()))
             else:

@@ -5,18 +5,20 @@ Nothing is lost or reordered within a block, and blocks keep the order in which 
 grow to the size of the reply's other blocks: that much no straightening can avoid.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from dragoman.hub.events import CallBlock, Cited, Closed, Delta, Ended, Event, Failed, Opened, Sealed
 
 
 class SerialiseBlocks:
-    __slots__ = ("_live", "_live_is_call", "_waiting")
+    __slots__ = ("_live", "_live_is_call", "_order", "_waiting")
 
     def __init__(self) -> None:
         self._live: int | None = None
         self._live_is_call = False
         self._waiting: dict[int, list[Event]] = {}  # in the order of opening
+        self._order: deque[int] = deque()  # the same blocks: the front of a dict cannot be removed in constant time
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta and event.block == self._live:
@@ -50,6 +52,7 @@ class SerialiseBlocks:
             return ()
         if isinstance(event, Opened):
             self._waiting[block] = [event]
+            self._order.append(block)
             return ()
         return (event,)  # of no block that was opened: the guard refuses it by name
 
@@ -57,8 +60,8 @@ class SerialiseBlocks:
         """The live block has closed: lets through every block that is whole, and what there is of the next one."""
         self._live = None
         passed: list[Event] = []
-        while self._waiting and self._live is None:
-            held = self._waiting.pop(next(iter(self._waiting)))
+        while self._order and self._live is None:
+            held = self._waiting.pop(self._order.popleft())
             passed += held
             opening = held[0]
             if not isinstance(held[-1], Closed) and isinstance(opening, Opened):
@@ -77,6 +80,7 @@ class SerialiseBlocks:
         whole = [held for held in self._waiting.values() if isinstance(held[-1], Closed)]
         cut = [held for held in self._waiting.values() if not isinstance(held[-1], Closed)]
         self._waiting.clear()
+        self._order.clear()
         for held in (*whole, *cut[:1]):
             passed += held
         return passed

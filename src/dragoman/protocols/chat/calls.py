@@ -36,10 +36,11 @@ class Call:
 class Calls:
     """The calls of one reply in the order of their first appearance."""
 
-    __slots__ = ("_by_index", "_met")
+    __slots__ = ("_by_id", "_by_index", "_met")
 
     def __init__(self) -> None:
         self._met: list[Call] = []
+        self._by_id: dict[str, Call] = {}
         self._by_index: dict[int, Call] = {}
 
     def __len__(self) -> int:
@@ -54,13 +55,14 @@ class Calls:
         if call is None:
             call = Call(self._fresh(piece.id or f"call_{_NOT_IN_IDS.sub('', reply)}_{len(self._met)}"))
             self._met.append(call)
+            self._by_id.setdefault(call.id, call)
             if piece.index is not None:
                 self._by_index[piece.index] = call
         return call
 
     def _fresh(self, id: str) -> str:
         """An id that no other call of the reply has: a client could not tell their results apart."""
-        return f"{id}_{len(self._met)}" if any(call.id == id for call in self._met) else id
+        return f"{id}_{len(self._met)}" if id in self._by_id else id
 
     def _known(self, piece: CallPiece, name: str | None) -> Call | None:
         if piece.index is not None:
@@ -68,5 +70,5 @@ class Calls:
             # Some servers give every parallel call the index 0: a new id with a name is a new call.
             return None if call and name and piece.id and piece.id != call.id else call
         if piece.id:
-            return next((call for call in self._met if call.id == piece.id), None)
+            return self._by_id.get(piece.id)
         return self._met[-1] if self._met and not name else None

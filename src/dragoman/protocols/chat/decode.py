@@ -28,6 +28,7 @@ from dragoman.hub.events import (
     Used,
 )
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.limits import MAX_CALLS
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import Issuer
@@ -313,6 +314,8 @@ class Decoder:
     def _call(self, message: Message, events: list[Event]) -> None:
         if message.tool_calls:
             for piece in message.tool_calls:
+                if len(self._calls) > MAX_CALLS:  # the reply has failed; the rest of a long list is not worth reading
+                    break
                 self._take_piece(piece, events)
         elif message.function_call is not None:
             self._take_piece(CallPiece(index=-1, function=message.function_call), events)

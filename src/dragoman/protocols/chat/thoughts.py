@@ -36,27 +36,54 @@ def is_opaque(detail: dict[str, object]) -> bool:
     return bool(detail.get("signature") or detail.get("data"))
 
 
+class _Entry:
+    """One entry of reasoning_details; its texts are joined once, at the end."""
+
+    __slots__ = ("_fields", "_pieces")
+
+    def __init__(self) -> None:
+        self._fields: dict[str, object] = {}
+        self._pieces: dict[str, list[str]] = {}
+
+    def add(self, detail: dict[str, object]) -> None:
+        for name, value in detail.items():
+            if name in _GROWING and isinstance(value, str):
+                if not isinstance(self._fields.get(name), str):
+                    self._pieces[name] = []
+                self._fields[name] = ""
+                self._pieces[name].append(value)
+            elif value is not None:
+                self._fields[name] = value
+
+    def joined(self) -> dict[str, object]:
+        texts = {name: "".join(pieces) for name, pieces in self._pieces.items() if self._fields[name] == ""}
+        return {**self._fields, **texts}
+
+
+def _entry_key(index: object, count: int) -> object:
+    """What pieces of one entry have in common; an entry without a usable index stands alone."""
+    return ("index", index) if isinstance(index, str | int | float) else count
+
+
 class Details:
     """The reasoning_details of one run of thought: entries grow by `index` until the run ends."""
 
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[object, dict[str, object]] = {}
+        self._entries: dict[object, _Entry] = {}
 
     def add(self, detail: dict[str, object]) -> None:
-        key = detail.get("index")
-        entry = self._entries.setdefault(len(self._entries) if key is None else ("index", key), {})
-        for name, value in detail.items():
-            known = entry.get(name)
-            if name in _GROWING and isinstance(known, str) and isinstance(value, str):
-                entry[name] = known + value
-            elif value is not None:
-                entry[name] = value
+        key = _entry_key(detail.get("index"), len(self._entries))
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry()
+        entry.add(detail)
 
     def opaques(self, issuer: str, model: str) -> Iterator[Opaque]:
         """The entries that only their issuer can read or vouch for; a plain text needs no carrying."""
-        for entry in self._entries.values():
+        for growing in self._entries.values():
+            entry = growing.joined()
             if is_opaque(entry):
                 yield Opaque(issuer, Form.DETAIL, msgspec.json.encode(entry).decode(), model)
 

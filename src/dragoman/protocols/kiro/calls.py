@@ -11,6 +11,7 @@ from dragoman.protocols.kiro.wire import ToolUse
 
 MAX_CHARS = 32 * 1024 * 1024  # of the arguments of all calls of a reply
 EMPTY = "{}"
+MAX_EARLY_LOOKS = 8
 
 _string = msgspec.json.Decoder(str)
 
@@ -22,13 +23,29 @@ class Call(Struct, frozen=True):
 
 
 class _Growing:
-    __slots__ = ("id", "name", "pieces", "stopped")
+    __slots__ = ("_next_look", "_stops", "id", "length", "name", "pieces", "stopped")
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.name = ""
         self.pieces: list[str] = []
+        self.length = 0  # characters in all pieces
         self.stopped = False
+        self._stops = 0
+        self._next_look = 0
+
+    def stop(self) -> Call | None:
+        """Note that the call says it has ended; return it if it is whole.
+
+        Each look joins and parses all pieces, so after the first few stops a look waits until the text has doubled;
+        a call that is whole by then is found at the end of the reply at the latest.
+        """
+        self.stopped = True
+        self._stops += 1
+        if self._stops > MAX_EARLY_LOOKS and self.length < self._next_look:
+            return None
+        self._next_look = 2 * self.length
+        return self.whole()
 
     @property
     def text(self) -> str:
@@ -74,8 +91,7 @@ class Calls:
         self._grow(call, use)
         if not use.stop:
             return calls
-        call.stopped = True
-        whole = call.whole()
+        whole = call.stop()
         if whole is None:
             return calls
         if whole.arguments == EMPTY:
@@ -115,8 +131,10 @@ class Calls:
         piece = raw.decode() if snapshot else read_json(_string, raw)
         if snapshot or call.pieces == [EMPTY]:  # some begin with an empty object and tell the pieces afterwards
             call.pieces.clear()
+            call.length = 0
         if piece:
             call.pieces.append(piece)
+            call.length += len(piece)
             self._taken += len(piece)
 
     def _tell(self, call: Call) -> list[Call]:

@@ -76,6 +76,7 @@ class Writing:
         "head",
         "id",
         "index",
+        "length",
         "logprobs",
         "manner",
         "opaque",
@@ -92,12 +93,17 @@ class Writing:
         self.index = index
         self.id = mint(self.manner.prefix)
         self.text: list[str] = []
+        self.length = 0  # of the text so far
         self.annotations: list[Json] = []
         self.citations: list[Citation] = []  # whose bounds are those of the whole text, known at its end
         self.logprobs: list[Raw] = []
         self.opaque: Opaque | None = None
         self.head: bytes | None = None  # what stands before a delta's text; None until its part is opened
         self.tail = b',"logprobs":[],"sequence_number":' if self.manner is TEXT else b',"sequence_number":'
+
+    def add(self, text: str) -> None:
+        self.text.append(text)
+        self.length += len(text)
 
     @property
     def place(self) -> Item:

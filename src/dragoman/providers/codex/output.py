@@ -51,6 +51,7 @@ class FilledOutput:
         if not self._items or _snapshot.decode(event.response).output:
             return data
         output = msgspec.json.encode([self._items[index] for index in sorted(self._items)])
+        self._items.clear()  # a stream has one end; a second one is not worth another copy of everything
         response = bytes(event.response)
         filled = replace_value(response, "output", output)
         if filled == response:  # it had no such field at all

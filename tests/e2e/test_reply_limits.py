@@ -1,0 +1,107 @@
+"""A reply with far too many calls, blocks or citations fails honestly, and costs other clients nothing."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from raw_http import post
+from rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
+from test_half_calls import ERROR, GOOD_END, JSON, body
+
+from dragoman.hub.limits import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
+from fakes.upstream import Answer
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+        yield shared
+
+
+def data(events: list[object]) -> bytes:
+    return b"".join(b"data: %b\n\n" % msgspec.json.encode(event) for event in events)
+
+
+def chat_call(place: int) -> dict[str, object]:
+    return {"index": place, "id": f"c{place}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def chat_calls(count: int) -> tuple[bytes, bytes]:
+    chunks: list[object] = [{"id": "c", "choices": [{"delta": {"tool_calls": [chat_call(at)]}}]} for at in range(count)]
+    end = {"id": "c", "choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
+    message = {"role": "assistant", "tool_calls": list(map(chat_call, range(count)))}
+    whole = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    return data([*chunks, end]) + b"data: [DONE]\n\n", msgspec.json.encode(whole)
+
+
+def chat_calls_at_once(count: int) -> tuple[bytes, bytes]:
+    delta = {"tool_calls": list(map(chat_call, range(count)))}
+    end = {"id": "c", "choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
+    return data([{"id": "c", "choices": [{"delta": delta}]}, end]) + b"data: [DONE]\n\n", b""
+
+
+def messages_texts(count: int) -> tuple[bytes, bytes]:
+    events: list[object] = [{"type": "message_start", "message": {"id": "m", "model": "m"}}]
+    for at in range(count):
+        events.append({"type": "content_block_start", "index": at, "content_block": {"type": "text", "text": "a"}})
+        events.append({"type": "content_block_stop", "index": at})
+    events.append({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}})
+    events.append({"type": "message_stop"})
+    content = [{"type": "text", "text": "a"}] * count
+    whole = {"type": "message", "id": "m", "content": content, "stop_reason": "end_turn"}
+    return data(events), msgspec.json.encode(whole)
+
+
+def responses_citations(count: int) -> tuple[bytes, bytes]:
+    cited = {"type": "url_citation", "url": "https://example.com", "title": "t", "start_index": 0, "end_index": 1}
+    events: list[object] = [{"type": "response.output_text.delta", "output_index": 0, "delta": "a"}]
+    events += [{"type": "response.output_text.annotation.added", "output_index": 0, "annotation": cited}] * count
+    events.append({"type": "response.completed", "response": {"id": "r", "status": "completed", "output": []}})
+    text = {"type": "output_text", "text": "a", "annotations": [cited] * count}
+    output = [{"type": "message", "content": [text]}]
+    return data(events), msgspec.json.encode({"id": "r", "status": "completed", "output": output})
+
+
+LARGE = {
+    "calls": ("chat", chat_calls, MAX_CALLS),
+    "calls in one event": ("chat", chat_calls_at_once, MAX_CALLS),
+    "blocks": ("messages", messages_texts, MAX_BLOCKS),
+    "citations": ("responses", responses_citations, MAX_CITATIONS),
+}
+CASES = [(client, what) for client in PROTOCOLS for what, (upstream, *_) in LARGE.items() if client != upstream]
+
+
+@pytest.mark.parametrize(("client", "what"), CASES)
+def test_one_too_many_is_the_error_event_and_as_many_as_allowed_are_told(rig: Rig, client: str, what: str) -> None:
+    upstream, write, most = LARGE[what]
+    request = body(client, rig.model(upstream), stream=True)
+    rig.plays(upstream, Answer(write(most)[0]))
+    assert GOOD_END[client] in post(rig.gateway.port, PATHS[client], request).body
+    rig.plays(upstream, Answer(write(most + 1)[0]))
+    answered = post(rig.gateway.port, PATHS[client], request)
+    assert ERROR[client] in answered.body
+    assert GOOD_END[client] not in answered.body
+    assert f"too many {what.partition(' ')[0]}".encode() in answered.body.replace(b"tool ", b"").replace(
+        b"content ", b""
+    )
+
+
+@pytest.mark.parametrize(("client", "what"), [case for case in CASES if case[1] != "calls in one event"])
+def test_one_too_many_in_a_whole_reply_is_a_502(rig: Rig, client: str, what: str) -> None:
+    upstream, write, most = LARGE[what]
+    request = body(client, rig.model(upstream), stream=False)
+    rig.plays(upstream, Answer(write(most)[1], content_type=JSON))
+    assert post(rig.gateway.port, PATHS[client], request).status == 200
+    rig.plays(upstream, Answer(write(most + 1)[1], content_type=JSON))
+    answered = post(rig.gateway.port, PATHS[client], request)
+    assert answered.status == 502
+    assert b"too many" in answered.body
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_the_same_protocol_passes_any_number_as_it_came(rig: Rig, what: str) -> None:
+    upstream, write, most = LARGE[what]
+    streamed, _ = write(most + 10)
+    rig.plays(upstream, Answer(streamed))
+    answered = post(rig.gateway.port, PATHS[upstream], body(upstream, rig.model(upstream), stream=True))
+    assert answered.body == streamed
