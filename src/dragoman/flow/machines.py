@@ -1,12 +1,14 @@
 """A call and its prepared request come in; the machines that its reply goes through go out, put together."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from dragoman.flow.call import Call
 from dragoman.flow.line import Line, Source, Tap, Translation
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.sink import Sink
 from dragoman.hub.events import Event
+from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Asked
 from dragoman.hub.stage import Stage
@@ -49,20 +51,28 @@ class LineBuilder:
         source = source_of(prepared, ledger)
         stages = self._stages(prepared)
         hold = HoldCut() if prepared.provider.withholds_cut_calls else None
+        watch = self.watch()
         if sink is not None:
-            sink.begin_upstream()
-            return Translation(source, hold, stages, sink, self.watch(), prepared.secrets)
-        last = [*((CheckCalls(), SerialiseBlocks()) if call.client.serial else ()), Guard(self._on_trip)]
+            sink.begin_upstream(watch)
+            return Translation(source, hold, stages, sink, watch, prepared.secrets)
+        last = partial(self._client_stages, call.client.serial)
         encoder = call.client.encoder(self.asked(call), ledger)
         if call.continues:
-            return Translation(source, hold, stages, Sink(last, encoder), self.watch(), prepared.secrets)
-        return Translation(source, hold, [*stages, *last], encoder, self.watch(), prepared.secrets)
+            return Translation(source, hold, stages, Sink(last, encoder, watch), watch, prepared.secrets)
+        return Translation(source, hold, [*stages, *last(watch.fail)], encoder, watch, prepared.secrets)
 
     def staged(self, events: Iterable[Event], prepared: Prepared) -> list[Event]:
-        """The events of a whole reply, after every stage that changes their meaning."""
-        for stage in self._stages(prepared):
+        """Return the events of a whole reply after every stage; blocks need no serialising, for they are folded."""
+        for stage in (*self._stages(prepared), *self._client_stages(False)):
             events = [out for event in events for out in stage.feed(event)] + list(stage.finish())
         return list(events)
+
+    def _client_stages(
+        self, serial: bool, on_failure: Callable[[Failure], None] = lambda failure: None
+    ) -> list[Stage[Event, Event]]:
+        """Return the stages in front of every client's encoder."""
+        serialise = (SerialiseBlocks(),) if serial else ()
+        return [CheckCalls(), *serialise, Guard(self._on_trip, on_failure)]
 
     def _stages(self, prepared: Prepared) -> list[Stage[Event, Event]]:
         stages: list[Stage[Event, Event]] = []

@@ -20,8 +20,9 @@ from dragoman.flow.prepare import Prepared
 from dragoman.flow.shape import begins_document, begins_events, is_named_stream, is_stream
 from dragoman.flow.sink import Sink
 from dragoman.framing.known_secrets import hide, hide_in_fields
-from dragoman.hub.events import Event, Used
+from dragoman.hub.events import Event, Failed, Used
 from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.limits import ReplySize
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ErrorShape
 from dragoman.hub.usage import Usage
@@ -92,6 +93,8 @@ class Opener:
         else:
             clean = redact_events(await self._mended(call, prepared, events, watch), prepared.secrets)
             events = self._build.staged(clean, prepared)
+            if events and isinstance(events[-1], Failed):
+                raise Refused(named(prepared, events[-1].failure))
             body = call.client.whole(events, self._build.asked(call), ledger)
         usage = next((event.usage for event in reversed(events) if isinstance(event, Used)), None)
         return Whole(prepared, answer.headers, body, watch, as_is, usage)
@@ -261,7 +264,7 @@ def is_speaking(prepared: Prepared, watch: Watch, at_work: bool) -> bool:
 def _events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:
     """What a body tells that was read to its end."""
     if not streamed:
-        return prepared.upstream.whole(body, prepared.issuer, ledger)
+        return ReplySize().admit(prepared.upstream.whole(body, prepared.issuer, ledger))
     source = source_of(prepared, ledger)
     return source.feed(body) + source.finish()
 

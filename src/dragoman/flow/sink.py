@@ -1,24 +1,28 @@
 """The client's end of a line, which outlives an upstream: events come in, the client's bytes go out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.stage import Stage
 from dragoman.hub.usage import Usage
+from dragoman.observers.watch import Watch
 from dragoman.stages.carry_on import CarryOn
+
+MakeStages = Callable[[Callable[[Failure], None]], Sequence[Stage[Event, Event]]]  # given who is told a failure
 
 
 class Sink:
     """The stages and the encoder of one client, behind the machine that joins one upstream's reply to the next."""
 
-    __slots__ = ("_carry", "_encoder", "_stages")
+    __slots__ = ("_carry", "_encoder", "_stages", "_watch")
 
-    def __init__(self, stages: Sequence[Stage[Event, Event]], encoder: Stage[Event, bytes]) -> None:
+    def __init__(self, make_stages: MakeStages, encoder: Stage[Event, bytes], watch: Watch) -> None:
         self._carry = CarryOn()
-        self._stages = stages
+        self._stages = make_stages(self._note_failure)
         self._encoder = encoder
+        self._watch = watch  # of the upstream that speaks now
 
     @property
     def broken(self) -> Failure | None:
@@ -37,7 +41,9 @@ class Sink:
     def resume(self, spent: Usage, marker: str) -> None:
         self._carry.resume(spent, marker)
 
-    def begin_upstream(self) -> None:
+    def begin_upstream(self, watch: Watch) -> None:
+        """What comes now is another upstream's, which this watch sees."""
+        self._watch = watch
         self._carry.begin_upstream()
 
     def gone_on(self, ledger: Ledger) -> None:
@@ -46,6 +52,9 @@ class Sink:
     def seal(self) -> None:
         """Nobody goes on: the next failure is told."""
         self._carry.seal()
+
+    def _note_failure(self, failure: Failure) -> None:
+        self._watch.fail(failure)
 
     def feed(self, event: Event) -> list[bytes]:
         return self._encoded(self._carry.feed(event))

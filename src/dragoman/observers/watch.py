@@ -99,6 +99,11 @@ class Watch:
             case _:
                 pass
 
+    def fail(self, failure: Failure) -> None:
+        """Note that the client was told a failure, though the upstream may have ended well."""
+        if not isinstance(self._end, Failed):
+            self._end = Failed(failure)
+
     @property
     def usage(self) -> Usage | None:
         return self._usage

@@ -1,8 +1,8 @@
-"""A reply comes in; the same goes out, but a call whose arguments are no JSON object becomes a failure.
+"""Turn a call that no client could run into a failure, and pass everything else.
 
-For clients that read arguments as an object: they cannot be told a call that is none. Whether broken arguments are the
-model's mistake, or were merely cut by a limit or a filter, is known when the reply goes on: until then the end of such
-a call is held.
+Such a call has no name, or arguments that are not a JSON object. Whether broken arguments are the model's mistake, or
+were merely cut by a limit or a filter, is known when the reply goes on: until then the end of such a call is held.
+Custom tools take free text, which is never broken. No arguments at all are those of a tool without parameters.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,10 @@ class CheckCalls:
         if self._broken is not None:
             return self._go_on(self._broken, event)
         if type(event) is Delta:
-            return self._argue(event.block, event.text) if event.block in self._arguments else (event,)
+            return self._argue(event) if event.block in self._arguments else (event,)
         match event:
+            case Opened(what=CallBlock(name=name)) if not name.strip():
+                return (Failed(Failure(Kind.CORRUPT, "the model called a tool without naming it")),)
             case Opened(block=block, what=CallBlock(name=name, custom=False)):
                 self._names[block] = name
                 self._arguments[block] = []
@@ -46,14 +48,17 @@ class CheckCalls:
     def finish(self) -> Sequence[Event]:
         return ()
 
-    def _argue(self, block: int, text: str) -> Sequence[Event]:
+    def _argue(self, event: Delta) -> Sequence[Event]:
         """More arguments; blanks before the first of them would be no JSON if nothing followed."""
-        arguments = self._arguments[block]
-        said = text if arguments else text.lstrip()
-        if not said:
+        arguments = self._arguments[event.block]
+        if arguments:
+            arguments.append(event.text)
+            return (event,)
+        text = event.text.lstrip()
+        if not text:
             return ()
-        arguments.append(said)
-        return (Delta(block, said),)
+        arguments.append(text)
+        return (Delta(event.block, text),)
 
     def _go_on(self, tool: str, event: Event) -> Sequence[Event]:
         """What follows a broken call: other ends may, and a cut excuses it; anything else does not."""

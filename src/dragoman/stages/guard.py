@@ -25,6 +25,7 @@ from dragoman.hub.events import (
     Used,
 )
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.limits import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS, ReplySize
 
 
 class Phase(Enum):
@@ -113,17 +114,22 @@ LEFT_OPEN = "Ended with a block open"
 class Guard:
     """Passes legal events; the first illegal one becomes a failure, and nothing follows it.
 
-    `Used` may come at any time: the last one is kept and told just before the end.
+    `Used` may come at any time: the last one is kept and told just before the end. `on_failure` is told each failure
+    that goes out, whoever found it.
     """
 
-    __slots__ = ("_blocks", "_on_trip", "_phase", "_usage", "_writable")
+    __slots__ = ("_blocks", "_on_failure", "_on_trip", "_phase", "_size", "_usage", "_writable")
 
-    def __init__(self, on_trip: Callable[[str], None]) -> None:
+    def __init__(
+        self, on_trip: Callable[[str], None], on_failure: Callable[[Failure], None] = lambda failure: None
+    ) -> None:
         self._on_trip = on_trip
+        self._on_failure = on_failure
         self._phase = Phase.WAITING
         self._blocks: dict[int, BlockState] = {}
         self._writable: set[int] = set()  # the blocks that take text, so that a Delta costs one lookup
         self._usage: Used | None = None
+        self._size = ReplySize()
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta and event.block in self._writable:
@@ -142,8 +148,9 @@ class Guard:
                 return ()
             case Ended():
                 return (*self._close_all(), *self._take_usage(), event)
-            case Failed():
+            case Failed(failure=failure):
                 self._writable.clear()
+                self._on_failure(failure)
                 return (*self._take_usage(), event)
             case Started():
                 return (event,)
@@ -158,6 +165,8 @@ class Guard:
         state = BLOCKS[self._blocks.get(event.block, BlockState.UNKNOWN)][type(event)]
         if isinstance(state, str):
             return self._trip(state)
+        if isinstance(event, Opened | Cited) and (failure := self._size.excess(event)) is not None:
+            return self._fail(failure)
         if isinstance(event, Opened):
             state = KINDS[type(event.what)]
         if isinstance(BLOCKS[state][Delta], str):
@@ -177,6 +186,7 @@ class Guard:
     def _fail(self, failure: Failure) -> Sequence[Event]:
         self._phase = Phase.SILENT
         self._writable.clear()
+        self._on_failure(failure)
         return (*self._take_usage(), Failed(failure))
 
     def _close_all(self) -> Sequence[Event]:
@@ -203,7 +213,8 @@ the client gets its protocol's error event, the trip is counted and logged by na
 
 Three things are mended instead: a block still open at `Ended` is closed (and counted), an empty `Delta` is dropped,
 and `Used` may come at any time after `Started`, the last one being told just before the end.
-An input that ends without `Ended` or `Failed` gets a `Failed` of kind `truncated`.
+An input that ends without `Ended` or `Failed` gets a `Failed` of kind `truncated`. A reply of more than {MAX_BLOCKS:,} blocks,
+{MAX_CALLS:,} calls among them, or {MAX_CITATIONS:,} citations fails (`hub/limits.py`).
 
 ## The reply
 

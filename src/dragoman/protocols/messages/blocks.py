@@ -19,6 +19,7 @@ from dragoman.hub.events import (
     TextBlock,
     ThinkingBlock,
 )
+from dragoman.hub.limits import MAX_CITATIONS
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
@@ -86,7 +87,7 @@ class _Text:
                 return (Delta(self._number, text),)
             self._number = self._numbers.take()
             return (Opened(self._number, _TEXT), Delta(self._number, text))
-        if is_given(change.citation):
+        if is_given(change.citation) and len(self._citations) <= MAX_CITATIONS:  # one more makes the reply fail
             self._citations.append(change.citation)
         return ()
 
@@ -149,9 +150,11 @@ class _Redacted:
 
 
 class _Call:
-    __slots__ = ("_given", "_number")
+    __slots__ = ("_given", "_number", "has_input", "name")
 
-    def __init__(self, numbers: _Numbers) -> None:
+    def __init__(self, numbers: _Numbers, name: str) -> None:
+        self.name = name
+        self.has_input = False
         self._number = numbers.take()
         self._given = ""  # the input that came whole, if no deltas tell it
 
@@ -159,12 +162,14 @@ class _Call:
         if is_given(block.input):
             given = msgspec.json.format(mend_surrogates(bytes(block.input)), indent=-1).decode()
             self._given = "" if given in ("{}", '""') else given
+            self.has_input = bool(self._given)
         return (Opened(self._number, CallBlock(block.id, block.name)),)
 
     def change(self, change: Change) -> Sequence[Event]:
         if not change.partial_json:
             return ()
         self._given = ""
+        self.has_input = True
         return (Delta(self._number, change.partial_json),)
 
     def close(self) -> Sequence[Event]:
@@ -238,6 +243,11 @@ class Blocks:
         block = self._open.pop(index, None)
         return block.close() if block is not None else ()
 
+    def unfinished_call(self) -> str | None:
+        """Return the name of a call that was neither given any input nor closed: an empty input would be invented."""
+        calls = (block for block in self._open.values() if isinstance(block, _Call))
+        return next((call.name for call in calls if not call.has_input), None)
+
     def close_all(self) -> Sequence[Event]:
         events: list[Event] = []
         for index in sorted(self._open):
@@ -260,7 +270,7 @@ class Blocks:
                 return redacted.begin(block, self._issuer)
             case "tool_use":
                 self.calls = True
-                self._open[index] = call = _Call(self._numbers)
+                self._open[index] = call = _Call(self._numbers, block.name)
                 return call.begin(block)
             case kind if kind in HOSTED_USES:
                 self._open[index] = self._uses[block.id] = _Use(block, raw)

@@ -9,6 +9,7 @@ from dragoman.framing.jsonread import mend_surrogates, read_around
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.limits import excess_of
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.usage import Usage
@@ -18,6 +19,7 @@ from dragoman.protocols.messages.wire import (
     BESIDE,
     REPLY_TIERS,
     STOPS,
+    CacheCreation,
     Counts,
     Iteration,
     Message,
@@ -34,6 +36,9 @@ class _Kind(msgspec.Struct):
 _event = msgspec.json.Decoder(StreamEvent)
 _kind = msgspec.json.Decoder(_Kind)
 _message = msgspec.json.Decoder(Message)
+
+
+_CUTS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
 
 
 class _Phase(Enum):
@@ -140,19 +145,32 @@ class Decoder:
         if change is None or change.stop_reason is None:
             return begun
         self._phase = _STOPPED
-        closed = self._blocks.close_all()
         self._ending = _ending(
             change.stop_reason, change.stop_sequence, change.stop_details, self._blocks.calls, self._ledger
         )
+        unfinished = self._unfinished(self._ending)
+        if unfinished:
+            return [*begun, *unfinished]
+        closed = self._blocks.close_all()
         used = self._totals.usage()
         return [*begun, *closed, *([Used(used)] if used else [])]
 
     def _end(self, event: StreamEvent) -> Sequence[Event]:
         begun = self._begin()
+        ending = self._ending or _ending(None, None, None, self._blocks.calls, self._ledger)
+        unfinished = self._unfinished(ending)
+        if unfinished:
+            return [*begun, *unfinished]
         closed = self._blocks.close_all()
         self._phase = _OVER
-        ending = self._ending or _ending(None, None, None, self._blocks.calls, self._ledger)
         return [*begun, *closed, ending]
+
+    def _unfinished(self, ending: Ended) -> Sequence[Event]:
+        """Return the failure of a reply that ends inside a call, unless a limit or a filter ended it there."""
+        name = self._blocks.unfinished_call()
+        if name is None or ending.stop in _CUTS:
+            return ()
+        return self._failed(Failure(Kind.CORRUPT, f"the upstream's reply ended inside its call of {name!r}"))
 
     def _fail(self, event: StreamEvent) -> Sequence[Event]:
         return self._failed(failure_of(event.error))
@@ -188,10 +206,11 @@ def _ending(
 class _Totals:
     """Cumulative counts: each report replaces what it names and keeps the rest."""
 
-    __slots__ = ("_counts", "_seen")
+    __slots__ = ("_apart", "_counts", "_seen")
 
     def __init__(self) -> None:
         self._counts = Counts()
+        self._apart = Iteration()  # the sum of the passes that the counts leave out
         self._seen = False
 
     def merge(self, report: Counts | None) -> None:
@@ -202,12 +221,14 @@ class _Totals:
             value = getattr(report, name)
             if value is not None:
                 setattr(self._counts, name, value)
+        if report.iterations is not None:
+            self._apart = _sum_apart(report.iterations)
 
     def usage(self) -> Usage | None:
         if not self._seen:
             return None
         counts = self._counts
-        passes: list[Counts | Iteration] = [counts, *_apart(counts.iterations or ())]
+        passes = (counts, self._apart)
         read = sum(one.cache_read_input_tokens or 0 for one in passes)
         written = sum(one.cache_creation_input_tokens or 0 for one in passes)
         kept_long = (one.cache_creation.ephemeral_1h_input_tokens for one in passes if one.cache_creation)
@@ -225,11 +246,22 @@ class _Totals:
         )
 
 
-def _apart(iterations: Sequence[Iteration]) -> list[Iteration]:
-    """The passes that the counts of the reply leave out: compactions, unless another model took the reply over."""
+def _sum_apart(iterations: Sequence[Iteration]) -> Iteration:
+    """Add up the passes that the counts of the reply leave out.
+
+    These are compactions, unless another model took the reply over.
+    """
     if any(one.type == "fallback_message" for one in iterations):
-        return []
-    return [one for one in iterations if one.type == "compaction"]
+        return Iteration()
+    apart = [one for one in iterations if one.type == "compaction"]
+    kept_long = [one.cache_creation.ephemeral_1h_input_tokens for one in apart if one.cache_creation]
+    return Iteration(
+        input_tokens=sum(one.input_tokens or 0 for one in apart),
+        output_tokens=sum(one.output_tokens or 0 for one in apart),
+        cache_read_input_tokens=sum(one.cache_read_input_tokens or 0 for one in apart),
+        cache_creation_input_tokens=sum(one.cache_creation_input_tokens or 0 for one in apart),
+        cache_creation=CacheCreation(sum(kept or 0 for kept in kept_long)),
+    )
 
 
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
@@ -242,6 +274,8 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         return [Failed(failure_of(message.error))]
     if message.type != "message" and not message.content:
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not a message"))]
+    if too_many := excess_of(blocks=len(message.content)):
+        return [Failed(too_many)]
     totals = _Totals()
     totals.merge(message.usage)
     usage = totals.usage()

@@ -11,6 +11,7 @@ from dragoman.framing.jsonread import mend_surrogates, read_around
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Closed, Ended, Event, Failed, Opened, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.limits import excess_of
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.usage import Usage
@@ -150,8 +151,10 @@ class Decoder:
         return (Started(response.id or "", response.model or ""),)
 
     def _completed(self, response: wire.Response) -> Events:
-        settled = self._settled(response)
-        return [*settled, Ended(Stop.TOOL if self._calls.indexes() else Stop.END)]
+        told = self._told_at_end(response)
+        if self._calls.has_unfinished():
+            told += self._fail(Kind.CORRUPT, "the upstream's reply ended inside a tool call")
+        return self._ended(response, told, Stop.TOOL if self._calls.indexes() else Stop.END)
 
     def _incomplete(self, response: wire.Response) -> Events:
         details = response.incomplete_details
@@ -160,7 +163,15 @@ class Decoder:
         if stop is None:
             self._ledger.approximated("/incomplete_details/reason", f"{reason!r:.80} is told as a cap that was reached")
             stop = Stop.LENGTH
-        return [*self._settled(response), Ended(stop)]
+        return self._ended(response, self._told_at_end(response), stop)
+
+    def _ended(self, response: wire.Response, told: list[Event], stop: Stop) -> Events:
+        """Return what the end has told, the open blocks closed, usage and the end; or all up to the first failure."""
+        failed = next((at for at, event in enumerate(told) if isinstance(event, Failed)), None)
+        if failed is not None:
+            return [*told[:failed], *self._used(response), told[failed]]
+        closed = (*self._messages.close(), *self._thoughts.close(), *self._calls.close())
+        return [*told, *closed, *self._used(response), Ended(stop)]
 
     def _failed_response(self, response: wire.Response) -> Events:
         error = errors.read_error(response.error)
@@ -179,18 +190,18 @@ class Decoder:
             self._trouble = replace(nested, status=nested.status or flat.status or flat.status_code)
         return ()
 
-    def _settled(self, response: wire.Response) -> list[Event]:
-        """What the terminal snapshot has and the stream lacked, the open blocks closed, and usage."""
+    def _told_at_end(self, response: wire.Response) -> list[Event]:
+        """Return what the terminal snapshot has and the stream lacked."""
         self._over = True
         events = [event for index in sorted(self._early) for event in self._finish_item(index, self._early[index])]
         output = response.output or []
-        known, told = self._seen(), self._told()
+        if too_many := excess_of(blocks=len(output)):
+            return [Failed(too_many)]
+        longer = len(output) > self._told()
         for index, raw in enumerate(output):
             # With gaps in output_index, or one for two items, the positions differ; only a longer output has news.
-            if index in known or len(output) > told:
+            if longer or self._has_seen(index):
                 events += self._finish_item(index, raw)
-        events += (*self._messages.close(), *self._thoughts.close(), *self._calls.close())
-        events += self._used(response)
         return events
 
     def _used(self, response: wire.Response) -> Events:
@@ -236,8 +247,7 @@ class Decoder:
 
     def _item_done(self, notice: wire.Notice) -> Events:
         index = notice.output_index
-        seen = self._seen()
-        if index > 0 and index not in seen and index - 1 not in seen:
+        if index > 0 and not self._has_seen(index) and not self._has_seen(index - 1):
             self._early[index] = notice.item.copy()
             return ()
         events = [*self._finish_item(index, notice.item)]
@@ -245,8 +255,9 @@ class Decoder:
             events += self._finish_item(index, self._early.pop(index))
         return events
 
-    def _seen(self) -> set[int]:
-        return {*self._messages.indexes(), *self._thoughts.indexes(), *self._calls.indexes(), *self._done}
+    def _has_seen(self, index: int) -> bool:
+        streamed = (self._messages, self._thoughts, self._calls)
+        return index in self._done or any(index in items.indexes() for items in streamed)
 
     def _told(self) -> int:
         """How many items there were: some servers give one index to two of different kinds."""

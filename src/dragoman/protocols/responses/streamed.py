@@ -256,18 +256,23 @@ class Thoughts:
 class Calls:
     """Function calls and custom tool calls."""
 
-    __slots__ = ("_items", "_numbers")
+    __slots__ = ("_items", "_numbers", "_unnamed")
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
         self._items: dict[int, _Open] = {}
+        self._unnamed: set[int] = set()  # announced without a name, and not named since
 
     def indexes(self) -> KeysView[int]:
         return self._items.keys()
 
     def opened(self, index: int, custom: bool, item: CallItem) -> Events:
-        if index in self._items or not item.name:
+        if index in self._items:
             return ()
+        if not item.name:
+            self._unnamed.add(index)
+            return ()
+        self._unnamed.discard(index)
         call = self._items[index] = _Open(next(self._numbers))
         return (Opened(call.block, CallBlock(item.call_id or item.id or "", item.name, custom, item.namespace)),)
 
@@ -290,6 +295,10 @@ class Calls:
         if call := self._items.get(index):
             events += call.close()
         return events
+
+    def has_unfinished(self) -> bool:
+        """Whether a call was never named, or neither given arguments nor finished: `{}` would be invented."""
+        return bool(self._unnamed) or any(call.open and not call.sent for call in self._items.values())
 
     def close(self) -> Iterator[Event]:
         for call in self._items.values():

@@ -1,0 +1,72 @@
+"""A tool call that is not whole is a failure for clients of every protocol, streamed and whole; nothing is invented."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from broken_calls import BROKEN
+from meaning import CallTool, Meant, Stop
+from raw_http import post
+from rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+
+from fakes.upstream import Answer
+
+JSON = "application/json"
+CROSSED = [(client, *broken) for client in PROTOCOLS for broken in BROKEN if broken[0] != client]
+# What stands in a stream that failed, and what would make a client take it for whole.
+ERROR = {"chat": b'data: {"error":', "responses": b"event: response.failed\n", "messages": b"event: error\n"}
+GOOD_END = {"chat": b'"finish_reason":"', "responses": b"event: response.completed\n", "messages": b"message_stop"}
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+        yield shared
+
+
+def body(client: str, model: str, *, stream: bool) -> bytes:
+    fields: dict[str, object] = {"model": model, "stream": stream}
+    if client == "responses":
+        fields["input"] = "Hi"
+    else:
+        fields |= {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 99}
+    return msgspec.json.encode(fields)
+
+
+@pytest.mark.parametrize(("client", "upstream", "how"), CROSSED)
+def test_a_streamed_half_call_ends_in_the_error_event_of_the_client(
+    rig: Rig, client: str, upstream: str, how: str
+) -> None:
+    rig.plays(upstream, Answer(BROKEN[upstream, how].streamed))
+    answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=True))
+    assert ERROR[client] in answered.body or answered.status == 502
+    assert GOOD_END[client] not in answered.body
+    request_id = answered.get("x-request-id")
+    assert request_id
+    assert rig.gateway.outcome(request_id).result == "corrupt"
+
+
+@pytest.mark.parametrize(("client", "upstream", "how"), [case for case in CROSSED if BROKEN[case[1:]].whole])
+def test_a_half_call_in_a_whole_reply_is_a_502(rig: Rig, client: str, upstream: str, how: str) -> None:
+    rig.plays(upstream, Answer(BROKEN[upstream, how].whole or b"", content_type=JSON))
+    answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=False))
+    assert answered.status == 502
+    assert msgspec.json.decode(answered.body)["error"]["message"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_same_protocol_passes_a_half_call_as_it_came(rig: Rig, protocol: str) -> None:
+    broken = BROKEN[protocol, "arguments that break off"]
+    rig.plays(protocol, Answer(broken.streamed))
+    answered = post(rig.gateway.port, PATHS[protocol], body(protocol, rig.model(protocol), stream=True))
+    assert answered.body == broken.streamed
+
+
+@pytest.mark.parametrize(("client", "upstream"), [(a, b) for a in PROTOCOLS for b in PROTOCOLS if a != b])
+def test_a_call_that_a_cap_has_cut_ends_as_cut_and_not_as_an_error(rig: Rig, client: str, upstream: str) -> None:
+    meant = Meant((CallTool("call_e", "clock", '{"city":"Z'),), Stop.CAP)
+    rig.plays(upstream, Answer(SPEAKERS[upstream].stream(meant)))
+    answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=True))
+    assert ERROR[client] not in answered.body
+    cut = {"chat": b'"finish_reason":"length"', "responses": b"response.incomplete", "messages": b'"max_tokens"'}
+    assert cut[client] in answered.body
