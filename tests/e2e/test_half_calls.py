@@ -43,7 +43,7 @@ def test_a_streamed_half_call_ends_in_the_error_event_of_the_client(
     assert GOOD_END[client] not in answered.body
     request_id = answered.get("x-request-id")
     assert request_id
-    assert rig.gateway.outcome(request_id).result == "corrupt"
+    assert rig.gateway.outcome(request_id).outcome == "corrupt"
 
 
 @pytest.mark.parametrize(("client", "upstream", "how"), [case for case in CROSSED if BROKEN[case[1:]].whole])
