@@ -213,8 +213,8 @@ the client gets its protocol's error event, the trip is counted and logged by na
 
 Three things are mended instead: a block still open at `Ended` is closed (and counted), an empty `Delta` is dropped,
 and `Used` may come at any time after `Started`, the last one being told just before the end.
-An input that ends without `Ended` or `Failed` gets a `Failed` of kind `truncated`. A reply of more than {MAX_BLOCKS:,} blocks,
-{MAX_CALLS:,} calls among them, or {MAX_CITATIONS:,} citations fails (`hub/limits.py`).
+An input that ends without `Ended` or `Failed` gets a `Failed` of kind `truncated`. A reply of more than
+{MAX_BLOCKS:,} blocks, {MAX_CALLS:,} of them calls, or {MAX_CITATIONS:,} citations fails (`hub/limits.py`).
 
 ## The reply
 
