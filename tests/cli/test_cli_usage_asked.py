@@ -2,11 +2,14 @@
 
 import urllib.error
 import urllib.request
+from datetime import date
 from pathlib import Path
 
 import msgspec
 import pytest
 from shell import Done, Served, Shell
+
+from dragoman.cli.usage import GROUPS
 
 OWNERS = "fake-key-of-the-gateways-owner"
 ECHO = b'{"model":"echo","messages":[{"role":"user","content":"one two three"}]}'
@@ -108,6 +111,38 @@ def test_the_gateway_tells_at_once_of_what_has_just_ended(shell: Shell) -> None:
             told = msgspec.json.decode(ask(served, OWNERS, "/api/usage?by=provider", None))
             assert told["whole"] is True
             assert sum(part["requests"] for part in told["sums"]) == number
+
+
+@pytest.mark.parametrize("path", ["/api/usage", "/api/v1/usage"])
+def test_the_gateway_adds_up_by_day(shell: Shell, path: str) -> None:
+    with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
+        before = date.today().isoformat()
+        for _ in range(3):
+            ask(served, OWNERS)
+        told = msgspec.json.decode(ask(served, OWNERS, f"{path}?by=day", None))
+        after = date.today().isoformat()
+    assert told["by"] == "day"
+    assert {part["group"] for part in told["sums"]} <= {before, after}
+    assert sum(part["requests"] for part in told["sums"]) == 3
+    assert sum(part["output_tokens"] for part in told["sums"]) > 0
+
+
+def test_every_way_to_add_up_that_the_command_knows_the_gateway_knows(shell: Shell) -> None:
+    with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
+        ask(served, OWNERS)
+        for by in (*GROUPS, "all"):
+            told = msgspec.json.decode(ask(served, OWNERS, f"/api/usage?by={by}", None))
+            assert [part["requests"] for part in told["sums"]] == [1], by
+
+
+def test_rows_of_the_gateway_have_the_names_that_the_command_prints(shell: Shell) -> None:
+    with shell.serve(DRAGOMAN_API_KEY=OWNERS) as served:
+        ask(served, OWNERS)
+        [row] = msgspec.json.decode(ask(served, OWNERS, "/api/usage?by=rows", None))["rows"]
+        printed = shell.run("usage", "--rows", "--json", "--key", OWNERS).json
+    assert isinstance(printed, list)
+    assert printed == [{name: row[name] for name in printed[0]}]
+    assert {"time", "route", "cost_usd", "usage_source"} <= row.keys()
 
 
 @pytest.mark.parametrize("query", ["by=nobody", "since_ms=soon", "until_ms=-1", "since_ms=9999999999999999999"])

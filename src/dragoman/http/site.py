@@ -23,7 +23,7 @@ from dragoman.flow.trail import Trail
 from dragoman.http.models import Listing
 from dragoman.http.paths import COUNTS, GEMINI, INFERENCE, plain_path, protocol_of
 from dragoman.http.safety import Doorkeeper
-from dragoman.http.usage import PATH as USAGE
+from dragoman.http.usage import PATHS as USAGE
 from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Client, Protocol
@@ -120,7 +120,7 @@ class Site:
         key = self._key(exchange)
         if path in INFERENCE and exchange.method == "POST":
             await self._infer(exchange, self._trail(exchange, INFERENCE[path], request_id, key))
-        elif path == USAGE and exchange.method == "GET" and self._usage is not None:
+        elif path in USAGE and exchange.method == "GET" and self._usage is not None:
             Context().run(self._gateway.audience.tell)  # what is told is not about this request
             exchange.respond(200, [JSON, _id(request_id)], await self._usage.answer(exchange.query, key))
         else:

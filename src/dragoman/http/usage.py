@@ -12,9 +12,11 @@ from dragoman.accounts.keys import ENVIRONMENT_KEY, KeyId
 from dragoman.accounts.usage import UsageWriter
 from dragoman.hub.failure import Failure, Kind, Refused, refuse
 from dragoman.store import Store, StoreError
-from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
+from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum, as_record, sum_days
 
 PATH = "/api/usage"
+PATHS = (PATH, "/api/v1/usage")
+DAY = "day"
 ROWS = "rows"  # instead of a group: every request by itself
 MOST_ROWS = 10_000
 MOST_SUMS = 40_000
@@ -47,7 +49,15 @@ class UsageDesk:
                 told = await read(await self._writer.caught_up(), span, by)
         except (StoreError, TimeoutError):
             raise Refused(Failure(Kind.OVERLOADED, "The store cannot be read just now.")) from None
-        return msgspec.json.encode(told)
+        return msgspec.json.encode(
+            {
+                "whole": told.whole,
+                "by": by,
+                "sums": told.sums,
+                "rows": [msgspec.structs.asdict(row) | as_record(row) for row in told.rows],
+                "names": told.names,
+            }
+        )
 
 
 async def read(store: Store, span: Span, by: str, most: bool = True) -> Told:
@@ -57,6 +67,8 @@ async def read(store: Store, span: Span, by: str, most: bool = True) -> Told:
         if most and sum(part.requests for part in await store.usage_sums(span, "all")) > MOST_ROWS:
             raise _too_long(MOST_ROWS)
         return Told(whole, rows=await store.usage_rows(span))
+    if by == DAY:
+        return Told(whole, sum_days(await store.usage_sums(span, "all")))
     sums = await store.usage_sums(span, by)  # type: ignore[arg-type]
     if most and len(sums) > MOST_SUMS:
         raise _too_long(MOST_SUMS)
@@ -67,8 +79,9 @@ async def read(store: Store, span: Span, by: str, most: bool = True) -> Told:
 def _question(query: str) -> tuple[Span, str]:
     asked = {name: values[-1] for name, values in parse_qs(query).items()}
     by = asked.get("by", "all")
-    if by not in (ROWS, *get_args(By)):
-        raise refuse("/by", f"by is one of {ROWS}, {', '.join(get_args(By))}.")
+    groups = (DAY, *get_args(By), ROWS)
+    if by not in groups:
+        raise refuse("/by", f"by must be one of {', '.join(groups)}, got {by[:80]!r}.")
     since, until = _moment(asked, "since_ms", EVER.since_ms), _moment(asked, "until_ms", EVER.until_ms)
     return Span(since, until), by
 

@@ -1,9 +1,11 @@
 """What one request used, as it is stored, and what many used together, as it is read."""
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import asdict, fields, replace
 
 By = Literal["all", "model", "key", "client", "provider"]
 
@@ -46,6 +48,16 @@ class UsageRow(Struct, frozen=True, gc=False):
 
 
 COLUMNS = tuple(field.name for field in fields(UsageRow))  # named as the tables name theirs, in this order
+STORED_ONLY = ("id", "time_ms")  # columns that `time` stands for, or that only the store needs
+RECORD_NAMES = ("time", *(name for name in COLUMNS if name not in STORED_ONLY), "route", "cost_usd")
+
+
+def as_record(row: UsageRow) -> dict[str, object]:
+    """Return the row under the names of the contract, as JSON and CSV have it."""
+    columns = {name: value for name, value in asdict(row).items() if name not in STORED_ONLY}
+    moment = datetime.fromtimestamp(row.time_ms / 1000, UTC)
+    dollars = None if row.cost_nano_usd is None else row.cost_nano_usd / 10**9
+    return {"time": moment.isoformat("T", "milliseconds")} | columns | {"route": row.route, "cost_usd": dollars}
 
 
 class Span(Struct, frozen=True):
@@ -77,3 +89,19 @@ class UsageSum(Struct, frozen=True):
     estimated: int
     estimated_tokens: int
     duration_ms: int
+
+
+SUMMED = tuple(field.name for field in fields(UsageSum) if field.name not in ("group", "slot"))
+
+
+def sum_days(sums: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
+    """Add up by day, in order of time; the days are those of this machine's time zone."""
+    days: dict[str, UsageSum] = {}
+    for part in sorted(sums, key=lambda part: part.slot):
+        day = datetime.fromtimestamp(part.slot * SLOT_MS / 1000).date().isoformat()
+        days[day] = _add(days[day], part) if day in days else replace(part, group=day)
+    return tuple(days.values())
+
+
+def _add(first: UsageSum, second: UsageSum) -> UsageSum:
+    return replace(first, **{name: getattr(first, name) + getattr(second, name) for name in SUMMED})

@@ -3,27 +3,24 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import click
-import msgspec
 
 from dragoman.cli.accounting.totals import COUNTS
 from dragoman.cli.screen import harmless, remark, shortened, show_json, show_table
-from dragoman.store.usage_rows import UsageRow
+from dragoman.store.usage_rows import RECORD_NAMES, UsageRow, as_record
 
 HEADINGS = ("TIME", "CLIENT", "ROUTE", "RESULT", "INPUT", "OUTPUT", "COST", "FIRST", "TOOK")
 NUMBERS = HEADINGS[4:]
 NOTHING = "–"
-STORED_ONLY = ("id", "time_ms")  # columns that `time` stands for, or that only the store needs
-NAMES = ("time", *(name for name in UsageRow.__struct_fields__ if name not in STORED_ONLY), "route", "cost_usd")
 
 
 def show_rows(rows: Sequence[UsageRow], form: str) -> None:
     if form == "json":
-        show_json([_as_record(row) for row in rows])
+        show_json([as_record(row) for row in rows])
     elif form == "csv":
-        _write([_as_record(row) for row in rows], NAMES)
+        _write([as_record(row) for row in rows], RECORD_NAMES)
     elif rows:
         show_table(HEADINGS, [_line(row) for row in rows], NUMBERS)
     else:
@@ -47,14 +44,6 @@ def _write(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> None:
 def _plain(value: object) -> object:
     """A spreadsheet takes what begins like a formula for one."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
-
-
-def _as_record(row: UsageRow) -> dict[str, object]:
-    """Return the row under the names of the contract, as JSON and CSV have it."""
-    columns = {name: value for name, value in msgspec.structs.asdict(row).items() if name not in STORED_ONLY}
-    moment = datetime.fromtimestamp(row.time_ms / 1000, UTC)
-    dollars = None if row.cost_nano_usd is None else row.cost_nano_usd / 10**9
-    return {"time": moment.isoformat("T", "milliseconds")} | columns | {"route": row.route, "cost_usd": dollars}
 
 
 def _line(row: UsageRow) -> tuple[str, ...]:
