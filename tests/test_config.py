@@ -350,3 +350,25 @@ def test_an_address_that_cannot_be_an_endpoint_is_refused(url: str, message: str
     with pytest.raises(ValueError, match=message) as caught:
         normalise_endpoint(url, "openai")
     assert "sk-fake" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('server.port = "many"', ["1: server.port: expected a whole number, got a string"]),
+        (
+            "[server]\nhost = 8484\nprot = 1",
+            ["2: server.host: expected a string, got a whole number", "3: server.prot"],
+        ),
+        ("server = 3", ["1: server: expected a table, got a number"]),
+    ],
+)
+def test_a_wrong_value_in_the_file_is_a_fault_even_where_a_flag_covers_it(
+    tmp_path: Path, text: str, told: list[str]
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, tmp_path, tmp_path, {"server.port": 2000, "server.host": "localhost"})
+    found = [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
+    assert len(found) == len(told)
+    assert all(problem.startswith(start) for problem, start in zip(found, told, strict=True)), found

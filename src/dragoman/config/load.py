@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.config.check import expand, read_fields, read_section
 from dragoman.config.environment import DOTENV, Found, Variable, from_environment, parse_dotenv
@@ -33,6 +34,7 @@ from dragoman.config.tree import Origin, Tree
 
 FILE_NAME = "dragoman.toml"
 SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "providers", "models", "prices")
+FLAGGED: dict[str, type[Struct]] = {"server": Server}  # sections that have flags
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
 SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -56,14 +58,20 @@ def load(
     tree.problems.extend(found.problems)
     tree.warnings.extend(found.warnings)
     _check_detours(tree, environ)
-    for name, value in (flags or {}).items():
-        if value is not None:
-            tree.put(tuple(name.split(".")), value, Origin("command line", None, f"--{name.split('.')[-1]}", cwd))
+    _apply_flags(tree, {name: value for name, value in (flags or {}).items() if value is not None}, cwd)
     named = names_providers(tree)
     lay_under(tree, found, installed(environ, home))
     if not named:
         add_servers(tree, servers)
     return msgspec.structs.replace(_check(tree, found, path, home), names_providers=named)
+
+
+def _apply_flags(tree: Tree, flags: Mapping[str, object], cwd: Path) -> None:
+    """Lay flags over the file, after the check of what they cover: the file would fail without the flag."""
+    for section in dict.fromkeys(name.partition(".")[0] for name in flags):
+        read_section(tree, section, FLAGGED[section])
+    for name, value in flags.items():
+        tree.put(tuple(name.split(".")), value, Origin("command line", None, f"--{name.split('.')[-1]}", cwd))
 
 
 def find_file(argv_path: str | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:
@@ -148,7 +156,7 @@ def _check(tree: Tree, found: Found, path: Path | None, home: Path) -> Config:
         warnings=tuple(tree.warnings),
     )
     if tree.problems:
-        raise ConfigError(sorted(tree.problems, key=lambda problem: (problem.file, problem.line or 0)))
+        raise ConfigError(sorted(dict.fromkeys(tree.problems), key=lambda problem: (problem.file, problem.line or 0)))
     return config
 
 
