@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from shell import Shell
 
+from fakes.upstream import FakeUpstream
+
 CLIENTS = ("claude-code", "codex", "gemini", "opencode", "aider", "cline", "cursor", "openai", "anthropic")
 FILES = {
     "claude-code": ".claude/settings.json",
@@ -115,13 +117,68 @@ def test_codex_gets_a_provider_that_names_the_variable_of_the_key(shell: Shell) 
     shell.write(FILES["codex"], KEPT["codex"])
     shell.run("connect", "codex", "--write")
     written = tomllib.loads(shell.read(FILES["codex"]))
-    assert (written["model"], written["model_provider"]) == ("gpt-5.5", "dragoman")
+    assert (written["model"], written["model_provider"]) == ("echo", "dragoman")  # nobody serves the model it named
     assert written["model_providers"]["dragoman"] == {
         "name": "dragoman",
         "base_url": "http://127.0.0.1:8484/v1",
         "env_key": "DRAGOMAN_API_KEY",
         "wire_api": "responses",
     }
+
+
+def written_model(shell: Shell, client: str) -> object:
+    text = shell.read(FILES[client])
+    if client == "codex":
+        return tomllib.loads(text).get("model")
+    env = msgspec.convert(msgspec.json.decode(text)["env"], dict[str, str])
+    assert env.get("ANTHROPIC_MODEL") == env.get("ANTHROPIC_DEFAULT_HAIKU_MODEL")
+    return env.get("ANTHROPIC_MODEL")
+
+
+def write_provider(shell: Shell, url: str, more: str = "") -> None:
+    stanza = f'[providers.up]\nkind = "openai-compatible"\nendpoint = "{url}"\nprotocol = "chat"\n'
+    shell.write("dragoman.toml", stanza + more)
+
+
+CONFIGURED = '[[models]]\nname = "any-*"\nto = ["up/*"]\n[[models]]\nname = "fast"\nto = ["up/m"]\n'
+
+
+@pytest.mark.parametrize("client", ["claude-code", "codex"])
+@pytest.mark.parametrize(
+    ("more", "listed", "chosen"),
+    [
+        (CONFIGURED, ("m",), {"claude-code": "fast", "codex": "fast"}),
+        ("", ("m", "gpt-5-mini", "claude-sonnet-9"), {"claude-code": "up/claude-sonnet-9", "codex": "up/gpt-5-mini"}),
+        ("", ("qwen3:8b", "other"), {"claude-code": "up/qwen3:8b", "codex": "up/qwen3:8b"}),
+    ],
+    ids=["configured", "listed and preferred", "listed"],
+)
+def test_the_model_is_written_though_nobody_named_one(
+    shell: Shell, client: str, more: str, listed: tuple[str, ...], chosen: dict[str, str]
+) -> None:
+    with FakeUpstream(models=listed) as fake:
+        write_provider(shell, fake.url, more)
+        done = shell.run("connect", client, "--write")
+    assert done.code == 0, done.err
+    assert written_model(shell, client) == chosen[client]
+
+
+@pytest.mark.parametrize("present", ["mine", "any-thing", "up/mine"])
+def test_a_model_that_the_settings_name_and_the_gateway_serves_is_kept(shell: Shell, present: str) -> None:
+    shell.write(FILES["codex"], f'model = "{present}"\n')
+    with FakeUpstream(models=("m", "mine")) as fake:
+        write_provider(shell, fake.url, CONFIGURED)
+        assert shell.run("connect", "codex", "--write").code == 0
+    assert written_model(shell, "codex") == present
+
+
+@pytest.mark.parametrize("client", ["claude-code", "codex"])
+def test_where_no_model_is_known_the_rest_is_written_and_said_so(shell: Shell, client: str) -> None:
+    write_provider(shell, "http://127.0.0.1:9/v1")
+    done = shell.run("connect", client, "--write")
+    assert done.code == 0, done.err
+    assert "--model" in done.err
+    assert "8484" in shell.read(FILES[client])
 
 
 @pytest.mark.parametrize(

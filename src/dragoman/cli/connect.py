@@ -6,12 +6,14 @@ from pathlib import Path
 import click
 
 from dragoman.cli.clients import files
+from dragoman.cli.clients.choosing import choose_model
 from dragoman.cli.clients.merge import CannotMerge
 from dragoman.cli.clients.recipes import RECIPES, Recipe, SettingsFile
 from dragoman.cli.clients.target import Target
 from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import remark, show_json
 from dragoman.cli.settings import base_url, config_option, json_option, read_found_settings, suggested_model
+from dragoman.config import Config
 
 
 @click.command("connect")
@@ -30,11 +32,10 @@ def command(client: str, write: bool, undo: bool, model: str | None, config_file
         _undo(recipe)
         return
     config = read_found_settings(config_file)
-    # A model that was not asked for is shown as an example, but written only where the client cannot do without.
-    target = Target(base_url(config.server.host, config.server.port), model or suggested_model(config))
+    root = base_url(config.server.host, config.server.port)
+    target = Target(root, model or suggested_model(config))
     if write and recipe.file is not None:
-        chosen = target if model or recipe.file.needs_model else Target(target.root)
-        _write(recipe, recipe.file, chosen)
+        _write(recipe, recipe.file, config, Target(root, model))
     elif as_json:
         show_json(_told(client, recipe, target))
     else:
@@ -56,16 +57,21 @@ def _show(recipe: Recipe, target: Target, *, wanted_file: bool) -> None:
         remark(f"Nothing was written: {recipe.why_no_file}")
 
 
-def _write(recipe: Recipe, file: SettingsFile, target: Target) -> None:
-    if file.needs_model and target.model is None:
-        raise click.UsageError(f"{recipe.title} must be told a model: --model M; `dragoman models` lists them.")
+def _write(recipe: Recipe, file: SettingsFile, config: Config, target: Target) -> None:
     path = _path(file)
     try:
         old = files.read_text(path)
+        file.merge(old or "", file.settings(target))  # what cannot be changed is known before anybody is asked
+        if target.model is None:
+            target = Target(target.root, choose_model(recipe, config, file.read_model(old or "")))
         new = file.merge(old or "", file.settings(target))
     except CannotMerge as reason:
         advice = f"Put these lines in yourself: dragoman connect {_name(recipe)}"
         raise Trouble(f"{path} is left as it is: {reason}.\n{advice}") from reason
+    if target.model is None:
+        if file.needs_model:
+            raise click.UsageError(f"{recipe.title} must be told a model: --model M; `dragoman models` lists them.")
+        remark("No model is known, so none is written: --model M names one.")
     if new == old:
         click.echo(f"{path} is right already.")
         return

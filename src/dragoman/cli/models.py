@@ -32,7 +32,7 @@ def command(config_file: str | None, key: str | None, as_json: bool) -> None:
     from dragoman.cli.logs import Remark, log_to_stderr
 
     log_to_stderr(Remark(), logging.WARNING)
-    models = asyncio.run(_listed(read_found_settings(config_file), key))
+    models = asyncio.run(list_models(read_found_settings(config_file), key))
     if as_json:
         show_json(models)
         return
@@ -42,7 +42,8 @@ def command(config_file: str | None, key: str | None, as_json: bool) -> None:
     show_table(("MODEL", "OWNED BY"), [(model.id, model.owned_by) for model in models])
 
 
-async def _listed(config: Config, given_key: str | None) -> list[Model]:
+async def list_models(config: Config, given_key: str | None = None) -> list[Model]:
+    """Return what the running gateway lists, or what its providers list where none runs or its key is not known."""
     key = known_key(config, given_key)
     if key is None and (root := await find_running(config)) is not None:
         remark(f"A gateway runs at {root}, but no key for it is known ($DRAGOMAN_API_KEY): asking the providers.")

@@ -1,8 +1,10 @@
 """An address and a model come in; what each client must be told goes out: lines to paste, and settings to write."""
 
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from dragoman.cli.clients.merge import Settings, merge_env, merge_json, merge_toml, merge_yaml
@@ -21,6 +23,7 @@ class SettingsFile(Struct, frozen=True):
     merge: Callable[[str, Settings], str]
     settings: Callable[[Target], Settings]
     needs_model: bool = False
+    read_model: Callable[[str], object] = lambda text: None  # the model that the file's text names already
 
 
 class Recipe(Struct, frozen=True):
@@ -34,6 +37,7 @@ class Recipe(Struct, frozen=True):
     why_no_file: str = ""
     notes: tuple[str, ...] = ()
     notes_on_file: tuple[str, ...] = ()
+    prefers: tuple[str, ...] = ()  # parts of model names; the client works best with the first that is there
 
 
 def _folder(variable: str, default: str, name: str) -> Where:
@@ -59,6 +63,11 @@ def _claude_settings(to: Target) -> Settings:
     return {"apiKeyHelper": PRINT_KEY, "env": env}
 
 
+def _claude_model(text: str) -> object:
+    env = msgspec.json.decode(text).get("env") if text.strip() else None
+    return env.get("ANTHROPIC_MODEL") if isinstance(env, dict) else None
+
+
 def _codex_lines(to: Target) -> list[str]:
     top = [f'model = "{to.model}"'] if to.model else []
     return [
@@ -77,6 +86,10 @@ def _codex_settings(to: Target) -> Settings:
     provider = {"name": "dragoman", "base_url": to.api, "env_key": KEY_VARIABLE, "wire_api": "responses"}
     top = {"model": to.model} if to.model else {}
     return {"model_provider": "dragoman", **top, "model_providers": {"dragoman": provider}}
+
+
+def _codex_model(text: str) -> object:
+    return tomllib.loads(text).get("model")
 
 
 def _gemini_lines(to: Target) -> list[str]:
@@ -171,7 +184,13 @@ RECIPES: dict[str, Recipe] = {
         "Claude Code",
         "messages",
         _claude_lines,
-        SettingsFile(_folder("CLAUDE_CONFIG_DIR", ".claude", "settings.json"), merge_json, _claude_settings),
+        SettingsFile(
+            _folder("CLAUDE_CONFIG_DIR", ".claude", "settings.json"),
+            merge_json,
+            _claude_settings,
+            read_model=_claude_model,
+        ),
+        prefers=("claude-sonnet", "claude"),
         notes_on_file=(
             f"The key is asked for with `{PRINT_KEY}`: export {KEY_VARIABLE} where you start claude.",
             "An exported ANTHROPIC_AUTH_TOKEN or ANTHROPIC_API_KEY would win over it: unset them.",
@@ -181,7 +200,10 @@ RECIPES: dict[str, Recipe] = {
         "Codex",
         "responses",
         _codex_lines,
-        SettingsFile(_folder("CODEX_HOME", ".codex", "config.toml"), merge_toml, _codex_settings),
+        SettingsFile(
+            _folder("CODEX_HOME", ".codex", "config.toml"), merge_toml, _codex_settings, read_model=_codex_model
+        ),
+        prefers=("codex", "gpt-5", "gpt"),
         lines_are_file=True,
         notes_on_file=(f"Codex reads the key from ${KEY_VARIABLE}: export it where you start codex.",),
     ),
@@ -190,6 +212,7 @@ RECIPES: dict[str, Recipe] = {
         "gemini",
         _gemini_lines,
         SettingsFile(_folder("GEMINI_CLI_HOME", "", ".gemini/.env"), merge_env, _gemini_settings),
+        prefers=("gemini",),
         notes_on_file=(f"The key is not written: export GEMINI_API_KEY={KEY} where you start gemini.",),
     ),
     "opencode": Recipe(
