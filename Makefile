@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-ready
 DEV_STAMP := $(VENV)/.dev-ready
 
-.PHONY: run test test-clients test-model check bench profile matrix clients-page prices lock clean
+.PHONY: run test test-clients test-model check bench survive profile matrix clients-page prices lock clean
 
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
@@ -30,6 +30,10 @@ check: $(DEV_STAMP)
 bench: $(DEV_STAMP)
 	@$(BIN)/python -m bench --crowd
 	@$(BIN)/python -m bench.observers
+
+# What hostile requests, upstreams and readers cost everybody else; BEFORE=commit compares with an earlier one.
+survive: $(DEV_STAMP)
+	@$(BIN)/python -m bench.survival $(if $(BEFORE),--before $(BEFORE))
 
 profile: $(DEV_STAMP)
 	@$(BIN)/python -m bench.profile

@@ -1,6 +1,6 @@
 """The ledger tells each loss once, and as what it came to."""
 
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.loss import LISTED, How, Ledger
 
 
 def told(ledger: Ledger) -> list[tuple[str, How]]:
@@ -28,3 +28,23 @@ def test_a_thing_may_be_approximated_and_something_about_it_invented() -> None:
     ledger.approximated("/a", "moved")
     ledger.invented("/a", "named")
     assert told(ledger) == [("/a", How.APPROXIMATED), ("/a", How.INVENTED)]
+
+
+def test_losses_beyond_the_listed_ones_are_counted_each_once() -> None:
+    ledger = Ledger()
+    for _ in range(2):
+        for number in range(LISTED + 50):
+            ledger.dropped(f"/{number}", "unknown")
+    ledger.approximated("/far", "nearly")
+    twin = ledger.copy()
+    twin.dropped("/far", "not after all")
+    twin.approximated("/149", "dropped already")
+    assert [loss.path for loss in ledger] == [f"/{number}" for number in range(LISTED)]
+    assert (len(ledger), ledger.by_how()) == (LISTED + 51, (LISTED + 50, 1, 0))
+    assert (len(twin), twin.by_how()) == (LISTED + 51, (LISTED + 51, 0, 0))
+
+
+def test_a_path_of_any_length_is_told_in_short() -> None:
+    ledger = Ledger()
+    ledger.dropped("/" + "x" * 1_000_000, "unknown")
+    assert [len(loss.path) for loss in ledger] == [1025]

@@ -1,6 +1,7 @@
 """Local token counts: near enough, never downloaded, and total on any text."""
 
 import socket
+import time
 
 import pytest
 
@@ -84,3 +85,12 @@ def test_media_count_by_what_vendors_make_of_them_and_not_by_their_base64() -> N
     assert count_request(asked(Text("hi"), ToolResult("c", (Image(image),)))) == plain + IMAGE_TOKENS
     pdf = Inline("application/pdf", "A" * 400_000)
     assert count_request(asked(Text("hi"), Document(pdf))) == plain + 4 * PAGE_TOKENS
+
+
+def test_a_long_text_is_sampled_and_still_about_right() -> None:
+    paragraphs = [f"Paragraph {n}: the quick brown fox costs ${n * 37}.50, says `f(x) = {n}`.\n" for n in range(30_000)]
+    text = "".join(paragraphs)
+    exact = sum(count_text(text[at : at + 400_000]) for at in range(0, len(text), 400_000))
+    began = time.process_time()
+    assert count_text(text * 10) == pytest.approx(exact * 10, rel=0.05)
+    assert time.process_time() - began < 1.0

@@ -42,6 +42,7 @@ class Server(Struct, frozen=True):
     idle_timeout_s: Seconds = 300.0
     drain_s: Wait = 120.0
     max_body_mb: Megabytes = 32.0
+    max_body_values: Count = 100_000  # JSON values in a request: numbers, strings, objects, arrays and the like
     max_requests: Count = 4096  # answered at the same time
     keep_alive_s: Seconds = 15.0
     allowed_hosts: tuple[Name, ...] = ()

@@ -9,6 +9,7 @@ from dragoman.accounts.memory import Memory
 from dragoman.flow.attempt import AFTER, SecondChances, first_success
 from dragoman.flow.call import Call
 from dragoman.flow.line import Translation
+from dragoman.flow.offload import run_off_loop
 from dragoman.flow.open import Opener, Streaming, Whole
 from dragoman.flow.prepare import Change, Prepared, prepare
 from dragoman.flow.rotation import ask_alone, go_round
@@ -113,7 +114,10 @@ class Asking:
         """What the model must be told that its last reply in this conversation lost."""
         if not provider.withholds_cut_calls:
             return []
-        lost = await self._memory.recall(self._call.tenant, digests(self._call.request()))
+        call = self._call
+        await call.read()
+        asked = await run_off_loop(len(call.body), lambda: digests(call.request()))
+        lost = await self._memory.recall(call.tenant, asked)
         return [lambda request, ledger: tell(request, lost)] if lost else []
 
     def _note(self, reply: Whole | Streaming) -> None:

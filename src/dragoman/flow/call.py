@@ -7,6 +7,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
+from dragoman.flow.offload import run_off_loop
 from dragoman.flow.trail import Trail
 from dragoman.framing.jsonread import read_json
 from dragoman.hub.failure import Failure, Kind, Refused, refuse
@@ -38,6 +39,7 @@ class Call:
         self.continues = False  # another upstream may go on where the first breaks off
         self.retold = parse is not None  # the body is written in another protocol than the answer is awaited in
         self._parse = parse or protocol.client.parse
+        self._parsed: tuple[Request, Ledger] | None = None
         self.body = body
         self.headers = headers
         self.query = query
@@ -47,11 +49,6 @@ class Call:
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         self.model, self.stream = _read_head(body)
         trail.wanted, trail.stream, trail.body_bytes = self.model, self.stream, len(body)
-
-    @cached_property
-    def _parsed(self) -> tuple[Request, Ledger]:
-        ledger = Ledger()
-        return self._parse(self.body, ledger), ledger
 
     @property
     def tenant(self) -> str:
@@ -63,12 +60,26 @@ class Call:
         """Unlike `id`, which a client may choose, nobody else's."""
         return str(uuid4())
 
+    async def read(self) -> None:
+        """Parse the body, off the event loop where it is large; raises Refused."""
+        if self._parsed is None:
+            self._parsed = await run_off_loop(len(self.body), self._read_body)
+
     def request(self) -> Request:
-        return self._parsed[0]
+        return self._content()[0]
 
     def ledger(self) -> Ledger:
         """A fresh ledger that starts with what parsing lost."""
-        return self._parsed[1].copy()
+        return self._content()[1].copy()
+
+    def _content(self) -> tuple[Request, Ledger]:
+        if self._parsed is None:
+            self._parsed = self._read_body()
+        return self._parsed
+
+    def _read_body(self) -> tuple[Request, Ledger]:
+        ledger = Ledger()
+        return self._parse(self.body, ledger), ledger
 
 
 def _read_head(body: bytes) -> tuple[str, bool]:

@@ -1,12 +1,12 @@
 """Token counts before a request: the upstream's own where it counts, else our estimate, marked as one."""
 
-import asyncio
 import logging
 
 import msgspec
 
 from dragoman.flow.call import Call
 from dragoman.flow.headers import id_headers
+from dragoman.flow.offload import run_off_loop
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.flow.prepare import prepare
 from dragoman.flow.recorded_world import watched
@@ -25,7 +25,6 @@ from dragoman.routing.resolve import Route
 
 log = logging.getLogger(__name__)
 
-THREAD_ABOVE_BYTES = 64 * 1024
 MAX_COUNT_BYTES = 64 * 1024
 SUFFIX = {"messages": "/count_tokens", "responses": "/input_tokens"}
 
@@ -59,10 +58,11 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
 
 
 async def _estimated(call: Call, route: Route) -> int:
-    request = (call.client.parse_to_count or call.client.parse)(call.body, Ledger())
-    if len(call.body) > THREAD_ABOVE_BYTES:
-        return await asyncio.to_thread(estimate, request, route.model)
-    return estimate(request, route.model)
+    def count() -> int:
+        request = (call.client.parse_to_count or call.client.parse)(call.body, Ledger())
+        return estimate(request, route.model)
+
+    return await run_off_loop(len(call.body), count)
 
 
 def _answer(call: Call, tokens: int) -> bytes:

@@ -42,23 +42,25 @@ def id_headers(client: Client, request_id: str, given: list[Header]) -> list[Hea
     return ours
 
 
-def loss_headers(losses: Sequence[Loss], explain: bool) -> list[Header]:
-    count = (b"x-dragoman-loss", str(len(losses)).encode())
-    return [count, (b"x-dragoman-loss-detail", detail(losses))] if explain else [count]
+def loss_headers(losses: Sequence[Loss], count: int, explain: bool) -> list[Header]:
+    """`count`: of all losses, of which only the first are listed."""
+    counted = (b"x-dragoman-loss", str(count).encode())
+    return [counted, (b"x-dragoman-loss-detail", detail(losses, count))] if explain else [counted]
 
 
-def detail(losses: Sequence[Loss]) -> bytes:
-    """The losses as JSON in ASCII; what does not fit is counted in a last entry."""
+def detail(losses: Sequence[Loss], count: int) -> bytes:
+    """The losses as JSON in ASCII; those that are not listed or do not fit are counted in a last entry."""
     entries: list[bytes] = []
     size = 0
     for loss in losses:
         entry = _ascii({"path": loss.path, "how": loss.how.value, "why": loss.why})
         size += len(entry) + 1
         if size > MAX_DETAIL_BYTES:
-            rest = f"{len(losses) - len(entries)} more losses do not fit into this header"
-            entries.append(_ascii({"path": "", "how": "dropped", "why": rest}))
             break
         entries.append(entry)
+    if len(entries) < count:
+        rest = f"{count - len(entries)} more losses do not fit into this header"
+        entries.append(_ascii({"path": "", "how": "dropped", "why": rest}))
     return b"[" + b",".join(entries) + b"]"
 
 

@@ -1,7 +1,7 @@
 """A call and its target come in; the bytes and headers to send upstream go out, with what was lost on the way."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
 from dragoman.flow.fetch import Fetcher
+from dragoman.flow.offload import run_off_loop
 from dragoman.flow.plan import Passthrough, plan
 from dragoman.framing.jsonspan import replace_string
 from dragoman.framing.known_secrets import Secrets, secrets_in
@@ -92,7 +93,9 @@ async def prepare(
     call: Call, route: Route, provider: Provider, fitting: Fitting, changes: Sequence[Change] = ()
 ) -> Prepared:
     spoken = await provider.spoken(route.model)
-    passing = provider.as_is(call.protocol.name, call.body) if call.protocol.name in spoken else None
+    passing = None
+    if call.protocol.name in spoken:
+        passing = await run_off_loop(len(call.body), partial(provider.as_is, call.protocol.name, call.body))
     altered = provider.stages is not None or bool(changes) or call.retold or call.continues or passing is None
     chosen = plan(call.protocol.name, spoken, fitting.profile, call.body, altered)
     protocol = fitting.protocols[chosen.protocol]
@@ -102,15 +105,17 @@ async def prepare(
     if isinstance(chosen, Passthrough):
         body = passing or call.body
         if route.model != call.model:
-            body = replace_string(body, "model", msgspec.json.encode(route.model))
+            name = msgspec.json.encode(route.model)
+            body = await run_off_loop(len(body), partial(replace_string, body, "model", name))
         headers, query = _client_headers(call, provider), _query(call.query)
     else:
+        await call.read()
         ledger = call.ledger()
         request, tools = await _fitted(call, provider, protocol.upstream, fitting, ledger, changes)
         profile, budgets = fitting.profile, fitting.budgets
         quirks = provider.quirks | fitting.quirks
         target = Target(route.model, provider.issuer, profile, budgets, quirks, options)
-        body = protocol.upstream.build(request, target, ledger)
+        body = await run_off_loop(len(call.body), partial(protocol.upstream.build, request, target, ledger))
         if call.strict and len(ledger):
             raise Refused(strict_refusal(ledger))
         headers, query = _translated(request, protocol.name), ""
@@ -155,14 +160,22 @@ async def _fitted(
     limits = upstream.tools
     if "no_custom_tools" in provider.quirks | fitting.quirks:
         limits = replace(limits, custom=False)
-    request, tools = lower_tools(call.request(), limits, ledger)
-    for change in changes:
-        request = change(request, ledger)
+
+    def lower() -> tuple[Request, ToolMap]:
+        request, tools = lower_tools(call.request(), limits, ledger)
+        return _changed(request, changes, ledger), tools
+
+    size = len(call.body)
+    request, tools = await run_off_loop(size, lower)
     if fitting.fetcher is not None:
         request = await _with_media(request, upstream, fitting.fetcher)
-    for fit in provider.passes:
-        request = fit(request, ledger)
-    return request, tools
+    return await run_off_loop(size, partial(_changed, request, provider.passes, ledger)), tools
+
+
+def _changed(request: Request, changes: Sequence[Change], ledger: Ledger) -> Request:
+    for change in changes:
+        request = change(request, ledger)
+    return request
 
 
 async def _with_media(request: Request, upstream: Upstream, fetcher: Fetcher) -> Request:
@@ -172,9 +185,11 @@ async def _with_media(request: Request, upstream: Upstream, fetcher: Fetcher) ->
 
 def strict_refusal(ledger: Ledger) -> Failure:
     losses = [{"path": loss.path, "how": loss.how.value, "why": loss.why} for loss in ledger]
-    told = "; ".join(f"{loss['path']} {loss['how']}: {loss['why']}" for loss in losses)
-    message = f"Strict mode: this request cannot be carried over without loss. {told}"
-    return Failure(Kind.BAD_REQUEST, message, code="translation_loss", at=losses[0]["path"], detail={"losses": losses})
+    named = "; ".join(f"{loss['path']} {loss['how']}: {loss['why']}" for loss in losses)
+    more = f"; and {len(ledger) - len(losses)} more" if len(ledger) > len(losses) else ""
+    message = f"Strict mode: this request cannot be carried over without loss. {named}{more}"
+    detail: dict[str, object] = {"losses": losses, "count": len(ledger)} if more else {"losses": losses}
+    return Failure(Kind.BAD_REQUEST, message, code="translation_loss", at=losses[0]["path"], detail=detail)
 
 
 def _translated(request: Request, protocol: str) -> tuple[Header, ...]:

@@ -7,6 +7,7 @@ from typing import TypeVar
 from dragoman.accounts.pool import EVERYTHING
 from dragoman.flow.attempt import AFTER, TOLD_FIRST
 from dragoman.flow.call import Call
+from dragoman.flow.offload import run_off_loop
 from dragoman.flow.open import Streaming, Whole
 from dragoman.flow.session import response_name, session_of, tenant_session
 from dragoman.hub.failure import Failure, Kind, Refused
@@ -63,7 +64,11 @@ async def go_round(
     """Raises the refusal that passes soonest, where no credential is accepted."""
     pool = provider.pool
     assert pool is not None
-    named = session_of(call, lambda name: pool.home(tenant_session(call.tenant, name)) is not None)
+
+    def is_known(name: str) -> bool:
+        return pool.home(tenant_session(call.tenant, name)) is not None
+
+    named = await run_off_loop(len(call.body), lambda: session_of(call, is_known))
     session = tenant_session(call.tenant, named)
     refusals: dict[int, Refused] = {}
     try:

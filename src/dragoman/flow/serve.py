@@ -107,8 +107,8 @@ def own_headers(call: Call, reply: Whole | Streaming, given: list[Header]) -> li
         (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
     ]
     if prepared.ledger is not None:
-        losses = tuple(prepared.ledger)
-        told = loss_headers(losses if isinstance(reply, Whole) else losses[: prepared.losses], call.explain)
+        count = len(prepared.ledger) if isinstance(reply, Whole) else prepared.losses
+        told = loss_headers(tuple(prepared.ledger)[:count], count, call.explain)
         head += hide_in_fields(told, prepared.secrets) if call.explain else told
     return head
 

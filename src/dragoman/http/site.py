@@ -17,9 +17,11 @@ from dragoman.accounts.keys import KeyId, Keyring, presented_keys
 from dragoman.flow.call import Call
 from dragoman.flow.count import count_tokens
 from dragoman.flow.headers import id_headers
+from dragoman.flow.offload import run_off_loop
 from dragoman.flow.refusal import refuse_exchange
 from dragoman.flow.serve import Gateway
 from dragoman.flow.trail import Trail
+from dragoman.framing.jsonsize import exceeds_values
 from dragoman.http.models import Listing
 from dragoman.http.paths import COUNTS, GEMINI, INFERENCE, plain_path, protocol_of
 from dragoman.http.safety import Doorkeeper
@@ -212,25 +214,21 @@ class Site:
         body = await exchange.body()
         encoding = exchange.headers.get(b"content-encoding")
         if encoding:
-            body = self._unpacked(encoding, body)
+            # However small it is packed, it may unpack to the limit.
+            limit = self._gateway.world.config.server.max_body_bytes
+            body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
         if trail.recording is not None:
             trail.recording.asked_for(body)
+        most = self._gateway.world.config.server.max_body_values
+        if await run_off_loop(len(body), partial(exceeds_values, body, most)):
+            message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
+            raise Refused(Failure(Kind.TOO_LARGE, message))
         parse = None
         if trail.asked == "chat" and b'"input"' in body and _is_responses_body(body):
             responses = self._protocol("responses").client
             assert responses is not None
             parse = responses.parse
         return Call(self._protocol(trail.asked), body, exchange.headers, exchange.query, trail, parse)
-
-    def _unpacked(self, encoding: bytes, body: bytes) -> bytes:
-        limit = self._gateway.world.config.server.max_body_bytes
-        try:
-            return decompress(encoding, body, limit)
-        except TooLarge:
-            message = f"The decompressed body exceeds the limit of {limit} bytes (server.max_body_mb)."
-            raise Refused(Failure(Kind.TOO_LARGE, message)) from None
-        except BadEncoding as bad:
-            raise Refused(Failure(Kind.BAD_REQUEST, f"The body cannot be decompressed: {bad}")) from None
 
     async def _models(self, exchange: Exchange, request_id: str) -> None:
         for catalogue in self._gateway.world.catalogues.values():
@@ -299,6 +297,16 @@ def _is_responses_body(body: bytes) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return bytes(shape.messages) == b"null" != bytes(shape.input)
+
+
+def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:
+    try:
+        return decompress(encoding, body, limit)
+    except TooLarge:
+        message = f"The decompressed body exceeds the limit of {limit} bytes (server.max_body_mb)."
+        raise Refused(Failure(Kind.TOO_LARGE, message)) from None
+    except BadEncoding as bad:
+        raise Refused(Failure(Kind.BAD_REQUEST, f"The body cannot be decompressed: {bad}")) from None
 
 
 def _id(request_id: str) -> Header:

@@ -5,6 +5,9 @@ from enum import Enum
 
 from msgspec import Struct
 
+LISTED = 100  # losses with their place and reason; those beyond are only counted
+LONGEST_PATH = 1024
+
 
 class How(Enum):
     DROPPED = "dropped"
@@ -19,44 +22,59 @@ class Loss(Struct, frozen=True):
 
 
 class Ledger:
-    """Collects losses in the order in which they were met; the same loss is told once.
+    """Collects losses in the order in which they were met, each once; of more than `LISTED` the rest is only counted.
 
     What is dropped is not approximated as well, whichever was told first.
     """
 
-    __slots__ = ("_losses",)
+    __slots__ = ("_counted", "_losses")
 
     def __init__(self) -> None:
         self._losses: dict[tuple[str, How], Loss] = {}
+        self._counted: dict[How, set[int]] = {}  # hashes of the paths beyond those that are listed
 
     def dropped(self, path: str, why: str) -> None:
-        self._add(Loss(path, How.DROPPED, why))
+        self._add(path, How.DROPPED, why)
 
     def approximated(self, path: str, why: str) -> None:
-        self._add(Loss(path, How.APPROXIMATED, why))
+        self._add(path, How.APPROXIMATED, why)
 
     def invented(self, path: str, why: str) -> None:
-        self._add(Loss(path, How.INVENTED, why))
+        self._add(path, How.INVENTED, why)
 
-    def _add(self, loss: Loss) -> None:
-        if loss.how is How.DROPPED:
-            self._losses.pop((loss.path, How.APPROXIMATED), None)
-        elif loss.how is How.APPROXIMATED and (loss.path, How.DROPPED) in self._losses:
+    def _add(self, path: str, how: How, why: str) -> None:
+        if len(path) > LONGEST_PATH:
+            path = path[:LONGEST_PATH] + "…"
+        if how is How.DROPPED:
+            if self._losses.pop((path, How.APPROXIMATED), None) is None and self._counted:
+                self._counted.get(How.APPROXIMATED, set()).discard(hash(path))
+        elif how is How.APPROXIMATED and self._has(path, How.DROPPED):
             return
-        self._losses.setdefault((loss.path, loss.how), loss)
+        if self._has(path, how):
+            return
+        if len(self._losses) < LISTED:
+            self._losses[(path, how)] = Loss(path, how, why)
+        else:
+            self._counted.setdefault(how, set()).add(hash(path))
+
+    def _has(self, path: str, how: How) -> bool:
+        return (path, how) in self._losses or hash(path) in self._counted.get(how, ())
 
     def copy(self) -> "Ledger":
         twin = Ledger()
         twin._losses = self._losses.copy()
+        twin._counted = {how: paths.copy() for how, paths in self._counted.items()}
         return twin
 
     def by_how(self) -> tuple[int, ...]:
         """How many of each, in the order of How."""
         told = [how for _, how in self._losses]
-        return tuple(told.count(how) for how in How)
+        return tuple(told.count(how) + len(self._counted.get(how, ())) for how in How)
 
     def __iter__(self) -> Iterator[Loss]:
+        """Those that are listed."""
         return iter(self._losses.values())
 
     def __len__(self) -> int:
-        return len(self._losses)
+        """How many there are, listed or not."""
+        return len(self._losses) + sum(map(len, self._counted.values()))

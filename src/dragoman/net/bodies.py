@@ -2,6 +2,7 @@
 
 import re
 from enum import Enum
+from io import BytesIO
 
 from dragoman.net.refusals import BodyMalformed, BodyTooLarge
 
@@ -21,22 +22,22 @@ class SizedBody:
         if length > max_bytes:
             raise BodyTooLarge(f"the body is larger than {max_bytes} bytes")
         self._missing = length
-        self._data = bytearray()
+        self._data = BytesIO()
         self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
         """Takes its part of `data` and says how much that was."""
         taken = min(len(data), self._missing)
-        self._data += data if taken == len(data) else data[:taken]
+        self._data.write(data if taken == len(data) else data[:taken])
         self._missing -= taken
         self.done = self._missing == 0
         return taken
 
     def held(self) -> int:
-        return len(self._data)
+        return self._data.tell()
 
     def content(self) -> bytes:
-        return bytes(self._data)
+        return self._data.getvalue()  # no copy, however large
 
 
 class _Expect(Enum):
@@ -53,7 +54,7 @@ class ChunkedBody:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._data = bytearray()
+        self._data = BytesIO()
         self._line = bytearray()
         self._expect = _Expect.SIZE
         self._missing = 0
@@ -69,14 +70,14 @@ class ChunkedBody:
         return at
 
     def held(self) -> int:
-        return len(self._data)
+        return self._data.tell()
 
     def content(self) -> bytes:
-        return bytes(self._data)
+        return self._data.getvalue()  # no copy, however large
 
     def _take_content(self, data: bytes | bytearray, at: int) -> int:
         end = min(len(data), at + self._missing)
-        self._data += data[at:end]
+        self._data.write(data[at:end])
         self._missing -= end - at
         if not self._missing:
             self._expect = _Expect.CONTENT_END
@@ -89,7 +90,7 @@ class ChunkedBody:
             raise BodyMalformed("a line of the chunked coding is too long")
         self._line += data[at:end]
         self._overhead += end - at
-        if self._overhead > _MAX_OVERHEAD + len(self._data):
+        if self._overhead > _MAX_OVERHEAD + self._data.tell():
             raise BodyMalformed("the chunked coding outweighs its content")
         if newline >= 0:
             line = bytes(self._line)
@@ -118,7 +119,7 @@ class ChunkedBody:
         if match is None:
             raise BodyMalformed("malformed chunk size")
         self._missing = int(match[1], 16)
-        if len(self._data) + self._missing > self._max_bytes:
+        if self._data.tell() + self._missing > self._max_bytes:
             raise BodyTooLarge(f"the body is larger than {self._max_bytes} bytes")
         self._expect = _Expect.CONTENT if self._missing else _Expect.TRAILER
 

@@ -1,0 +1,130 @@
+"""The survival cases: what each sends, and which bounds it must keep."""
+
+import gzip
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from bench.survival.clients import ask, ask_all, connect, request
+from bench.survival.gateway import Gateway
+
+STALL_S = 0.05  # by which the 99th percentile of other streams' events may be late
+STRANGE_KEYS = 2_200_000
+STALLED_READERS = 100
+
+
+Run = Callable[[Gateway], str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`prepare` makes what is to be sent; the function it returns sends it, and says what was answered."""
+
+    name: str
+    prepare: Callable[[], Run]
+    most_kept_mb: float = 64.0
+    most_peak_mb: float = 250.0
+    most_p99_s: float = STALL_S
+    patience_s: float = 60.0
+    most_seconds: float = 600.0
+
+
+def body(model: str, content: object, **fields: object) -> bytes:
+    turns = [{"role": "user", "content": content}]
+    return json.dumps({"model": model, "max_tokens": 9, "messages": turns, **fields}).encode()
+
+
+def told(statuses: list[int]) -> str:
+    return ", ".join(f"{statuses.count(status)} x {status or 'no answer'}" for status in sorted(set(statuses)))
+
+
+def send_all(requests: list[bytes], at_once: int) -> Run:
+    return lambda gateway: told(ask_all(gateway.port, requests, at_once))
+
+
+def send_failing(count: int, size: int) -> Run:
+    return send_all([request("messages", body("chat/fail", "x" * size))] * count, 8)
+
+
+def send_bombs() -> Run:
+    packed = gzip.compress(b'{"model": "chat/ok", "x": "' + b"0" * (1 << 30), 1)
+    bomb = request("chat", packed, "content-encoding: gzip")
+    answered = request("messages", body("chat/bomb", "Hello."))
+    return send_all([bomb] * 20 + [answered] * 20, 8)
+
+
+def send_messages() -> Run:
+    turns = b",".join([b'{"role": "user", "content": "x"}'] * 600_000)
+    data = b'{"model": "messages/message", "max_tokens": 9, "messages": [%b]}' % turns
+    return send_all([request("chat", data)], 1)
+
+
+def send_keys(*fields: str) -> Run:
+    keys = b",".join(b'"k%d":1' % number for number in range(STRANGE_KEYS))
+    start = b'{"model": "messages/message", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}],'
+    data = request("chat", start + keys + b"}", *fields)
+
+    def run(gateway: Gateway) -> str:
+        status, size = ask(gateway.port, data)
+        return f"{told([status])}, {size / 1e6:.1f} MB"
+
+    return run
+
+
+def send_words() -> Run:
+    text = "".join(f"word{number % 50_000} and more, " for number in range(30_000_000 // 19))
+    return send_all([request("count", body("messages/ok", text)), request("messages", body("chat/ok", text))], 1)
+
+
+def stream_calls(count: int) -> Run:
+    return send_all([request("messages", body(f"chat/calls-{count}", "Call.", stream=True))], 1)
+
+
+def ask_large() -> Run:
+    return send_all([request("messages", body("chat/large", "Write."))] * 8, 8)
+
+
+def stall_readers(gateway: Gateway) -> str:
+    data = request("messages", body("chat/flood", "Write.", stream=True))
+    before = gateway.resident_mb()
+    with ExitStack() as stack:
+        for _ in range(STALLED_READERS):
+            sock = stack.enter_context(connect(gateway.port))
+            sock.sendall(data)
+        time.sleep(8.0)
+        each = (gateway.resident_mb() - before) * 1e3 / STALLED_READERS
+    time.sleep(1.0)
+    return f"{each:.0f} KB each"
+
+
+def trickle(model: str) -> Run:
+    def run(gateway: Gateway) -> str:
+        began = time.monotonic()
+        try:
+            with connect(gateway.port, 45.0) as sock:
+                sock.sendall(request("messages", body(f"chat/{model}", "Write.")))
+                status = sock.recv(1 << 16)[9:12].decode()
+        except TimeoutError:
+            return "no answer after 45 s"
+        return f"{status} after {time.monotonic() - began:.0f} s"
+
+    return run
+
+
+CASES = (
+    Case("1,000 failed requests of 1 MB", lambda: send_failing(1_000, 1_000_000)),
+    Case("20 failed requests of 20 MB", lambda: send_failing(20, 20_000_000), most_peak_mb=800),
+    Case("40 gzip bombs, sent and answered", send_bombs, most_peak_mb=600),
+    Case("600,000 messages", send_messages),
+    Case("2.2 million unknown keys", send_keys),
+    Case("2.2 million unknown keys, strict", lambda: send_keys("x-dragoman-strict: 1")),
+    Case("30 MB of words, counted and sent", send_words),
+    Case("5,000 calls in one stream", lambda: stream_calls(5_000)),
+    Case("100,000 calls in one stream", lambda: stream_calls(100_000)),
+    Case("8 replies of 250 MB at once", ask_large, most_peak_mb=800),
+    Case("100 stalled readers", lambda: stall_readers, most_peak_mb=STALLED_READERS * 0.256),
+    Case("JSON reply trickled, time-outs 2 s", lambda: trickle("trickle-json"), patience_s=2.0, most_seconds=30),
+    Case("error body trickled, time-outs 2 s", lambda: trickle("trickle-error"), patience_s=2.0, most_seconds=40),
+)

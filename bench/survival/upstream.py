@@ -1,0 +1,160 @@
+"""The upstream of the survival cases: it behaves as the requested model's name says (`python -m … --port N`)."""
+
+import argparse
+import asyncio
+import gzip
+import json
+import re
+from collections.abc import Awaitable, Callable
+
+PACE_S = 0.01
+TRICKLE_S = 0.3
+LARGE_REPLY = 250 << 20
+JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+MODEL = re.compile(rb'"model"\s*:\s*"([a-z0-9-]{1,40})"')
+PIECE = 1 << 16
+
+Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event(delta: dict[str, object], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    body = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def message_event(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+def completion(text: str) -> bytes:
+    message = {"role": "assistant", "content": text}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    return json.dumps({"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices}).encode()
+
+
+async def answer_ok(writer: asyncio.StreamWriter) -> None:
+    body = completion("Fine.")
+    writer.write(JSON_HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+
+
+async def answer_message(writer: asyncio.StreamWriter) -> None:
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    content = [{"type": "text", "text": "Fine."}]
+    told = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": content, "usage": usage}
+    body = json.dumps({**told, "stop_reason": "end_turn", "stop_sequence": None}).encode()
+    writer.write(JSON_HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+
+
+async def fail(writer: asyncio.StreamWriter) -> None:
+    body = b'{"error": {"message": "The upstream is down.", "type": "server_error"}}'
+    head = b"HTTP/1.1 500 Error\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    writer.write(head % len(body) + body)
+
+
+async def pace(writer: asyncio.StreamWriter) -> None:
+    """Stream one word every 10 ms until the reader leaves."""
+    writer.write(SSE_HEAD + chunk(event({"role": "assistant", "content": ""})))
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        writer.write(chunk(event({"content": "word "})))
+        await writer.drain()
+        due += PACE_S
+        await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+async def bomb(writer: asyncio.StreamWriter) -> None:
+    body = gzip.compress(b'{"error": {"message": "' + b"0" * (200 << 20), 1)
+    head = b"HTTP/1.1 500 Error\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\n"
+    writer.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+    await writer.drain()
+
+
+async def call_tools(writer: asyncio.StreamWriter, count: int) -> None:
+    """Stream `count` parallel tool calls, several to a chunk as a hostile server would."""
+    writer.write(SSE_HEAD)
+    for start in range(0, count, 50):
+        calls = [
+            {"index": at, "id": f"call_{at}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+            for at in range(start, min(count, start + 50))
+        ]
+        writer.write(chunk(event({"tool_calls": calls})))
+        await writer.drain()
+    writer.write(chunk(event({}, "tool_calls") + b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+
+async def answer_large(writer: asyncio.StreamWriter) -> None:
+    first, last = completion("@").split(b"@")
+    size = len(first) + LARGE_REPLY + len(last)
+    writer.write(JSON_HEAD + b"content-length: %d\r\n\r\n" % size + first)
+    for _ in range(LARGE_REPLY // PIECE):
+        writer.write(b"x" * PIECE)
+        await writer.drain()
+    writer.write(b"x" * (LARGE_REPLY % PIECE) + last)
+
+
+async def flood(writer: asyncio.StreamWriter) -> None:
+    """Stream as fast as anybody reads, for ever."""
+    writer.write(SSE_HEAD)
+    burst = chunk(b"".join(event({"content": "word " * 20}) for _ in range(100)))
+    while True:
+        writer.write(burst)
+        await writer.drain()
+
+
+async def trickle(writer: asyncio.StreamWriter, head: bytes) -> None:
+    writer.write(head + b"content-length: 100000\r\n\r\n{")
+    while True:
+        await writer.drain()
+        await asyncio.sleep(TRICKLE_S)
+        writer.write(b" ")
+
+
+BEHAVIOURS: dict[str, Behaviour] = {
+    "ok": answer_ok,
+    "message": answer_message,
+    "fail": fail,
+    "pace": pace,
+    "bomb": bomb,
+    "large": answer_large,
+    "flood": flood,
+    "calls-5000": lambda writer: call_tools(writer, 5_000),
+    "calls-100000": lambda writer: call_tools(writer, 100_000),
+    "trickle-json": lambda writer: trickle(writer, JSON_HEAD),
+    "trickle-error": lambda writer: trickle(writer, b"HTTP/1.1 500 Error\r\ncontent-type: application/json\r\n"),
+}
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = re.search(rb"content-length: (\d+)", head)
+            body = await reader.readexactly(int(length[1]) if length else 0)
+            if head.startswith(b"GET"):
+                writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+                continue
+            named = MODEL.search(body[:4096]) or MODEL.search(body[-4096:])
+            await BEHAVIOURS[named[1].decode() if named else "ok"](writer)
+            await writer.drain()
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return
+    finally:
+        writer.close()
+
+
+async def run(port: int) -> None:
+    server = await asyncio.start_server(serve, "127.0.0.1", port, limit=1 << 20, backlog=1024)
+    async with server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    asyncio.run(run(parser.parse_args().port))

@@ -1,0 +1,119 @@
+"""A large request costs its sender time and nobody else: it is bounded, and read beside the event loop."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from cases import CASES
+from raw_http import Answered, post
+from rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+
+from dragoman.flow import offload
+from fakes.upstream import Answer
+
+VALUES = 60_000
+CROSSED = [("chat", "messages"), ("responses", "chat"), ("messages", "responses")]
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+pairs = pytest.mark.parametrize(("client", "upstream"), CROSSED, ids=[">".join(pair) for pair in CROSSED])
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    settings = ONCE + f"[server]\nmax_body_values = {VALUES}\n"
+    with rigged(tmp_path_factory.mktemp("gateway"), settings) as shared:
+        yield shared
+
+
+def body_of(client: str, model: str, turns: int, **fields: object) -> bytes:
+    said = [{"role": "user", "content": f"Word {number}."} for number in range(turns)]
+    told = {"input": said} if client == "responses" else {"messages": said}
+    return msgspec.json.encode({"model": model, "max_tokens": 9, **told, **fields})
+
+
+def send(rig: Rig, client: str, upstream: str, body: bytes, *fields: str) -> Answered:
+    rig.plays(upstream, Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json"))
+    return post(rig.gateway.port, PATHS[client], body, *fields)
+
+
+@clients
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+def test_too_many_values_are_refused_by_name(rig: Rig, client: str, upstream: str) -> None:
+    for body in (
+        body_of(client, rig.model(upstream), VALUES),
+        body_of(client, rig.model(upstream), 1, **{f"k{number}": 1 for number in range(VALUES)}),
+    ):
+        answer = send(rig, client, upstream, body)
+        assert answer.status == 413
+        error = msgspec.json.decode(answer.body)["error"]
+        assert f"{VALUES} JSON values (server.max_body_values)" in error["message"]
+        assert rig.fakes[upstream].calls == []
+
+
+@pairs
+def test_commas_in_words_are_no_values(rig: Rig, client: str, upstream: str) -> None:
+    body = body_of(client, rig.model(upstream), 1, user="one, two, [three], {four}, " * VALUES)
+    assert send(rig, client, upstream, body).status == 200
+
+
+@pairs
+def test_a_strict_refusal_lists_a_hundred_losses_and_counts_the_rest(rig: Rig, client: str, upstream: str) -> None:
+    strange = {f"strange{number}": 1 for number in range(5_000)}
+    body = body_of(client, rig.model(upstream), 1, **strange)
+    answer = send(rig, client, upstream, body, "x-dragoman-strict: 1")
+    assert answer.status == 400
+    assert len(answer.body) < 50_000
+    assert b"more" in answer.body
+    assert answer.body.count(b"/strange") <= 300  # in its message and its details
+
+
+@pairs
+def test_all_losses_are_counted(rig: Rig, client: str, upstream: str) -> None:
+    few = int(send(rig, client, upstream, body_of(client, rig.model(upstream), 1)).get("x-dragoman-loss") or 0)
+    strange = {f"strange{number}": 1 for number in range(5_000)}
+    answer = send(rig, client, upstream, body_of(client, rig.model(upstream), 1, **strange), "x-dragoman-explain: 1")
+    assert int(answer.get("x-dragoman-loss") or 0) == few + 5_000
+    listed = msgspec.json.decode(answer.get("x-dragoman-loss-detail") or "")
+    assert listed[-1]["why"] == f"{few + 5_000 - (len(listed) - 1)} more losses do not fit into this header"
+
+
+class Heart:
+    """Beats in the gateway's event loop, and remembers the longest time between two beats."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self.beats = 0
+
+    async def beat(self) -> None:
+        last = time.perf_counter()
+        while True:
+            await asyncio.sleep(0.002)
+            now = time.perf_counter()
+            self.longest, last = max(self.longest, now - last), now
+            self.beats += 1
+
+    def wait_for_beat(self) -> None:
+        before = self.beats
+        while self.beats == before:
+            time.sleep(0.001)
+
+
+@pairs
+def test_the_event_loop_goes_on_while_a_large_request_is_read(rig: Rig, client: str, upstream: str) -> None:
+    """The longest stall is a small part of the whole time, so that a busy machine lengthens both."""
+    body = body_of(client, rig.model(upstream), VALUES // 4)
+    assert len(body) > 4 * offload.LARGE_BYTES
+    shares = []
+    while not shares or (shares[-1] > 0.5 and len(shares) < 5):
+        heart = Heart()
+        beating = asyncio.run_coroutine_threadsafe(heart.beat(), rig.gateway._loop)
+        heart.wait_for_beat()
+        began = time.perf_counter()
+        assert send(rig, client, upstream, body).status == 200
+        took = time.perf_counter() - began
+        heart.wait_for_beat()
+        beating.cancel()
+        shares.append(heart.longest / took)
+    assert shares[-1] <= 0.5, shares
