@@ -1,6 +1,7 @@
 """A prepared request goes upstream; what comes back is held until its first token, so that failures are real errors."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
@@ -19,9 +20,10 @@ from dragoman.flow.mend import Mender
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.shape import begins_document, begins_events, is_named_stream, is_stream
 from dragoman.flow.sink import Sink
+from dragoman.framing.jsonread import is_object
 from dragoman.framing.known_secrets import hide, hide_in_fields
 from dragoman.hub.events import Event, Failed, Used
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import NO_REPLY, Failure, Kind, Refused
 from dragoman.hub.limits import ReplySize
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ErrorShape
@@ -29,9 +31,12 @@ from dragoman.hub.usage import Usage
 from dragoman.net.client import Lost, TimedOut, TooLarge
 from dragoman.net.faults import Corrupt
 from dragoman.net.headers import Headers
+from dragoman.net.tasks import place_of
 from dragoman.observers.watch import Watch
 from dragoman.providers.provider import Answer
 from dragoman.stages.hold_cut import HoldCut
+
+log = logging.getLogger(__name__)
 
 MAX_REPLY_BYTES = 256 * 1024 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
@@ -270,9 +275,16 @@ def _events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> 
 
 
 def _glanced(prepared: Prepared, body: bytes) -> list[Event]:
-    """What must be known of a body that passes as it came."""
+    """What must be known of a body that passes as it came; nothing where we cannot read what the client perhaps can."""
     upstream = prepared.upstream
-    return (upstream.glance or upstream.whole)(body, prepared.issuer, Ledger())
+    try:
+        events = (upstream.glance or upstream.whole)(body, prepared.issuer, Ledger())
+    except Exception as bug:  # a watcher's bug costs no byte
+        log.error("the reply passes unread: %s", place_of(bug))
+        return []
+    last = events[-1]
+    unreadable = isinstance(last, Failed) and last.failure.kind is Kind.CORRUPT and last.failure.code != NO_REPLY
+    return [] if unreadable and is_object(body) else events
 
 
 async def _body(prepared: Prepared, answer: Answer, limit: int, timeout_s: float) -> bytes:

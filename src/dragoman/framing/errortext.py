@@ -52,6 +52,11 @@ def retry_after(headers: Mapping[bytes, bytes]) -> float | None:
     return None
 
 
+def sane_seconds(told: float | None) -> float | None:
+    """Return a number of seconds, or a moment, that an upstream has told; None where it cannot be meant."""
+    return told if told is not None and 0 <= told < 1e11 else None
+
+
 def bracketed(pointer: str | None) -> str | None:
     """A JSON pointer as OpenAI names a parameter: `/messages/0/content` is `messages[0].content`."""
     if not pointer:

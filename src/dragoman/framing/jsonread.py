@@ -12,6 +12,7 @@ _WRONG_FIELDS = 8  # in one text, before it is taken for something else altogeth
 _PLACE = re.compile(r"at `\$([^`]*)`")  # how msgspec says where an error is: `$.choices[0].logprobs`
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _anything = msgspec.json.Decoder()
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # A surrogate's escape with the backslashes before it, which tell whether it is one; group 2 if it is a whole pair.
 _SURROGATE_ESCAPE = re.compile(
@@ -78,3 +79,25 @@ def mend_surrogates(json: bytes) -> bytes:
     if rb"\ud" not in json and rb"\uD" not in json:
         return json
     return _SURROGATE_ESCAPE.sub(lambda found: found[0] if found[2] else found[1] + b"ufffd", json)
+
+
+def valid_utf8(data: bytes) -> bytes:
+    """Return the bytes with every sequence that is not UTF-8 replaced by U+FFFD: it costs a character, not the text."""
+    if data.isascii():
+        return data
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data.decode(errors="replace").encode()
+    return data
+
+
+def is_object(json: bytes) -> bool:
+    """Whether this is a JSON object, whatever it holds; one that nests too deeply to be read counts."""
+    try:
+        _object.decode(valid_utf8(json))
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
+    return True

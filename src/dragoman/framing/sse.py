@@ -16,6 +16,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from dragoman.framing.jsonread import valid_utf8
+
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 COMMENT = b": keep-alive\n\n"
 
@@ -67,7 +69,7 @@ class SseFramer:
         tail = blocks.pop()
         if len(chunk) > self._max_event_bytes:
             blocks = self._within_bounds(blocks)
-        frames = _read_blocks(blocks) if chunk.isascii() else _read_blocks(map(_valid, blocks))
+        frames = _read_blocks(blocks) if chunk.isascii() else _read_blocks(map(valid_utf8, blocks))
         if self._broken:
             frames.append(self._too_large())
         elif tail:
@@ -77,7 +79,7 @@ class SseFramer:
     def finish(self) -> list[Frame | Broken]:
         tail = b"".join(self._held)
         self._held.clear()
-        return [frame for frame in _read_blocks([_valid(tail)]) if isinstance(frame, Frame) and frame.data]
+        return [frame for frame in _read_blocks([valid_utf8(tail)]) if isinstance(frame, Frame) and frame.data]
 
     def _without_bom(self, start: bytes) -> bytes:
         if len(start) < len(_BOM) and _BOM.startswith(start):
@@ -149,13 +151,3 @@ def _read_lines(block: bytes) -> list[Frame]:
         elif field == b"event":
             event = value.removeprefix(b" ")
     return [Frame(event.decode(), b"\n".join(data))] if data else []
-
-
-def _valid(block: bytes) -> bytes:
-    if block.isascii():
-        return block
-    try:
-        block.decode()
-    except UnicodeDecodeError:
-        return block.decode(errors="replace").encode()
-    return block

@@ -4,6 +4,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+NO_REPLY = "no_reply"  # the code of a body that is no reply at all, rather than one with something wrong in it
+
 
 class Kind(Enum):
     BAD_REQUEST = "bad_request"  # the client's request is wrong, or asks for what cannot be had here

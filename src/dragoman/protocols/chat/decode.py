@@ -6,7 +6,6 @@ that start anywhere, usage on any chunk, reasoning under four names. A whole bod
 
 import msgspec
 
-from dragoman.framing.errortext import plain
 from dragoman.framing.jsonread import read_around
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
@@ -34,7 +33,7 @@ from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
 from dragoman.protocols.chat.calls import Calls, argument_text, number
-from dragoman.protocols.chat.errors import error_of, read_error
+from dragoman.protocols.chat.errors import UNEXPLAINED, failure_in, read_error
 from dragoman.protocols.chat.thoughts import (
     Details,
     block_opaque,
@@ -65,7 +64,6 @@ CHUNKS = msgspec.json.Decoder(Chunk)
 _TEXT = TextBlock()
 _REFUSAL = RefusalBlock()
 _THINKING = ThinkingBlock()
-_UNEXPLAINED = "the upstream failed without saying why"
 _CUT = "truncated"  # how msgspec says that the JSON goes on
 
 
@@ -120,7 +118,7 @@ class Decoder:
         if not data:  # a keep-alive of servers that do not know comments
             return []
         if item.event == "error":
-            return self._fail(_told_in(data))
+            return self._fail(failure_in(data))
         if data[:1] == b"[" and DONE.startswith(data):
             return self._told_done()
         try:
@@ -148,7 +146,11 @@ class Decoder:
     def take_whole(self, chunk: Chunk) -> list[Event]:
         """A body that is the whole reply ends it, with or without a finish_reason."""
         events = self._take(chunk)
-        return events if self._over else events + self._done()
+        if self._over:
+            return events
+        if not self._started:
+            return events + self._fail(Failure(Kind.CORRUPT, "the upstream's reply has no choice with index 0"))
+        return events + self._done()
 
     def _unreadable(self, error: Exception) -> list[Event]:
         if _CUT in str(error) and not isinstance(error, msgspec.ValidationError):
@@ -158,7 +160,7 @@ class Decoder:
 
     def _take(self, chunk: Chunk) -> list[Event]:
         if chunk.error:
-            return self._fail(read_error(chunk.error) or Failure(Kind.UPSTREAM, _UNEXPLAINED))
+            return self._fail(read_error(chunk.error) or Failure(Kind.UPSTREAM, UNEXPLAINED))
         if chunk.service_tier:
             self._tier = chunk.service_tier
         finished = self._finish is not None
@@ -379,7 +381,8 @@ class Decoder:
 
 
 def _array(logprobs: msgspec.Raw) -> msgspec.Raw | None:
-    return logprobs if bytes(logprobs) not in (b"", b"null", b"[]") else None
+    text = bytes(logprobs)
+    return logprobs if text.startswith(b"[") and text != b"[]" else None
 
 
 def _empty() -> Failure:
@@ -388,8 +391,3 @@ def _empty() -> Failure:
 
 def _cut_off() -> Failure:
     return Failure(Kind.TRUNCATED, "the upstream's stream ended without a finish_reason")
-
-
-def _told_in(data: bytes) -> Failure:
-    """What an event named `error` says, in whatever shape."""
-    return read_error(error_of(data)) or Failure(Kind.UPSTREAM, plain(data) or _UNEXPLAINED)

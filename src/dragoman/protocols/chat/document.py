@@ -1,9 +1,9 @@
 """A whole reply's body comes in; what a stream would have told goes out, or only how it began and ended."""
 
 from dragoman.framing.errortext import plain
-from dragoman.framing.jsonread import read_around
+from dragoman.framing.jsonread import read_around, valid_utf8
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
-from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.protocols.chat.decode import CHUNKS, Decoder
@@ -13,6 +13,7 @@ from dragoman.protocols.chat.wire import BESIDE, PLAIN_STOPS, Chunk
 
 def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """A whole reply's events; an error body or something that is no reply gives Failed."""
+    body = valid_utf8(body)
     try:
         chunk = read_around(CHUNKS, body, BESIDE)
     except (ValueError, RecursionError):
@@ -20,7 +21,7 @@ def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not Chat" + (f": {said}" if said else "")))]
     if not chunk.choices and not chunk.error:
         failure = read_error(error_of(body))
-        return [Failed(failure or Failure(Kind.CORRUPT, "the upstream's reply has no choices"))]
+        return [Failed(failure or Failure(Kind.CORRUPT, "the upstream's reply has no choices", code=NO_REPLY))]
     return Decoder(issuer, ledger).take_whole(chunk)
 
 

@@ -59,6 +59,8 @@ _NAMED: dict[str, Kind] = {
     "timeout": Kind.TIMEOUT,
 }
 
+UNEXPLAINED = "the upstream failed without saying why"
+
 _TOO_LONG = re.compile(
     r"context (?:length|window|size)|maximum context|prompt is too long|input is too long|too many (?:input )?tokens",
     re.IGNORECASE,
@@ -95,6 +97,11 @@ def read_error(error: object, status: int | None = None) -> Failure | None:
         status=status,
         code=(code if code and not code.isdigit() else kind_of_error) or None,
     )
+
+
+def failure_in(data: bytes) -> Failure:
+    """What a stream event named `error` says, in whatever shape."""
+    return read_error(error_of(data)) or Failure(Kind.UPSTREAM, plain(data) or UNEXPLAINED)
 
 
 def render(failure: Failure, request_id: str) -> Rendered:

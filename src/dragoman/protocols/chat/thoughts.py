@@ -171,7 +171,7 @@ def _entry(opaque: Opaque) -> dict[str, object]:
     """An entry as it was; nothing of one that a client has forged."""
     try:
         return msgspec.json.decode(opaque.payload, type=dict[str, object])
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
 
 

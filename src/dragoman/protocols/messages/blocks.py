@@ -231,7 +231,7 @@ class Blocks:
         closed = self.close(index)
         try:
             block = read_json(_block, raw)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             return [*closed, *self._unknown(index, "a block of unknown shape")]
         return [*closed, *self._begin(index, block, raw)]
 
@@ -309,7 +309,7 @@ def _kind_of_use(block: ContentBlock) -> str:
 def _read_object(text: str) -> dict[str, object]:
     try:
         return _object.decode(text)
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return {}
 
 
@@ -318,7 +318,7 @@ def _citation(raw: Raw, length: int) -> Citation:
     record = read_json(_any, raw)
     try:
         place = read_json(_place, raw)
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return Citation(start=0, end=length, raw=record)
     url = place.url or (place.source if place.source and place.source.startswith("http") else None)
     return Citation(url, place.title or place.document_title, place.cited_text, 0, length, record)
@@ -327,11 +327,11 @@ def _citation(raw: Raw, length: int) -> Citation:
 def _search_hits(content: Raw) -> Iterator[Citation]:
     try:
         hits = read_json(_hits, content) if is_given(content) else []
-    except msgspec.MsgspecError:  # an error object stands where the list would be
+    except (ValueError, RecursionError):  # an error object stands where the list would be
         return
     for raw in hits:
         try:
             hit = read_json(_hit, raw)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             continue
         yield Citation(url=hit.url, title=hit.title, raw=read_json(_any, raw))

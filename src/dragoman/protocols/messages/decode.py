@@ -5,10 +5,10 @@ from enum import Enum
 
 import msgspec
 
-from dragoman.framing.jsonread import mend_surrogates, read_around
+from dragoman.framing.jsonread import mend_surrogates, read_around, valid_utf8
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
-from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.limits import excess_of
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
@@ -88,15 +88,15 @@ class Decoder:
             return self._failed(Failure(Kind.CORRUPT, f"the upstream's stream cannot be read: {why}"))
         try:
             event = _event.decode(item.data)
-        except (msgspec.MsgspecError, RecursionError):
+        except (ValueError, RecursionError):
             return self._reread(item.data)
         step = self._steps.get(event.type)
         if step is None:
             return () if event.error is None else self._fail(event)
         try:
             return step(event)
-        except RecursionError:
-            return self._failed(Failure(Kind.CORRUPT, "the upstream sent an event that nests too deeply"))
+        except (ValueError, RecursionError) as error:
+            return self._failed(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
 
     def finish(self) -> Sequence[Event]:
         if self._phase is _OVER:
@@ -111,7 +111,7 @@ class Decoder:
         try:
             step = self._steps.get(_kind.decode(mended).type)
             return () if step is None else step(read_around(_event, mended, BESIDE))
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             return self._failed(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
 
     def _start(self, event: StreamEvent) -> Sequence[Event]:
@@ -266,14 +266,15 @@ def _sum_apart(iterations: Sequence[Iteration]) -> Iteration:
 
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """The events that a whole reply tells; an error body under a good status is a failure too."""
+    body = valid_utf8(body)
     try:
         message = read_around(_message, body, BESIDE)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {error}"))]
     if message.error is not None or message.type == "error":
         return [Failed(failure_of(message.error))]
     if message.type != "message" and not message.content:
-        return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not a message"))]
+        return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not a message", code=NO_REPLY))]
     if too_many := excess_of(blocks=len(message.content)):
         return [Failed(too_many)]
     totals = _Totals()
@@ -281,10 +282,13 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     usage = totals.usage()
     blocks = Blocks(issuer, ledger)
     events: list[Event] = [Started(message.id, message.model, usage)]
-    for index, block in enumerate(message.content):
-        events += blocks.open(index, block)
-        events += blocks.close(index)
-    events += blocks.close_all()
+    try:
+        for index, block in enumerate(message.content):
+            events += blocks.open(index, block)
+            events += blocks.close(index)
+        events += blocks.close_all()
+    except (ValueError, RecursionError) as error:
+        return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply has a block that cannot be read: {error}"))]
     if usage is not None:
         events.append(Used(usage))
     events.append(_ending(message.stop_reason, message.stop_sequence, message.stop_details, blocks.calls, ledger))

@@ -224,8 +224,8 @@ def _thinking(piece: Piece) -> list[Wire]:
 
 def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Ledger) -> list[Wire]:
     try:
-        input = msgspec.json.decode(arguments, type=dict[str, object]) if arguments.strip() else {}
-    except (msgspec.MsgspecError, RecursionError):
+        input = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw]) if arguments.strip() else {}
+    except (ValueError, RecursionError):
         if isinstance(reply.end, Ended) and reply.end.stop in _CUT:
             ledger.dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
             return []

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from dragoman.framing.errortext import clean, describe, kind_of, retry_after
+from dragoman.framing.jsonread import valid_utf8
 from dragoman.framing.sse import frame
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
@@ -146,7 +147,7 @@ def failure_of(fault: Fault | str | None) -> Failure:
 
 def _fault(body: bytes) -> Fault:
     try:
-        answer = _body.decode(body)
+        answer = _body.decode(valid_utf8(body))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return Fault()
     if isinstance(answer.error, Fault):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman.framing.sse import Broken
@@ -13,7 +12,7 @@ from dragoman.hub.ports import Issuer
 from dragoman.protocols.native.wire import LINE, LINES, Line, event_of
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
-_UNREADABLE = (msgspec.DecodeError, RecursionError)
+_UNREADABLE = (ValueError, RecursionError)
 
 
 class LineFramer:

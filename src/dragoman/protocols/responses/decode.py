@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.framing.jsonread import mend_surrogates, read_around
+from dragoman.framing.jsonread import mend_surrogates, read_around, valid_utf8
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Closed, Ended, Event, Failed, Opened, Started, Stop, Used
-from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.limits import excess_of
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
@@ -66,7 +66,7 @@ class Decoder:
                 events = self._told_trouble(item.data)
             else:
                 return ()
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             return self._misread(item, error)
         return events if self._started or not events else self._begun(events)
 
@@ -131,7 +131,7 @@ class Decoder:
         if isinstance(error, msgspec.ValidationError):
             try:
                 known = _typed.decode(data).type in self._readers
-            except msgspec.DecodeError:
+            except (ValueError, RecursionError):
                 known = True
             return self._fail(Kind.CORRUPT, f"the upstream sent an event of a wrong shape: {error}") if known else ()
         mended = mend_surrogates(data)
@@ -292,12 +292,13 @@ class Decoder:
 
 def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """The events of a whole reply; an error body in a 200, or no JSON at all, is a failure."""
+    body = valid_utf8(body)
     try:
         response = _read_response(body)
         if response.output is None and response.status is None:
-            return [Failed(_no_response(body, "it is no response object"))]
+            return [Failed(_no_response(body, "it is no response object", NO_REPLY))]
         return Decoder(issuer, ledger).reply(response)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         mended = mend_surrogates(body)
         if mended != body and not isinstance(error, msgspec.ValidationError):
             return whole(mended, issuer, ledger)
@@ -308,9 +309,9 @@ def _read_response(json: bytes | Raw) -> wire.Response:
     return read_around(_response, json, wire.BESIDE)
 
 
-def _no_response(body: bytes, why: str) -> Failure:
+def _no_response(body: bytes, why: str, code: str | None = None) -> Failure:
     told = errors.error_in(body)
     if told is not None:
         return errors.from_stream(told)
     seen = "it is HTML" if body.lstrip()[:1] == b"<" else why
-    return Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {seen}")
+    return Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {seen}", code=code)

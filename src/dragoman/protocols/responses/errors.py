@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.framing.errortext import bracketed, clean, kind_of, plain, retry_after
+from dragoman.framing.errortext import bracketed, clean, kind_of, plain, retry_after, sane_seconds
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import Rendered
 from dragoman.protocols.responses import wire
@@ -105,7 +105,7 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     retry = retry_after(headers)
     if retry is None:
         retry = _delay(error, message)
-    resets_at = error.resets_at if error else None
+    resets_at = sane_seconds(error.resets_at) if error else None
     return Failure(kind, message, status=status, code=_word(error), retry_after=retry, resets_at=resets_at)
 
 
@@ -120,7 +120,7 @@ def error_in(body: bytes) -> wire.Error | None:
         if raw.startswith(b"{"):
             return _error_decoder.decode(raw)
         return wire.Error(message=msgspec.json.decode(raw, type=str)) if raw.startswith(b'"') else None
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 
@@ -134,7 +134,7 @@ def from_stream(error: wire.Error) -> Failure:
         status=status,
         code=_word(error),
         retry_after=_delay(error, message),
-        resets_at=error.resets_at,
+        resets_at=sane_seconds(error.resets_at),
     )
 
 
@@ -142,7 +142,7 @@ def read_error(raw: msgspec.Raw) -> wire.Error | None:
     """An `error` value of a stream event or response; None for null or what is no error."""
     try:
         return _error_decoder.decode(raw)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -200,8 +200,8 @@ def _word(error: wire.Error | None) -> str | None:
 
 
 def _delay(error: wire.Error | None, message: str) -> float | None:
-    if error is not None and error.resets_in_seconds is not None:
-        return error.resets_in_seconds
+    if error is not None and (seconds := sane_seconds(error.resets_in_seconds)) is not None:
+        return seconds
     if found := _TRY_AGAIN.search(message):
         return float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0)
     return None

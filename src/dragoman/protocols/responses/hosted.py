@@ -90,7 +90,7 @@ def _read_mcp(item: Item) -> tuple[Item, None]:
     arguments = _text(item, "arguments")
     try:
         parsed: Json = msgspec.json.decode(arguments) if arguments else {}
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         parsed = arguments
     return {"server": _text(item, "server_label"), "name": _text(item, "name"), "arguments": parsed}, None
 

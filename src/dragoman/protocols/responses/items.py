@@ -168,7 +168,7 @@ def _slot(opaque: Opaque, text: str) -> str:
 def annotation_of(citation: Citation, length: int) -> Item | None:
     """The annotation for a citation; None if it cites what this protocol cannot name."""
     raw = citation.raw
-    if isinstance(raw, dict) and raw.get("type") in _OWN_ANNOTATIONS:
+    if isinstance(raw, dict) and isinstance(type_ := raw.get("type"), str) and type_ in _OWN_ANNOTATIONS:
         return raw
     if citation.url is None:
         return None

@@ -313,7 +313,8 @@ class Calls:
 
 
 def _worth_keeping(logprobs: Raw) -> Raw | None:
-    return None if bytes(logprobs) in (b"[]", b"", b"null") else logprobs.copy()
+    text = bytes(logprobs)
+    return logprobs.copy() if text.startswith(b"[") and text != b"[]" else None
 
 
 def _json_text(raw: Raw) -> str:

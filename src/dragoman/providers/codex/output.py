@@ -43,7 +43,7 @@ class FilledOutput:
                 self._items[event.output_index] = event.item.copy()
             elif event.type in ("response.completed", "response.incomplete"):
                 return self._filled(data, event)
-        except (msgspec.MsgspecError, ValueError):
+        except (ValueError, RecursionError):
             return data
         return data
 

@@ -36,7 +36,7 @@ def put_right(body: bytes) -> bytes:
         return body
     try:
         reply = _body.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         return body
     choices, content = reply.get("choices"), reply.get("content")
     if isinstance(choices, list) and len(choices) > 1:

@@ -25,7 +25,7 @@ class SteadyIds:
             return data
         try:
             event = _event.decode(data)
-        except (msgspec.MsgspecError, RecursionError):
+        except (ValueError, RecursionError):
             return data
         return msgspec.json.encode(event) if self._settle(event) else data
 

@@ -1,0 +1,225 @@
+"""Law 4 for replies: whatever stands in a whole body or in any field of any stream event, nothing raises.
+
+What comes out is a reply, or a failure that is the upstream's and never ours.
+"""
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from itertools import count, product
+
+import msgspec
+import pytest
+
+from dragoman.framing.sse import Frame, SseFramer
+from dragoman.hub.events import Event, Failed
+from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.limits import ReplySize
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Asked, Client, Issuer, Upstream
+from dragoman.hub.request import Request
+from dragoman.protocols import PROTOCOLS
+from dragoman.providers.codex.output import filling_output
+from dragoman.providers.copilot.one_choice import OneChoice
+from dragoman.providers.copilot.steady_ids import steadying_ids
+from dragoman.stages.check_calls import CheckCalls
+from dragoman.stages.estimate_usage import EstimateUsage
+from dragoman.stages.guard import Guard
+from dragoman.stages.serialise_blocks import SerialiseBlocks
+from fakes.eventstream import encode_message
+from laws import run
+from mutations import VALUES, Json, Place, places, spoil_bytes, with_twin_key, with_value, without
+from reply_bodies import FIXTURES, KIRO, WHOLE
+
+RUNS = int(os.environ.get("DRAGOMAN_MUTATIONS", "1500"))
+CLIENTS = ("chat", "responses", "messages")
+ISSUER = Issuer("up", "model-1", 200_000)
+
+
+def upstream_of(protocol: str) -> Upstream:
+    upstream = PROTOCOLS[protocol].upstream
+    assert upstream
+    return upstream
+
+
+def client_of(protocol: str) -> Client:
+    client = PROTOCOLS[protocol].client
+    assert client
+    return client
+
+
+def asked(client: str) -> Asked:
+    numbers = count()
+    request = Request(client, "model-1", ())
+    return Asked(request, "model-1", 1, lambda prefix: f"{prefix}{next(numbers)}", lambda: 1.0)
+
+
+def staged(events: list[Event], serial: bool) -> list[Event]:
+    trips: list[str] = []
+    for stage in (EstimateUsage(len, 1), CheckCalls(), *((SerialiseBlocks(),) if serial else ()), Guard(trips.append)):
+        events = run(stage, events)
+    assert not trips
+    return events
+
+
+def write_whole(events: list[Event], client: str) -> None:
+    """As flow/open.py does it: a body that is JSON, or a failure of the upstream's."""
+    if isinstance(events[-1], Failed):
+        assert events[-1].failure.kind is not Kind.BUG
+        return
+    assert failure_of_writing(staged(events, False), client) is not Kind.BUG
+
+
+def failure_of_writing(events: list[Event], client: str) -> Kind | None:
+    try:
+        body = client_of(client).whole(events, asked(client), Ledger())
+    except Refused as refused:
+        return refused.failure.kind
+    json.loads(body)  # which takes numbers of any size
+    return None
+
+
+def read_whole(protocol: str, body: bytes) -> list[Event]:
+    upstream = upstream_of(protocol)
+    if upstream.glance is not None:
+        assert upstream.glance(body, ISSUER, Ledger())
+    events = ReplySize().admit(upstream.whole(body, ISSUER, Ledger()))
+    assert events
+    return events
+
+
+@pytest.mark.parametrize("protocol", WHOLE)
+def test_no_value_in_any_place_of_a_whole_reply_raises(protocol: str) -> None:
+    for number, body in enumerate(WHOLE[protocol]):
+        for turn, (at, value) in enumerate(product(places(body), VALUES)):
+            write_whole(read_whole(protocol, with_value(body, at, value)), CLIENTS[(turn + number) % 3])
+
+
+@pytest.mark.parametrize("protocol", WHOLE)
+def test_no_missing_or_doubled_key_of_a_whole_reply_raises(protocol: str) -> None:
+    for body in WHOLE[protocol]:
+        for at, client in product(places(body), CLIENTS):
+            write_whole(read_whole(protocol, without(body, at)), client)
+            for value in (b"null", b'"x"', b"[]", b"1"):
+                write_whole(read_whole(protocol, with_twin_key(body, at, value)), client)
+
+
+@pytest.mark.parametrize("protocol", WHOLE)
+def test_no_byte_of_a_whole_reply_raises(protocol: str) -> None:
+    chance = random.Random(12)
+    bodies = [msgspec.json.encode(body) for body in WHOLE[protocol]]
+    for turn in range(RUNS):
+        body = spoil_bytes(chance.choice(bodies), chance)
+        write_whole(read_whole(protocol, body), CLIENTS[turn % 3])
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"[]", b'"x"', b"\xff", b'{"a":"\xff"}', b"[" * 100_000, b"{}", b"<html>"]
+)
+@pytest.mark.parametrize("protocol", WHOLE)
+def test_a_body_that_is_no_reply_at_all_is_a_failure(protocol: str, body: bytes) -> None:
+    [failed] = upstream_of(protocol).whole(body, ISSUER, Ledger())
+    assert isinstance(failed, Failed)
+
+
+# Streams
+
+
+def frames_of(protocol: str) -> Iterator[list[Frame]]:
+    for path in sorted((FIXTURES / protocol).glob("*.sse")):
+        framer = SseFramer()
+        items = [*framer.feed(path.read_bytes()), *framer.finish()]
+        yield [frame for frame in items if isinstance(frame, Frame)]
+
+
+def event_places(frames: list[Frame]) -> Iterator[tuple[int, Json, Place]]:
+    for number, frame in enumerate(frames):
+        try:
+            event = msgspec.json.decode(frame.data)
+        except msgspec.DecodeError:
+            continue
+        for at in places(event):
+            yield number, event, at
+
+
+def translate(protocol: str, frames: list[Frame], client: str) -> None:
+    decoder = upstream_of(protocol).decoder(ISSUER, Ledger())
+    encoder = client_of(client).encoder(asked(client), Ledger())
+    events = staged(ReplySize().admit(run(decoder, frames)), client_of(client).serial)
+    assert not any(isinstance(event, Failed) and event.failure.kind is Kind.BUG for event in events)
+    assert run(encoder, events)
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_no_value_in_any_field_of_any_event_raises(protocol: str) -> None:
+    """Each kind of event once with each value in each of its fields, then a random choice of all."""
+    seen: set[tuple[str, Place]] = set()
+    turn = 0
+    for frames in frames_of(protocol):
+        for number, event, at in event_places(frames):
+            kind = str(event.get("type")) if isinstance(event, dict) else ""
+            if (kind, at) in seen:
+                continue
+            seen.add((kind, at))
+            for value in VALUES:
+                turn += 1
+                spoilt = Frame(frames[number].event, with_value(event, at, value))
+                translate(protocol, [*frames[:number], spoilt, *frames[number + 1 :]], CLIENTS[turn % 3])
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_no_bytes_of_any_stream_raise(protocol: str) -> None:
+    chance = random.Random(13)
+    streams = [path.read_bytes() for path in sorted((FIXTURES / protocol).glob("*.sse"))]
+    for turn in range(RUNS):
+        framer = SseFramer()
+        body = spoil_bytes(chance.choice(streams), chance)
+        items = [*framer.feed(body), *framer.finish()]
+        translate(protocol, items, CLIENTS[turn % 3])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [filling_output, steadying_ids, OneChoice])
+def test_no_bytes_raise_in_what_mends_a_providers_replies(make: type) -> None:
+    chance = random.Random(14)
+    bodies = [msgspec.json.encode(body) for body in (*WHOLE["responses"], *WHOLE["chat"], *WHOLE["messages"])]
+    bodies += [path.read_bytes() for path in sorted((FIXTURES / "responses").glob("*.sse"))]
+    for _ in range(RUNS):
+        run(make(), [spoil_bytes(chance.choice(bodies), chance)])
+    for body, value in product((body for group in WHOLE.values() for body in group), VALUES):
+        for at in places(body):
+            run(make(), [with_value(body, at, value)])
+
+
+# Kiro, and error answers
+
+
+def kiro_message(name: str, payload: bytes) -> bytes:
+    return encode_message({":message-type": "event", ":event-type": name}, payload)
+
+
+@pytest.mark.parametrize("name", KIRO)
+def test_no_value_in_any_field_of_any_kiro_event_raises(name: str) -> None:
+    before = kiro_message("assistantResponseEvent", b'{"content":"Hi"}')
+    after = kiro_message("meteringEvent", b'{"unit":"credit","usage":0.5}')
+    for payload in (KIRO[name], {name: KIRO[name]}):
+        for turn, (at, value) in enumerate(product(places(payload), VALUES)):
+            body = before + kiro_message(name, with_value(payload, at, value)) + after
+            events = ReplySize().admit(upstream_of("kiro").whole(body, ISSUER, Ledger()))
+            write_whole(events, CLIENTS[turn % 3])
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages", "kiro"])
+def test_no_error_answer_raises(protocol: str) -> None:
+    """Nor can what it says not be told to a client."""
+    read = upstream_of(protocol).read
+    bodies: list[Json] = [
+        {"error": {"message": "m", "type": "t", "code": "c", "param": None, "resets_at": 1, "resets_in_seconds": 1}},
+        {"type": "error", "error": {"type": "t", "message": "m", "details": {"a": 1}}, "request_id": "r"},
+        {"__type": "a#ThrottlingException", "message": "m", "reason": "R"},
+        {"detail": [{"msg": "m", "loc": ["body"]}], "message": "m", "status": 4, "code": 3},
+    ]
+    for body, status in product(bodies, (400, 429, 500)):
+        for turn, (at, value) in enumerate(product(places(body), VALUES)):
+            failure = read(status, {b"retry-after": b"soon"}, with_value(body, at, value))
+            json.loads(client_of(CLIENTS[turn % 3]).render(failure, "req_1").body)
