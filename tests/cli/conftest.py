@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from shell import Shell
+
+from cli.shell import Shell
 
 
 @pytest.fixture

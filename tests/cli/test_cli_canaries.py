@@ -17,9 +17,9 @@ import apsw
 import msgspec
 import pytest
 import zstandard
-from gossips import MODES, GossipingCodex, GossipingCopilot, GossipingKiro, Vendor
-from shell import Shell
 
+from cli.gossips import MODES, GossipingCodex, GossipingCopilot, GossipingKiro, Vendor
+from cli.shell import Shell
 from dragoman.accounts.moments import format_moment
 from fakes.kiro import ARN
 from fakes.service import json_answer

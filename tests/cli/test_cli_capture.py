@@ -12,8 +12,8 @@ import anthropic
 import msgspec
 import pytest
 from msgspec.structs import replace
-from shell import Shell, wait_for
 
+from cli.shell import Shell, wait_for
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.serving import stanza as stanza_of
 from dragoman.observers.capture import Capture, utc_text

@@ -7,8 +7,8 @@ import subprocess
 import time
 
 import msgspec
-from shell import PATIENCE_S, PROGRAM, Shell, wait_for
 
+from cli.shell import PATIENCE_S, PROGRAM, Shell, wait_for
 from fakes.upstream import Answer, FakeUpstream
 
 HEAD: dict[str, object] = {"type": "message", "id": "msg_1", "role": "assistant", "model": "m", "content": []}

@@ -1,7 +1,8 @@
 """`dragoman config`: every value with its origin, and never a secret."""
 
 import msgspec
-from shell import Shell
+
+from cli.shell import Shell
 
 CONFIG = """\
 [server]

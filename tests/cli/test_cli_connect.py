@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shell import Shell
 
+from cli.shell import Shell
 from fakes.upstream import FakeUpstream
 
 CLIENTS = ("claude-code", "codex", "gemini", "opencode", "aider", "cline", "cursor", "openai", "anthropic")

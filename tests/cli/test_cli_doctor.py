@@ -12,8 +12,8 @@ from time import time
 
 import msgspec
 import pytest
-from shell import Shell, wait_for
 
+from cli.shell import Shell, wait_for
 from scraping import scrape, total
 
 

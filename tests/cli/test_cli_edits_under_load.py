@@ -11,8 +11,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import msgspec
-from shell import Served, Shell, wait_for
 
+from cli.shell import Served, Shell, wait_for
 from fakes.service import json_answer
 from fakes.upstream import Answer, Asked, FakeUpstream
 

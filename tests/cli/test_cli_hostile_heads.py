@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from shell import Served, Shell
+
+from cli.shell import Served, Shell
 
 MALFORMED = (
     *(

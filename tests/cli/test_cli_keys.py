@@ -4,7 +4,8 @@ import urllib.error
 import urllib.request
 
 import msgspec
-from shell import KEY, Served, Shell
+
+from cli.shell import KEY, Served, Shell
 
 
 class Told(msgspec.Struct):

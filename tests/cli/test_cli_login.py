@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import msgspec
-from shell import Shell
 
+from cli.shell import Shell
 from dragoman.cli.clients.target import Target
 from dragoman.cli.serving.banner import Keys, banner
 from dragoman.config import load

@@ -4,8 +4,8 @@ import stat
 from pathlib import Path
 
 import msgspec
-from shell import Shell
 
+from cli.shell import Shell
 from fakes.codex import FakeCodex
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, FakeCopilot
 from fakes.service import json_answer

@@ -1,7 +1,8 @@
 """`dragoman models`: from the running gateway if there is one, else from the providers."""
 
 import msgspec
-from shell import Shell
+
+from cli.shell import Shell
 
 
 class Model(msgspec.Struct):

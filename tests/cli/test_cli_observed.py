@@ -8,8 +8,8 @@ import urllib.request
 
 import msgspec
 import pytest
-from shell import Served, Shell, wait_for
 
+from cli.shell import Served, Shell, wait_for
 from scraping import scrape, total, value
 
 ANSWERED = "dragoman_requests_answered_total"

@@ -4,8 +4,8 @@ import tomllib
 
 import msgspec
 import pytest
-from shell import Shell
 
+from cli.shell import Shell
 from dragoman.config import load
 from fakes.compatible import Body, Server, refusal
 from fakes.upstream import FakeUpstream

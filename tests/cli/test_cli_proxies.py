@@ -4,8 +4,8 @@ import urllib.error
 import urllib.request
 
 import msgspec
-from shell import Served, Shell
 
+from cli.shell import Served, Shell
 from fakes.service import json_answer
 from fakes.upstream import FakeUpstream
 

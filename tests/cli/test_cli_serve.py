@@ -12,8 +12,8 @@ import urllib.request
 
 import msgspec
 import pytest
-from shell import KEY, Served, Shell, wait_for
 
+from cli.shell import KEY, Served, Shell, wait_for
 from fakes.upstream import FakeUpstream
 
 

@@ -7,8 +7,8 @@ from http.client import HTTPConnection
 
 import msgspec
 import pytest
-from shell import Served, Shell
 
+from cli.shell import Served, Shell
 from dragoman.accounts.moments import format_moment
 from fakes.codex import TOKEN, FakeCodex
 from fakes.kiro import ARN, FakeKiro

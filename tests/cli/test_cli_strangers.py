@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-from shell import Served, Shell
+
+from cli.shell import Served, Shell
 
 PATIENCE_S = 30.0
 NO_DESCRIPTOR_LEFT = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shell import Done, Served, Shell
 
+from cli.shell import Done, Served, Shell
 from dragoman.cli.usage import GROUPS
 
 OWNERS = "fake-key-of-the-gateways-owner"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shell import Shell
 
+from cli.shell import Shell
 from fakes.codex import USAGE, FakeCodex
 from fakes.copilot import APP_TOKEN, EDITOR_TOKEN, INSTALLATION_TOKEN, FakeCopilot
 from fakes.kiro import ARN, FakeKiro

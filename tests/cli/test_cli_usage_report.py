@@ -9,8 +9,8 @@ from io import StringIO
 
 import msgspec
 import pytest
-from shell import Shell, wait_for
 
+from cli.shell import Shell, wait_for
 from dragoman.accounts.keys import Keyring
 from dragoman.store import open_store
 from dragoman.store.usage_rows import UsageRow

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
-from hearing import Sdk
 
+from e2e.hearing import Sdk
 from fakes.codex import FakeCodex
 from fakes.copilot import EDITOR_TOKEN, FakeCopilot
 from fakes.service import FakeService

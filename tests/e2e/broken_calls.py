@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import msgspec
-import speak_chat
-import speak_messages
-import speak_responses
-from meaning import CallTool, Meant, Say, Stop
+
+from e2e import speak_chat, speak_messages, speak_responses
+from e2e.meaning import CallTool, Meant, Say, Stop
 
 SPEAKERS = {"chat": speak_chat, "responses": speak_responses, "messages": speak_messages}
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from meaning import CallTool, Ending, Meant, Refuse, Say, Stop, Think, Tokens
+from e2e.meaning import CallTool, Ending, Meant, Refuse, Say, Stop, Think, Tokens
 
 WORDS = "The quick brown fox jumps over the lazy dog."
 UNICODE = (

@@ -3,8 +3,9 @@
 from collections.abc import Generator, Iterator
 
 import pytest
-from proof import record
-from rig import Rig, rigged
+
+from e2e.proof import record
+from e2e.rig import Rig, rigged
 
 
 @pytest.hookimpl(wrapper=True)

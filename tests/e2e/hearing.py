@@ -7,7 +7,8 @@ from typing import Any
 import anthropic
 import msgspec
 import openai
-from meaning import CallTool, Meant, Refuse, Say, Stop, Think, Tokens, sayable
+
+from e2e.meaning import CallTool, Meant, Refuse, Say, Stop, Think, Tokens, sayable
 
 ENVELOPE = "<envelope>"
 Kwargs = dict[str, Any]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from hearing import STREAMS, WHOLE, Broke, Halted, Heard, Kwargs, Sdk
 
 from dragoman.accounts.moments import format_moment
+from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, Kwargs, Sdk
 from fakes.kiro import ARN, FakeKiro
 from fakes.upstream import Answer
 from gateway import KEY, Running, running

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from hearing import Sdk
-from meaning import Meant, Say
-from rig import SPEAKERS
 
 from dragoman.accounts.pool import Pool
+from e2e.hearing import Sdk
+from e2e.meaning import Meant, Say
+from e2e.rig import SPEAKERS
 from fakes.upstream import Answer, Asked, FakeUpstream
 from gateway import KEY, Running, running
 

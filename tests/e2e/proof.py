@@ -6,13 +6,13 @@ from itertools import product
 from pathlib import Path
 
 import msgspec
-from cases import BROKEN, CASES
-from hearing import STOPS
-from meaning import Refuse, Stop, sayable
-from rig import PROTOCOLS
 
 from deletion import Built, Turned, outcome, removed
 from deletion import blamed as blamed_part
+from e2e.cases import BROKEN, CASES
+from e2e.hearing import STOPS
+from e2e.meaning import Refuse, Stop, sayable
+from e2e.rig import PROTOCOLS
 
 Cell = tuple[str, str, str]  # client, upstream, capability
 

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import speak_chat
-import speak_messages
-import speak_responses
-from hearing import Sdk
-
+from e2e import speak_chat, speak_messages, speak_responses
+from e2e.hearing import Sdk
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running, stanza
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import msgspec
-from meaning import CallTool, Ending, Meant, Part, Refuse, Say, Stop, Think, Tokens, pieces
+
+from e2e.meaning import CallTool, Ending, Meant, Part, Refuse, Say, Stop, Think, Tokens, pieces
 
 REASON = {
     Stop.NATURAL: "end_turn",

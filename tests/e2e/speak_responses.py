@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import msgspec
-from meaning import CallTool, Ending, Meant, Part, Refuse, Say, Stop, Think, Tokens, pieces, runs, woven
+
+from e2e.meaning import CallTool, Ending, Meant, Part, Refuse, Say, Stop, Think, Tokens, pieces, runs, woven
 
 Json = dict[str, object]
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
-from faults import Fault, refusal
-from hearing import Sdk
-from kiro_rig import sign
-from meaning import Meant, Say
-from rig import PROTOCOLS, SPEAKERS
 
 import fakes.codex as codex
 import fakes.kiro as kiro
+from e2e.faults import Fault, refusal
+from e2e.hearing import Sdk
+from e2e.kiro_rig import sign
+from e2e.meaning import Meant, Say
+from e2e.rig import PROTOCOLS, SPEAKERS
 from fakes.codex import FakeCodex
 from fakes.eventstream import exception
 from fakes.kiro import FakeKiro

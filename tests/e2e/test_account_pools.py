@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 import msgspec
 import openai
 import pytest
-from hearing import Sdk
-from kiro_rig import sign
-from pool_rig import QUICK, key_of, pool_of
 
 import fakes.codex as codex
 import fakes.copilot as copilot
 import fakes.kiro as kiro
 from dragoman.accounts.pool import DOUBTED_S
 from dragoman.hub.outcome import Step
+from e2e.hearing import Sdk
+from e2e.kiro_rig import sign
+from e2e.pool_rig import QUICK, key_of, pool_of
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, Asked, FakeUpstream
 from gateway import KEY, Running, running

@@ -7,10 +7,10 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from account_rig import codex_rigged, copilot_rigged
-from cases import asked
-from hearing import STREAMS, WHOLE, Broke, Sdk
 
+from e2e.account_rig import codex_rigged, copilot_rigged
+from e2e.cases import asked
+from e2e.hearing import STREAMS, WHOLE, Broke, Sdk
 from fakes import codex, copilot
 from fakes.service import json_answer, plain
 

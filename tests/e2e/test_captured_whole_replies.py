@@ -4,18 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
-from cases import asked
-from hearing import STREAMS, WHOLE
-from kiro_rig import CLIENTS, MODEL, kiro_rigged
 from msgspec.structs import replace
-from raw_http import post
-from rig import PATHS, PROTOCOLS
-from test_replays import Kept, assert_same, debug
 
 from dragoman.cli.capturing.exporting import export
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.rerun import rerun
 from dragoman.observers.capture import Capture
+from e2e.cases import asked
+from e2e.hearing import STREAMS, WHOLE
+from e2e.kiro_rig import CLIENTS, MODEL, kiro_rigged
+from e2e.raw_http import post
+from e2e.rig import PATHS, PROTOCOLS
+from e2e.test_replays import Kept, assert_same, debug
 from fakes.kiro import framed, tail, words
 from fakes.upstream import Answer, Asked, FakeUpstream
 from gateway import running, stanza

@@ -11,11 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cases import CASES
-from kiro_rig import sign
 from msgspec.structs import replace
-from raw_http import Answered, dial, post, request_bytes
-from rig import PATHS, SPEAKERS
 
 from cli.shell import wait_for
 from dragoman.cli.capturing.timeline import told as timeline
@@ -25,6 +21,10 @@ from dragoman.flow.recording import Recording
 from dragoman.observers.capture import Capture, utc_text
 from dragoman.observers.capture_file import read, to_json
 from dragoman.store.captures import Bounds, Captures, load
+from e2e.cases import CASES
+from e2e.kiro_rig import sign
+from e2e.raw_http import Answered, dial, post, request_bytes
+from e2e.rig import PATHS, SPEAKERS
 from fakes.kiro import FakeKiro, framed, refusal, tail, words
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, running, stanza
@@ -236,7 +236,7 @@ FULL_DISK = """
 import resource, sys
 sys.path[:0] = sys.argv[2:]
 from pathlib import Path
-from test_captures_on_disk import ask, captured, debug, files, said
+from e2e.test_captures_on_disk import ask, captured, debug, files, said
 from cli.shell import wait_for
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -8,12 +8,11 @@ from typing import Any
 
 import openai
 import pytest
-import speak_chat
-import speak_responses
-from hearing import Sdk
-from meaning import Meant, Say
-from pool_rig import error
 
+from e2e import speak_chat, speak_responses
+from e2e.hearing import Sdk
+from e2e.meaning import Meant, Say
+from e2e.pool_rig import error
 from fakes.upstream import Answer, Asked, FakeUpstream
 from gateway import KEY, running
 

@@ -9,11 +9,11 @@ import anthropic
 import msgspec
 import openai
 import pytest
-from account_rig import AccountRig, codex_rigged
-from cases import asked
-from hearing import STREAMS, WHOLE, Broke, Heard
-from raw_http import get
 
+from e2e.account_rig import AccountRig, codex_rigged
+from e2e.cases import asked
+from e2e.hearing import STREAMS, WHOLE, Broke, Heard
+from e2e.raw_http import get
 from fakes.codex import ACCOUNT, RESPONSES, TOKEN, FakeCodex, begun, done, ended, numbered, reply, spoken
 from fakes.service import json_answer, plain, stream
 from gateway import KEY

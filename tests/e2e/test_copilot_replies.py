@@ -8,10 +8,10 @@ import anthropic
 import msgspec
 import openai
 import pytest
-from account_rig import AccountRig, copilot_rigged
-from cases import PIXEL, asked
-from hearing import STREAMS, WHOLE, Broke, Heard
 
+from e2e.account_rig import AccountRig, copilot_rigged
+from e2e.cases import PIXEL, asked
+from e2e.hearing import STREAMS, WHOLE, Broke, Heard
 from fakes.copilot import (
     APP_TOKEN,
     CHAT,

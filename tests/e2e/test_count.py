@@ -3,8 +3,8 @@
 import logging
 
 import pytest
-from rig import Rig
 
+from e2e.rig import Rig
 from fakes.upstream import Answer
 
 USER = [{"role": "user", "content": "How many tokens are these words?"}]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import anthropic
 import pytest
-from kiro_rig import sign
 
 from cli.shell import Shell, wait_for
+from e2e.kiro_rig import sign
 from fakes.eventstream import event
 from fakes.kiro import FakeKiro, framed, tail, tool, words
 from gateway import KEY, running

@@ -5,12 +5,12 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from cases import CASES, asked
-from faults import assert_told_properly
-from hearing import WHOLE, Sdk
-from raw_http import ask, get, post
-from rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 
+from e2e.cases import CASES, asked
+from e2e.faults import assert_told_properly
+from e2e.hearing import WHOLE, Sdk
+from e2e.raw_http import ask, get, post
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer
 from gateway import KEY
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import anthropic
 import openai
 import pytest
-from cases import CASES, asked
-from hearing import STREAMS, Broke, Halted, Heard, meant_for
-from meaning import Ending, Meant, Say
-from raw_http import get
-from rig import FEW_PAIRS, ONCE, SPEAKERS, Rig, rigged
 
+from e2e.cases import CASES, asked
+from e2e.hearing import STREAMS, Broke, Halted, Heard, meant_for
+from e2e.meaning import Ending, Meant, Say
+from e2e.raw_http import get
+from e2e.rig import FEW_PAIRS, ONCE, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer, End
 
 few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)

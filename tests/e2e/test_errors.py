@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from cases import CASES, asked
-from faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_told_properly, body_of, refusal
-from hearing import STREAMS, WHOLE, Broke, Heard, Sdk, meant_for
-from rig import PROTOCOLS, SPEAKERS, Rig, rigged
 
+from e2e.cases import CASES, asked
+from e2e.faults import ACCIDENTS, ALWAYS_AGAIN, FAULTS, SECRET, Fault, assert_told_properly, body_of, refusal
+from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Sdk, meant_for
+from e2e.rig import PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer
 from gateway import running, stanza
 

@@ -13,11 +13,11 @@ from types import FrameType, TracebackType
 
 import msgspec
 import pytest
-from cases import CASES
-from pool_rig import keys_of, pooled
-from raw_http import dial, post, request_bytes
-from rig import PATHS, SPEAKERS, Rig, rigged
 
+from e2e.cases import CASES
+from e2e.pool_rig import keys_of, pooled
+from e2e.raw_http import dial, post, request_bytes
+from e2e.rig import PATHS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer, Asked, End, FakeUpstream
 
 LARGE = 300_000

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cases import WEATHER, asked
-from hearing import STREAMS, Broke, Heard, Sdk
-from meaning import Ending, Meant, Say, Stop, Tokens
-from raw_http import request_bytes
-from rig import PATHS, PROTOCOLS, SPEAKERS
 
 from dragoman.hub.outcome import Step
 from dragoman.hub.usage import Source
+from e2e.cases import WEATHER, asked
+from e2e.hearing import STREAMS, Broke, Heard, Sdk
+from e2e.meaning import Ending, Meant, Say, Stop, Tokens
+from e2e.raw_http import request_bytes
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS
 from fakes.upstream import Answer, Asked, End, FakeUpstream
 from gateway import KEY, Running, running, stanza
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from broken_calls import BROKEN
-from meaning import CallTool, Meant, Stop
-from raw_http import post
-from rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 
+from e2e.broken_calls import BROKEN
+from e2e.meaning import CallTool, Meant, Stop
+from e2e.raw_http import post
+from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer
 
 JSON = "application/json"

@@ -8,10 +8,10 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from cases import asked
-from hearing import STREAMS, WHOLE, Broke, Heard
-from kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, sign
 
+from e2e.cases import asked
+from e2e.hearing import STREAMS, WHOLE, Broke, Heard
+from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, sign
 from fakes.kiro import INVALID_BEARER, FakeKiro, framed, json_answer, refusal, tail, words
 from fakes.upstream import Answer
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import anthropic
 import msgspec
 import pytest
-from kiro_rig import QUICK, KiroRig, kiro_rigged, sign
 
+from e2e.kiro_rig import QUICK, KiroRig, kiro_rigged, sign
 from fakes.kiro import FakeKiro, framed, tail, tool, words
 from fakes.upstream import Answer
 from gateway import KEY, running

@@ -7,11 +7,11 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from cases import Case, asked
-from hearing import ENVELOPE, STOPS, STREAMS, WHOLE, Broke, Halted, Heard
-from kiro_rig import CLIENTS, MODEL, KiroRig, everyone, kiro_rigged
-from meaning import Meant, Stop, Tokens
 
+from e2e.cases import Case, asked
+from e2e.hearing import ENVELOPE, STOPS, STREAMS, WHOLE, Broke, Halted, Heard
+from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, everyone, kiro_rigged
+from e2e.meaning import Meant, Stop, Tokens
 from fakes.eventstream import event, exception
 from fakes.kiro import framed, refusal, tail, tool, words
 from fakes.upstream import Answer, End

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import asked
-from hearing import WHOLE
-from kiro_rig import MODEL, kiro_rigged
 
+from e2e.cases import asked
+from e2e.hearing import WHOLE
+from e2e.kiro_rig import MODEL, kiro_rigged
 from fakes.kiro import framed, refusal, tail, words
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import openai
-from kiro_rig import MODEL, QUICK, sign
 
+from e2e.kiro_rig import MODEL, QUICK, sign
 from fakes.eventstream import event
 from fakes.kiro import FakeKiro, framed, tail, words
 from gateway import KEY, running

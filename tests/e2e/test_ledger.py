@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from cases import CASES
-from meaning import Meant, Say, Stop
-from raw_http import Answered, post
-from rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 
+from e2e.cases import CASES
+from e2e.meaning import Meant, Say, Stop
+from e2e.raw_http import Answered, post
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 from fakes.upstream import Answer
 
 Json = dict[str, Any]

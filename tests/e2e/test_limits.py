@@ -8,10 +8,10 @@ import brotli
 import msgspec
 import pytest
 import zstandard
-from cases import CASES
-from raw_http import Answered, ask, post, request_bytes
-from rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 
+from e2e.cases import CASES
+from e2e.raw_http import Answered, ask, post, request_bytes
+from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer
 
 MEBIBYTE = 1 << 20

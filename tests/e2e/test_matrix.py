@@ -3,11 +3,11 @@
 import anthropic
 import openai
 import pytest
-from cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, asked, asked_with_pictures, pictures_in
-from hearing import STREAMS, WHOLE, Broke, Halted, Heard, meant_for
-from meaning import Meant, Say, sayable
-from rig import CROSSED, PROTOCOLS, SPEAKERS, Rig
 
+from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, WORDS, asked, asked_with_pictures, pictures_in
+from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, meant_for
+from e2e.meaning import Meant, Say, sayable
+from e2e.rig import CROSSED, PROTOCOLS, SPEAKERS, Rig
 from fakes.upstream import Answer, End
 
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of seven": 7}

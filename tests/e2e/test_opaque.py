@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from cases import CASES, asked
-from meaning import CallTool, Meant, Say, Stop, Think
-from raw_http import post
-from rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 
 from dragoman.hub.opaque import Form, Opaque, seal
+from e2e.cases import CASES, asked
+from e2e.meaning import CallTool, Meant, Say, Stop, Think
+from e2e.raw_http import post
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 from fakes.upstream import Answer
 
 Json = dict[str, Any]

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from cases import CASES, asked
-from faults import FAULTS, refusal
-from hearing import STREAMS, WHOLE
-from raw_http import dial, post, request_bytes
-from rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 
 from dragoman.hub.outcome import GONE, OK, Outcome, Step
 from dragoman.hub.usage import Source
+from e2e.cases import CASES, asked
+from e2e.faults import FAULTS, refusal
+from e2e.hearing import STREAMS, WHOLE
+from e2e.raw_http import dial, post, request_bytes
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer, End
 
 COUNTED = CASES["cached and reasoning tokens"].meant

@@ -2,11 +2,11 @@
 
 import os
 
-from cases import BROKEN, CASES, PHOTO, PICTURE, asked, asked_with_pictures, pictures_in
-from hearing import STREAMS, WHOLE, Broke, Halted, meant_for
-from proof import CAPABILITIES, IMAGES, PAGE, PAIRS, PROVEN, Cell, page
-from rig import Rig
-from test_matrix import streamed, whole
+from e2e.cases import BROKEN, CASES, PHOTO, PICTURE, asked, asked_with_pictures, pictures_in
+from e2e.hearing import STREAMS, WHOLE, Broke, Halted, meant_for
+from e2e.proof import CAPABILITIES, IMAGES, PAGE, PAIRS, PROVEN, Cell, page
+from e2e.rig import Rig
+from e2e.test_matrix import streamed, whole
 
 
 def prove(rig: Rig, client: str, upstream: str, capability: str) -> bool:

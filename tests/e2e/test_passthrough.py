@@ -4,11 +4,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from cases import CASES
-from meaning import Ending, Meant, Say
-from raw_http import post
-from rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 
+from e2e.cases import CASES
+from e2e.meaning import Ending, Meant, Say
+from e2e.raw_http import post
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 from fakes.upstream import Answer, End
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "passthrough"

@@ -9,11 +9,11 @@ import anthropic
 import msgspec
 import openai
 import pytest
-from pool_rig import QUICK, PoolRig, error, keys_of, pooled, stanza_of
-from raw_http import post
 
 from dragoman.accounts.pool import State
 from dragoman.hub.outcome import Outcome, Step
+from e2e.pool_rig import QUICK, PoolRig, error, keys_of, pooled, stanza_of
+from e2e.raw_http import post
 from gateway import running
 
 ONE, TWO = keys_of(2)

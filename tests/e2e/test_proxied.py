@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-import speak_chat
-from meaning import Meant, Say
-from raw_http import post
 
+from e2e import speak_chat
+from e2e.meaning import Meant, Say
+from e2e.raw_http import post
 from fakes.certificate import server_context
 from fakes.proxies import FakeProxy, http, socks5
 from fakes.raw import Hold, RawServer, Request

@@ -8,20 +8,20 @@ import anthropic
 import msgspec
 import openai
 import pytest
-from account_rig import codex_rigged, copilot_rigged
-from cases import BROKEN, CASES, asked
-from faults import ACCIDENTS, FAULTS, refusal
-from hearing import STREAMS, WHOLE, Heard
-from kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
-from raw_http import post
-from rig import PROTOCOLS, Rig, rigged
-from test_matrix import streamed, whole
 
 from cli.shell import wait_for
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.rerun import rerun
 from dragoman.observers.capture import Capture, summarised
 from dragoman.store.captures import Bounds, Captures, load
+from e2e.account_rig import codex_rigged, copilot_rigged
+from e2e.cases import BROKEN, CASES, asked
+from e2e.faults import ACCIDENTS, FAULTS, refusal
+from e2e.hearing import STREAMS, WHOLE, Heard
+from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged
+from e2e.raw_http import post
+from e2e.rig import PROTOCOLS, Rig, rigged
+from e2e.test_matrix import streamed, whole
 from fakes.codex import begun, done, ended, numbered
 from fakes.eventstream import event, exception
 from fakes.kiro import framed, tail, tool, words

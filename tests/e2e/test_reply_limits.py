@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from raw_http import post
-from rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
-from test_half_calls import ERROR, GOOD_END, JSON, body
 
 from dragoman.hub.limits import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
+from e2e.raw_http import post
+from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
+from e2e.test_half_calls import ERROR, GOOD_END, JSON, body
 from fakes.upstream import Answer
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from pool_rig import QUICK, Keyed, error
-from raw_http import post
 
 from dragoman.accounts.pool import DOUBTED_S, Pool
+from e2e.pool_rig import QUICK, Keyed, error
+from e2e.raw_http import post
 from fakes.upstream import FakeUpstream
 from gateway import Running, running, stanza
 from scraping import scrape, value

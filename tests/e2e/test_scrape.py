@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from meaning import Meant, Say, Tokens
-from rig import PATHS, SPEAKERS, Rig, rigged
 
 from dragoman.hub.failure import Kind
 from dragoman.hub.outcome import GONE, OK
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
+from e2e.meaning import Meant, Say, Tokens
+from e2e.rig import PATHS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer
 from gateway import KEY
 from scraping import Scrape, scrape, total, value

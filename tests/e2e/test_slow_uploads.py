@@ -4,10 +4,10 @@ import time
 
 import msgspec
 import pytest
-from raw_http import dial, read_answer
-from rig import PATHS, PROTOCOLS, Rig
 
 from dragoman.net.limits import Limits
+from e2e.raw_http import dial, read_answer
+from e2e.rig import PATHS, PROTOCOLS, Rig
 from gateway import KEY
 
 HEAD = "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-length: 1000\r\n\r\n"

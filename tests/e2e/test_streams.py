@@ -9,13 +9,13 @@ import anthropic
 import msgspec
 import openai
 import pytest
-from cases import CASES, asked
-from faults import assert_told_properly
-from hearing import STREAMS, WHOLE, Broke, meant_for
-from meaning import Ending, Meant, Say
-from raw_http import dial, request_bytes
-from rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 
+from e2e.cases import CASES, asked
+from e2e.faults import assert_told_properly
+from e2e.hearing import STREAMS, WHOLE, Broke, meant_for
+from e2e.meaning import Ending, Meant, Say
+from e2e.raw_http import dial, request_bytes
+from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer, End, FakeUpstream
 
 TIMES = """

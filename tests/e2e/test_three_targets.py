@@ -11,17 +11,17 @@ import anthropic
 import msgspec
 import openai
 import pytest
-from cases import asked
-from faults import OPENAI_OVERLOADED, Fault, assert_told_properly
-from hearing import STOPS, STREAMS, WHOLE, Broke, Halted, Heard, Sdk
-from meaning import Meant, Say, Stop
-from raw_http import post
-from rig import PATHS, PROTOCOLS, SPEAKERS, rigged
-from targets import ROUTES, Site, Targets, targeted
 
 import grammar_chat
 import grammar_messages
 import grammar_responses
+from e2e.cases import asked
+from e2e.faults import OPENAI_OVERLOADED, Fault, assert_told_properly
+from e2e.hearing import STOPS, STREAMS, WHOLE, Broke, Halted, Heard, Sdk
+from e2e.meaning import Meant, Say, Stop
+from e2e.raw_http import post
+from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, rigged
+from e2e.targets import ROUTES, Site, Targets, targeted
 from fakes.upstream import Answer, Asked, End
 from gateway import KEY
 

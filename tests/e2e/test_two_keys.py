@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from kiro_rig import QUICK, sign
-from pool_rig import Keyed, keys_of, stanza_of
 
+from e2e.kiro_rig import QUICK, sign
+from e2e.pool_rig import Keyed, keys_of, stanza_of
 from fakes.codex import RESPONSES, FakeCodex
 from fakes.kiro import FakeKiro, framed, tail, tool, words
 from fakes.upstream import Answer, Asked, FakeUpstream

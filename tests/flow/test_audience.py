@@ -100,7 +100,7 @@ def test_an_observer_that_fails_on_every_request_harms_no_stream(
     config = load(str(tmp_path / "dragoman.toml"), {}, tmp_path, tmp_path, {"server.port": 0})
 
     async def serve() -> list[bytes]:
-        observers = [break_down, lambda outcome: heard.append(outcome.id)]
+        observers = [break_down, lambda outcome: heard.append(outcome.request_id)]
         app = App(config, Keyring(None, Secret(KEY)), {}, observers=observers)
         await app.start()
         try:

@@ -7,13 +7,13 @@ import ssl
 from pathlib import Path
 
 import pytest
-from raw_client import eventually
 
 from dragoman.net.client import DIRECT, Dial, HttpClient, Lost, Outgoing, TimedOut
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, http, socks5
 from fakes.raw import Flood, Hold, RawServer, Request, Script, Until
+from net.raw_client import eventually
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 TWICE: Script = (Request(), OK, Request(), OK, Hold())

@@ -5,7 +5,6 @@ import resource
 import socket
 
 import pytest
-from raw_client import eventually
 
 from dragoman.net.client import DIRECT, Answer, Dial, HttpClient, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.dial import connect, parse_target
@@ -13,6 +12,7 @@ from dragoman.net.outbound import Connection
 from dragoman.net.outbox import Outbox
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, HalfClose, Hold, Pause, RawServer, Request, Reset
+from net.raw_client import eventually
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -6,11 +6,11 @@ import time
 from contextvars import ContextVar
 
 import pytest
-from raw_client import eventually
 
 from dragoman.net.client import Answer, HttpClient, Lost, Outgoing, TimedOut
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, Hold, Pause, RawServer, Request, Reset, Until, bytewise
+from net.raw_client import eventually
 
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 HELLO = b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"

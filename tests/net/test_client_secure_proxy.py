@@ -5,7 +5,6 @@ import base64
 import ssl
 
 import pytest
-from raw_client import eventually
 
 from dragoman.config.proxies import Detours
 from dragoman.net.client import Dial, HttpClient, Lost, Outgoing, TimedOut
@@ -13,6 +12,7 @@ from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, http, socks5
 from fakes.raw import Flood, Hold, RawServer, Request, Script
+from net.raw_client import eventually
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 TWICE: Script = (Request(), OK, Request(), OK, Hold())

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from raw_client import GET, Exchange, connected, serving
 
 from dragoman.net.client import HttpClient, Lost, Outgoing
 from dragoman.net.dial import Dial, connect, parse_target
@@ -11,6 +10,7 @@ from dragoman.net.outbound import Connection
 from dragoman.net.outbox import LULL_S, Outbox
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, RawServer, Request, Until
+from net.raw_client import GET, Exchange, connected, serving
 
 
 class Note:

@@ -5,10 +5,10 @@ import logging
 from contextlib import AsyncExitStack
 
 import pytest
-from raw_client import GET, Exchange, RawClient, Witness, connected, eventually, limits, serving
 
 from dragoman.net.admission import Admission, network_of
 from dragoman.net.server import Server
+from net.raw_client import GET, Exchange, RawClient, Witness, connected, eventually, limits, serving
 
 UNAUTHENTICATED = GET.replace(b"/first", b"/health")
 

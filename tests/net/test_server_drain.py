@@ -4,9 +4,9 @@ import asyncio
 import socket
 
 import pytest
-from raw_client import GET, PATIENCE_S, Exchange, Witness, connected, limits, render, serving
 
 from dragoman.net.server import Limits, Server
+from net.raw_client import GET, PATIENCE_S, Exchange, Witness, connected, limits, render, serving
 
 
 async def slow_stream(exchange: Exchange) -> None:

@@ -4,9 +4,9 @@ import asyncio
 import socket
 
 import pytest
-from raw_client import GET, Exchange, Witness, connected, limits, serving
 
 from dragoman.net.server import BodyTooLarge
+from net.raw_client import GET, Exchange, Witness, connected, limits, serving
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 

@@ -6,9 +6,9 @@ import socket
 import struct
 
 import pytest
-from raw_client import GET, PATIENCE_S, Exchange, connected, eventually, serving
 
 from dragoman.net.server import ClientGone, OutOfOrder
+from net.raw_client import GET, PATIENCE_S, Exchange, connected, eventually, serving
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 RESET = struct.pack("ii", 1, 0)

@@ -1,7 +1,8 @@
 """Requests that two readers could understand differently are refused, and nothing after them is served."""
 
 import pytest
-from raw_client import GET, Witness, connected, limits, serving
+
+from net.raw_client import GET, Witness, connected, limits, serving
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: gateway\r\n\r\n"
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"

@@ -5,9 +5,9 @@ import pathlib
 import socket
 
 import pytest
-from raw_client import GET, PATIENCE_S, Exchange, Received, Witness, connected, eventually, limits, serving
 
 from dragoman.net.server import BodyTimeout
+from net.raw_client import GET, PATIENCE_S, Exchange, Received, Witness, connected, eventually, limits, serving
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from raw_client import PATIENCE_S, Witness, connected, limits, serving
 
 from dragoman.net.deadline import UploadClock
 from dragoman.net.server import Limits
+from net.raw_client import PATIENCE_S, Witness, connected, limits, serving
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from storing import EVER, row
 
 from dragoman.store import Store, cut_calls, open_store
 from dragoman.store.client_keys import KeyId, KeyRow, NameTaken
 from dragoman.store.usage_rows import SLOT_MS, Span, UsageRow
+from store.storing import EVER, row
 
 DAY_MS = 24 * 3600 * 1000
 Story = Callable[[Store], Awaitable[None]]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import asyncpg
 from msgspec.structs import astuple
-from storing import EVER, row
 
 from dragoman.store import open_store
 from dragoman.store.postgres import migrations as postgres_schema
 from dragoman.store.sqlite import migrations as sqlite_schema
 from dragoman.store.usage_rows import UsageRow
+from store.storing import EVER, row
 
 # The columns of `usage` in the first release of the schema, in the order of UsageRow.
 OLD_COLUMNS = (

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from storing import EVER, row
 
 from dragoman.accounts.old_usage import BATCH, DAY_MS, remove_old_usage, watch_old_usage
 from dragoman.store import Store, open_store
 from dragoman.store.usage_rows import UsageRow
+from store.storing import EVER, row
 
 
 def aged(number: int, days: float) -> UsageRow:

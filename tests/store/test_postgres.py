@@ -5,12 +5,12 @@ import time
 
 import asyncpg
 import pytest
-from storing import EVER, row
 
 from dragoman.store import StoreError, make_store, open_store
 from dragoman.store.postgres import connecting
 from dragoman.store.postgres.migrations import MIGRATIONS, VERSION_TABLE
 from postgres import PASSWORD, URL_PASSWORD, Postgres
+from store.storing import EVER, row
 
 
 def refusal(url: str) -> str:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from outside import Outside, outside
+
+from surface.outside import Outside, outside
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import json
 
-from outside import sse
+from surface.outside import sse
 
 CHAT_USAGE = {
     "prompt_tokens": 100,

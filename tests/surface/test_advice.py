@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from outside import JSON, PROTOCOLS, Outside, outside
-from said import WHOLE
 
 from fakes.upstream import Answer, FakeUpstream
+from surface.outside import JSON, PROTOCOLS, Outside, outside
+from surface.said import WHOLE
 
 SETTINGS = "[retry]\nattempts = 3\nbase_s = 0.01\n[[models]]\nname = 'two'\nto = ['chat/a', 'messages/b']\n"
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from outside import GRAMMARS, PROTOCOLS, Outside, folded, sse
-from said import CHAT_END, MESSAGES_USAGE, chunk, message, response, text_item
 
 from fakes.upstream import Answer
 from grammar_sse import Illegal
+from surface.outside import GRAMMARS, PROTOCOLS, Outside, folded, sse
+from surface.said import CHAT_END, MESSAGES_USAGE, chunk, message, response, text_item
 
 Event = dict | str
 

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from outside import JSON, Outside, sse
-from said import CHAT_END, chat, chunk, response
 
 from fakes.upstream import Answer
 from grammar_messages import fold_broken
+from surface.outside import JSON, Outside, sse
+from surface.said import CHAT_END, chat, chunk, response
 
 BROKEN = '{"a": oops}'
 

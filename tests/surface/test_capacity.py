@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
-from outside import ONCE, PROTOCOLS, outside
-from said import STREAM
 
 from fakes.upstream import Answer
+from surface.outside import ONCE, PROTOCOLS, outside
+from surface.said import STREAM
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)

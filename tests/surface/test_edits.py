@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from outside import JSON, ONCE, Outside, asked, outside
-from said import WHOLE
 
 from fakes.upstream import Answer
 from gateway import stanza
+from surface.outside import JSON, ONCE, Outside, asked, outside
+from surface.said import WHOLE
 
 
 @pytest.fixture

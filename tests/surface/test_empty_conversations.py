@@ -1,10 +1,10 @@
 """A conversation without any turn is a 400 that names the field when translated, and passes in its own protocol."""
 
 import pytest
-from outside import JSON, PROTOCOLS, Outside
-from said import STREAM, WHOLE
 
 from fakes.upstream import Answer
+from surface.outside import JSON, PROTOCOLS, Outside
+from surface.said import STREAM, WHOLE
 
 EMPTY: list[tuple[str, dict[str, object]]] = [
     ("chat", {"messages": []}),

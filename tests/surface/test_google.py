@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from outside import JSON, Outside, sse
-from said import CHAT_END, WHOLE, chat, chunk
 
 from dragoman.hub.opaque import Form, Opaque, seal
 from fakes.upstream import Answer
+from surface.outside import JSON, Outside, sse
+from surface.said import CHAT_END, WHOLE, chat, chunk
 
 VOUCHED = {"google": {"thought_signature": "c2lnbmVk/+=="}}
 CALLS = [

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from outside import JSON, PROTOCOLS, Outside, folded
-from said import STREAM, WHOLE
 
 from fakes.upstream import Answer
 from grammar_sse import Illegal
+from surface.outside import JSON, PROTOCOLS, Outside, folded
+from surface.said import STREAM, WHOLE
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)

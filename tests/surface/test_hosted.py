@@ -4,11 +4,11 @@ import json
 
 import anthropic
 import pytest
-from outside import JSON, Outside, sse
-from said import message, response, text_item
 
 from fakes.upstream import Answer
 from gateway import KEY
+from surface.outside import JSON, Outside, sse
+from surface.said import message, response, text_item
 
 CODE_ITEM = {
     "id": "ci_1",

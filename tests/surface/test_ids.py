@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from outside import JSON, Outside, sse
-from said import CHAT_END, WHOLE, chat, chunk
 
 from fakes.upstream import Answer
+from surface.outside import JSON, Outside, sse
+from surface.said import CHAT_END, WHOLE, chat, chunk
 
 ODD = ["functions.weather:0", "call|x/y+z=", "aufruf-ß", "{}", "a b"]
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from outside import JSON, Outside
-from said import MESSAGES_USAGE, chat, message, response, text_item
 
 from fakes.upstream import Answer
+from surface.outside import JSON, Outside
+from surface.said import MESSAGES_USAGE, chat, message, response, text_item
 
 LIKELY = [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}]
 HI = {"type": "text", "text": "Hi"}

@@ -1,10 +1,10 @@
 """Same-protocol streams that our own reader cannot follow still reach the client, every byte and to the end."""
 
 import pytest
-from outside import Outside, sse
-from said import CHAT_END, STREAM, chunk
 
 from fakes.upstream import Answer
+from surface.outside import Outside, sse
+from surface.said import CHAT_END, STREAM, chunk
 
 ROTATING = [
     sse(chunk({"role": "assistant", "content": "Hel"})),

@@ -3,11 +3,11 @@
 import anthropic
 import openai
 import pytest
-from outside import JSON, PATHS, PROTOCOLS, Outside, asked
-from said import STREAM, WHOLE
 
 from fakes.upstream import Answer
 from gateway import KEY
+from surface.outside import JSON, PATHS, PROTOCOLS, Outside, asked
+from surface.said import STREAM, WHOLE
 
 clients = pytest.mark.parametrize("client", PROTOCOLS)
 upstreams = pytest.mark.parametrize("upstream", PROTOCOLS)

@@ -3,9 +3,13 @@
 import json
 
 import pytest
-from outside import JSON, Outside, sse
-from said import CHAT_END, CHAT_USAGE, MESSAGES_USAGE, chunk, message, response, text_item
-from told import (
+
+import grammar_chat
+import grammar_messages
+from fakes.upstream import Answer
+from surface.outside import JSON, Outside, sse
+from surface.said import CHAT_END, CHAT_USAGE, MESSAGES_USAGE, chunk, message, response, text_item
+from surface.told import (
     CREATED,
     ROLE,
     STARTED,
@@ -23,10 +27,6 @@ from told import (
     text,
     text_in,
 )
-
-import grammar_chat
-import grammar_messages
-from fakes.upstream import Answer
 
 others = pytest.mark.parametrize("client", ["messages", "responses"])  # than Chat
 elsewhere = pytest.mark.parametrize("client", ["chat", "responses"])  # than Messages

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from outside import JSON, PROTOCOLS, Outside, outside, sse
-from said import CHAT_END, chat, chunk, message, response, text_item
 
 from fakes.upstream import Answer
 from gateway import KEY
+from surface.outside import JSON, PROTOCOLS, Outside, outside, sse
+from surface.said import CHAT_END, chat, chunk, message, response, text_item
 
 SECRET = "sk-fake-upstream"
 ESCAPED = "".join(f"\\u{ord(character):04x}" for character in SECRET)

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from outside import JSON, PROTOCOLS, Outside, sse
-from said import chunk, message, response, text_item
 
 from fakes.upstream import Answer
+from surface.outside import JSON, PROTOCOLS, Outside, sse
+from surface.said import chunk, message, response, text_item
 
 SECRET = b"sk-fake-upstream"
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from outside import GRAMMARS, JSON, PROTOCOLS, Outside, folded
-from said import STREAM, WHOLE
 
 from fakes.upstream import Answer
+from surface.outside import GRAMMARS, JSON, PROTOCOLS, Outside, folded
+from surface.said import STREAM, WHOLE
 
 KINDS = ["text/event-stream", "application/json", "text/plain", "application/octet-stream", "text/html", ""]
 

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from outside import JSON, Outside, sse
-from said import message, response, text_item
-from told import CREATED, end_in, messages, text, text_in
 
 from fakes.upstream import Answer
+from surface.outside import JSON, Outside, sse
+from surface.said import message, response, text_item
+from surface.told import CREATED, end_in, messages, text, text_in
 
 STOPS = {  # Messages' word -> those of Chat and of Responses
     "end_turn": ("stop", ("completed", None)),

@@ -4,10 +4,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from outside import GRAMMARS, ONCE, Answered, outside
-from said import STREAM
 
 from fakes.upstream import Answer, End
+from surface.outside import GRAMMARS, ONCE, Answered, outside
+from surface.said import STREAM
 
 BEGUN = {"chat": 2, "messages": 3}  # events until something is said
 WORDS = {"chat": ("type", "server_error"), "responses": ("code", "server_error"), "messages": ("type", "api_error")}

@@ -2,10 +2,9 @@
 
 import json
 
-from outside import GRAMMARS, sse
-from said import CHAT_END, MESSAGES_USAGE, chunk, message, response
-
 from fakes.upstream import Answer
+from surface.outside import GRAMMARS, sse
+from surface.said import CHAT_END, MESSAGES_USAGE, chunk, message, response
 
 ROLE = chunk({"role": "assistant", "content": ""})
 STARTED = {"type": "message_start", "message": message(stop_reason=None)}

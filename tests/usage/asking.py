@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
-from counted import MODELS
 from msgspec import Struct
+
+from usage.counted import MODELS
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 KEY = "dgm_fake-client-key-for-usage-tests"

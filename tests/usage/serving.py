@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from asking import KEY, PATHS
-from counted import CountedKiro, CountedUpstream
-
 from gateway import stanza
+from usage.asking import KEY, PATHS
+from usage.counted import CountedKiro, CountedUpstream
 
 PATIENCE_S = 30.0
 PROGRAM = (sys.executable, "-m", "dragoman")

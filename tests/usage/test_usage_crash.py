@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import apsw
-from asking import Question, ask_all, mixed
-from serving import rigged, wait_for
 
 from dragoman.store import open_store
 from dragoman.store.usage_rows import Span
+from usage.asking import Question, ask_all, mixed
+from usage.serving import rigged, wait_for
 
 EVER = Span(0, 2**62)
 KILLS = 3

@@ -5,12 +5,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from asking import Question, ask_all, mixed
-from counted import CUT, LIMITED, MODELS, REFUSED, STUMBLES, counts_of
-from serving import rigged
 
 from dragoman.store import open_store
 from dragoman.store.usage_rows import Span, UsageRow, UsageSum
+from usage.asking import Question, ask_all, mixed
+from usage.counted import CUT, LIMITED, MODELS, REFUSED, STUMBLES, counts_of
+from usage.serving import rigged
 
 COUNT = 10_000
 EVER = Span(0, 2**62)

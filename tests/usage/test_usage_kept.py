@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 from msgspec.structs import replace
-from serving import rigged, wait_for
 
 from dragoman.store import open_store
 from dragoman.store.usage_rows import Span, UsageRow
+from usage.serving import rigged, wait_for
 
 DAY_MS = 86_400_000
 EVER = Span(0, 2**62)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from asking import Question, ask_all, mixed
-from full_disk import WAYS, Disk
-from serving import Served, rigged, wait_for
-from test_usage_exact import result_of
 
 from dragoman.store import open_store
 from dragoman.store.usage_rows import Span
 from postgres import Postgres
+from usage.asking import Question, ask_all, mixed
+from usage.full_disk import WAYS, Disk
+from usage.serving import Served, rigged, wait_for
+from usage.test_usage_exact import result_of
 
 EVER = Span(0, 2**62)
 HANGS_S = 10.0  # less than the store itself is waited for

@@ -6,21 +6,6 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from chat_building import (
-    CALLS,
-    FIXTURE,
-    LOCAL,
-    OPENAI,
-    STRICT,
-    Wire,
-    assistant,
-    built,
-    losses,
-    refused_at,
-    request,
-    result,
-    user,
-)
 
 from dragoman.hub.failure import Refused
 from dragoman.hub.loss import How, Ledger
@@ -44,6 +29,21 @@ from dragoman.hub.request import (
 )
 from dragoman.protocols.chat.build import build
 from dragoman.protocols.chat.parse import parse
+from protocols.chat.chat_building import (
+    CALLS,
+    FIXTURE,
+    LOCAL,
+    OPENAI,
+    STRICT,
+    Wire,
+    assistant,
+    built,
+    losses,
+    refused_at,
+    request,
+    result,
+    user,
+)
 
 F = Function("f", "/tools/0", description="does", parameters={"type": "object"}, strict=True)
 

@@ -1,24 +1,6 @@
 """Turns, thoughts, media and cache breakpoints in Chat's words."""
 
 import pytest
-from chat_building import (
-    CALLS,
-    LOCAL,
-    OPENAI,
-    PNG,
-    STRICT,
-    WIRE_CALLS,
-    assistant,
-    built,
-    losses,
-    messages,
-    refused_at,
-    request,
-    result,
-    system,
-    tool,
-    user,
-)
 
 from dragoman.hub.loss import How
 from dragoman.hub.opaque import Form, Opaque
@@ -38,6 +20,24 @@ from dragoman.hub.request import (
     Thinking,
     ToolCall,
     ToolResult,
+)
+from protocols.chat.chat_building import (
+    CALLS,
+    LOCAL,
+    OPENAI,
+    PNG,
+    STRICT,
+    WIRE_CALLS,
+    assistant,
+    built,
+    losses,
+    messages,
+    refused_at,
+    request,
+    result,
+    system,
+    tool,
+    user,
 )
 
 

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from chat_decoding import FIXTURES, USAGE, Line, call, calls, failure_kind, fixture, pieces, said, stop_of
 
 from dragoman.hub.events import (
     CallBlock,
@@ -23,6 +22,18 @@ from dragoman.hub.ports import Issuer
 from dragoman.hub.reply import Piece
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.document import whole
+from protocols.chat.chat_decoding import (
+    FIXTURES,
+    USAGE,
+    Line,
+    call,
+    calls,
+    failure_kind,
+    fixture,
+    pieces,
+    said,
+    stop_of,
+)
 
 
 def test_a_text_stream_is_told_event_by_event() -> None:

@@ -4,21 +4,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from chat_decoding import (
-    FIXTURES,
-    ISSUER,
-    STREAMS,
-    USAGE,
-    Line,
-    call,
-    decode,
-    failure_kind,
-    fixture,
-    pieces,
-    said,
-    stop_of,
-    stream,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,6 +26,21 @@ from dragoman.protocols.chat.decode import Decoder
 from dragoman.protocols.chat.document import whole
 from dragoman.stages.guard import Guard
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
+from protocols.chat.chat_decoding import (
+    FIXTURES,
+    ISSUER,
+    STREAMS,
+    USAGE,
+    Line,
+    call,
+    decode,
+    failure_kind,
+    fixture,
+    pieces,
+    said,
+    stop_of,
+    stream,
+)
 
 
 def test_thoughts_after_text_open_a_new_block_and_lose_no_delta() -> None:

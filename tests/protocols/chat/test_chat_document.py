@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from chat_decoding import FIXTURES, ISSUER
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.hub.events import Ended, Event, Failed, Started, Used
 from dragoman.hub.loss import Ledger
 from dragoman.protocols.chat.document import glance, whole
+from protocols.chat.chat_decoding import FIXTURES, ISSUER
 
 FRAME = (Started, Used, Ended, Failed)
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}

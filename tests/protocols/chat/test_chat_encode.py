@@ -3,22 +3,6 @@
 import msgspec
 import openai
 import pytest
-from chat_encoding import (
-    FIXTURES,
-    REDACTED,
-    REPLIES,
-    SIGNED,
-    accumulated,
-    asked,
-    block,
-    chunks,
-    completed,
-    deltas,
-    encode,
-    meaning,
-    reply,
-    sdk,
-)
 
 from dragoman.framing.sse import SseFramer
 from dragoman.hub.events import (
@@ -46,6 +30,22 @@ from dragoman.protocols.chat.encode import Encoder
 from dragoman.protocols.chat.errors import repair
 from dragoman.protocols.chat.reply import whole
 from laws import assert_any_recut_agrees
+from protocols.chat.chat_encoding import (
+    FIXTURES,
+    REDACTED,
+    REPLIES,
+    SIGNED,
+    accumulated,
+    asked,
+    block,
+    chunks,
+    completed,
+    deltas,
+    encode,
+    meaning,
+    reply,
+    sdk,
+)
 
 
 @pytest.mark.parametrize("name", REPLIES)

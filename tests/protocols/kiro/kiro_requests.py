@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from kiro_rules import broken_rules
 
 from dragoman.hub.failure import Failure, Refused
 from dragoman.hub.loss import How, Ledger
@@ -15,6 +14,7 @@ from dragoman.passes.lower_tools import ToolMap, lower_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.build import build
 from dragoman.protocols.kiro.wire import KiroOptions
+from protocols.kiro.kiro_rules import broken_rules
 
 Wire = dict[str, object]
 

@@ -4,7 +4,14 @@ import anthropic
 import msgspec
 import openai
 import pytest
-from kiro_replies import (
+
+from dragoman.framing.sse import Frame, SseFramer
+from dragoman.hub.events import Failed
+from dragoman.hub.failure import Kind
+from dragoman.hub.opaque import Form, Opaque, unseal
+from fakes.eventstream import event, exception
+from laws import pieces_of, run
+from protocols.kiro.kiro_replies import (
     CLIENTS,
     TAIL,
     Translation,
@@ -17,13 +24,6 @@ from kiro_replies import (
     translated,
     uses,
 )
-
-from dragoman.framing.sse import Frame, SseFramer
-from dragoman.hub.events import Failed
-from dragoman.hub.failure import Kind
-from dragoman.hub.opaque import Form, Opaque, unseal
-from fakes.eventstream import event, exception
-from laws import pieces_of, run
 
 STOPPED = {"chat": "stop", "messages": "end_turn", "responses": "completed"}
 CALLED = {"chat": "tool_calls", "messages": "tool_use", "responses": "completed"}

@@ -1,7 +1,6 @@
 """A request for Kiro: whose turn it is, where instructions stand, and what is put where words are missing."""
 
 import msgspec
-from kiro_requests import MODEL, OPTIONS, answer, ask, called, chat, messages, refused, said, send, tool, user
 
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
@@ -10,6 +9,20 @@ from dragoman.hub.profile import Target
 from dragoman.hub.request import Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.protocols.kiro.build import build
 from dragoman.protocols.kiro.wire import KiroOptions
+from protocols.kiro.kiro_requests import (
+    MODEL,
+    OPTIONS,
+    answer,
+    ask,
+    called,
+    chat,
+    messages,
+    refused,
+    said,
+    send,
+    tool,
+    user,
+)
 
 SIGNED = Opaque("kiro", Form.SIGNATURE, "sig==", MODEL)
 

@@ -3,12 +3,12 @@
 import base64
 
 import pytest
-from kiro_requests import answer, ask, called, chat, messages, parsed, refused, tool, user
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Document, Image, Inline, Link, Text
 from dragoman.protocols.kiro.images import must_inline
 from dragoman.protocols.kiro.payload import MAX_IMAGE_BYTES, MAX_IMAGES
+from protocols.kiro.kiro_requests import answer, ask, called, chat, messages, parsed, refused, tool, user
 
 PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1n"}}
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from kiro_requests import answer, ask, called, chat, messages, refused, said, tool, user
 
 from dragoman.protocols.kiro.wire import KiroOptions
+from protocols.kiro.kiro_requests import answer, ask, called, chat, messages, refused, said, tool, user
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 HOSTED = {"type": "web_search"}

@@ -2,17 +2,6 @@
 
 import msgspec
 import pytest
-from kiro_replies import (
-    TAIL,
-    Reader,
-    calls_of,
-    cut_of,
-    metadata,
-    read,
-    reply,
-    says,
-    uses,
-)
 
 from dragoman.hub.events import (
     CallBlock,
@@ -25,6 +14,17 @@ from dragoman.hub.loss import Ledger
 from dragoman.protocols.kiro.calls import MAX_CHARS, Calls
 from dragoman.protocols.kiro.wire import ToolUse
 from fakes.eventstream import event
+from protocols.kiro.kiro_replies import (
+    TAIL,
+    Reader,
+    calls_of,
+    cut_of,
+    metadata,
+    read,
+    reply,
+    says,
+    uses,
+)
 
 
 def pieces(stream: bytes) -> list[tuple[object, str]]:

@@ -1,20 +1,6 @@
 """Kiro's words, thoughts, annotations and usage, as bytes, and what the hub understands by them."""
 
 import pytest
-from kiro_replies import (
-    ISSUER,
-    TAIL,
-    Reader,
-    context,
-    metadata,
-    metering,
-    read,
-    reply,
-    says,
-    text_of,
-    thinks,
-    uses,
-)
 
 from dragoman.hub.events import (
     Ended,
@@ -32,6 +18,20 @@ from dragoman.hub.reply import Piece
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Source, Usage
 from fakes.eventstream import encode_message, event
+from protocols.kiro.kiro_replies import (
+    ISSUER,
+    TAIL,
+    Reader,
+    context,
+    metadata,
+    metering,
+    read,
+    reply,
+    says,
+    text_of,
+    thinks,
+    uses,
+)
 from replies import joined
 
 

@@ -1,7 +1,17 @@
 """How a Kiro reply ends: well, by its length, by an exception, or in the middle of a frame."""
 
 import pytest
-from kiro_replies import (
+
+from dragoman.hub.events import (
+    Ended,
+    Failed,
+    Stop,
+)
+from dragoman.hub.failure import Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Issuer
+from fakes.eventstream import error, event, exception
+from protocols.kiro.kiro_replies import (
     ISSUER,
     LENIENT,
     TAIL,
@@ -16,16 +26,6 @@ from kiro_replies import (
     thinks,
     uses,
 )
-
-from dragoman.hub.events import (
-    Ended,
-    Failed,
-    Stop,
-)
-from dragoman.hub.failure import Kind
-from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer
-from fakes.eventstream import error, event, exception
 
 
 def ending(stream: bytes, issuer: Issuer = ISSUER) -> Ended:

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kiro_replies import TAIL, says
 
 from dragoman.framing.eventstream import Message
 from dragoman.framing.sse import Broken
 from dragoman.protocols.kiro.framer import KiroFramer
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
+from protocols.kiro.kiro_replies import TAIL, says
 
 FRAMED = says("é日😀", "b") + TAIL
 HI = Message({}, b'{"content":"Hi"}')

@@ -3,7 +3,6 @@
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kiro_requests import MODEL, send
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
@@ -24,6 +23,7 @@ from dragoman.hub.request import (
 )
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.protocols.kiro.payload import MAX_IMAGES
+from protocols.kiro.kiro_requests import MODEL, send
 
 ids = st.sampled_from(["c1", "c2", "c3", "", "a b", "x" * 80])
 names = st.sampled_from(["look", "gone", "1st", "n" * 70])

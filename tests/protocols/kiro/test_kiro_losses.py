@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from kiro_requests import Built, ask, chat, refused, user
 
 from dragoman.hub.failure import Refused
 from dragoman.protocols.kiro.wire import KiroOptions
+from protocols.kiro.kiro_requests import Built, ask, chat, refused, user
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"  # where captures of real clients are at hand

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from kiro_replies import TAIL, Reader, calls_of, context, metering, says, stages, thinks, uses
 
 from dragoman.framing.jsonscan import whole_object
 from dragoman.hub.events import Ended, Event, Failed
 from fakes.eventstream import encode_message, event, exception
+from protocols.kiro.kiro_replies import TAIL, Reader, calls_of, context, metering, says, stages, thinks, uses
 
 RUNS = int(os.environ.get("DRAGOMAN_MUTATIONS", "20000"))
 TOOLS = ("f", "g")

@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from kiro_requests import answer, ask, called, messages, said, tool, user
-from kiro_rules import broken_rules
+
+from protocols.kiro.kiro_requests import answer, ask, called, messages, said, tool, user
+from protocols.kiro.kiro_rules import broken_rules
 
 TURNS = (user("1"), called("c"), user(answer("c")), said("A"), user("2"))
 

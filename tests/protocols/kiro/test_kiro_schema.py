@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kiro_requests import ask, messages, tool, user
 
 from dragoman.protocols.kiro.schema import clean_schema
+from protocols.kiro.kiro_requests import ask, messages, tool, user
 
 EMPTY = {"type": "object", "properties": {}}
 

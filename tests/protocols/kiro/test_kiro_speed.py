@@ -3,9 +3,9 @@
 import time
 
 import pytest
-from kiro_replies import TAIL, Translation, says
 
 from fakes.eventstream import event
+from protocols.kiro.kiro_replies import TAIL, Translation, says
 
 ALLOWED_S = 0.070 / 50
 FRAMES = [

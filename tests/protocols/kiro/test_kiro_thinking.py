@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from kiro_requests import Built, ask, chat, messages, user
 
 from dragoman.protocols.kiro.thinking import MAX_BUDGET
 from dragoman.protocols.kiro.wire import KiroOptions
+from protocols.kiro.kiro_requests import Built, ask, chat, messages, user
 
 EFFORTS = ["low", "medium", "high", "max"]
 CLAUDE = {

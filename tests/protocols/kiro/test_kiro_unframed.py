@@ -1,15 +1,6 @@
 """Bodies without frames, and the laws that hold for every body."""
 
 import msgspec
-from kiro_replies import (
-    ISSUER,
-    TAIL,
-    Reader,
-    read,
-    says,
-    thinks,
-    uses,
-)
 
 from dragoman.hub.events import (
     Event,
@@ -21,6 +12,15 @@ from dragoman.hub.loss import Ledger
 from dragoman.protocols.kiro.decode import whole
 from fakes.eventstream import event
 from laws import assert_any_cut_agrees, assert_linear
+from protocols.kiro.kiro_replies import (
+    ISSUER,
+    TAIL,
+    Reader,
+    read,
+    says,
+    thinks,
+    uses,
+)
 from replies import joined
 
 RICH = b"".join(

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from messages_dialogue import UPSTREAM, built, chat, losses, parse, refusal_at
 
 from dragoman.hub.loss import How, Ledger
 from dragoman.hub.profile import Profile, Target
@@ -12,6 +11,7 @@ from dragoman.hub.request import (
     Shape,
 )
 from dragoman.providers.profiles import profile_of
+from protocols.messages.messages_dialogue import UPSTREAM, built, chat, losses, parse, refusal_at
 
 OLD = profile_of("claude-sonnet-4-5")
 OPUS_4_6 = profile_of("claude-opus-4-6")

@@ -1,13 +1,13 @@
 """Wishes about reasoning, written in the terms of one Claude model."""
 
 import pytest
-from messages_dialogue import build, built, chat, parse
 
 from dragoman.hub.loss import How, Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Reasoning, Role, Switch, Text, Thinking, ToolCall, ToolResult, Turn
 from dragoman.providers.profiles import profile_of
+from protocols.messages.messages_dialogue import build, built, chat, parse
 
 OLD = profile_of("claude-sonnet-4-5")
 OPUS_4_6 = profile_of("claude-opus-4-6")

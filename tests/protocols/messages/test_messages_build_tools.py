@@ -1,7 +1,6 @@
 """Tools of other protocols' clients and the choice among them, written for one Claude model."""
 
 import pytest
-from messages_dialogue import built, chat, parse, refusal_at
 
 from dragoman.hub.loss import How
 from dragoman.hub.request import (
@@ -13,6 +12,7 @@ from dragoman.hub.request import (
     ToolChoice,
 )
 from dragoman.providers.profiles import profile_of
+from protocols.messages.messages_dialogue import built, chat, parse, refusal_at
 
 OLD = profile_of("claude-sonnet-4-5")
 OPUS_4_6 = profile_of("claude-opus-4-6")

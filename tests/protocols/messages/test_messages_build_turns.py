@@ -1,7 +1,6 @@
 """Conversations of other protocols' clients, written in the shape that Anthropic demands."""
 
 import pytest
-from messages_dialogue import build, chat, losses
 
 from dragoman.hub.failure import Refused
 from dragoman.hub.loss import How, Ledger
@@ -25,6 +24,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
+from protocols.messages.messages_dialogue import build, chat, losses
 
 LATER = Profile(later_system=True)
 

@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 from hypothesis import given, settings
-from messages_dialogue import ISSUER, STREAMS, UPSTREAM, ByteDecoder, decode, fixture
 
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
@@ -29,6 +28,7 @@ from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.usage import Usage
 from dragoman.stages.guard import Guard
 from laws import assert_any_cut_agrees, assert_linear, assert_total, random_cuts, run
+from protocols.messages.messages_dialogue import ISSUER, STREAMS, UPSTREAM, ByteDecoder, decode, fixture
 from replies import joined, text_of
 
 SIGNATURE = Opaque("anthropic", Form.SIGNATURE, "c2lnbmF0dXJl", "claude-test")

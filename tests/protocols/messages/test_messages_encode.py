@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from messages_dialogue import CLIENT, ISSUER, STREAMS, UPSTREAM, asked, decode, encode, fixture, frames, losses, whole
 
 from dragoman.hub.events import (
     CallBlock,
@@ -28,6 +27,19 @@ from dragoman.hub.opaque import Form, Opaque, seal, unseal
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from laws import assert_any_recut_agrees, run
+from protocols.messages.messages_dialogue import (
+    CLIENT,
+    ISSUER,
+    STREAMS,
+    UPSTREAM,
+    asked,
+    decode,
+    encode,
+    fixture,
+    frames,
+    losses,
+    whole,
+)
 from replies import START, call, joined, split_delta, text
 
 ENCRYPTED = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test")

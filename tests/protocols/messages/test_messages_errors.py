@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
-from messages_dialogue import CLIENT, UPSTREAM, frames
 from msgspec.structs import replace
 
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
+from protocols.messages.messages_dialogue import CLIENT, UPSTREAM, frames
 
 
 def body_of(kind: str, message: str, **more: object) -> bytes:

@@ -5,7 +5,6 @@ from copy import deepcopy
 
 import msgspec
 import pytest
-from messages_dialogue import CLIENT, build, fixture, losses, parse
 
 from dragoman.hub.ext import drop_foreign
 from dragoman.hub.failure import Failure, Kind, Refused
@@ -33,6 +32,7 @@ from dragoman.hub.request import (
     ToolChoice,
     ToolResult,
 )
+from protocols.messages.messages_dialogue import CLIENT, build, fixture, losses, parse
 
 BODY: dict[str, object] = msgspec.json.decode(fixture("request.json"))
 REQUEST = parse(BODY)

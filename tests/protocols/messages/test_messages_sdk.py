@@ -5,11 +5,11 @@ from collections.abc import Callable
 import anthropic
 import httpx2
 import pytest
-from messages_dialogue import CLIENT, STREAMS, asked, decode, encode, fixture, whole
 
 from dragoman.hub.events import Ended, Event, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
+from protocols.messages.messages_dialogue import CLIENT, STREAMS, asked, decode, encode, fixture, whole
 from replies import START, text
 
 ASK = {"model": "claude-asked", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from responses_kit import UPSTREAM
 
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.loss import How, Ledger
@@ -13,6 +12,7 @@ from dragoman.hub.request import (
     Text,
     Turn,
 )
+from protocols.responses.responses_kit import UPSTREAM
 
 TARGET = Target("gpt-5.5", "openai")
 

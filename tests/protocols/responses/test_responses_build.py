@@ -2,8 +2,6 @@
 
 import msgspec
 import pytest
-from responses_bodies import HI, TARGET, built, refused_at, request_of, told
-from responses_kit import fixture, parsed
 
 from dragoman.hub.loss import How
 from dragoman.hub.opaque import Form, Opaque
@@ -26,6 +24,8 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
+from protocols.responses.responses_bodies import HI, TARGET, built, refused_at, request_of, told
+from protocols.responses.responses_kit import fixture, parsed
 
 FULL = msgspec.json.decode(fixture("request.json"))
 PDF = Inline("application/pdf", "JVBERi0x")

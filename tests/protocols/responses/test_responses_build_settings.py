@@ -1,7 +1,6 @@
 """Settings of a hub request in, those of a Responses body out."""
 
 import pytest
-from responses_bodies import built, refused_at, request_of, told
 
 from dragoman.hub.loss import How
 from dragoman.hub.profile import Profile, Target
@@ -11,6 +10,7 @@ from dragoman.hub.request import (
     Shape,
     Switch,
 )
+from protocols.responses.responses_bodies import built, refused_at, request_of, told
 
 
 def test_what_responses_cannot_say_is_dropped_and_told():

@@ -1,7 +1,6 @@
 """Hub tools in, the tools of a Responses body out."""
 
 import pytest
-from responses_bodies import built, refused_at, request_of, told
 
 from dragoman.hub.loss import How
 from dragoman.hub.request import (
@@ -12,6 +11,7 @@ from dragoman.hub.request import (
     Pick,
     ToolChoice,
 )
+from protocols.responses.responses_bodies import built, refused_at, request_of, told
 
 
 def test_tools_are_flat_and_strictness_is_explicit():

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from responses_kit import ISSUER, UPSTREAM, event_bytes, events_of, fixture, joined
 
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
@@ -28,6 +27,7 @@ from dragoman.hub.loss import How, Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.reply import collect
 from dragoman.hub.usage import Usage
+from protocols.responses.responses_kit import ISSUER, UPSTREAM, event_bytes, events_of, fixture, joined
 
 STARTED = Started("resp_0f1e2d3c", "gpt-5.5-2026-03-05")
 USED = Used(Usage(input=120, output=42, cache_read=64, cache_write=16, reasoning=17, service_tier="default"))

@@ -1,7 +1,6 @@
 """Events in, the stream or the body that a Responses client reads out."""
 
 import msgspec
-from responses_kit import CLIENT, HELLO, STARTED, asked, encoded, losses, parsed, payloads, terminal, types
 
 from dragoman.framing.sse import SseFramer
 from dragoman.hub.events import (
@@ -23,6 +22,18 @@ from dragoman.hub.loss import How, Ledger
 from dragoman.hub.opaque import Form, Opaque, unseal
 from dragoman.hub.request import Citation, Request
 from dragoman.hub.usage import Usage
+from protocols.responses.responses_kit import (
+    CLIENT,
+    HELLO,
+    STARTED,
+    asked,
+    encoded,
+    losses,
+    parsed,
+    payloads,
+    terminal,
+    types,
+)
 
 OPEN_RESPONSES_REQUIRED = (
     *("id", "object", "created_at", "status", "model", "output", "tools", "tool_choice", "truncation"),

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from responses_kit import CLIENT, HELLO, STARTED, asked, encoded, losses, payloads, terminal, types
 
 from dragoman.hub.events import (
     CallBlock,
@@ -18,6 +17,7 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import How, Ledger
+from protocols.responses.responses_kit import CLIENT, HELLO, STARTED, asked, encoded, losses, payloads, terminal, types
 
 
 @pytest.mark.parametrize(

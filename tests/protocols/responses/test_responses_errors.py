@@ -2,9 +2,9 @@
 
 import msgspec
 import pytest
-from responses_kit import CLIENT, UPSTREAM
 
 from dragoman.hub.failure import Failure, Kind
+from protocols.responses.responses_kit import CLIENT, UPSTREAM
 
 
 def body(**error: object) -> bytes:

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from responses_kit import CLIENT, STREAMS, Reader, asked, encoded, event_bytes, events_of, fixture, joined, payloads
 
 from dragoman.framing.sse import SseFramer
 from dragoman.hub.events import (
@@ -29,6 +28,18 @@ from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.reply import Piece, Reply, collect, explode
 from dragoman.hub.usage import Usage
 from laws import assert_any_cut_agrees, assert_any_recut_agrees, assert_linear, assert_total, random_cuts, run
+from protocols.responses.responses_kit import (
+    CLIENT,
+    STREAMS,
+    Reader,
+    asked,
+    encoded,
+    event_bytes,
+    events_of,
+    fixture,
+    joined,
+    payloads,
+)
 
 
 def split(event: Event, point: int) -> tuple[Event, Event] | None:

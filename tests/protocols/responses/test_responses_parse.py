@@ -2,7 +2,6 @@
 
 import msgspec
 from msgspec.structs import replace
-from responses_kit import fixture, parsed
 
 from dragoman.hub.loss import How, Ledger
 from dragoman.hub.opaque import Form, Opaque, seal
@@ -23,6 +22,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
+from protocols.responses.responses_kit import fixture, parsed
 
 FULL = msgspec.json.decode(fixture("request.json"))
 

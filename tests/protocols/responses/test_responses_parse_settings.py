@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from msgspec.structs import replace
-from responses_kit import CLIENT, fixture, parsed
 
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.loss import Ledger
@@ -23,6 +22,7 @@ from dragoman.hub.request import (
     Text,
     ToolChoice,
 )
+from protocols.responses.responses_kit import CLIENT, fixture, parsed
 
 FULL = msgspec.json.decode(fixture("request.json"))
 

@@ -5,11 +5,21 @@ import msgspec
 import openai
 import pytest
 from openai import BaseModel, OpenAI
-from responses_kit import CLIENT, STREAMS, asked, client_over, encoded, events_of, fixture, judged, payloads
 
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
+from protocols.responses.responses_kit import (
+    CLIENT,
+    STREAMS,
+    asked,
+    client_over,
+    encoded,
+    events_of,
+    fixture,
+    judged,
+    payloads,
+)
 
 ENDED = [name for name in STREAMS if isinstance(events_of(fixture(f"{name}.sse"))[-1], Ended)]
 COMPLETED = [name for name in ENDED if name not in ("length", "filtered")]

@@ -5,12 +5,12 @@ import stat
 from pathlib import Path
 
 import pytest
-from codex_kit import Rig, leave, read, rigged, tokens
 
 from dragoman.hub.failure import Kind, Refused
 from dragoman.providers.codex.credential import Credential
 from fakes.codex import ACCOUNT, TOKEN, FakeCodex, auth, jwt
 from fakes.service import json_answer
+from providers.codex.codex_kit import Rig, leave, read, rigged, tokens
 
 
 def kept(fake: FakeCodex, path: Path) -> Credential:

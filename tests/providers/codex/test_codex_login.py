@@ -12,7 +12,6 @@ from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from codex_kit import leave
 
 from dragoman.accounts.asking import Line
 from dragoman.accounts.json_table import Table
@@ -23,6 +22,7 @@ from dragoman.providers.codex.credential import AuthFile
 from dragoman.providers.codex.login import App, BrowserLogin, DeviceLogin
 from fakes.codex import ACCOUNT, CLIENT_ID, DEVICE_TOKEN, TOKEN, USER_CODE, FakeCodex
 from fakes.service import json_answer, plain
+from providers.codex.codex_kit import leave
 
 
 class Nap:

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from kiro_kit import ide_file, read, token
+from providers.kiro.kiro_kit import ide_file, read, token
 
 KILLS = 8
 

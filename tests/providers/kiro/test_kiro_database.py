@@ -4,13 +4,13 @@ from pathlib import Path
 
 import apsw
 import pytest
-from kiro_kit import database, row, stanza, token
 from msgspec.structs import replace
 
 from dragoman.accounts.credential import Unusable
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.database import Database
 from dragoman.providers.kiro.sources import source_of
+from providers.kiro.kiro_kit import database, row, stanza, token
 
 EXPIRY = "2026-01-02T03:04:05.123456789Z"
 

@@ -5,7 +5,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from kiro_kit import ide_file, read, stanza, token
 from msgspec.structs import replace
 
 from dragoman.accounts.credential import Unusable
@@ -13,6 +12,7 @@ from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.given import ApiKey, RefreshToken
 from dragoman.providers.kiro.json_file import JsonFile
 from dragoman.providers.kiro.sources import source_of
+from providers.kiro.kiro_kit import ide_file, read, stanza, token
 
 
 def renewed(old: Credential) -> Credential:

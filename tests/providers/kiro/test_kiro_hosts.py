@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from kiro_kit import ide_file, stanza
 
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.hub.failure import Kind, Refused
@@ -18,6 +17,7 @@ from dragoman.providers.kiro.identity import fingerprint, user_agent
 from dragoman.providers.kiro.provider import make
 from dragoman.providers.provider import Answer, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
+from providers.kiro.kiro_kit import ide_file, stanza
 
 EUROPEAN = "arn:aws:codewhisperer:eu-central-1:123456789012:profile/FAKEPROFILE"
 SOCIAL = Credential(Method.DESKTOP, access_token="a", refresh_token="r")

@@ -9,12 +9,12 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
-from kiro_kit import Rig, database, ide_file, read, rigged, row, stanza, token
 
 from dragoman.accounts.moments import parse_moment
 from dragoman.hub.failure import Kind, Refused
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
+from providers.kiro.kiro_kit import Rig, database, ide_file, read, rigged, row, stanza, token
 
 REFRESH = "/refreshToken"
 

@@ -16,7 +16,6 @@ from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from kiro_kit import read
 
 from dragoman.accounts.asking import Line
 from dragoman.accounts.json_table import Table
@@ -28,6 +27,7 @@ from dragoman.providers.kiro.device import DeviceLogin
 from dragoman.providers.kiro.json_file import JsonFile
 from dragoman.providers.kiro.social import SocialLogin
 from fakes.kiro import ARN, FakeKiro, json_answer
+from providers.kiro.kiro_kit import read
 
 
 class Nap:

@@ -10,13 +10,13 @@ from pathlib import Path
 import apsw
 import msgspec
 import pytest
-from kiro_kit import Rig, database, ide_file, read, rigged, row, stanza, token
 
 from dragoman.accounts.moments import format_moment
 from dragoman.hub.failure import Kind, Refused
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
 from fakes.upstream import Answer, End
+from providers.kiro.kiro_kit import Rig, database, ide_file, read, rigged, row, stanza, token
 
 ROW = "kirocli:odic:token"
 SECRET = "fake-client-secret"
