@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from cases import CASES
-from raw_http import Answered, post
-from rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 
 from dragoman.flow import offload
+from e2e.cases import CASES
+from e2e.raw_http import Answered, post
+from e2e.rig import ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer
 
 VALUES = 60_000

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from raw_http import post
-from rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
-from test_half_calls import JSON, body
 
+from e2e.raw_http import post
+from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
+from e2e.test_half_calls import JSON, body
 from fakes.upstream import Answer
 from mutations import VALUES, places, spoil_bytes, with_value
 from reply_bodies import WHOLE
