@@ -132,6 +132,7 @@ class App:
         await self.server.close()
         await self._client.close()
         self.gateway.audience.tell()
+        self.site.auth_backoff.close()
         await asyncio.to_thread(self.gateway.capturing.close)
         for watching in self._watching:
             watching.cancel()

@@ -4,6 +4,7 @@ import urllib.error
 import urllib.request
 
 import msgspec
+import pytest
 
 from cli.shell import KEY, Served, Shell
 
@@ -99,3 +100,79 @@ def test_a_broken_store_is_named(shell: Shell) -> None:
     done = shell.run("keys", "list")
     assert done.code == 1
     assert str(path) in done.err
+
+
+def test_a_revoked_key_does_not_open_a_gateway_that_has_it_in_its_environment(shell: Shell) -> None:
+    made = create(shell, "laptop")
+    assert made.key is not None
+    with shell.serve(DRAGOMAN_API_KEY=made.key) as served:
+        assert opens(served, made.key)
+        done = shell.run("keys", "revoke", "laptop", DRAGOMAN_API_KEY=made.key)
+        assert (done.code, done.out) == (0, f'Key "laptop" ({made.id}) is revoked.\n')
+        assert "$DRAGOMAN_API_KEY in this shell holds this key" in done.err
+        assert not opens(served, made.key)
+        assert served.end() == 0
+    assert "the client key in the environment is revoked" in served.err
+    with shell.serve(DRAGOMAN_API_KEY=made.key) as again:
+        assert not opens(again, made.key)
+        assert "the one in $DRAGOMAN_API_KEY" not in again.out
+
+
+def test_a_revoked_key_alone_does_not_open_an_address_to_others(shell: Shell) -> None:
+    made = create(shell, "laptop")
+    assert made.key is not None
+    shell.run("keys", "revoke", "laptop")
+    done = shell.run("serve", "--host", "0.0.0.0", "--port", "0", DRAGOMAN_API_KEY=made.key)
+    assert done.code == 1
+    assert "no client key guards it" in done.err
+
+
+def test_the_list_says_what_is_true_of_the_key_in_the_environment(shell: Shell) -> None:
+    made = create(shell, "laptop")
+    assert made.key is not None
+    garbage = "garbage-that-nobody-made"
+    with shell.serve() as served:
+        theirs = shell.run("keys", "list", DRAGOMAN_API_KEY=garbage).err
+        assert f"not one of these; the gateway at {served.url} rejects it" in theirs
+        mine = shell.run("keys", "list", DRAGOMAN_API_KEY=made.key).err
+        assert f'$DRAGOMAN_API_KEY holds the key "laptop"; the gateway at {served.url} accepts it' in mine
+    assert "none is running here now" in shell.run("keys", "list", DRAGOMAN_API_KEY=garbage).err
+    assert 'holds the key "laptop".' in shell.run("keys", "list", DRAGOMAN_API_KEY=made.key).err
+    shell.run("keys", "revoke", "laptop")
+    assert "which is revoked" in shell.run("keys", "list", DRAGOMAN_API_KEY=made.key).err
+    (shell.home / "dragoman.toml").unlink()
+    with shell.serve(DRAGOMAN_API_KEY=garbage) as served:
+        told = shell.run("keys", "list", DRAGOMAN_API_KEY=garbage).err
+        assert f"not one of these; the gateway at {served.url} accepts it" in told
+
+
+@pytest.mark.parametrize("key", ["x", "fifteen-letters"])
+@pytest.mark.parametrize("variable", ["DRAGOMAN_API_KEY", "PROXY_API_KEY"])
+def test_a_short_key_is_refused_where_others_can_reach_the_gateway(shell: Shell, key: str, variable: str) -> None:
+    done = shell.run("serve", "--host", "0.0.0.0", "--port", "0", **{variable: key})
+    assert (done.code, done.out) == (1, "")
+    length = "1 character," if len(key) == 1 else "15 characters,"
+    assert f"the client key in ${variable} has {length} and others can reach 0.0.0.0" in done.err
+    assert "at least 16" in done.err
+    assert "dragoman keys create" in done.err
+    assert key not in done.err or key == "x"
+    shell.write("dragoman.toml", '[server]\nhost = "0.0.0.0"\nport = 0\n')
+    assert "at least 16" in shell.run("doctor", **{variable: key}).out
+
+
+def test_a_long_enough_key_is_accepted_there_and_a_short_one_on_this_machine(shell: Shell) -> None:
+    with shell.serve("--host", "0.0.0.0", DRAGOMAN_API_KEY="sixteen-letters!") as served:
+        assert opens(served, "sixteen-letters!")
+    with shell.serve(DRAGOMAN_API_KEY="x") as served:
+        assert opens(served, "x")
+
+
+SAMPLES = ["changeme", "changeme_proxy_secret", "changeme-0123456789abcdef", "your_proxy_secret_key"]
+
+
+@pytest.mark.parametrize("key", SAMPLES)
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_sample_value_is_no_key(shell: Shell, key: str, host: str) -> None:
+    done = shell.run("serve", "--host", host, "--port", "0", DRAGOMAN_API_KEY=key)
+    assert done.code == 1
+    assert "sample value" in done.err

@@ -266,7 +266,7 @@ def test_logs_are_json_when_asked_for_and_hold_no_secret(shell: Shell) -> None:
                 urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60)
         assert served.end() == 0
     lines = [msgspec.json.decode(line, type=dict[str, str]) for line in served.err.splitlines()]
-    assert any("refused: auth" in line["message"] for line in lines)
+    assert any("without a valid API key" in line["message"] for line in lines)
     assert canary not in served.out + served.err
 
 

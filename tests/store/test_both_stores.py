@@ -65,6 +65,17 @@ def test_a_name_is_taken_until_its_key_is_revoked(store_url: str) -> None:
     tell(store_url, story)
 
 
+def test_a_key_is_found_by_its_digest_also_after_it_was_revoked(store_url: str) -> None:
+    async def story(store: Store) -> None:
+        await store.add_key(key(1, "laptop"), b"1")
+        assert await store.find_key(b"1") == key(1, "laptop")
+        assert await store.find_key(b"2") is None
+        await store.revoke_key("laptop", 5)
+        assert await store.find_key(b"1") == replace(key(1, "laptop"), revoked_at=5)
+
+    tell(store_url, story)
+
+
 def test_an_id_is_meant_before_a_name(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.add_key(key(1, "key_2"), b"1")

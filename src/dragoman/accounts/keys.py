@@ -59,6 +59,7 @@ class Keyring:
         self._clock = clock
         self._fixed: dict[bytes, KeyId] = {}
         self._environment_tenant = ""
+        self.environment_key_revoked = False  # it is stored as well, and was revoked there: that wins
         if environment_key is not None:
             digest = _digest(environment_key.reveal().encode())
             self._fixed[digest] = ENVIRONMENT_KEY
@@ -119,10 +120,19 @@ class Keyring:
             raise UnknownKey(which)
         return row
 
+    async def find(self, secret: Secret) -> KeyRow | None:
+        """Return the stored key with this secret, live or revoked."""
+        return await self._open_store().find_key(_digest(secret.reveal().encode()))
+
     async def refresh(self) -> None:
-        """Read the live keys anew."""
-        if self._store is not None:
-            self._publish(await self._store.live_digests())
+        """Read the live keys anew, and whether the environment's key was revoked as a stored one."""
+        if self._store is None:
+            return
+        live = await self._store.live_digests()
+        for digest in self._fixed:
+            row = await self._store.find_key(digest)
+            self._note_revocation(row is not None and row.revoked_at is not None)
+        self._publish(live)
 
     async def watch(self, poll_s: float = POLL_S) -> None:
         """Follow what other processes do to the keys, for ever; a store in trouble leaves the known keys valid."""
@@ -158,8 +168,14 @@ class Keyring:
             await self.refresh()
         return version
 
+    def _note_revocation(self, revoked: bool) -> None:
+        if revoked and not self.environment_key_revoked:
+            log.warning("the client key in the environment is revoked, so it is not valid; unset it, or set another")
+        self.environment_key_revoked = revoked
+
     def _publish(self, stored: dict[bytes, KeyId]) -> None:
-        self._live = {digest: (digest, key) for digest, key in (stored | self._fixed).items()}
+        fixed = {} if self.environment_key_revoked else self._fixed
+        self._live = {digest: (digest, key) for digest, key in (stored | fixed).items()}
 
     def _make(self, name: str) -> tuple[CreatedKey, bytes]:
         if not name.strip() or not name.isprintable():

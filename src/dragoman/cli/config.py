@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.cli.screen import remark, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, named_source, read_found_settings
+from dragoman.cli.settings import client_key_variable, config_option, json_option, named_source, read_found_settings
 from dragoman.config import Config, ProviderConfig, Secret, SecretSource
 from dragoman.config.proxies import detours
 from dragoman.config.several import credential_field, credentials_of
@@ -131,7 +131,8 @@ def _text(value: Shown) -> str:
 def _client_key_origin(config: Config) -> str:
     if config.client_key is None:
         return "the store"
-    return "environment DRAGOMAN_API_KEY" if "DRAGOMAN_API_KEY" in os.environ else "PROXY_API_KEY"
+    variable = client_key_variable()
+    return f"environment {variable}" if variable in os.environ else variable
 
 
 def _count(number: int, noun: str) -> str:

@@ -14,6 +14,7 @@ from dragoman.accounts.keys import Keyring
 from dragoman.cli.detours import detours
 from dragoman.cli.exposure import exposed
 from dragoman.cli.gateway import version_at
+from dragoman.cli.serving.opening import short_key_problem
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, ConfigError, ProviderConfig
 from dragoman.config.several import singles
@@ -152,6 +153,10 @@ def _absent(path: Path) -> Finding:
 
 
 def _keys(config: Config, live: int) -> Finding:
+    problem = short_key_problem(config)
+    if problem is not None:
+        found, _, to_do = problem.partition("\n")
+        return Finding("client keys", BROKEN, found, to_do)
     outside = ["one from the environment"] if config.client_key is not None else []
     stored = [f"{live} in the store"] if live else []
     if stored or outside:

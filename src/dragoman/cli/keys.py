@@ -13,8 +13,8 @@ from dragoman.cli.clients.target import KEY_VARIABLE
 from dragoman.cli.faults import Trouble
 from dragoman.cli.gateway import accepts, find_running
 from dragoman.cli.screen import remark, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_settings
-from dragoman.config import Config
+from dragoman.cli.settings import client_key_variable, config_option, json_option, read_settings
+from dragoman.config import Config, Secret
 from dragoman.store import open_store
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def list_keys(config_file: str | None, as_json: bool) -> None:
     else:
         remark("No keys yet: `dragoman keys create NAME` makes one, and so does the first `dragoman serve`.")
     if config.client_key is not None:
-        remark("Beside these, the key in the environment is valid.")
+        remark(asyncio.run(_describe_environment_key(config, config.client_key)))
 
 
 @command.command("revoke")
@@ -87,6 +87,26 @@ def revoke(name_or_id: str, config_file: str | None, as_json: bool) -> None:
         show_json(_told(row))
         return
     click.echo(f'Key "{row.name}" ({row.id}) is revoked.')
+    if config.client_key is not None and asyncio.run(_stored(config, config.client_key)) == row:
+        remark(f"${client_key_variable()} in this shell holds this key: unset it, or set another.")
+
+
+async def _stored(config: Config, secret: Secret) -> KeyRow | None:
+    return await _with_keyring(config, lambda keyring: keyring.find(secret))
+
+
+async def _describe_environment_key(config: Config, secret: Secret) -> str:
+    """Say what is known of the key in this shell's environment, which need not be the gateway's own."""
+    row, root, name = await _stored(config, secret), await find_running(config), f"${client_key_variable()}"
+    which = f"The key in {name} is not one of these" if row is None else f'{name} holds the key "{row.name}"'
+    if root is not None:
+        accepted = "accepts" if await accepts(root, secret.reveal()) else "rejects"
+        return f"{which}; the gateway at {root} {accepted} it."
+    if row is not None and row.revoked_at is not None:
+        return f"{which}, which is revoked: unset it, or set another."
+    if row is not None:
+        return f"{which}."
+    return f"{which}. A gateway that is started with it accepts it; none is running here now."
 
 
 async def _with_keyring(config: Config, work: Callable[[Keyring], Awaitable[T]]) -> T:

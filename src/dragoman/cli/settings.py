@@ -54,6 +54,11 @@ def local_servers(config: Config, own_port: int) -> tuple[LocalServer, ...]:
     return asyncio.run(discover(local_ports(os.environ), besides=own_port))
 
 
+def client_key_variable() -> str:
+    """Return the name of the variable that a configured client key comes from."""
+    return "DRAGOMAN_API_KEY" if "DRAGOMAN_API_KEY" in os.environ else "PROXY_API_KEY"
+
+
 def named_source(config: Config) -> str:
     return str(config.source) if config.source else "no dragoman.toml: defaults and environment"
 

@@ -5,7 +5,7 @@ from dragoman.config.environment import from_environment, parse_dotenv
 from dragoman.config.load import find_file, load
 from dragoman.config.local import LocalServer, local_ports
 from dragoman.config.problems import ConfigError, Problem
-from dragoman.config.secret import Secret, SecretSource, is_placeholder, resolve_secret
+from dragoman.config.secret import SHORTEST_OPEN_KEY, Secret, SecretSource, is_placeholder, resolve_secret
 from dragoman.config.settings import (
     CodexProviderConfig,
     Config,
@@ -23,6 +23,7 @@ from dragoman.config.settings import (
 )
 
 __all__ = [
+    "SHORTEST_OPEN_KEY",
     "CodexProviderConfig",
     "Config",
     "ConfigError",

@@ -11,10 +11,13 @@ from msgspec.structs import fields
 from dragoman.config.problems import ConfigError, Problem
 
 MAX_SECRET_BYTES = 64 * 1024
+SHORTEST_OPEN_KEY = 16  # characters of a client key, where other machines can reach the gateway
 PLACEHOLDER_STARTS = ("changeme", "change-me", "your-", "sk-your-", "replace-me", "replaceme", "insert-", "<")
 PLACEHOLDER_ENDS = ("...", "…", ">")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-PLACEHOLDERS = frozenset({"", "secret", "password", "api-key", "apikey", "my-secret", "none", "null", "xxx"})
+PLACEHOLDERS = frozenset(
+    {"", "secret", "password", "api-key", "apikey", "my-secret", "none", "null", "xxx", "my-super-secret-password-123"}
+)
 
 
 class Secret:

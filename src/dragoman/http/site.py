@@ -22,6 +22,7 @@ from dragoman.flow.refusal import refuse_exchange
 from dragoman.flow.serve import Gateway
 from dragoman.flow.trail import Trail
 from dragoman.framing.jsonsize import exceeds_values
+from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.models import Listing
 from dragoman.http.paths import COUNTS, GEMINI, INFERENCE, plain_path, protocol_of
 from dragoman.http.safety import Doorkeeper
@@ -64,6 +65,7 @@ class Site:
         self._scrape = scrape
         self._usage = usage
         self.doorkeeper = doorkeeper
+        self.auth_backoff = AuthBackoff()
         self.ready = True
         self.under_way = 0
         # Request ids are unique without asking the system for chance each time: drawn once, then counted.
@@ -120,6 +122,12 @@ class Site:
             await answerer(exchange, path, request_id)
             return
         key = self._key(exchange)
+        if key is None:
+            had_key = bool(presented_keys(exchange.headers, exchange.query))
+            await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
+            refused = Refused(_wrong_key(exchange))
+            refused.observed = True  # by the backoff, which logs many of them in one line
+            raise refused
         if path in INFERENCE and exchange.method == "POST":
             await self._infer(exchange, self._trail(exchange, INFERENCE[path], request_id, key))
         elif path in USAGE and exchange.method == "GET" and self._usage is not None:
@@ -128,14 +136,14 @@ class Site:
         else:
             await self._keyed(exchange, path, request_id, key)
 
-    def _key(self, exchange: Exchange) -> KeyId:
-        """Whose key opens the door."""
+    def _key(self, exchange: Exchange) -> KeyId | None:
+        """Whose key opens the door; None where none does."""
         for presented in presented_keys(exchange.headers, exchange.query):
             key = self._keyring.check(presented)
             if key is not None:
                 exchange.mark_authenticated()
                 return key
-        raise Refused(_wrong_key(exchange))
+        return None
 
     def _trail(self, exchange: Exchange, protocol: str, request_id: str, key: KeyId) -> Trail:
         return Trail(request_id, protocol, exchange.headers, key, self._keyring.tenant(key))

@@ -18,6 +18,7 @@ class Wire(Protocol):
     """What an exchange needs of its connection."""
 
     blocked: bool
+    address: str  # of the peer, without its port; empty where it has none
 
     def write(self, data: bytes) -> bool: ...
     def must_close(self, exchange: "Exchange") -> bool: ...
@@ -103,6 +104,11 @@ class Exchange:
         if self.body_open:
             raise ClientGone
         return self._body
+
+    @property
+    def address(self) -> str:
+        """The address of the other end of the connection: a proxy's, where one stands in front."""
+        return self._wire.address
 
     def mark_authenticated(self) -> None:
         """Tell the connection that a request of it carried a valid key: it is kept before those without one."""

@@ -26,7 +26,7 @@ class Inbound(asyncio.Protocol):
     __slots__ = (
         *("_authenticated", "_body_waiter", "_deadline", "_discarding", "_exchange", "_in_head"),
         *("_limits", "_loop", "_reading", "_scanned", "_service", "_task", "_transport", "_unread", "_unsent"),
-        *("_unsent_bytes", "_unwritten", "_upload", "_write_waiters", "blocked"),
+        *("_unsent_bytes", "_unwritten", "_upload", "_write_waiters", "address", "blocked"),
     )
 
     _transport: asyncio.Transport
@@ -50,6 +50,7 @@ class Inbound(asyncio.Protocol):
         self._unwritten = 0
         self._write_waiters: list[asyncio.Future[None]] = []
         self._body_waiter: asyncio.Future[None] | None = None
+        self.address = ""
         self._authenticated = False  # a request of this connection carried a valid key
 
     # Events of the transport
@@ -61,8 +62,8 @@ class Inbound(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername")
-        address = str(peer[0]) if isinstance(peer, tuple) else ""
-        if not self._service.admit(self, address, -1 if sock is None else sock.fileno()):
+        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        if not self._service.admit(self, self.address, -1 if sock is None else sock.fileno()):
             self._refuse(b"", Refused(TOO_MANY_CONNECTIONS, 503))
             return
         self._deadline.set(self._limits.header_timeout_s, self._expire_head)

@@ -40,6 +40,9 @@ class Store(Protocol):
     async def live_digests(self) -> dict[bytes, KeyId]:
         """The digests that open the door."""
 
+    async def find_key(self, digest: bytes) -> KeyRow | None:
+        """The key with this digest, live or revoked."""
+
     async def revoke_key(self, which: str, now: int) -> KeyRow | None:
         """Revokes the live key with this id or name, and returns it; None if there is none."""
 

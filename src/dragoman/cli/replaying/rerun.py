@@ -107,6 +107,7 @@ class _Wire:
     """A client that takes everything at once."""
 
     blocked = False
+    address = HOST
 
     def write(self, data: bytes) -> bool:
         return True

@@ -9,13 +9,19 @@ from dragoman.accounts.keys import Keyring
 from dragoman.cli.clients.target import Target
 from dragoman.cli.faults import Trouble
 from dragoman.cli.serving.banner import Keys, banner, key_line
-from dragoman.config import Config
+from dragoman.cli.settings import client_key_variable
+from dragoman.config import SHORTEST_OPEN_KEY, Config
 from dragoman.http.safety import is_loopback
 from dragoman.store import Store, StoreError, make_store
 
 NO_KEY = (
     "others can reach {host}, and no client key guards it.\n"
     "`dragoman keys create` makes one; or set $DRAGOMAN_API_KEY; or listen on 127.0.0.1."
+)
+
+SHORT_KEY = (
+    "the client key in ${variable} has {length}, and others can reach {host}: there a key needs at least {least}.\n"
+    "Unset it and run `dragoman keys create`; or set a longer one; or listen on 127.0.0.1."
 )
 
 log = logging.getLogger(__name__)
@@ -35,6 +41,16 @@ async def open_keys(config: Config) -> tuple[Store, Keyring]:
     return store, keyring
 
 
+def short_key_problem(config: Config) -> str | None:
+    """Say what is wrong with the environment's key where it is too easy to guess for the address; None if nothing."""
+    key, host = config.client_key, config.server.host
+    if key is None or is_loopback(host) or len(key.reveal()) >= SHORTEST_OPEN_KEY:
+        return None
+    length = len(key.reveal())
+    shown = "1 character" if length == 1 else f"{length} characters"
+    return SHORT_KEY.format(variable=client_key_variable(), length=shown, host=host, least=SHORTEST_OPEN_KEY)
+
+
 class Opening:
     """One start of the gateway, as a person sees it."""
 
@@ -46,6 +62,9 @@ class Opening:
 
     def see_to_keys(self) -> None:
         """Its own loop and its own store, both closed again: workers are forked after this."""
+        problem = short_key_problem(self._config)
+        if problem is not None:
+            raise Trouble(problem)
         self._keys = asyncio.run(self._counted())
 
     def announce(self) -> None:
@@ -69,7 +88,8 @@ class Opening:
             return self._keys
         finally:
             await store.close()
-        keys = Keys(made.secret if made else None, len(live), self._config.client_key is not None)
+        outside = self._config.client_key is not None and not keyring.environment_key_revoked
+        keys = Keys(made.secret if made else None, len(live), outside)
         if not keys.stored and not keys.outside and not is_loopback(self._config.server.host):
             raise Trouble(NO_KEY.format(host=self._config.server.host))
         return keys

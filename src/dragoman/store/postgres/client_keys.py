@@ -38,6 +38,15 @@ async def live_digests(connection: asyncpg.Connection) -> dict[bytes, KeyId]:
     return {digest: KeyId(key) for digest, key in found}
 
 
+async def find(connection: asyncpg.Connection, digest: bytes) -> KeyRow | None:
+    found = await connection.fetchrow(
+        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM dragoman.client_keys"
+        " WHERE digest = $1",
+        digest,
+    )
+    return KeyRow(*found) if found else None
+
+
 async def revoke(connection: asyncpg.Connection, which: str, now: int) -> KeyRow | None:
     found = await connection.fetchrow(
         "UPDATE dragoman.client_keys SET revoked_at = $1 WHERE id = (SELECT id FROM dragoman.client_keys"

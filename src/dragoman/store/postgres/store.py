@@ -40,6 +40,9 @@ class PostgresStore:
     async def live_digests(self) -> dict[bytes, KeyId]:
         return await self._connections.run(client_keys.live_digests)
 
+    async def find_key(self, digest: bytes) -> KeyRow | None:
+        return await self._connections.run(partial(client_keys.find, digest=digest))
+
     async def revoke_key(self, which: str, now: int) -> KeyRow | None:
         return await self._connections.run(partial(client_keys.revoke, which=which, now=now))
 

@@ -33,6 +33,14 @@ def live_digests(connection: apsw.Connection) -> dict[bytes, KeyId]:
     return dict(connection.execute("SELECT digest, id FROM client_keys WHERE revoked_at IS NULL"))
 
 
+def find(connection: apsw.Connection, digest: bytes) -> KeyRow | None:
+    found = connection.execute(
+        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM client_keys WHERE digest = ?",
+        (digest,),
+    ).fetchone()
+    return KeyRow(*found) if found else None
+
+
 def revoke(connection: apsw.Connection, which: str, now: int) -> KeyRow | None:
     found = connection.execute(
         "UPDATE client_keys SET revoked_at = ? WHERE id = (SELECT id FROM client_keys"

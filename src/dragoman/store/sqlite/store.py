@@ -52,6 +52,9 @@ class SqliteStore:
     async def live_digests(self) -> dict[bytes, KeyId]:
         return await self.read(client_keys.live_digests)
 
+    async def find_key(self, digest: bytes) -> KeyRow | None:
+        return await self.read(lambda connection: client_keys.find(connection, digest))
+
     async def revoke_key(self, which: str, now: int) -> KeyRow | None:
         return await self.write(lambda connection: client_keys.revoke(connection, which, now))
 
