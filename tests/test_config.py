@@ -59,8 +59,8 @@ def test_the_documented_example_is_understood() -> None:
         ("chat",),
     )
     assert config.models == (ModelRoute("claude-*", ("kiro/auto", "anthropic/*")),)
-    assert config.origins["retry.attempts"] == f"{CONTRACT}:10"
-    assert config.origins["models[0].to"] == f"{CONTRACT}:48"
+    assert config.origins["retry.attempts"] == f"{CONTRACT}:11"
+    assert config.origins["models[0].to"] == f"{CONTRACT}:49"
     assert [warning.partition(": ")[2] for warning in config.warnings] == [
         'models[0].to: there is no provider "anthropic"'
     ]

@@ -22,6 +22,7 @@ TIMES = """
 [server]
 keep_alive_s = 0.08
 first_token_timeout_s = {first}
+token_timeout_s = {first}
 idle_timeout_s = {idle}
 """
 PATIENCE_S = 20.0
@@ -176,9 +177,9 @@ def test_a_stall_before_the_first_token_is_a_gateway_timeout(
     rig.plays(upstream, Answer(headless=headless, end=End.HANG))
     heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
     assert isinstance(heard, Broke)
-    if headless:
+    if headless and client == upstream:  # else the client was kept alive, and the head was sent with that
         assert_told_properly(client, heard.error, 504)
-    assert "first_token_timeout_s" in str(heard.error)
+    assert "token_timeout_s" in str(heard.error)
 
 
 @pytest.fixture(scope="module")
@@ -196,28 +197,25 @@ def test_a_model_that_thinks_in_silence_has_longer_for_its_first_word(
     thoughtful.plays("responses", Answer(CREATED + THINKING * thinks, end=End.HANG))
     heard = STREAMS[client][0](thoughtful.sdk, asked(client, thoughtful.model("responses")))
     assert isinstance(heard, Broke)
-    assert ("idle_timeout_s" if thinks else "first_token_timeout_s") in str(heard.error)
+    assert ("idle_timeout_s" if thinks else "token_timeout_s") in str(heard.error)
 
 
 @few_pairs
 @pytest.mark.parametrize("headless", [True, False], ids=["before the head", "after the head"])
-def test_a_stall_is_a_real_status_and_is_retried_while_nothing_was_sent(
+def test_a_stall_is_a_real_status_while_nothing_was_sent_and_is_not_asked_again(
     stern: Rig, client: str, upstream: str, headless: bool
 ) -> None:
     fake = stern.plays(upstream, Answer(headless=headless, end=End.HANG))
     heard = STREAMS[client][0](stern.sdk, asked(client, stern.model(upstream)))
     assert isinstance(heard, Broke)
     assert_told_properly(client, heard.error, 504)
-    until = time.monotonic() + PATIENCE_S
-    while len(fake.calls) < 2 and time.monotonic() < until:  # it may have been given up before it has read
-        time.sleep(0.005)
-    assert len(fake.calls) == 2
-    assert stern.sdk.headers["x-should-retry"] == "false"
+    assert len(fake.calls) == 1
+    assert "x-should-retry" not in stern.sdk.headers
 
 
 @pytest.fixture(scope="module")
 def stern(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    settings = "[retry]\nattempts = 2\nbase_s = 0.01\n[server]\nfirst_token_timeout_s = 0.2\n"
+    settings = "[retry]\nattempts = 2\nbase_s = 0.01\n[server]\nfirst_token_timeout_s = 1\n"
     with rigged(tmp_path_factory.mktemp("stern"), settings) as shared:
         for fake in shared.fakes.values():
             fake.keep_alive = False
@@ -284,7 +282,7 @@ def test_a_torrent_of_comments_is_no_token(rig: Rig, client: str, upstream: str)
     started = time.monotonic()
     heard = STREAMS[client][0](rig.sdk, asked(client, rig.model(upstream)))
     assert isinstance(heard, Broke)
-    assert "first_token_timeout_s" in str(heard.error)
+    assert "token_timeout_s" in str(heard.error)
     assert time.monotonic() - started < PATIENCE_S
     wait_for_close(fake)
 

@@ -35,6 +35,9 @@ class Answer:
     chunked: bool = True
     linger_s: float = 0.0  # between the last byte and the end
     headless: bool = False  # not even a status line comes
+    signs: int = 0  # signs of life after the head and before the body, each followed by `sign_pause_s`
+    sign: bytes = b": alive\n\n"
+    sign_pause_s: float = 0.1
 
 
 @dataclass
@@ -107,6 +110,10 @@ class FakeUpstream(ThreadedServer):
         fields = "".join(f"{name}: {value}\r\n" for name, value in (*answer.headers, *last))
         head = f"HTTP/1.1 {answer.status} Status\r\ncontent-type: {answer.content_type}\r\n{fields}{framing}\r\n\r\n"
         writer.write(head.encode())
+        for _ in range(answer.signs):
+            writer.write(b"%x\r\n%b\r\n" % (len(answer.sign), answer.sign))
+            await writer.drain()
+            await asyncio.sleep(answer.sign_pause_s)
         for piece in chain((answer.opening or answer.body,), repeat(answer.body)) if answer.floods else cuts(answer):
             writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if answer.chunked else piece)
             await writer.drain()

@@ -82,9 +82,10 @@ def told(first: Answer, second: Answer, gate: Outside) -> tuple[int, int, dict[s
     return len(fakes[0].calls), len(fakes[1].calls), answer.headers
 
 
-def test_an_error_of_the_second_target_says_that_the_first_was_tried_again(patient: Outside) -> None:
+def test_the_error_that_is_told_decides_whether_a_retry_is_any_use(patient: Outside) -> None:
     assert told(refusal(500), refusal(401), patient)[:2] == (3, 1)
     assert told(refusal(500), refusal(401), patient)[2]["x-should-retry"] == "false"
+    assert "x-should-retry" not in told(refusal(401), refusal(500), patient)[2]
 
 
 def test_two_targets_that_ask_for_patience_leave_it_to_the_client(patient: Outside) -> None:

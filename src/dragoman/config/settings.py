@@ -38,8 +38,9 @@ class Server(Struct, frozen=True):
 
     host: Name = "127.0.0.1"
     port: Port = 8484
-    first_token_timeout_s: Seconds = 15.0
-    idle_timeout_s: Seconds = 300.0
+    first_token_timeout_s: Seconds = 300.0  # before the first token: between two signs of life
+    token_timeout_s: Seconds = 900.0  # signs of life without any token, in all
+    idle_timeout_s: Seconds = 300.0  # after the first token: between two signs of life
     drain_s: Wait = 120.0
     max_body_mb: Megabytes = 32.0
     max_body_values: Count = 100_000  # JSON values in a request: numbers, strings, objects, arrays and the like
@@ -123,6 +124,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     user_agent: Name | None = None
     models: tuple[Name, ...] = ()
     model_cache_ttl_s: Wait = 3600.0
+    first_token_timeout_s: Seconds | None = None  # None: the kind's, else the server's
     proxy: SecretSource | None = None
     ca_file: Path | None = None
     quirks: tuple[Literal[Quirk, ServerName], ...] = ()

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from dragoman.accounts.memory import Memory
 from dragoman.flow.attempt import AFTER, SecondChances, first_success
 from dragoman.flow.call import Call
+from dragoman.flow.client_stream import ClientStream
 from dragoman.flow.line import Translation
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.open import Opener, Streaming, Whole
@@ -37,11 +38,32 @@ class Asking:
         self._chances = SecondChances(world.learnt, call.tenant)
         self._broken: dict[str, set[int]] = {}  # provider -> whose credentials have broken off this reply
 
-    async def first(self) -> Whole | Streaming:
-        """Raises Refused when no target could be brought to its first token."""
-        reply = await first_success(self._routes, self._world.config.retry, _jitter, self._ask)
+    async def whole(self) -> Whole:
+        """The whole reply of the first target that answers; raises Refused when none does."""
+        reply = await self._first(self._routes, self._ask)
+        assert isinstance(reply, Whole)
         self._note(reply)
         return reply
+
+    async def stream(self, client: ClientStream) -> Streaming:
+        """The stream of the first target that comes to its first token; raises Refused when none does."""
+
+        async def ask(route: Route) -> Whole | Streaming:
+            return await self._ask(route, client=client)
+
+        reply = await self._first(self._routes, ask)
+        assert isinstance(reply, Streaming)
+        self._note(reply)
+        return reply
+
+    async def _first(
+        self, routes: tuple[Route, ...], ask: Callable[[Route], Awaitable[Whole | Streaming]]
+    ) -> Whole | Streaming:
+        def repeats_timeouts(route: Route) -> bool:
+            provider = self._world.providers.get(route.provider)
+            return provider is not None and provider.repeats_timeouts
+
+        return await first_success(routes, self._world.config.retry, _jitter, ask, repeats_timeouts)
 
     async def heir(self, broken: Streaming, sink: Sink, failure: Failure) -> Streaming | None:
         """A reply of whoever comes after this one, which goes on with what it has said; None where nobody does."""
@@ -54,15 +76,14 @@ class Asking:
         marker = continuation_marker(said)
         sink.resume(broken.line.used_so_far() if isinstance(broken.line, Translation) else Usage(), marker)
 
-        async def ask(route: Route) -> Streaming:
-            reply = await self._ask(route, [lambda request, ledger: go_on(request, said, marker)], sink)
-            assert isinstance(reply, Streaming)
-            return reply
+        async def ask(route: Route) -> Whole | Streaming:
+            return await self._ask(route, [lambda request, ledger: go_on(request, said, marker)], sink)
 
         try:
-            reply = await first_success(rest, self._world.config.retry, _jitter, ask)
+            reply = await self._first(rest, ask)
         except Refused:
             return None
+        assert isinstance(reply, Streaming)
         assert reply.prepared.ledger is not None  # whoever continues is translated
         sink.gone_on(reply.prepared.ledger)
         self._note(reply)
@@ -79,13 +100,19 @@ class Asking:
             return rest
         return (route, *rest) if AFTER[failure.kind].another else (*rest, route)
 
-    async def _ask(self, route: Route, more: Sequence[Change] = (), sink: Sink | None = None) -> Whole | Streaming:
+    async def _ask(
+        self,
+        route: Route,
+        more: Sequence[Change] = (),
+        sink: Sink | None = None,
+        client: ClientStream | None = None,
+    ) -> Whole | Streaming:
         """Of several credentials, one after another is asked."""
         provider = provider_of(self._world, route)
         changes = [*more, *await self._notices(provider)]
 
         async def ask(member: Provider) -> Whole | Streaming:
-            return await self._ask_with(member, route, changes, sink)
+            return await self._ask_with(member, route, changes, lambda prepared: self._open(prepared, sink, client))
 
         if provider.pool is not None:
             return await go_round(self._call, provider, route.model, ask, self._broken.get(route.provider, ()))
@@ -94,14 +121,18 @@ class Asking:
         return await ask(provider)
 
     async def _ask_with(
-        self, provider: Provider, route: Route, changes: Sequence[Change], sink: Sink | None
+        self,
+        provider: Provider,
+        route: Route,
+        changes: Sequence[Change],
+        open_reply: Callable[[Prepared], Awaitable[Whole | Streaming]],
     ) -> Whole | Streaming:
-        call, chances, opener = self._call, self._chances, self._opener
+        call, chances = self._call, self._chances
         while True:
             try:
                 fit = fitting(self._world, route, call.tenant)  # anew each time: a refusal may have taught something
                 prepared = await prepare(call, route, provider, fit, [*chances.changes, *changes])
-                return await (opener.stream(call, prepared, sink) if call.stream else opener.whole(call, prepared))
+                return await open_reply(prepared)
             except asyncio.CancelledError:
                 call.trail.left_step(route)
                 raise
@@ -109,6 +140,11 @@ class Asking:
                 call.trail.failed_step(route, refused)
                 if not await chances.granted(provider, route.model, refused):
                     raise
+
+    def _open(self, prepared: Prepared, sink: Sink | None, client: ClientStream | None) -> Awaitable[Whole | Streaming]:
+        if self._call.stream:
+            return self._opener.stream(self._call, prepared, sink, client)
+        return self._opener.whole(self._call, prepared)
 
     async def _notices(self, provider: Provider) -> list[Change]:
         """What the model must be told that its last reply in this conversation lost."""

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from dragoman.config.settings import Retry
@@ -27,7 +26,7 @@ class After(Struct, frozen=True):
 
 AFTER: dict[Kind, After] = {
     Kind.LOST: After(again=True, elsewhere=True),
-    Kind.TIMEOUT: After(again=True, elsewhere=True),
+    Kind.TIMEOUT: After(elsewhere=True),  # it was sent, and may be paid for; see `may_ask_again`
     Kind.RATE_LIMITED: After(again=True, elsewhere=True, another=True, rest_s=30.0),
     Kind.OVERLOADED: After(again=True, elsewhere=True),
     Kind.UPSTREAM: After(again=True, elsewhere=True),
@@ -104,17 +103,19 @@ def _is_worth_changing(amend: Amend, provider: Provider) -> bool:
 
 
 async def first_success(
-    routes: tuple[Route, ...], settings: Retry, jitter: Callable[[], float], ask: Callable[[Route], Awaitable[T]]
+    routes: tuple[Route, ...],
+    settings: Retry,
+    jitter: Callable[[], float],
+    ask: Callable[[Route], Awaitable[T]],
+    repeats_timeouts: Callable[[Route], bool],
 ) -> T:
     """Asks the targets in order, each as often as the table allows; raises the last refusal."""
     last: Refused | None = None
     try:
         for route in routes:
             try:
-                return await _persist(route, settings, jitter, ask)
+                return await _persist(route, settings, jitter, ask, repeats_timeouts)
             except Refused as refused:
-                if last is not None and last.failure.retried:
-                    refused.failure = msgspec.structs.replace(refused.failure, retried=True)
                 last = refused
                 if not AFTER[refused.failure.kind].elsewhere:
                     break
@@ -125,26 +126,35 @@ async def first_success(
 
 
 async def _persist(
-    route: Route, settings: Retry, jitter: Callable[[], float], ask: Callable[[Route], Awaitable[T]]
+    route: Route,
+    settings: Retry,
+    jitter: Callable[[], float],
+    ask: Callable[[Route], Awaitable[T]],
+    repeats_timeouts: Callable[[Route], bool],
 ) -> T:
     for attempt in range(1, settings.attempts + 1):
         try:
             return await ask(route)
         except Refused as refused:
             failure = refused.failure
-            if attempt > 1:
-                refused.failure = msgspec.structs.replace(failure, retried=True)
-            wait = _wait(failure, attempt, settings, jitter)
-            if wait is None or attempt == settings.attempts:
+            if attempt == settings.attempts or not may_ask_again(failure, repeats_timeouts(route)):
+                raise
+            wait = wait_before(failure, attempt, settings, jitter)
+            if wait is None:
                 raise
         await asyncio.sleep(wait)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _wait(failure: Failure, attempt: int, settings: Retry, jitter: Callable[[], float]) -> float | None:
-    """Seconds before asking the same target again; None: it is no use."""
-    if not AFTER[failure.kind].again or failure.should_retry is False:
-        return None
+def may_ask_again(failure: Failure, repeats_timeouts: bool) -> bool:
+    """Whether the same target may be asked once more; `repeats_timeouts`: it may even where it has not answered."""
+    if failure.should_retry is False:
+        return False
+    return AFTER[failure.kind].again or (failure.kind is Kind.TIMEOUT and repeats_timeouts)
+
+
+def wait_before(failure: Failure, attempt: int, settings: Retry, jitter: Callable[[], float]) -> float | None:
+    """Seconds before asking the same target again; None: longer than we wait."""
     if failure.retry_after is not None:
         return failure.retry_after if failure.retry_after <= settings.max_wait_s else None
     return float(settings.base_s * 2 ** (attempt - 1) * jitter())

@@ -25,6 +25,7 @@ from dragoman.routing.resolve import Route
 
 log = logging.getLogger(__name__)
 
+COUNT_TIMEOUT_S = 15.0  # then the count is estimated
 MAX_COUNT_BYTES = 64 * 1024
 SUFFIX = {"messages": "/count_tokens", "responses": "/input_tokens"}
 
@@ -100,13 +101,12 @@ async def _relayed(world: World, call: Call, route: Route) -> bytes:
 
 
 async def _asked(world: World, call: Call, route: Route, provider: Provider) -> tuple[int, bytes]:
-    timeout_s = world.config.server.first_token_timeout_s
     prepared = await prepare(call, route, provider, fitting(world, route, call.tenant))
     url, query_mark, query = prepared.out.url.partition("?")
     out = msgspec.structs.replace(prepared.out, url=url + SUFFIX[call.protocol.name] + query_mark + query)
-    answer = await provider.ask(out, timeout_s)
+    answer = await provider.ask(out, COUNT_TIMEOUT_S)
     try:
-        return answer.status, await answer.read(MAX_COUNT_BYTES, timeout_s)
+        return answer.status, await answer.read(MAX_COUNT_BYTES, COUNT_TIMEOUT_S)
     finally:
         answer.close()
 

@@ -7,8 +7,8 @@ from dragoman.flow.call import Call
 from dragoman.flow.line import Line, Source, Tap, Translation
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.sink import Sink
-from dragoman.hub.events import Event
-from dragoman.hub.failure import Failure
+from dragoman.hub.events import Event, Failed
+from dragoman.hub.failure import Failure, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Asked
 from dragoman.hub.stage import Stage
@@ -60,6 +60,14 @@ class LineBuilder:
         if call.continues:
             return Translation(source, hold, stages, Sink(last, encoder, watch), watch, prepared.secrets)
         return Translation(source, hold, [*stages, *last(watch.fail)], encoder, watch, prepared.secrets)
+
+    def error_event(self, call: Call, failure: Failure) -> bytes:
+        """How a stream ends of which nothing but keep-alives was sent."""
+        try:
+            encoder = call.client.encoder(self.asked(call), Ledger())
+        except Refused:  # what only its own protocol understands passes unread
+            return call.client.repair(failure, None, 0)
+        return b"".join([*encoder.feed(Failed(failure)), *encoder.finish()])
 
     def staged(self, events: Iterable[Event], prepared: Prepared) -> list[Event]:
         """Return the events of a whole reply after every stage; blocks need no serialising, for they are folded."""

@@ -2,21 +2,25 @@
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.config.settings import Server
 from dragoman.flow.advice import advised
 from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.blame import named
 from dragoman.flow.call import Call
+from dragoman.flow.client_stream import MAX_HELD_BYTES, ClientStream
 from dragoman.flow.discretion import redact_events
 from dragoman.flow.line import Line
 from dragoman.flow.machines import LineBuilder, source_of
 from dragoman.flow.mend import Mender
+from dragoman.flow.patience import Wait, patience_with
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.shape import begins_document, begins_events, is_named_stream, is_stream
 from dragoman.flow.sink import Sink
@@ -61,7 +65,7 @@ class Streaming(Struct, frozen=True):
     line: Line
     held: bytes
     ended: bool
-    deadline: float  # for the next byte
+    wait: Wait  # for the next byte
 
     @property
     def watch(self) -> Watch:
@@ -106,14 +110,15 @@ class Opener:
 
     async def _read(self, prepared: Prepared, watch: Watch, ledger: Ledger) -> tuple[Answer, list[Event] | None, bytes]:
         """An answer to its end: what it told, where it is the stream that was asked for, else its body."""
-        head_s = self._server.first_token_timeout_s if prepared.streams else self._server.idle_timeout_s
-        deadline = asyncio.get_running_loop().time() + head_s
-        answer = await self._send(prepared, head_s)
+        wait = self._wait(prepared)
+        head_s = wait.left(_now()) if prepared.streams else self._server.idle_timeout_s
+        late = wait.failure(prepared.provider.name, has_token=not prepared.streams)
+        answer = await self._send(prepared, head_s, late)
         events: list[Event] | None = None
         begun = b""
         try:
             if prepared.streams and is_named_stream(answer.headers):
-                events, begun = await self._listened(prepared, answer, watch, ledger, deadline)
+                events, begun = await self._listened(prepared, answer, watch, ledger, wait)
             if events is None:
                 begun += await _body(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
         finally:
@@ -121,21 +126,23 @@ class Opener:
         return answer, events, begun
 
     async def _listened(
-        self, prepared: Prepared, answer: Answer, watch: Watch, ledger: Ledger, deadline: float
+        self, prepared: Prepared, answer: Answer, watch: Watch, ledger: Ledger, wait: Wait
     ) -> tuple[list[Event] | None, bytes]:
         """What a stream tells until it is over or fails; None, and how it begins, where it is a document after all.
 
         Its first token must come as soon as anyone's.
         """
-        clock = asyncio.get_running_loop().time
         source = source_of(prepared, ledger)
         events: list[Event] = []
         begun, size, speaking, chunk = b"", 0, False, b" "
         while chunk and watch.failure is None:
             speaking = speaking or is_speaking(prepared, watch, source.at_work)
-            late = _fell_silent if speaking else _first_token_late
-            wait_s = self._server.idle_timeout_s if speaking else max(0.001, deadline - clock())
-            chunk = await _received(prepared, answer.chunk(wait_s), late)
+            now = _now()
+            wait.extend(now, speaking)
+            late = wait.failure(prepared.provider.name, speaking)
+            if now >= wait.deadline:
+                raise Refused(late)
+            chunk = await _received(prepared, answer.chunk(wait.left(now)), late)
             size += len(chunk)
             if size > MAX_REPLY_BYTES:
                 raise Refused(_too_much(prepared))
@@ -158,57 +165,59 @@ class Opener:
             return events
         return told + await self._mender.events(call, prepared, hold, watch.usage)
 
-    async def stream(self, call: Call, prepared: Prepared, sink: Sink | None = None) -> Streaming:
-        """`sink`: of a reply that has broken off, and that this one goes on with."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._server.first_token_timeout_s
-        answer = await self._send(prepared, self._server.first_token_timeout_s)
+    async def stream(
+        self, call: Call, prepared: Prepared, sink: Sink | None = None, client: ClientStream | None = None
+    ) -> Streaming:
+        """Ask for a stream and hold it until its first token; raises Refused where that does not come.
+
+        `sink`: of a reply that has broken off, and that this one goes on with. `client`: who waits for a first reply.
+        """
+        if client is not None:
+            client.attempt(prepared)
+        wait = self._wait(prepared)
+        late = wait.failure(prepared.provider.name, has_token=False)
+        answer = await self._send(prepared, wait.left(_now()), late)
         try:
+            wait.extend(_now(), has_token=False)
             begun = b""
             if not is_named_stream(answer.headers):
-                begun = await _received(prepared, answer.chunk(self._server.idle_timeout_s), _fell_silent)
+                begun = await _received(prepared, answer.chunk(wait.left(_now())), late)
                 if not begins_events(prepared.upstream, begun):
                     return await self._stream_of_whole(call, prepared, answer, sink, begun)
             line = self._build.line(call, prepared, sink)
-            return await self._until_first_token(call, prepared, answer, line, deadline, begun)
+            reply = Streaming(prepared, answer, line, b"", False, wait)
+            return await self._until_first_token(call, reply, begun, client if prepared.passthrough else None)
         except BaseException:
             answer.close()
             raise
 
     async def _until_first_token(
-        self, call: Call, prepared: Prepared, answer: Answer, line: Line, deadline: float, begun: bytes
+        self, call: Call, reply: Streaming, begun: bytes, client: ClientStream | None
     ) -> Streaming:
-        clock = asyncio.get_running_loop().time
-        commit_at = min(deadline, clock() + self._server.keep_alive_s)
-        held = b""
-        ended, first = False, True
-        while not ended:
-            try:
-                chunk = begun or await answer.chunk(max(0.001, commit_at - clock()))
-                begun = b""
-            except TimedOut as late:
-                if commit_at < deadline:
-                    break  # slow, but not too slow: from here on the client is kept alive
-                raise Refused(_first_token_late(prepared)) from late
-            except Lost as lost:
-                if not line.is_whole:
-                    raise Refused(_lost(prepared, lost)) from lost
-                chunk = b""
-            if first and begins_document(prepared.upstream, chunk):
-                return await self._stream_of_whole(call, prepared, answer, line.sink, chunk)
-            first = False
-            held += line.feed(chunk) if chunk else line.drain()
-            ended = not chunk
-            if line.watch.failure is not None and not line.watch.substance:
-                raise Refused(named(prepared, line.watch.failure))
-            if line.watch.substance:
-                deadline = clock() + self._server.idle_timeout_s
-                break
-            if is_speaking(prepared, line.watch, line.at_work):
-                deadline = clock() + self._server.idle_timeout_s
-            if clock() >= commit_at:  # bytes without end, and none of them a token
-                break
-        return Streaming(prepared, answer, line, held, ended, deadline)
+        """`client` is sent the upstream's own keep-alives where the reply passes through; None: it is sent nothing."""
+        prepared, answer, line, wait = reply.prepared, reply.answer, reply.line, reply.wait
+        held, first = b"", True
+        while True:
+            due_at = math.inf if client is None else client.due_at_most(held)
+            chunk = begun or await _next_chunk(reply, due_at)
+            begun = b""
+            if chunk is not None:
+                if first and begins_document(prepared.upstream, chunk):
+                    return await self._stream_of_whole(call, prepared, answer, line.sink, chunk)
+                first = False
+                held += line.feed(chunk) if chunk else line.drain()
+                watch = line.watch
+                if watch.failure is not None and not watch.substance:
+                    raise Refused(named(prepared, watch.failure))
+                if watch.substance or not chunk:
+                    wait.extend(_now(), has_token=True)
+                    return replace(reply, held=held, ended=not chunk)
+                _go_on_waiting(reply)
+            if client is None or not client.is_due(held):
+                continue
+            if line.watch.started is not None or len(held) > MAX_HELD_BYTES:
+                return replace(reply, held=held)
+            held = await client.pass_on(prepared, answer.headers, held)
 
     async def _stream_of_whole(
         self, call: Call, prepared: Prepared, answer: Answer, sink: Sink | None, begun: bytes
@@ -222,16 +231,19 @@ class Opener:
         held = line.push(events)
         if line.watch.failure is not None:
             raise Refused(named(prepared, line.watch.failure))
-        return Streaming(prepared, answer, line, held, True, 0.0)
+        return Streaming(prepared, answer, line, held, True, self._wait(prepared))
 
-    async def _send(self, prepared: Prepared, head_timeout_s: float) -> Answer:
+    def _wait(self, prepared: Prepared) -> Wait:
+        return Wait(patience_with(prepared.provider, self._server), _now())
+
+    async def _send(self, prepared: Prepared, head_timeout_s: float, late: Failure) -> Answer:
         provider = prepared.provider
         try:
             answer = await provider.ask(prepared.out, head_timeout_s)
-        except TimedOut as late:
-            if late.phase == "connect":
-                raise Refused(_lost(prepared, late)) from late
-            raise Refused(_first_token_late(prepared)) from late
+        except TimedOut as fault:
+            if fault.phase == "connect":
+                raise Refused(_lost(prepared, fault)) from fault
+            raise Refused(late) from fault
         except Lost as lost:
             raise Refused(_lost(prepared, lost)) from lost
         if answer.status < 400:
@@ -287,24 +299,51 @@ def _glanced(prepared: Prepared, body: bytes) -> list[Event]:
     return [] if unreadable and is_object(body) else events
 
 
+async def _next_chunk(reply: Streaming, due_at: float) -> bytes | None:
+    """The next bytes of a reply without a token, b"" at its end; None where `due_at` has come first."""
+    prepared, line, wait = reply.prepared, reply.line, reply.wait
+    try:
+        return await reply.answer.chunk(min(wait.left(_now()), max(0.001, due_at - _now())))
+    except TimedOut as late:
+        if _now() < wait.deadline:
+            return None
+        has_token = is_speaking(prepared, line.watch, line.at_work)
+        raise Refused(wait.failure(prepared.provider.name, has_token)) from late
+    except Lost as lost:
+        if not line.is_whole:
+            raise Refused(_lost(prepared, lost)) from lost
+        return b""
+
+
+def _go_on_waiting(reply: Streaming) -> None:
+    """Bytes without a token are a sign of life, but not for ever; raises Refused."""
+    prepared, line, wait, now = reply.prepared, reply.line, reply.wait, _now()
+    has_token = is_speaking(prepared, line.watch, line.at_work)
+    wait.extend(now, has_token)
+    if now >= wait.deadline:
+        raise Refused(wait.failure(prepared.provider.name, has_token))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 async def _body(prepared: Prepared, answer: Answer, limit: int, timeout_s: float) -> bytes:
-    return await _received(prepared, answer.read(limit, timeout_s), _fell_silent)
+    name = prepared.provider.name
+    why = f"Provider {name!r} sent no data for {timeout_s:g} s in the middle of its answer (idle_timeout_s)."
+    return await _received(prepared, answer.read(limit, timeout_s), Failure(Kind.TIMEOUT, why))
 
 
-async def _received(prepared: Prepared, coming: Awaitable[bytes], late: Callable[[Prepared], Failure]) -> bytes:
+async def _received(prepared: Prepared, coming: Awaitable[bytes], late: Failure) -> bytes:
     """What comes from the upstream; Refused where it does not, with `late` if that is all that is wrong."""
     try:
         return await coming
     except TimedOut as fault:
-        raise Refused(late(prepared)) from fault
+        raise Refused(late) from fault
     except TooLarge as large:
         raise Refused(_too_much(prepared)) from large
     except Lost as lost:
         raise Refused(_lost(prepared, lost)) from lost
-
-
-def _fell_silent(prepared: Prepared) -> Failure:
-    return Failure(Kind.TIMEOUT, f"{prepared.provider.name} fell silent in the middle of its answer.")
 
 
 def _too_much(prepared: Prepared) -> Failure:
@@ -316,10 +355,3 @@ def _lost(prepared: Prepared, lost: Exception) -> Failure:
     # A connection that was only old is no reason to wait; it is an attempt all the same.
     at_once = 0.0 if isinstance(lost, Lost) and lost.stale else None
     return Failure(kind, f"The connection to {prepared.provider.name} failed: {lost}", retry_after=at_once)
-
-
-def _first_token_late(prepared: Prepared) -> Failure:
-    return Failure(
-        Kind.TIMEOUT,
-        f"{prepared.provider.name} gave no token in time; server.first_token_timeout_s sets how long to wait.",
-    )

@@ -9,9 +9,17 @@ from dragoman.hub.ports import Client
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
 
+# No retry mends these: a wrong client key, the gateway's own credential.
+UNMENDABLE = (Kind.AUTH, Kind.CREDENTIAL)
+# Nor these, unless the upstream says otherwise: a spent allowance, a model that is not allowed.
+UNMENDABLE_BY_DEFAULT = (Kind.QUOTA, Kind.FORBIDDEN)
+
 
 def refuse_exchange(exchange: Exchange, client: Client, refused: Refused, request_id: str) -> None:
     """The upstream's own error where client and upstream speak one protocol, else the failure rendered anew."""
+    if exchange.started:
+        exchange.abort()  # unless the stream, whose head was out already, has told the error and ended
+        return
     failure = refused.failure
     if isinstance(refused, TurnedAway):
         fields = _without(passed_on(refused.headers), failure)
@@ -35,8 +43,15 @@ def _advice(failure: Failure) -> list[Header]:
         head.append((b"retry-after", str(math.ceil(wait)).encode()))
         if wait % 1:
             head.append((b"retry-after-ms", str(round(wait * 1000)).encode()))
-    used_up = failure.kind is Kind.QUOTA  # SDKs ask again after any 429, however far off the reset is
-    if failure.retried or used_up or failure.should_retry is not None:
-        again = failure.should_retry is True and not failure.retried
+    again = should_retry(failure)
+    if again is not None:
         head.append((b"x-should-retry", b"true" if again else b"false"))
     return head
+
+
+def should_retry(failure: Failure) -> bool | None:
+    """What `x-should-retry` says; None: nothing, so the client's own patience goes on where ours ended."""
+    if failure.kind in UNMENDABLE:
+        return False
+    advice = failure.should_retry
+    return False if advice is None and failure.kind in UNMENDABLE_BY_DEFAULT else advice

@@ -17,9 +17,12 @@ from dragoman.net.client import Lost, TimedOut
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.tasks import spawn
+from dragoman.routing.resolve import Route
 
 T = TypeVar("T")
 
+# Worth a retry: there may be another gateway by now. Codex takes an overload for final.
+STOPPING = Failure(Kind.UPSTREAM, "The gateway is shutting down.")
 LINGER_S = 1.0  # how long an upstream may take to end its body after its terminal event
 
 
@@ -27,7 +30,14 @@ class Relay:
     """One reply on its way: one read, at most one write."""
 
     def __init__(
-        self, exchange: Exchange, call: Call, reply: Streaming, server: Server, mender: Mender, asking: Asking
+        self,
+        exchange: Exchange,
+        call: Call,
+        reply: Streaming,
+        head_route: Route,  # whom the head of the reply names
+        server: Server,
+        mender: Mender,
+        asking: Asking,
     ) -> None:
         self._exchange = exchange
         self._call = call
@@ -35,18 +45,18 @@ class Relay:
         self._server = server
         self._mender = mender
         self._asking = asking
-        self._routes = [reply.prepared.route]
+        route = reply.prepared.route
+        self._routes = [route] if route == head_route else [head_route, route]
         self._keep_alive = b"" if reply.prepared.passthrough else call.client.keep_alive
         self._clock = asyncio.get_running_loop().time
-        self._deadline = 0.0  # for the next sign of life
+        self._wait = reply.wait  # for the next sign of life
         # How long the next bytes of a reply that is under way may take.
         self._lull_s = min(server.idle_timeout_s, server.keep_alive_s) if self._keep_alive else server.idle_timeout_s
         self._last: bytes | None = None  # what `_pass_on` leaves for the end
 
-    async def run(self, head: list[Header]) -> None:
+    async def run(self) -> None:
         """A slow reader holds the upstream back; a gone one cancels this task."""
         exchange = self._exchange
-        exchange.start(200, head)
         try:
             last = await self._told()
             while (sink := self._reply.line.sink) is not None and sink.broken is not None:
@@ -55,9 +65,7 @@ class Relay:
             exchange.finish(last + self._reply.line.close(), self._trailers())
         except asyncio.CancelledError:
             if not exchange.gone:  # the gateway is stopping, the client is still there
-                # Worth a retry: there may be another gateway by now. Codex takes an overload for final.
-                stopping = Failure(Kind.UPSTREAM, "The gateway is shutting down.")
-                exchange.finish(self._given_up(stopping))
+                exchange.finish(self._given_up(STOPPING))
             raise
         else:
             await self._let_upstream_end()
@@ -100,7 +108,7 @@ class Relay:
     async def _pump(self) -> bytes:
         """Passes on all but the last bytes, which it returns."""
         exchange, reply, line = self._exchange, self._reply, self._reply.line
-        self._deadline, self._last = reply.deadline, None
+        self._wait, self._last = reply.wait, None
         while True:
             try:
                 if await reply.answer.pour(self._pass_on, self._patience()):
@@ -108,10 +116,8 @@ class Relay:
             except TimedOut:
                 if line.watch.ended:
                     return b""
-                if self._clock() >= self._deadline:
-                    if line.is_whole:
-                        return line.drain()
-                    return line.fail(_silent(reply, is_speaking(reply.prepared, line.watch, line.at_work)))
+                if self._clock() >= self._wait.deadline:
+                    return line.drain() if line.is_whole else line.fail(self._silence())
                 await exchange.send(self._keep_alive)
             except Lost as lost:
                 if line.watch.ended:
@@ -124,27 +130,33 @@ class Relay:
 
     def _pass_on(self, chunk: bytes) -> float | None:
         """Called for each read of the upstream's socket, with no task in between; None: the last bytes, or too many."""
-        line, clock = self._reply.line, self._clock
+        line, wait, now = self._reply.line, self._wait, self._clock()
         watch = line.watch
         out = line.feed(chunk)
         if watch.ended:
-            if isinstance(line, Translation) or clock() >= self._deadline:
+            if isinstance(line, Translation) or now >= wait.deadline:
                 self._last = out
                 return None
-            self._deadline = min(self._deadline, clock() + LINGER_S)  # what follows the terminal event passes too
+            wait.deadline = min(wait.deadline, now + LINGER_S)  # what follows the terminal event passes too
         elif watch.substance or is_speaking(self._reply.prepared, watch, line.at_work):
-            self._deadline = clock() + self._server.idle_timeout_s
+            wait.deadline = now + self._server.idle_timeout_s
             return self._lull_s if not out or self._exchange.write(out) else None
-        elif clock() >= self._deadline:  # bytes without end, and none of them a token
-            self._last = out + line.fail(_silent(self._reply, spoke=False))
+        elif now >= wait.deadline:  # bytes without end, and none of them a token
+            self._last = out + line.fail(self._silence())
             return None
+        else:
+            wait.extend(now, has_token=False)
         if out and not self._exchange.write(out):
             return None
         return self._patience()
 
+    def _silence(self) -> Failure:
+        prepared, line = self._reply.prepared, self._reply.line
+        return self._wait.failure(prepared.provider.name, is_speaking(prepared, line.watch, line.at_work))
+
     def _patience(self) -> float:
         """How long the next bytes may take; shorter than the deadline where the client must be kept alive."""
-        left = max(0.001, self._deadline - self._clock())
+        left = self._wait.left(self._clock())
         return min(left, self._server.keep_alive_s) if self._keep_alive else left
 
     async def _mended(self) -> bytes:
@@ -176,9 +188,3 @@ class Relay:
 
 def _broken(reply: Streaming, lost: Lost) -> Failure:
     return Failure(Kind.LOST, f"The connection to {reply.prepared.provider.name} broke: {lost}")
-
-
-def _silent(reply: Streaming, spoke: bool) -> Failure:
-    setting = "idle_timeout_s" if spoke else "first_token_timeout_s"
-    name = reply.prepared.provider.name
-    return Failure(Kind.TIMEOUT, f"{name} fell silent; server.{setting} sets how long to wait.")

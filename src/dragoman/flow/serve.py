@@ -1,40 +1,36 @@
 """A client's call comes in; it is routed, attempted, and answered, whole or as a stream."""
 
+import asyncio
 import logging
 import random
 import time
 from collections.abc import Sequence
 
 from dragoman.accounts.memory import Memory
+from dragoman.config.settings import Server
 from dragoman.flow.asking import Asking
 from dragoman.flow.audience import Audience
 from dragoman.flow.call import Call
 from dragoman.flow.capturing import Capturing
-from dragoman.flow.headers import id_headers, loss_headers, passed_on
+from dragoman.flow.client_stream import ClientStream, own_headers
+from dragoman.flow.headers import passed_on
 from dragoman.flow.line import Tap
 from dragoman.flow.machines import LineBuilder
 from dragoman.flow.mend import Mender
-from dragoman.flow.open import Opener, Streaming, Whole
+from dragoman.flow.open import Opener
 from dragoman.flow.recorded_world import WatchedMemory, watched
-from dragoman.flow.relay import Relay
+from dragoman.flow.relay import STOPPING, Relay
 from dragoman.flow.rotation import awake
-from dragoman.flow.shape import is_named_stream
 from dragoman.flow.world import World, targets
-from dragoman.framing.known_secrets import hide_in_fields
+from dragoman.hub.failure import Refused
 from dragoman.hub.outcome import Observe
 from dragoman.hub.ports import Asked
 from dragoman.net.exchange import Exchange
-from dragoman.net.headers import JSON, Header
+from dragoman.net.headers import JSON
 from dragoman.observers.watch import Watch
 from dragoman.routing.resolve import Route
 
 log = logging.getLogger("dragoman.requests")
-
-EVENT_STREAM: tuple[Header, ...] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
 
 
 class Gateway:
@@ -70,19 +66,34 @@ class Gateway:
             recording.routes = routes
         call.continues = call.stream and world.config.retry.continue_streams and _has_heirs(routes, world)
         asking = Asking(call, world, opener, memory, routes)
-        reply = await asking.first()
-        if isinstance(reply, Whole):
-            fields = passed_on(reply.headers, reply.prepared.secrets) if reply.as_is else [JSON]
-            exchange.respond(200, [*fields, *own_headers(call, reply, fields)], reply.body)
+        if call.stream:
+            await self._stream(exchange, call, asking, world.config.server)
         else:
-            fields = _stream_fields(reply)
-            head = [*fields, *own_headers(call, reply, fields)]
-            self.streams += 1
-            try:
-                await Relay(exchange, call, reply, world.config.server, self._mender, asking).run(head)
-            finally:
-                self.streams -= 1
+            reply = await asking.whole()
+            fields = passed_on(reply.headers, reply.prepared.secrets) if reply.as_is else [JSON]
+            losses = len(reply.prepared.ledger or ())
+            exchange.respond(200, [*fields, *own_headers(call, reply.prepared, losses, fields)], reply.body)
         self.answered += 1
+
+    async def _stream(self, exchange: Exchange, call: Call, asking: Asking, server: Server) -> None:
+        """Raises Refused also where the error is told in the stream, since its head was sent already."""
+        client = ClientStream(exchange, call, server.keep_alive_s)
+        try:
+            reply = await asking.stream(client)
+        except (Refused, asyncio.CancelledError) as fault:
+            if client.begun and not exchange.gone:
+                failure = fault.failure if isinstance(fault, Refused) else STOPPING
+                client.fail(self._lines.error_event(call, failure))
+            raise
+        finally:
+            client.stop()
+        client.begin(reply.prepared, reply.answer.headers if isinstance(reply.line, Tap) else None)
+        head_route = client.head_route or reply.prepared.route
+        self.streams += 1
+        try:
+            await Relay(exchange, call, reply, head_route, server, self._mender, asking).run()
+        finally:
+            self.streams -= 1
 
     def _asked(self, call: Call) -> Asked:
         done = self.world.config.server.responses_done
@@ -97,31 +108,6 @@ def _has_heirs(routes: tuple[Route, ...], world: World) -> bool:
     """Whether there is anybody who could go on: another target, or another credential."""
     first = world.providers.get(routes[0].provider)
     return len(routes) > 1 or (first is not None and first.pool is not None)
-
-
-def own_headers(call: Call, reply: Whole | Streaming, given: list[Header]) -> list[Header]:
-    """Who answered, and what the translation lost: of a stream the request's part, however much has come by now."""
-    prepared = reply.prepared
-    head: list[Header] = [
-        *id_headers(call.client, call.id, given),
-        (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
-    ]
-    if prepared.ledger is not None:
-        count = len(prepared.ledger) if isinstance(reply, Whole) else prepared.losses
-        told = loss_headers(tuple(prepared.ledger)[:count], count, call.explain)
-        head += hide_in_fields(told, prepared.secrets) if call.explain else told
-    return head
-
-
-def _stream_fields(reply: Streaming) -> list[Header]:
-    if not isinstance(reply.line, Tap):
-        return list(EVENT_STREAM)
-    headers = reply.answer.headers
-    fields = passed_on(headers, reply.prepared.secrets)
-    if not is_named_stream(headers):  # it bears a document's name
-        fields = [field for field in fields if field[0] != b"content-type"]
-    given = {name for name, _ in fields}
-    return [*fields, *(field for field in EVENT_STREAM if field[0] not in given)]
 
 
 def _watch() -> Watch:

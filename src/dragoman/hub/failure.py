@@ -37,7 +37,6 @@ class Failure(Struct, frozen=True):
     at: str | None = None  # JSON pointer to the field at fault
     retry_after: float | None = None  # seconds
     resets_at: float | None = None  # seconds since the epoch, where the upstream names the moment
-    retried: bool = False  # we have tried again already: the client need not
     detail: dict[str, object] | None = None  # goes out as error.details where the protocol has such a place
     should_retry: bool | None = None  # what the upstream advises
 

@@ -1,5 +1,6 @@
 """What a provider is: one upstream with its address, its languages and its way of proving who we are."""
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
@@ -85,6 +86,9 @@ class Provider(Struct, frozen=True):
     rename: Callable[[str], str] = lambda model: model  # a client's name for a model -> its own
     counts_tokens: bool = False  # of requests in its own protocol, before they are sent
     model_ttl_s: float = 3600.0
+    first_token_timeout_s: float | None = None  # its stanza's own; None: the server's, or `first_token_limit_s` if less
+    first_token_limit_s: float = math.inf
+    repeats_timeouts: bool = False  # a request that timed out after it was sent is sent to it again
     speaks: Callable[[str], Awaitable[tuple[str, ...]]] | None = None  # model -> its protocols, where models differ
     paths: Mapping[str, str] = {}  # protocol -> its path below the endpoint, where that is not the vendor's own
     as_is: Callable[[str, bytes], bytes | None] = lambda protocol, body: body  # None: it must be built anew
@@ -136,6 +140,7 @@ def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], *
         "secrets": _secrets(config, dial, headers),
         "models": tuple(ModelInfo(name) for name in config.models),
         "model_ttl_s": config.model_cache_ttl_s,
+        "first_token_timeout_s": config.first_token_timeout_s,
     }
     return Provider(**{**fields, **own})  # type: ignore[arg-type]
 

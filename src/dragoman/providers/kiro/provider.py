@@ -37,6 +37,7 @@ from dragoman.stages.written_calls import WrittenCalls
 log = logging.getLogger(__name__)
 
 REQUEST_ID = b"x-amzn-requestid"
+FIRST_TOKEN_LIMIT_S = 15.0  # a healthy Kiro begins sooner; one that does not begins at the next try
 MAX_ATTEMPTS = 3  # as the vendor's own clients say
 PROFILE_WANTED = re.compile(r"profile_?arn is required", re.IGNORECASE)
 TOOL_USE_MISREAD = re.compile(r"invalid tool use format", re.IGNORECASE)
@@ -67,6 +68,8 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
         remedy="dragoman login kiro",
         amend=kiro.amend,
         withholds_cut_calls=True,
+        first_token_limit_s=FIRST_TOKEN_LIMIT_S,
+        repeats_timeouts=True,
         mend=config.repair_truncation,
         inspect=account.inspect,
         quota=account.quota,
