@@ -125,5 +125,21 @@ def test_what_is_held_back_is_told_before_its_block_or_the_reply_ends() -> None:
 
 def test_a_delta_without_the_beginning_of_a_secret_passes_as_it_is() -> None:
     redactor = EventRedactor(SECRETS)
-    events = [Delta(0, text) for text in ("Hello", " of", " f", "a", "r ", "\\n\\", "u00e9")]
+    events = [Delta(0, text) for text in ("Hello", " of", " f", "a", "r ", "\\n", "\\u00e9")]
     assert [list(redactor.feed([event])) for event in events] == [[event] for event in events]
+
+
+@pytest.mark.parametrize("which", [[True], [True, False], [False, True], [False, False, True]])
+def test_arguments_are_still_json_when_an_escaped_secret_in_them_was_hidden(which: list[bool]) -> None:
+    text = f'{{"a": "{escaped(KEY.replace(chr(34), "_"), which)}", "b": "\\u0066ine\\n"}}'
+    secrets = secrets_in([(b"authorization", b"Bearer " + KEY.replace('"', "_").encode())])
+    for size in range(1, 20):
+        redactor, out = EventRedactor(secrets), ""
+        for at in range(0, len(text), size):
+            out += "".join(
+                event.text for event in redactor.feed([Delta(0, text[at : at + size])]) if type(event) is Delta
+            )
+        out += "".join(event.text for event in redactor.feed([Closed(0)]) if type(event) is Delta)
+        arguments = json.loads(out)
+        assert arguments["b"] == "fine\n"
+        assert arguments["a"] in ("***", "f***", "fa***", "fak***")

@@ -74,7 +74,7 @@ class EventRedactor:
             at = after = end
         begun = self._finder.begun(text[max(after, len(text) - self._finder.reach) :])
         begins = len(text) - begun
-        keep = max(begins, at) if begun > TOLERATED else len(text)
+        keep = max(begins, at) if begun > TOLERATED else _without_escape(text, begins)
         out += text[at:keep]
         if begun:
             self._blocks[event.block] = (text[begins:keep], text[keep:])
@@ -101,6 +101,12 @@ class EventRedactor:
         if isinstance(event, Sealed):  # changed, it would be of no use to its issuer
             return ()
         return (msgspec.json.decode(hidden, type=type(event)),)
+
+
+def _without_escape(text: str, begins: int) -> int:
+    """Return where the escape begins that the text may be cut in: a mask after half an escape would break JSON."""
+    at = text.find("\\", begins)
+    return len(text) if at < 0 else at
 
 
 def redact_events(events: Sequence[Event], secrets: Secrets) -> Sequence[Event]:
