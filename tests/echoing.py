@@ -3,19 +3,14 @@
 import asyncio
 from collections.abc import Callable
 
-from dragoman.hub.events import (
-    CallBlock,
-    Event,
-)
+from msgspec.structs import replace
+
+from dragoman.hub.events import CallBlock, Event
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.profile import Target
 from dragoman.hub.reply import Reply, collect
-from dragoman.hub.request import (
-    Request,
-    Role,
-    Turn,
-)
+from dragoman.hub.request import Part, Request, Role, Turn
 from dragoman.net.client import Outgoing
 from dragoman.protocols.native import PROTOCOL
 from dragoman.providers.echo.upstream import Echo, EchoAnswer
@@ -23,9 +18,8 @@ from dragoman.stages.guard import Guard
 from laws import run
 
 
-def said(*parts: object, **fields: object) -> Request:
-    fields.setdefault("model", "echo")
-    return Request(protocol="chat", turns=(Turn(Role.USER, parts),), **fields)
+def said(*parts: Part, **fields: object) -> Request:
+    return replace(Request(protocol="chat", model="echo", turns=(Turn(Role.USER, parts),)), **fields)
 
 
 def replied(request: Request) -> Reply:

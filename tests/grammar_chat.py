@@ -1,12 +1,13 @@
 """The grammar of a Chat stream, written from the protocol alone: bytes come in, the reply they fold into goes out."""
 
 from grammar_sse import Illegal, blocks, read, require
+from wire_json import Json, JsonObject
 
 DELTA_FIELDS = {"role", "content", "refusal", "tool_calls", "reasoning_content", "reasoning_details", "annotations"}
 FINISHES = {"stop", "length", "tool_calls", "content_filter"}
 
 
-def fold(body: bytes, usage_asked: bool = False) -> dict:
+def fold(body: bytes, usage_asked: bool = False) -> JsonObject:
     """A legal and whole stream as the message that it tells; anything else is Illegal."""
     found = blocks(body)
     require(all(name is None for name, _ in found), "Chat's events have no names")
@@ -15,7 +16,7 @@ def fold(body: bytes, usage_asked: bool = False) -> dict:
     return _Folding(usage_asked).run(chunks)
 
 
-def fold_broken(body: bytes) -> tuple[str, dict]:
+def fold_broken(body: bytes) -> tuple[str, JsonObject]:
     """A stream that ends in an error: the text before it, and the error."""
     found = blocks(body)
     chunks = [read(data) for _, data in found]
@@ -37,15 +38,15 @@ class _Folding:
         self.text: str | None = None
         self.refusal: str | None = None
         self.thoughts = ""
-        self.details: list[dict] = []
-        self.annotations: list[dict] = []
-        self.calls: list[dict] = []
-        self.logprobs: dict[str, list] = {"content": [], "refusal": []}
+        self.details: list[JsonObject] = []
+        self.annotations: list[JsonObject] = []
+        self.calls: list[JsonObject] = []
+        self.logprobs: dict[str, list[Json]] = {"content": [], "refusal": []}
         self.finish: str | None = None
-        self.usage: dict | None = None
+        self.usage: JsonObject | None = None
         self.tier: str | None = None
 
-    def run(self, chunks: list[dict]) -> dict:
+    def run(self, chunks: list[JsonObject]) -> JsonObject:
         first = chunks[0]
         self._head(first)
         opening = first["choices"][0]["delta"]
@@ -58,13 +59,13 @@ class _Folding:
         require((self.usage is not None) == self._usage_asked, f"usage is {self.usage}")
         return self._reply(first)
 
-    def _head(self, chunk: dict) -> None:
+    def _head(self, chunk: JsonObject) -> None:
         require(chunk["object"] == "chat.completion.chunk", f"object {chunk['object']}")
         require(isinstance(chunk["id"], str) and bool(chunk["id"]), "no id")
         require(isinstance(chunk["created"], int), "created is no number")
         require(isinstance(chunk["model"], str), "model is no string")
 
-    def _take(self, number: int, chunk: dict) -> None:
+    def _take(self, number: int, chunk: JsonObject) -> None:
         require(self.usage is None, "a chunk after the usage chunk")
         if not chunk["choices"]:
             require(self.finish is not None, "an empty chunk before the end")
@@ -86,7 +87,7 @@ class _Folding:
             require(choice["finish_reason"] in FINISHES, f"finish_reason {choice['finish_reason']}")
             self.finish = choice["finish_reason"]
 
-    def _delta(self, number: int, delta: dict) -> None:
+    def _delta(self, number: int, delta: JsonObject) -> None:
         require(set(delta) <= DELTA_FIELDS, f"fields of a delta: {set(delta)}")
         require(("role" in delta) == (number == 0), "the role stands in the first delta and nowhere else")
         if delta.get("content") is not None:
@@ -101,7 +102,7 @@ class _Folding:
         for piece in delta.get("tool_calls") or ():
             self._call(piece)
 
-    def _call(self, piece: dict) -> None:
+    def _call(self, piece: JsonObject) -> None:
         index = piece["index"]
         if index == len(self.calls):
             kind = piece["type"]
@@ -115,7 +116,7 @@ class _Folding:
         require(set(piece) == {"index", kind} and set(piece[kind]) == {field}, f"a piece of a call: {piece}")
         call[kind][field] += piece[kind][field]
 
-    def _reply(self, first: dict) -> dict:
+    def _reply(self, first: JsonObject) -> JsonObject:
         require((self.finish == "tool_calls") <= bool(self.calls), "tool_calls without a call")
         require(not (self.finish == "stop" and self.calls), "calls, but finish_reason stop")
         if self.usage is not None:
@@ -132,7 +133,7 @@ class _Folding:
         }
 
 
-def check_usage(usage: dict) -> None:
+def check_usage(usage: JsonObject) -> None:
     for field in ("prompt_tokens", "completion_tokens", "total_tokens"):
         require(isinstance(usage[field], int) and usage[field] >= 0, f"{field}: {usage[field]}")
     require(usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"], f"total: {usage}")
@@ -140,7 +141,7 @@ def check_usage(usage: dict) -> None:
     require(usage["completion_tokens_details"]["reasoning_tokens"] <= usage["completion_tokens"], "thought > said")
 
 
-def whole(body: bytes) -> dict:
+def whole(body: bytes) -> JsonObject:
     """A whole reply in the same shape."""
     reply = read(body.decode())
     require(reply["object"] == "chat.completion", "object")

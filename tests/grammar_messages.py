@@ -3,6 +3,7 @@
 import json
 
 from grammar_sse import Illegal, blocks, read, require
+from wire_json import JsonObject
 
 DELTAS = {
     "text": {"text_delta", "citations_delta"},
@@ -30,7 +31,7 @@ EVENTS = {
 }  # fmt: skip
 
 
-def fold(body: bytes) -> dict:
+def fold(body: bytes) -> JsonObject:
     found = _events(body)
     require([event["type"] for event in found[-2:]] == ["message_delta", "message_stop"], f"the end: {found[-2:]}")
     folding = _Folding(found[0])
@@ -39,7 +40,7 @@ def fold(body: bytes) -> dict:
     return folding.end(found[-2])
 
 
-def fold_broken(body: bytes) -> tuple[str, dict]:
+def fold_broken(body: bytes) -> tuple[str, JsonObject]:
     """A stream that ends in an error: the text before it, and the error."""
     found = _events(body)
     check_error(found[-1])
@@ -52,13 +53,13 @@ def fold_broken(body: bytes) -> tuple[str, dict]:
     return "".join(block.get("text", "") for block in folding.content), found[-1]["error"]
 
 
-def check_error(body: dict) -> None:
+def check_error(body: JsonObject) -> None:
     require(body["type"] == "error", f"no error: {body}")
     error = body["error"]
     require(isinstance(error["type"], str) and isinstance(error["message"], str) and bool(error["message"]), f"{error}")
 
 
-def _events(body: bytes) -> list[dict]:
+def _events(body: bytes) -> list[JsonObject]:
     found = []
     for name, data in blocks(body):
         require(name in EVENTS, f"an event named {name}")
@@ -70,7 +71,7 @@ def _events(body: bytes) -> list[dict]:
 
 
 class _Folding:
-    def __init__(self, start: dict) -> None:
+    def __init__(self, start: JsonObject) -> None:
         require(start["type"] == "message_start", f"the first event is {start['type']}")
         message = start["message"]
         require(message["type"] == "message" and message["role"] == "assistant", f"message: {message}")
@@ -79,12 +80,12 @@ class _Folding:
         require(message["stop_sequence"] is None, "stop_sequence")
         check_usage(message["usage"])
         self.message = message
-        self.content: list[dict] = []
+        self.content: list[JsonObject] = []
         self.arguments = ""
         self.kinds: list[str] = []
         self.open = False
 
-    def take(self, event: dict) -> None:
+    def take(self, event: JsonObject) -> None:
         match event["type"]:
             case "content_block_start":
                 self._start(event)
@@ -95,7 +96,7 @@ class _Folding:
             case kind:
                 raise Illegal(f"{kind} among the blocks")
 
-    def _start(self, event: dict) -> None:
+    def _start(self, event: JsonObject) -> None:
         require(not self.open, "a block begins within another")
         require(event["index"] == len(self.content), f"index {event['index']} after {len(self.content)} blocks")
         block = event["content_block"]
@@ -114,7 +115,7 @@ class _Folding:
         self.kinds = []
         self.open = True
 
-    def _delta(self, event: dict) -> None:
+    def _delta(self, event: JsonObject) -> None:
         require(self.open and event["index"] == len(self.content) - 1, f"a delta of another block: {event}")
         block, delta = self.content[-1], event["delta"]
         kind = delta["type"]
@@ -134,7 +135,7 @@ class _Folding:
             case "input_json_delta":
                 self.arguments += delta["partial_json"]
 
-    def _stop(self, event: dict) -> None:
+    def _stop(self, event: JsonObject) -> None:
         require(self.open and event["index"] == len(self.content) - 1, f"another block stops: {event}")
         self.open = False
         block = self.content[-1]
@@ -142,7 +143,7 @@ class _Folding:
         if self.arguments:
             block["input"] = self.arguments
 
-    def end(self, delta: dict) -> dict:
+    def end(self, delta: JsonObject) -> JsonObject:
         require(not self.open, "message_delta within a block")
         told = delta["delta"]
         require(told["stop_reason"] in STOPS, f"stop_reason {told['stop_reason']}")
@@ -166,7 +167,7 @@ def _object(text: str, stop: str) -> object:
     return value
 
 
-def told_once(message: dict, content: list[dict], ending: dict, usage: dict) -> dict:
+def told_once(message: JsonObject, content: list[JsonObject], ending: JsonObject, usage: JsonObject) -> JsonObject:
     calls = any(block["type"] == "tool_use" for block in content)
     require((ending["stop_reason"] == "tool_use") <= calls, "tool_use without a call")
     require(not (ending["stop_reason"] == "end_turn" and calls), "a call, but end_turn")
@@ -181,18 +182,18 @@ def told_once(message: dict, content: list[dict], ending: dict, usage: dict) -> 
     }
 
 
-def _plain(block: dict) -> dict:
+def _plain(block: JsonObject) -> JsonObject:
     """What is minted anew for each reply is not compared."""
     hidden = {"id", "tool_use_id"} if block["type"] != "tool_use" else set()
     return {key: value for key, value in block.items() if key not in hidden}
 
 
-def check_usage(usage: dict) -> None:
+def check_usage(usage: JsonObject) -> None:
     for field in ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"):
         require(isinstance(usage[field], int) and usage[field] >= 0, f"{field}: {usage}")
 
 
-def whole(body: bytes) -> dict:
+def whole(body: bytes) -> JsonObject:
     message = read(body.decode())
     require(message["type"] == "message" and message["role"] == "assistant", "type or role")
     require(message["id"].startswith("msg_"), f"id {message['id']}")

@@ -1,6 +1,7 @@
 """The grammar of a Responses stream, from the protocol alone: bytes come in, the response they end with goes out."""
 
 from grammar_sse import Illegal, blocks, read, require
+from wire_json import JsonObject
 
 FILLED = [
     "id",
@@ -60,7 +61,7 @@ GROWING = {
 PARTS = {"response.content_part": "content", "response.reasoning_summary_part": "summary"}
 
 
-def fold(body: bytes, done: bool = True) -> dict:
+def fold(body: bytes, done: bool = True) -> JsonObject:
     """A legal stream that ended by itself, as its final response."""
     events = _events(body, done)
     folding = _Folding(events)
@@ -69,7 +70,7 @@ def fold(body: bytes, done: bool = True) -> dict:
     return folding.end(events[-1])
 
 
-def fold_broken(body: bytes) -> tuple[str, dict]:
+def fold_broken(body: bytes) -> tuple[str, JsonObject]:
     """A stream that failed: the text before, and the error that response.failed tells."""
     events = _events(body, done=True)
     require(events[-1]["type"] == "response.failed", f"the last event is {events[-1]['type']}")
@@ -90,7 +91,7 @@ def fold_broken(body: bytes) -> tuple[str, dict]:
     return said, response["error"]
 
 
-def _events(body: bytes, done: bool) -> list[dict]:
+def _events(body: bytes, done: bool) -> list[JsonObject]:
     found = blocks(body)
     if done:
         require(found[-1] == (None, "[DONE]"), f"no [DONE] at the end: {found[-1]}")
@@ -102,7 +103,7 @@ def _events(body: bytes, done: bool) -> list[dict]:
     return events
 
 
-def check(response: dict) -> None:
+def check(response: JsonObject) -> None:
     for field in FILLED:
         require(response.get(field) is not None, f"{field} is missing or null")
     for field in NULLABLE:
@@ -124,7 +125,7 @@ def check(response: dict) -> None:
         check_usage(response["usage"])
 
 
-def check_usage(usage: dict) -> None:
+def check_usage(usage: JsonObject) -> None:
     require(usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"], f"total: {usage}")
     read_, written = (usage["input_tokens_details"][key] for key in ("cached_tokens", "cache_write_tokens"))
     require(0 <= read_ + written <= usage["input_tokens"], f"input: {usage}")
@@ -132,17 +133,17 @@ def check_usage(usage: dict) -> None:
 
 
 class _Item:
-    def __init__(self, item: dict) -> None:
+    def __init__(self, item: JsonObject) -> None:
         self.item = item
         self.parts: dict[tuple[str, int], str] = {}  # (content or summary, index) -> open | closed
         self.text: dict[tuple[str, int], str] = {}
         self.said: set[tuple[str, int]] = set()  # done events
-        self.annotations: list[dict] = []
-        self.done: dict | None = None
+        self.annotations: list[JsonObject] = []
+        self.done: JsonObject | None = None
 
 
 class _Folding:
-    def __init__(self, events: list[dict]) -> None:
+    def __init__(self, events: list[JsonObject]) -> None:
         require([event["type"] for event in events[:2]] == ["response.created", "response.in_progress"], "the start")
         for event in events[:2]:
             check(event["response"])
@@ -152,7 +153,7 @@ class _Folding:
         require(events[1]["response"]["id"] == self.id, "the id changes")
         self.items: dict[int, _Item] = {}
 
-    def take(self, event: dict) -> None:
+    def take(self, event: JsonObject) -> None:
         kind = event["type"]
         if kind == "response.output_item.added":
             return self._added(event)
@@ -175,7 +176,7 @@ class _Folding:
             require(stem.removeprefix("response.") == item.item["type"] in HOSTED and verb in STEPS, f"event {kind}")
         return None
 
-    def _added(self, event: dict) -> None:
+    def _added(self, event: JsonObject) -> None:
         index, item = event["output_index"], event["item"]
         require(index == len(self.items), f"output_index {index} after {len(self.items)} items")
         require(bool(item["id"]), "an item without an id")
@@ -195,7 +196,7 @@ class _Folding:
                 require(kind in HOSTED, f"an item of type {kind}")
         self.items[index] = _Item(item)
 
-    def _part(self, item: _Item, stem: str, verb: str, event: dict) -> None:
+    def _part(self, item: _Item, stem: str, verb: str, event: JsonObject) -> None:
         list_name = PARTS[stem]
         place = (list_name, event["summary_index" if list_name == "summary" else "content_index"])
         if verb == "added":
@@ -214,7 +215,7 @@ class _Folding:
         if part["type"] == "output_text":
             require(part["annotations"] == item.annotations, "a part with other annotations")
 
-    def _grow(self, item: _Item, stem: str, verb: str, event: dict) -> None:
+    def _grow(self, item: _Item, stem: str, verb: str, event: JsonObject) -> None:
         field, list_name, _ = GROWING[stem]
         index = event.get("summary_index" if list_name == "summary" else "content_index", 0) if list_name else 0
         place = (list_name or "", index)
@@ -228,7 +229,7 @@ class _Folding:
         require(verb == "done" and event[field] == item.text.get(place, ""), f"{stem}.done tells another text")
         item.said.add(place)
 
-    def _done(self, item: _Item, finished: dict) -> None:
+    def _done(self, item: _Item, finished: JsonObject) -> None:
         require(finished["id"] == item.item["id"] and finished["type"] == item.item["type"], "another item is done")
         require(all(state == "closed" for state in item.parts.values()), f"done with a part open: {finished}")
         match finished["type"]:
@@ -248,7 +249,7 @@ class _Folding:
             require(finished.get(field) == item.item.get(field), f"{field} changes")
         item.done = finished
 
-    def end(self, event: dict) -> dict:
+    def end(self, event: JsonObject) -> JsonObject:
         require(event["type"] in TERMINAL, f"the last event is {event['type']}")
         response = event["response"]
         check(response)
@@ -259,13 +260,13 @@ class _Folding:
         return plain(response)
 
 
-def plain(response: dict) -> dict:
+def plain(response: JsonObject) -> JsonObject:
     """Without what is minted anew for each reply."""
     output = [{key: value for key, value in item.items() if key != "id"} for item in response["output"]]
     return {**{key: value for key, value in response.items() if key not in ("id", "created_at")}, "output": output}
 
 
-def whole(body: bytes) -> dict:
+def whole(body: bytes) -> JsonObject:
     response = read(body.decode())
     check(response)
     require(response["status"] in ("completed", "incomplete"), f"status {response['status']}")

@@ -2,6 +2,8 @@
 
 import json
 
+from wire_json import Json, JsonObject
+
 
 class Illegal(AssertionError):
     """A stream that departs from its protocol's grammar; the message says where."""
@@ -30,7 +32,8 @@ def require(holds: bool, why: str) -> None:
         raise Illegal(why)
 
 
-def read(data: str) -> dict:
-    value = json.loads(data)
-    require(isinstance(value, dict), f"no object: {data[:100]}")
+def read(data: str) -> JsonObject:
+    value: Json = json.loads(data)
+    if not isinstance(value, dict):
+        raise Illegal(f"no object: {data[:100]}")
     return value

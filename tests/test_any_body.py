@@ -8,7 +8,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,8 +20,8 @@ from dragoman.hub.profile import Target
 from dragoman.passes.lower_tools import lower_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.profiles import profile_of
+from wire_json import Json
 
-Json = Any
 Path_ = tuple[str | int, ...]
 
 SPOKEN = ("chat", "responses", "messages")
@@ -77,8 +76,13 @@ def mutated(draw: st.DrawFn) -> tuple[str, Json]:
         if not found:
             break
         at = draw(st.sampled_from(found))
-        change = draw(st.sampled_from((put, remove, double)))
-        change(body, at, draw(st.sampled_from(JUNK))) if change is put else change(body, at)
+        change = draw(st.sampled_from(("put", "remove", "double")))
+        if change == "put":
+            put(body, at, draw(st.sampled_from(JUNK)))
+        elif change == "remove":
+            remove(body, at)
+        else:
+            double(body, at)
     return client, body
 
 

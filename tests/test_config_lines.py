@@ -102,7 +102,7 @@ def quote(name: str) -> str:
 @given(st.lists(NAMES, min_size=1, max_size=5, unique=True), st.lists(NAMES, min_size=1, max_size=4, unique=True))
 def test_any_quoted_names_are_found_on_their_lines(tables: list[str], keys: list[str]) -> None:
     text = ""
-    wanted = {}
+    wanted: dict[tuple[str, ...], int] = {}
     for table in tables:
         text += f"[{quote(table)}]\n"
         wanted[(table,)] = text.count("\n")

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.config.proxies import detours
 from dragoman.config.settings import Fetch
-from dragoman.flow.fetch import MAX_LINKS, Fetcher, is_public, resolve_name
+from dragoman.flow.fetch import MAX_LINKS, Fetcher, Resolve, is_public, resolve_name
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.request import Inline
 from dragoman.net.client import Answer, Dial, HttpClient, Outgoing
@@ -56,29 +56,29 @@ class Wire:
         await self._client.close()
 
 
-def names(**known: Sequence[str]) -> object:
+class Names:
     """A resolver that knows these names; dots are written as underscores."""
-    asked: list[str] = []
 
-    async def resolve(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
-        found = known.get(host.replace(".", "_"))
+    def __init__(self, **known: Sequence[str]) -> None:
+        self._known = known
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append(host)
+        found = self._known.get(host.replace(".", "_"))
         if found is None:
             raise OSError("no such name")
         return found
 
-    resolve.asked = asked
-    return resolve
 
-
-async def fetched(url: str, wire: Wire, resolve: object, bounds: Fetch | None = None) -> Inline:
+async def fetched(url: str, wire: Wire, resolve: Resolve, bounds: Fetch | None = None) -> Inline:
     try:
         return await Fetcher(wire.send, bounds or Fetch(enabled=True, timeout_s=20.0), resolve).fetch(url)
     finally:
         await wire.close()
 
 
-async def refused(url: str, wire: Wire, resolve: object = resolve_name, bounds: Fetch | None = None) -> str:
+async def refused(url: str, wire: Wire, resolve: Resolve = resolve_name, bounds: Fetch | None = None) -> str:
     with pytest.raises(Refused) as caught:
         await fetched(url, wire, resolve, bounds)
     assert caught.value.failure.kind is Kind.BAD_REQUEST
@@ -91,7 +91,7 @@ async def refused(url: str, wire: Wire, resolve: object = resolve_name, bounds: 
 @on_both_loops
 async def test_media_on_a_public_address_becomes_data() -> None:
     async with RawServer(reply(b"image/png; q=1", PNG)) as server:
-        wire, resolve = Wire(), names(media_example=[PUBLIC])
+        wire, resolve = Wire(), Names(media_example=[PUBLIC])
         found = await fetched(f"http://media.example:{server.port}/a.png?x=1#part", wire, resolve)
         assert found == Inline("image/png", base64.b64encode(PNG).decode())
         assert wire.dialled == [PUBLIC]
@@ -108,7 +108,7 @@ async def test_tls_is_checked_for_the_name_and_not_for_the_address(tmp_path: Pat
     context.sni_callback = lambda _socket, name, _context: asked.append(name)
     assert isinstance(context, ssl.SSLContext)
     async with RawServer(reply(b"application/pdf", b"%PDF-1.7"), tls=context) as server:
-        resolve = names(localhost=[PUBLIC], other_example=[PUBLIC])
+        resolve = Names(localhost=[PUBLIC], other_example=[PUBLIC])
         found = await fetched(f"https://localhost:{server.port}/a.pdf", Wire(ca_file=ca_file), resolve)
         assert found.media_type == "application/pdf"
         assert asked == ["localhost"]
@@ -125,7 +125,7 @@ async def test_a_proxy_of_the_environment_is_asked_for_the_checked_address_and_f
         scheme = "http" if serve is http else "socks5h"
         way = detours({"ALL_PROXY": f"{scheme}://127.0.0.1:{proxy.port}", "NO_PROXY": "inside.example"})
         client = HttpClient()
-        fetcher = Fetcher(client.send, Fetch(enabled=True), names(media_example=[PUBLIC]), way)
+        fetcher = Fetcher(client.send, Fetch(enabled=True), Names(media_example=[PUBLIC]), way)
         found = await fetcher.fetch(f"http://media.example:{server.port}/a.png")
         await client.close()
         assert found == Inline("image/png", base64.b64encode(PNG).decode())
@@ -144,7 +144,7 @@ async def test_what_is_not_public_is_not_asked_of_a_proxy_either() -> None:
         way = detours({"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"})
         client = HttpClient()
         with pytest.raises(Refused, match="not on a public address"):
-            await Fetcher(client.send, Fetch(enabled=True), names(inside_example=["10.0.0.7"]), way).fetch(
+            await Fetcher(client.send, Fetch(enabled=True), Names(inside_example=["10.0.0.7"]), way).fetch(
                 "http://inside.example/"
             )
         await client.close()
@@ -155,7 +155,7 @@ async def test_what_is_not_public_is_not_asked_of_a_proxy_either() -> None:
 async def test_the_next_checked_address_is_tried_when_the_first_is_dead() -> None:
     async with RawServer(reply(b"image/gif", b"GIF89a")) as server:
         wire = Wire(dead=frozenset({OTHER}))
-        await fetched(f"http://media.example:{server.port}/", wire, names(media_example=[OTHER, PUBLIC]))
+        await fetched(f"http://media.example:{server.port}/", wire, Names(media_example=[OTHER, PUBLIC]))
         assert wire.dialled == [OTHER, PUBLIC]
 
 
@@ -165,7 +165,7 @@ async def test_a_redirect_is_resolved_and_checked_anew() -> None:
         RawServer(reply(b"image/png", PNG)) as goal,
         RawServer(redirect(f"http://cdn.example:{goal.port}/b")) as start,
     ):
-        wire, resolve = Wire(), names(media_example=[PUBLIC], cdn_example=[OTHER])
+        wire, resolve = Wire(), Names(media_example=[PUBLIC], cdn_example=[OTHER])
         await fetched(f"http://media.example:{start.port}/a", wire, resolve)
         assert resolve.asked == ["media.example", "cdn.example"]
         assert wire.dialled == [PUBLIC, OTHER]
@@ -238,7 +238,7 @@ def test_no_spelling_of_an_inner_address_is_dialled(url: str) -> None:
 )
 def test_a_url_that_is_not_plain_http_is_refused_without_being_quoted(url: str) -> None:
     wire = Wire()
-    why = asyncio.run(refused(url, wire, names(media_example=[PUBLIC])))
+    why = asyncio.run(refused(url, wire, Names(media_example=[PUBLIC])))
     assert wire.dialled == []
     assert "sk-fake" not in why
     assert "passwd" not in why
@@ -250,7 +250,7 @@ def test_a_url_that_is_not_plain_http_is_refused_without_being_quoted(url: str) 
 )
 def test_a_name_with_one_inner_address_among_its_addresses_is_refused(addresses: list[str]) -> None:
     wire = Wire()
-    why = asyncio.run(refused("http://media.example/a.png", wire, names(media_example=addresses)))
+    why = asyncio.run(refused("http://media.example/a.png", wire, Names(media_example=addresses)))
     assert wire.dialled == []
     assert "media.example" in why
 
@@ -262,7 +262,7 @@ def test_a_redirect_inwards_is_refused(location: str) -> None:
     async def run() -> None:
         async with RawServer(redirect(location)) as server:
             wire = Wire()
-            resolve = names(
+            resolve = Names(
                 media_example=[PUBLIC], inner_example=["10.0.0.7"], **{"127_0_0_1": ["127.0.0.1"], "::1": ["::1"]}
             )
             await refused(f"http://media.example:{server.port}/", wire, resolve)
@@ -298,7 +298,7 @@ def test_public_addresses_are_public(address: str) -> None:
 async def answered(script: Script, bounds: Fetch | None = None) -> str:
     async with RawServer(script) as server:
         return await refused(
-            f"http://media.example:{server.port}/secret?sig=1", Wire(), names(media_example=[PUBLIC]), bounds
+            f"http://media.example:{server.port}/secret?sig=1", Wire(), Names(media_example=[PUBLIC]), bounds
         )
 
 
@@ -342,7 +342,7 @@ def test_a_silent_server_costs_no_more_than_the_time_allowed(script: Script) -> 
 def test_several_links_are_fetched_and_one_bad_one_refuses_all() -> None:
     async def run() -> None:
         async with RawServer(reply(b"image/png", PNG)) as server:
-            wire, resolve = Wire(), names(media_example=[PUBLIC], inner_example=["10.0.0.1"])
+            wire, resolve = Wire(), Names(media_example=[PUBLIC], inner_example=["10.0.0.1"])
             fetcher = Fetcher(wire.send, Fetch(enabled=True, timeout_s=20.0), resolve)
             urls = [f"http://media.example:{server.port}/{number}" for number in range(6)]
             assert list(await fetcher.fetch_all(urls)) == urls

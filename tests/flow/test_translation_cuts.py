@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.flow.line import Source, Translation
+from dragoman.hub.events import Event
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Asked, Issuer
+from dragoman.hub.stage import Stage
 from dragoman.observers.watch import Watch
 from dragoman.protocols import PROTOCOLS
 from dragoman.stages.check_calls import CheckCalls
@@ -32,8 +34,15 @@ def translation(upstream: str, client: str) -> Translation:
     encoder = hears.encoder(
         Asked(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001), Ledger()
     )
-    stages = [ThinkingTags(), WrittenCalls({"weather": None}), EstimateUsage(len, 1), CheckCalls(), SerialiseBlocks()]
-    return Translation(source, HoldCut(), [*stages, Guard(lambda why: None)], encoder, Watch(lambda: 0.0))
+    stages: list[Stage[Event, Event]] = [
+        ThinkingTags(),
+        WrittenCalls({"weather": None}),
+        EstimateUsage(len, 1),
+        CheckCalls(),
+        SerialiseBlocks(),
+        Guard(lambda why: None),
+    ]
+    return Translation(source, HoldCut(), stages, encoder, Watch(lambda: 0.0))
 
 
 def told(line: Translation, pieces: list[bytes]) -> bytes:

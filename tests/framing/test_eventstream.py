@@ -10,7 +10,7 @@ from botocore.eventstream import EventStreamBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.eventstream import MAX_HEADERS_BYTES, MAX_MESSAGE_BYTES, EventStreamFramer, Message
+from dragoman.framing.eventstream import MAX_HEADERS_BYTES, MAX_MESSAGE_BYTES, EventStreamFramer, HeaderValue, Message
 from dragoman.framing.sse import Broken
 from fakes.eventstream import encode_message, event, exception
 from laws import assert_any_cut_agrees, assert_bounded, assert_linear, assert_total, pieces_of, random_cuts, run
@@ -26,7 +26,7 @@ EXCEPTION = bytes.fromhex(
     "135468726f74746c696e67457863657074696f6e7b226d657373616765223a22736c6f77227d90dfcaa9"
 )
 UUID_VALUE = UUID("12345678-1234-5678-1234-567812345678")
-TEN_TYPES = {
+TEN_TYPES: dict[str, HeaderValue | tuple[int, HeaderValue]] = {
     "yes": True,
     "no": False,
     "byte": (2, -7),

@@ -20,7 +20,7 @@ def provider(limits: Limits | None = None, pool: Pool | None = None, members: tu
         protocols=("responses",),
         endpoint="http://127.0.0.1:9",
         send=HttpClient().send,
-        authorize=authorize,  # type: ignore[arg-type]
+        authorize=authorize,
         limits=lambda: limits,
         pool=pool,
         members=members,

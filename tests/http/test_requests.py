@@ -10,6 +10,7 @@ import pytest
 
 from fakes.upstream import Answer, Asked, FakeUpstream
 from gateway import KEY, Running, running, stanza
+from wire_json import JsonObject
 
 CHAT = {
     "id": "c1",
@@ -51,12 +52,12 @@ class Door:
     gateway: Running
     upstream: FakeUpstream
 
-    def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, dict]:
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, JsonObject]:
         connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=10)
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, None if body is None else msgspec.json.encode(body), fields)
         answer = connection.getresponse()
-        told = msgspec.json.decode(answer.read(), type=dict)
+        told = msgspec.json.decode(answer.read(), type=JsonObject)
         connection.close()
         return answer.status, told
 
@@ -184,7 +185,9 @@ FUNCTION = {"type": "function", "name": "f", "parameters": {"properties": {"mess
 
 @pytest.mark.parametrize("model", ["local/m", "vendor/m"])
 @pytest.mark.parametrize("tools", [[], [FUNCTION]], ids=["plain", "with a property called messages"])
-def test_a_body_of_responses_on_chats_path_is_answered_as_chat_answers(door: Door, model: str, tools: list) -> None:
+def test_a_body_of_responses_on_chats_path_is_answered_as_chat_answers(
+    door: Door, model: str, tools: list[JsonObject]
+) -> None:
     body = {"model": model, "input": [{"role": "user", "content": "Hi"}], "tools": tools}
     status, reply = door.ask("POST", "/v1/chat/completions", body, **BEARER)
     assert status == 200

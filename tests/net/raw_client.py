@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import msgspec
 
@@ -58,6 +59,17 @@ class RawClient:
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)
+
+    def pause_reading(self) -> None:
+        """Let the server's bytes pile up in the socket."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        return cast(asyncio.Transport, self.writer.transport)  # uvloop's has its methods, but is no subclass
 
     async def send_cut(self, data: bytes, size: int) -> None:
         for start in range(0, len(data), size):

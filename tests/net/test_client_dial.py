@@ -4,6 +4,7 @@ import asyncio
 import base64
 import logging
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from dragoman.net.client import DIRECT, Dial, HttpClient, Lost, Outgoing, TimedOut
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
-from fakes.proxies import FakeProxy, http, socks5
+from fakes.proxies import FakeProxy, Serve, http, socks5
 from fakes.raw import Flood, Hold, RawServer, Request, Script, Until
 from net.raw_client import eventually
 
@@ -182,7 +183,11 @@ async def test_tls_goes_through_socks_with_a_password(tls: tuple[ssl.SSLContext,
 )
 @on_both_loops
 async def test_a_wrong_proxy_password_is_lost_and_never_shown(
-    kind: object, scheme: str, reason: str, tls: tuple[ssl.SSLContext, str], caplog: pytest.LogCaptureFixture
+    kind: Callable[[FakeProxy], Serve],
+    scheme: str,
+    reason: str,
+    tls: tuple[ssl.SSLContext, str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(kind, secret=b"another") as proxy:

@@ -11,7 +11,7 @@ from dragoman.net.dial import connect, parse_target
 from dragoman.net.outbound import Connection
 from dragoman.net.outbox import Outbox
 from fakes.loops import on_both_loops
-from fakes.raw import Flood, HalfClose, Hold, Pause, RawServer, Request, Reset
+from fakes.raw import Flood, HalfClose, Hold, Pause, RawServer, Request, Reset, Script
 from net.raw_client import eventually
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -90,7 +90,7 @@ async def look(client: HttpClient, server: RawServer) -> bytes:
 
 @ENDS
 @on_both_loops
-async def test_a_stale_connection_is_replaced_unnoticed_for_what_changes_nothing(end: tuple[object, ...]) -> None:
+async def test_a_stale_connection_is_replaced_unnoticed_for_what_changes_nothing(end: Script) -> None:
     client = HttpClient()
     async with RawServer((Request(), OK, Request(), *end), (Request(), OK, Hold())) as server:
         assert await look(client, server) == b"ok"
@@ -101,7 +101,7 @@ async def test_a_stale_connection_is_replaced_unnoticed_for_what_changes_nothing
 
 @ENDS
 @on_both_loops
-async def test_what_an_upstream_may_have_read_is_never_sent_twice_unasked(end: tuple[object, ...]) -> None:
+async def test_what_an_upstream_may_have_read_is_never_sent_twice_unasked(end: Script) -> None:
     client = HttpClient()
     async with RawServer((Request(), OK, Request(), *end), (Request(), OK, Hold())) as server:
         assert await fetch(client, server) == b"ok"
@@ -155,7 +155,7 @@ async def test_a_reused_connection_that_breaks_after_a_byte_is_lost() -> None:
 
 @pytest.mark.parametrize("end", [(), (Reset(),)], ids=["close", "reset"])
 @on_both_loops
-async def test_a_fresh_connection_closed_before_the_answer_is_lost(end: tuple[object, ...]) -> None:
+async def test_a_fresh_connection_closed_before_the_answer_is_lost(end: Script) -> None:
     client = HttpClient()
     async with RawServer((Request(), *end)) as server:
         with pytest.raises(Lost, match="before it answered") as caught:
@@ -167,7 +167,7 @@ async def test_a_fresh_connection_closed_before_the_answer_is_lost(end: tuple[ob
 
 @pytest.mark.parametrize("end", [(), (Reset(),)], ids=["close", "reset"])
 @on_both_loops
-async def test_a_server_that_accepts_and_closes_is_lost_at_once(end: tuple[object, ...]) -> None:
+async def test_a_server_that_accepts_and_closes_is_lost_at_once(end: Script) -> None:
     client = HttpClient()
     async with RawServer(end) as server:
         outcomes = await asyncio.gather(*(fetch(client, server) for _ in range(100)), return_exceptions=True)

@@ -6,6 +6,7 @@ import random
 import time
 import tracemalloc
 import zlib
+from collections.abc import Callable
 
 import brotli
 import pytest
@@ -21,7 +22,8 @@ PLAIN = b"".join(b'{"n":%d,"v":"%x"}\n' % (n, SEED.getrandbits(64)) for n in ran
 
 
 def quick_brotli(data: bytes) -> bytes:
-    return brotli.compress(data, quality=4)
+    packed: bytes = brotli.compress(data, quality=4)
+    return packed
 
 
 def bare_deflate(data: bytes) -> bytes:
@@ -39,7 +41,8 @@ def streamed_zstd(data: bytes) -> bytes:
     )
 
 
-PACKERS = {
+Pack = Callable[[bytes], bytes]
+PACKERS: dict[str, tuple[bytes, Pack]] = {
     "gzip": (b"gzip", gzip.compress),
     "x-gzip": (b"X-GZip", gzip.compress),
     "gzip members": (b"gzip", lambda data: gzip.compress(data[:1000]) + gzip.compress(data[1000:])),
@@ -54,7 +57,7 @@ PACKERS = {
     "gzip, zstd": (b"gzip, zstd", lambda data: zstandard.compress(gzip.compress(data))),
     "three": (
         b"br,identity,gzip , deflate",
-        lambda data: zlib.compress(gzip.compress(brotli.compress(data, quality=4))),
+        lambda data: zlib.compress(gzip.compress(quick_brotli(data))),
     ),
 }
 PACKED = [name for name in PACKERS if name not in ("identity", "none")]

@@ -6,11 +6,13 @@ import pytest
 
 from dragoman.net.client import HttpClient, Lost, Outgoing
 from dragoman.net.dial import Dial, connect, parse_target
+from dragoman.net.exchange import Exchange
 from dragoman.net.outbound import Connection
 from dragoman.net.outbox import LULL_S, Outbox
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, RawServer, Request, Until
-from net.raw_client import GET, Exchange, connected, serving
+from net.raw_client import GET, connected, serving
+from net.scenarios import Play
 
 
 class Note:
@@ -36,7 +38,7 @@ async def test_the_first_after_a_lull_is_sent_at_once_and_all_others_in_order_on
     assert sent == ["one", "two", "three", "four"]
 
 
-def test_what_was_written_just_before_a_break_reaches_the_client(play) -> None:
+def test_what_was_written_just_before_a_break_reaches_the_client(play: Play) -> None:
     async def breaks_off(exchange: Exchange) -> None:
         exchange.start(200, [])
         exchange.write(b"half a")
@@ -50,7 +52,7 @@ def test_what_was_written_just_before_a_break_reaches_the_client(play) -> None:
     play(scenario())
 
 
-def test_a_handler_that_never_waits_is_told_at_once_that_the_client_is_too_slow(play) -> None:
+def test_a_handler_that_never_waits_is_told_at_once_that_the_client_is_too_slow(play: Play) -> None:
     written = 0
 
     async def floods(exchange: Exchange) -> None:

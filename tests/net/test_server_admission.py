@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from dragoman.net.admission import Admission, network_of
+from dragoman.net.exchange import Exchange
 from dragoman.net.server import Server
-from net.raw_client import GET, Exchange, RawClient, Witness, connected, eventually, limits, serving
+from net.raw_client import GET, RawClient, Witness, connected, eventually, limits, serving
+from net.scenarios import Play
 
 UNAUTHENTICATED = GET.replace(b"/first", b"/health")
 
@@ -35,7 +37,7 @@ async def open_idle(server: Server, count: int, stack: AsyncExitStack, address: 
     return clients
 
 
-def test_a_connection_too_many_gets_503_and_those_with_a_key_stay(play) -> None:
+def test_a_connection_too_many_gets_503_and_those_with_a_key_stay(play: Play) -> None:
     async def scenario() -> None:
         async with serving(KeyedWitness(), limits(max_connections=2)) as server, AsyncExitStack() as stack:
             clients = []
@@ -54,7 +56,7 @@ def test_a_connection_too_many_gets_503_and_those_with_a_key_stay(play) -> None:
     play(scenario())
 
 
-def test_a_connection_without_a_key_is_kept_a_shorter_time_between_requests(play) -> None:
+def test_a_connection_without_a_key_is_kept_a_shorter_time_between_requests(play: Play) -> None:
     async def scenario() -> None:
         settings = limits(unauthenticated_keep_alive_s=0.3)
         async with (
@@ -74,7 +76,7 @@ def test_a_connection_without_a_key_is_kept_a_shorter_time_between_requests(play
     play(scenario())
 
 
-def test_idle_connections_without_a_key_give_way_to_new_ones(play, caplog: pytest.LogCaptureFixture) -> None:
+def test_idle_connections_without_a_key_give_way_to_new_ones(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with (
             serving(KeyedWitness(), limits(max_connections=20)) as server,
@@ -97,7 +99,7 @@ def test_idle_connections_without_a_key_give_way_to_new_ones(play, caplog: pytes
     assert len([record for record in caplog.records if "too many connections" in record.message]) == 1
 
 
-def test_connections_with_a_key_may_take_every_place(play) -> None:
+def test_connections_with_a_key_may_take_every_place(play: Play) -> None:
     async def scenario() -> None:
         async with serving(KeyedWitness(), limits(max_connections=20)) as server, AsyncExitStack() as stack:
             await open_idle(server, 60, stack)
@@ -111,7 +113,7 @@ def test_connections_with_a_key_may_take_every_place(play) -> None:
     play(scenario())
 
 
-def test_an_address_that_floods_pushes_out_its_own_connections_first(play) -> None:
+def test_an_address_that_floods_pushes_out_its_own_connections_first(play: Play) -> None:
     async def scenario() -> None:
         async with serving(KeyedWitness(), limits(max_connections=16)) as server, AsyncExitStack() as stack:
             [elsewhere] = await open_idle(server, 1, stack, "127.0.0.2")
@@ -124,7 +126,7 @@ def test_an_address_that_floods_pushes_out_its_own_connections_first(play) -> No
     play(scenario())
 
 
-def test_half_a_request_that_gives_way_is_told_so(play) -> None:
+def test_half_a_request_that_gives_way_is_told_so(play: Play) -> None:
     async def scenario() -> None:
         async with (
             serving(KeyedWitness(), limits(max_connections=4)) as server,

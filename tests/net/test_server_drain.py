@@ -5,8 +5,10 @@ import socket
 
 import pytest
 
+from dragoman.net.exchange import Exchange
 from dragoman.net.server import Limits, Server
-from net.raw_client import GET, PATIENCE_S, Exchange, Witness, connected, limits, render, serving
+from net.raw_client import GET, PATIENCE_S, Witness, connected, limits, render, serving
+from net.scenarios import Play
 
 
 async def slow_stream(exchange: Exchange) -> None:
@@ -17,7 +19,7 @@ async def slow_stream(exchange: Exchange) -> None:
     exchange.finish()
 
 
-def test_streams_in_flight_finish_and_the_listener_is_gone(play) -> None:
+def test_streams_in_flight_finish_and_the_listener_is_gone(play: Play) -> None:
     async def scenario() -> None:
         async with serving(slow_stream) as server, connected(server) as client:
             client.send(GET)
@@ -34,7 +36,7 @@ def test_streams_in_flight_finish_and_the_listener_is_gone(play) -> None:
     play(scenario())
 
 
-def test_a_reply_that_begins_while_draining_says_that_the_connection_closes(play) -> None:
+def test_a_reply_that_begins_while_draining_says_that_the_connection_closes(play: Play) -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     async def handler(exchange: Exchange) -> None:
@@ -56,7 +58,7 @@ def test_a_reply_that_begins_while_draining_says_that_the_connection_closes(play
     play(scenario())
 
 
-def test_idle_connections_are_closed_at_once(play) -> None:
+def test_idle_connections_are_closed_at_once(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness(), limits(keep_alive_s=2 * PATIENCE_S)) as server, connected(server) as client:
             client.send(GET)
@@ -69,7 +71,7 @@ def test_idle_connections_are_closed_at_once(play) -> None:
     play(scenario())
 
 
-def test_after_the_grace_handlers_are_cancelled_and_may_say_a_last_word(play) -> None:
+def test_after_the_grace_handlers_are_cancelled_and_may_say_a_last_word(play: Play) -> None:
     async def endless(exchange: Exchange) -> None:
         exchange.start(200, [])
         try:
@@ -95,7 +97,7 @@ def test_after_the_grace_handlers_are_cancelled_and_may_say_a_last_word(play) ->
     play(scenario())
 
 
-def test_a_handler_cancelled_before_its_first_byte_becomes_503(play) -> None:
+def test_a_handler_cancelled_before_its_first_byte_becomes_503(play: Play) -> None:
     entered = asyncio.Event()
 
     async def never(exchange: Exchange) -> None:
@@ -112,7 +114,7 @@ def test_a_handler_cancelled_before_its_first_byte_becomes_503(play) -> None:
     play(scenario())
 
 
-def test_draining_waits_for_what_handlers_do_after_their_reply(play) -> None:
+def test_draining_waits_for_what_handlers_do_after_their_reply(play: Play) -> None:
     rows: list[str] = []
 
     async def handler(exchange: Exchange) -> None:
@@ -130,7 +132,7 @@ def test_draining_waits_for_what_handlers_do_after_their_reply(play) -> None:
     play(scenario())
 
 
-def test_a_client_that_reads_nothing_cannot_hold_up_the_end(play) -> None:
+def test_a_client_that_reads_nothing_cannot_hold_up_the_end(play: Play) -> None:
     async def endless(exchange: Exchange) -> None:
         exchange.start(200, [])
         while True:
@@ -150,7 +152,7 @@ def test_a_client_that_reads_nothing_cannot_hold_up_the_end(play) -> None:
     play(scenario())
 
 
-def test_closing_ends_everything_now(play) -> None:
+def test_closing_ends_everything_now(play: Play) -> None:
     entered, ended = asyncio.Event(), asyncio.Event()
 
     async def never(exchange: Exchange) -> None:
@@ -173,7 +175,7 @@ def test_closing_ends_everything_now(play) -> None:
     play(scenario())
 
 
-def test_a_bound_socket_can_be_handed_over(play) -> None:
+def test_a_bound_socket_can_be_handed_over(play: Play) -> None:
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             server = Server(Witness(), Limits(), render)

@@ -5,8 +5,10 @@ import socket
 
 import pytest
 
+from dragoman.net.exchange import Exchange
 from dragoman.net.server import BodyTooLarge
-from net.raw_client import GET, Exchange, Witness, connected, limits, serving
+from net.raw_client import GET, Witness, connected, limits, serving
+from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 
@@ -22,7 +24,7 @@ async def stream_words(exchange: Exchange) -> None:
     exchange.finish()
 
 
-def test_a_connection_serves_one_request_after_the_other(play) -> None:
+def test_a_connection_serves_one_request_after_the_other(play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
         async with serving(witness) as server, connected(server) as client:
@@ -37,7 +39,7 @@ def test_a_connection_serves_one_request_after_the_other(play) -> None:
     play(scenario())
 
 
-def test_pipelined_requests_are_answered_in_order_one_at_a_time(play) -> None:
+def test_pipelined_requests_are_answered_in_order_one_at_a_time(play: Play) -> None:
     running: list[str] = []
 
     async def slow_first(exchange: Exchange) -> None:
@@ -58,7 +60,7 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time(play) -> None:
     play(scenario())
 
 
-def test_a_flood_of_pipelined_requests_is_not_read_ahead(play) -> None:
+def test_a_flood_of_pipelined_requests_is_not_read_ahead(play: Play) -> None:
     async def never(exchange: Exchange) -> None:
         await asyncio.sleep(30)
 
@@ -74,7 +76,7 @@ def test_a_flood_of_pipelined_requests_is_not_read_ahead(play) -> None:
     play(scenario())
 
 
-def test_connection_close_is_honoured(play) -> None:
+def test_connection_close_is_honoured(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness()) as server, connected(server) as client:
             client.send(get(b"/a", b"Connection: keep-alive, Close") + GET)
@@ -84,7 +86,7 @@ def test_connection_close_is_honoured(play) -> None:
     play(scenario())
 
 
-def test_http_1_0_gets_a_stream_that_ends_with_the_connection(play) -> None:
+def test_http_1_0_gets_a_stream_that_ends_with_the_connection(play: Play) -> None:
     async def scenario() -> None:
         async with serving(stream_words) as server, connected(server) as client:
             client.send(b"GET / HTTP/1.0\r\n\r\n")
@@ -96,7 +98,7 @@ def test_http_1_0_gets_a_stream_that_ends_with_the_connection(play) -> None:
     play(scenario())
 
 
-def test_a_streamed_reply_is_chunked_as_sent_and_leaves_the_connection_usable(play) -> None:
+def test_a_streamed_reply_is_chunked_as_sent_and_leaves_the_connection_usable(play: Play) -> None:
     async def scenario() -> None:
         async with serving(stream_words) as server, connected(server) as client:
             for _ in range(2):
@@ -108,7 +110,7 @@ def test_a_streamed_reply_is_chunked_as_sent_and_leaves_the_connection_usable(pl
     play(scenario())
 
 
-def test_the_head_of_a_stream_goes_out_with_the_first_bytes(play) -> None:
+def test_the_head_of_a_stream_goes_out_with_the_first_bytes(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.start(200, [])
         assert not exchange.started
@@ -130,7 +132,7 @@ def test_the_head_of_a_stream_goes_out_with_the_first_bytes(play) -> None:
     play(scenario())
 
 
-def test_a_stream_without_any_byte_is_still_a_whole_reply(play) -> None:
+def test_a_stream_without_any_byte_is_still_a_whole_reply(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.start(200, [(b"x-a", b"b")])
         await exchange.send(b"")
@@ -146,7 +148,7 @@ def test_a_stream_without_any_byte_is_still_a_whole_reply(play) -> None:
     play(scenario())
 
 
-def test_head_gets_the_headers_of_get_and_no_body(play) -> None:
+def test_head_gets_the_headers_of_get_and_no_body(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness()) as server, connected(server) as client:
             client.send(b"HEAD /first HTTP/1.1\r\nHost: gateway\r\n\r\n" + GET)
@@ -156,7 +158,7 @@ def test_head_gets_the_headers_of_get_and_no_body(play) -> None:
     play(scenario())
 
 
-def test_head_of_a_stream_gets_no_chunks(play) -> None:
+def test_head_of_a_stream_gets_no_chunks(play: Play) -> None:
     async def scenario() -> None:
         async with serving(stream_words) as server, connected(server) as client:
             client.send(b"HEAD /first HTTP/1.1\r\nHost: gateway\r\n\r\n" + GET)
@@ -166,7 +168,7 @@ def test_head_of_a_stream_gets_no_chunks(play) -> None:
     play(scenario())
 
 
-def test_no_content_has_neither_body_nor_length(play) -> None:
+def test_no_content_has_neither_body_nor_length(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(204, [], b"")
 
@@ -179,7 +181,7 @@ def test_no_content_has_neither_body_nor_length(play) -> None:
     play(scenario())
 
 
-def test_an_unusual_status_is_sent_as_it_is(play) -> None:
+def test_an_unusual_status_is_sent_as_it_is(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(529, [], b"overloaded")
 
@@ -192,7 +194,7 @@ def test_an_unusual_status_is_sent_as_it_is(play) -> None:
 
 
 @pytest.mark.parametrize("evil", [b"a\r\nx-evil: 1", b"a\nx-evil: 1", b"a\rb", b"a\0b", b"a\r\n\r\n<script>"])
-def test_a_reply_header_cannot_break_out_of_its_line(evil: bytes, play) -> None:
+def test_a_reply_header_cannot_break_out_of_its_line(evil: bytes, play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         headers = [(b"x-good", b"1"), (b"x-bad", evil), (evil, b"1"), (b"content-length", b"7"), (b"connection", b"x")]
         exchange.respond(200, headers, b"whole")
@@ -207,7 +209,7 @@ def test_a_reply_header_cannot_break_out_of_its_line(evil: bytes, play) -> None:
     play(scenario())
 
 
-def test_expect_100_continue_is_answered_when_the_handler_wants_the_body(play) -> None:
+def test_expect_100_continue_is_answered_when_the_handler_wants_the_body(play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
         async with serving(witness) as server, connected(server) as client:
@@ -220,7 +222,7 @@ def test_expect_100_continue_is_answered_when_the_handler_wants_the_body(play) -
     play(scenario())
 
 
-def test_a_refusal_before_the_body_spares_the_client_from_sending_it(play) -> None:
+def test_a_refusal_before_the_body_spares_the_client_from_sending_it(play: Play) -> None:
     async def refuse(exchange: Exchange) -> None:
         exchange.respond(401, [], b"no")
 
@@ -234,7 +236,7 @@ def test_a_refusal_before_the_body_spares_the_client_from_sending_it(play) -> No
     play(scenario())
 
 
-def test_a_client_that_is_still_sending_its_body_gets_to_read_the_refusal(play) -> None:
+def test_a_client_that_is_still_sending_its_body_gets_to_read_the_refusal(play: Play) -> None:
     async def refuse(exchange: Exchange) -> None:
         exchange.respond(401, [], b"no")
 
@@ -247,7 +249,7 @@ def test_a_client_that_is_still_sending_its_body_gets_to_read_the_refusal(play) 
     play(scenario())
 
 
-def test_a_body_that_came_whole_lets_an_early_reply_keep_the_connection(play) -> None:
+def test_a_body_that_came_whole_lets_an_early_reply_keep_the_connection(play: Play) -> None:
     async def ignore_body(exchange: Exchange) -> None:
         exchange.respond(401, [], b"no")
 
@@ -260,7 +262,7 @@ def test_a_body_that_came_whole_lets_an_early_reply_keep_the_connection(play) ->
     play(scenario())
 
 
-def test_the_body_may_be_asked_for_twice(play) -> None:
+def test_the_body_may_be_asked_for_twice(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(200, [], await exchange.body() + await exchange.body())
 
@@ -274,7 +276,7 @@ def test_the_body_may_be_asked_for_twice(play) -> None:
     play(scenario())
 
 
-def test_a_declared_body_that_is_too_large_is_known_before_it_is_read(play) -> None:
+def test_a_declared_body_that_is_too_large_is_known_before_it_is_read(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         with pytest.raises(BodyTooLarge):
             await exchange.body()
@@ -289,7 +291,7 @@ def test_a_declared_body_that_is_too_large_is_known_before_it_is_read(play) -> N
     play(scenario())
 
 
-def test_a_large_body_arrives_whole(play) -> None:
+def test_a_large_body_arrives_whole(play: Play) -> None:
     body = bytes(range(256)) * 40_000
 
     async def handler(exchange: Exchange) -> None:

@@ -7,14 +7,16 @@ import struct
 
 import pytest
 
+from dragoman.net.exchange import Exchange
 from dragoman.net.server import ClientGone, OutOfOrder
-from net.raw_client import GET, PATIENCE_S, Exchange, connected, eventually, serving
+from net.raw_client import GET, PATIENCE_S, connected, eventually, serving
+from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 RESET = struct.pack("ii", 1, 0)
 
 
-def test_a_failing_handler_costs_one_500_and_tells_no_secret(play, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_handler_costs_one_500_and_tells_no_secret(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     async def handler(exchange: Exchange) -> None:
         raise ValueError("sk-fake-secret")
 
@@ -31,7 +33,7 @@ def test_a_failing_handler_costs_one_500_and_tells_no_secret(play, caplog: pytes
     assert "sk-fake-secret" not in caplog.text
 
 
-def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error(play) -> None:
+def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.start(200, [(b"content-type", b"text/event-stream")])
         raise ValueError
@@ -45,7 +47,7 @@ def test_a_failure_before_the_first_byte_of_a_stream_is_still_a_real_error(play)
     play(scenario())
 
 
-def test_a_handler_that_forgets_to_reply_costs_a_500(play) -> None:
+def test_a_handler_that_forgets_to_reply_costs_a_500(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         await asyncio.sleep(0)
 
@@ -58,7 +60,7 @@ def test_a_handler_that_forgets_to_reply_costs_a_500(play) -> None:
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: bytes, play) -> None:
+def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: bytes, play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.start(200, [])
         await exchange.send(b"half")
@@ -78,7 +80,7 @@ def test_a_stream_that_fails_in_the_middle_never_looks_whole(version: bytes, pla
     "misuse",
     ["respond respond", "start start", "send", "finish", "start send respond", "start finish send", "respond start"],
 )
-def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play) -> None:
+def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play: Play) -> None:
     raised: list[type[BaseException]] = []
 
     async def handler(exchange: Exchange) -> None:
@@ -108,7 +110,7 @@ def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play) -> None:
 
 @pytest.mark.parametrize("farewell", ["close", "reset", "half-close"])
 @pytest.mark.parametrize("moment", ["before the reply", "in the stream", "in the body"])
-def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment: str, play) -> None:
+def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment: str, play: Play) -> None:
     async def scenario() -> None:
         cancelled = asyncio.Event()
         entered = asyncio.Event()
@@ -146,7 +148,7 @@ def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment:
     play(scenario())
 
 
-def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_handler_still_does(play) -> None:
+def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_handler_still_does(play: Play) -> None:
     async def scenario() -> None:
         written = asyncio.Event()
 
@@ -164,7 +166,7 @@ def test_a_client_that_leaves_after_its_reply_does_not_cancel_what_the_handler_s
     play(scenario())
 
 
-def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does(play) -> None:
+def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(200, [], b"done")
         await asyncio.sleep(2 * PATIENCE_S)
@@ -180,7 +182,7 @@ def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does(pla
     play(scenario())
 
 
-def test_abort_drops_the_connection(play) -> None:
+def test_abort_drops_the_connection(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.abort()
         with pytest.raises(ClientGone):

@@ -3,6 +3,7 @@
 import pytest
 
 from net.raw_client import GET, Witness, connected, limits, serving
+from net.scenarios import Play
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: gateway\r\n\r\n"
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
@@ -84,7 +85,7 @@ CHUNK_ATTACKS = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_served(name: str, play) -> None:
+def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_served(name: str, play: Play) -> None:
     attack, status = ATTACKS[name]
 
     async def scenario() -> None:
@@ -102,7 +103,7 @@ def test_an_ambiguous_head_is_refused_and_nothing_after_it_is_served(name: str, 
 
 
 @pytest.mark.parametrize("name", CHUNK_ATTACKS)
-def test_a_broken_chunked_body_is_refused_and_nothing_after_it_is_served(name: str, play) -> None:
+def test_a_broken_chunked_body_is_refused_and_nothing_after_it_is_served(name: str, play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
         async with serving(witness) as server, connected(server) as client:
@@ -118,7 +119,7 @@ def test_a_broken_chunked_body_is_refused_and_nothing_after_it_is_served(name: s
 @pytest.mark.parametrize(
     "host", [b"gateway", b"gate_way.local:8484", b"127.0.0.1:8484", b"[::1]:8484", b"[fe80::1%25eth0]"]
 )
-def test_an_ordinary_host_is_accepted(host: bytes, play) -> None:
+def test_an_ordinary_host_is_accepted(host: bytes, play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness()) as server, connected(server) as client:
             client.send(LINE + b"Host: " + host + b"\r\n\r\n")
@@ -138,7 +139,7 @@ def test_an_ordinary_host_is_accepted(host: bytes, play) -> None:
         (b"//double//v1", "//double//v1", ""),
     ],
 )
-def test_the_target_is_taken_apart(target: bytes, path: str, query: str, play) -> None:
+def test_the_target_is_taken_apart(target: bytes, path: str, query: str, play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
         async with serving(witness) as server, connected(server) as client:
@@ -151,7 +152,7 @@ def test_the_target_is_taken_apart(target: bytes, path: str, query: str, play) -
     play(scenario())
 
 
-def test_header_names_are_lowered_values_trimmed_and_equal_headers_kept(play) -> None:
+def test_header_names_are_lowered_values_trimmed_and_equal_headers_kept(play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
         async with serving(witness) as server, connected(server) as client:
@@ -170,7 +171,7 @@ def test_header_names_are_lowered_values_trimmed_and_equal_headers_kept(play) ->
 
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
-def test_an_upgrade_reaches_the_handler_as_a_request_and_nothing_after_it_is_http(upgrade: bytes, play) -> None:
+def test_an_upgrade_reaches_the_handler_as_a_request_and_nothing_after_it_is_http(upgrade: bytes, play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
         async with serving(witness) as server, connected(server) as client:
@@ -186,7 +187,7 @@ def test_an_upgrade_reaches_the_handler_as_a_request_and_nothing_after_it_is_htt
     play(scenario())
 
 
-def test_connect_reaches_the_handler_and_its_tunnel_is_never_parsed(play) -> None:
+def test_connect_reaches_the_handler_and_its_tunnel_is_never_parsed(play: Play) -> None:
     async def scenario() -> None:
         witness = Witness()
         async with serving(witness) as server, connected(server) as client:
@@ -198,7 +199,7 @@ def test_connect_reaches_the_handler_and_its_tunnel_is_never_parsed(play) -> Non
     play(scenario())
 
 
-def test_empty_lines_before_a_request_are_ignored(play) -> None:
+def test_empty_lines_before_a_request_are_ignored(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness()) as server, connected(server) as client:
             for lead in (b"\r\n", b"\r\n\r\n", b""):
@@ -209,7 +210,7 @@ def test_empty_lines_before_a_request_are_ignored(play) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_a_request_survives_any_cut(size: int, play) -> None:
+def test_a_request_survives_any_cut(size: int, play: Play) -> None:
     request = POST + b"Transfer-Encoding: chunked\r\n\r\n3;x=1\r\nabc\r\nA\r\n0123456789\r\n0\r\nX-T: 1\r\n\r\n"
 
     async def scenario() -> None:
@@ -226,7 +227,7 @@ def test_a_request_survives_any_cut(size: int, play) -> None:
     play(scenario())
 
 
-def test_the_refusal_names_the_path_so_that_its_protocol_can_word_it(play) -> None:
+def test_the_refusal_names_the_path_so_that_its_protocol_can_word_it(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness()) as server, connected(server) as client:
             client.send(b"POST /v1/messages?beta=true HTTP/1.1\r\n\r\n")

@@ -6,8 +6,10 @@ import socket
 
 import pytest
 
+from dragoman.net.exchange import Exchange
 from dragoman.net.server import BodyTimeout
-from net.raw_client import GET, PATIENCE_S, Exchange, Received, Witness, connected, eventually, limits, serving
+from net.raw_client import GET, PATIENCE_S, Received, Witness, connected, eventually, limits, serving
+from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 
@@ -20,7 +22,7 @@ async def never(exchange: Exchange) -> None:
     await asyncio.sleep(30)
 
 
-def test_a_slow_header_is_closed_in_time_however_it_drips(play) -> None:
+def test_a_slow_header_is_closed_in_time_however_it_drips(play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         async with serving(Witness(), limits(header_timeout_s=1)) as server, connected(server) as client:
@@ -42,7 +44,7 @@ def test_a_slow_header_is_closed_in_time_however_it_drips(play) -> None:
     play(scenario())
 
 
-def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play) -> None:
+def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         async with serving(Witness(), limits(header_timeout_s=1)) as server, connected(server) as client:
@@ -57,7 +59,7 @@ def test_a_slow_header_on_a_kept_connection_is_closed_in_time(play) -> None:
     play(scenario())
 
 
-def test_a_client_that_says_nothing_is_closed_without_a_word(play) -> None:
+def test_a_client_that_says_nothing_is_closed_without_a_word(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness(), limits(header_timeout_s=0.1)) as server, connected(server) as client:
             assert await client.closed()
@@ -66,7 +68,7 @@ def test_a_client_that_says_nothing_is_closed_without_a_word(play) -> None:
     play(scenario())
 
 
-def test_an_idle_connection_is_closed_after_its_keep_alive_time(play) -> None:
+def test_an_idle_connection_is_closed_after_its_keep_alive_time(play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         async with serving(Witness(), limits(keep_alive_s=2)) as server, connected(server) as client:
@@ -82,7 +84,7 @@ def test_an_idle_connection_is_closed_after_its_keep_alive_time(play) -> None:
 
 
 @pytest.mark.parametrize("endless", [b"a" * 65536, b"X-A: " + b"b" * 1000 + b"\r\n", b"/"])
-def test_an_endless_header_is_refused_in_bounded_memory(endless: bytes, play) -> None:
+def test_an_endless_header_is_refused_in_bounded_memory(endless: bytes, play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness()) as server, connected(server) as client:
             before = resident_bytes()
@@ -97,7 +99,7 @@ def test_an_endless_header_is_refused_in_bounded_memory(endless: bytes, play) ->
     play(scenario())
 
 
-def test_a_header_of_exactly_the_limit_passes_and_one_byte_more_does_not(play) -> None:
+def test_a_header_of_exactly_the_limit_passes_and_one_byte_more_does_not(play: Play) -> None:
     def padded(size: int) -> bytes:
         return GET[:-2] + b"X-A: " + b"a" * (size - len(GET) - 7) + b"\r\n\r\n"
 
@@ -113,7 +115,7 @@ def test_a_header_of_exactly_the_limit_passes_and_one_byte_more_does_not(play) -
     play(scenario())
 
 
-def test_a_hundred_fields_pass_and_one_more_does_not(play) -> None:
+def test_a_hundred_fields_pass_and_one_more_does_not(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness()) as server:
             for count, status in ((99, 200), (100, 431)):
@@ -125,7 +127,7 @@ def test_a_hundred_fields_pass_and_one_more_does_not(play) -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_a_body_over_the_limit_gets_413_even_from_a_client_that_sends_it_all_first(declared: bool, play) -> None:
+def test_a_body_over_the_limit_gets_413_even_from_a_client_that_sends_it_all_first(declared: bool, play: Play) -> None:
     size = 3_000_000
     framing = b"Content-Length: %d\r\n\r\n" % size if declared else b"Transfer-Encoding: chunked\r\n\r\n"
     body = b"x" * size if declared else (b"8000\r\n" + b"x" * 0x8000 + b"\r\n") * 92
@@ -143,7 +145,7 @@ def test_a_body_over_the_limit_gets_413_even_from_a_client_that_sends_it_all_fir
     play(scenario())
 
 
-def test_a_body_of_exactly_the_limit_passes(play) -> None:
+def test_a_body_of_exactly_the_limit_passes(play: Play) -> None:
     async def scenario() -> None:
         async with serving(Witness(), limits(max_body_bytes=10)) as server, connected(server) as client:
             client.send(POST + b"Content-Length: 10\r\n\r\n0123456789")
@@ -156,7 +158,7 @@ def test_a_body_of_exactly_the_limit_passes(play) -> None:
     play(scenario())
 
 
-def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not(play) -> None:
+def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not(play: Play) -> None:
     async def scenario() -> None:
         settings = limits(body_gap_timeout_s=1.5)
         async with serving(Witness(), settings) as server, connected(server) as client:
@@ -173,7 +175,7 @@ def test_a_gap_in_the_body_times_out_but_a_slow_steady_body_does_not(play) -> No
     play(scenario())
 
 
-def test_the_handler_may_word_the_body_timeout_itself(play) -> None:
+def test_the_handler_may_word_the_body_timeout_itself(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         try:
             await exchange.body()
@@ -188,7 +190,7 @@ def test_the_handler_may_word_the_body_timeout_itself(play) -> None:
     play(scenario())
 
 
-def test_a_body_that_nobody_asked_for_is_not_read_ahead(play) -> None:
+def test_a_body_that_nobody_asked_for_is_not_read_ahead(play: Play) -> None:
     async def scenario() -> None:
         async with serving(never, limits(body_gap_timeout_s=0.1)) as server, connected(server) as client:
             client.writer.transport.set_write_buffer_limits(high=0)
@@ -208,7 +210,7 @@ def deaf_client(port: int, buffer_bytes: int = 4096) -> socket.socket:
     return deaf
 
 
-def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the_end(play) -> None:
+def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the_end(play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         sent = 0
@@ -242,7 +244,7 @@ def test_a_client_that_does_not_read_holds_the_sender_back_and_is_dropped_in_the
     play(scenario())
 
 
-def test_a_client_that_stops_reading_and_then_leaves_cancels_its_handler_at_once(play) -> None:
+def test_a_client_that_stops_reading_and_then_leaves_cancels_its_handler_at_once(play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         cancelled: asyncio.Future[None] = loop.create_future()
@@ -266,7 +268,7 @@ def test_a_client_that_stops_reading_and_then_leaves_cancels_its_handler_at_once
     play(scenario())
 
 
-def test_a_client_that_reads_slowly_but_steadily_is_kept(play) -> None:
+def test_a_client_that_reads_slowly_but_steadily_is_kept(play: Play) -> None:
     total = 1024 * 1024
 
     async def handler(exchange: Exchange) -> None:
@@ -292,7 +294,7 @@ def test_a_client_that_reads_slowly_but_steadily_is_kept(play) -> None:
 
 
 @pytest.mark.parametrize("size", [30_000, 20_000_000])
-def test_a_finished_reply_that_nobody_reads_does_not_pin_its_connection(size: int, play) -> None:
+def test_a_finished_reply_that_nobody_reads_does_not_pin_its_connection(size: int, play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(200, [], b"x" * size)
 
@@ -307,7 +309,7 @@ def test_a_finished_reply_that_nobody_reads_does_not_pin_its_connection(size: in
     play(scenario())
 
 
-def test_pipelined_replies_that_nobody_reads_stop_the_next_handler(play) -> None:
+def test_pipelined_replies_that_nobody_reads_stop_the_next_handler(play: Play) -> None:
     served = 0
 
     async def handler(exchange: Exchange) -> None:
@@ -317,19 +319,19 @@ def test_pipelined_replies_that_nobody_reads_stop_the_next_handler(play) -> None
 
     async def scenario() -> None:
         async with serving(handler, limits()) as server, connected(server) as client:
-            client.writer.transport.pause_reading()
+            client.pause_reading()
             for _ in range(50):
                 client.send(GET * 2)
                 await asyncio.sleep(0.004)
             assert served < 20
-            client.writer.transport.resume_reading()
+            client.resume_reading()
             replies: list[Received] = [await client.reply() for _ in range(100)]
             assert {len(reply.body) for reply in replies} == {1_000_000}
 
     play(scenario())
 
 
-def test_an_idle_connection_costs_little_memory(play) -> None:
+def test_an_idle_connection_costs_little_memory(play: Play) -> None:
     async def scenario() -> None:
         async with serving(stream_one, limits()) as server:
             before = resident_bytes()

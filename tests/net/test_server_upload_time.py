@@ -7,12 +7,13 @@ import pytest
 from dragoman.net.deadline import UploadClock
 from dragoman.net.server import Limits
 from net.raw_client import PATIENCE_S, Witness, connected, limits, serving
+from net.scenarios import Play
 
 POST = b"POST /first HTTP/1.1\r\nHost: gateway\r\n"
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_trickles_is_refused_in_time_however_steadily_it_comes(chunked: bool, play) -> None:
+def test_a_body_that_trickles_is_refused_in_time_however_steadily_it_comes(chunked: bool, play: Play) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         settings = limits(body_timeout_s=1.0, min_body_bytes_per_s=1000.0)
@@ -37,7 +38,7 @@ def test_a_body_that_trickles_is_refused_in_time_however_steadily_it_comes(chunk
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_large_body_over_a_slow_line_has_the_time_that_its_bytes_earn(chunked: bool, play) -> None:
+def test_a_large_body_over_a_slow_line_has_the_time_that_its_bytes_earn(chunked: bool, play: Play) -> None:
     piece = b"x" * 1000
 
     async def scenario() -> None:

@@ -7,9 +7,10 @@ import logging
 import pytest
 
 from dragoman.net.tasks import spawn
+from net.scenarios import Play
 
 
-def test_a_task_that_nobody_keeps_still_ends(play) -> None:
+def test_a_task_that_nobody_keeps_still_ends(play: Play) -> None:
     async def scenario() -> None:
         ended = asyncio.Event()
 
@@ -24,7 +25,7 @@ def test_a_task_that_nobody_keeps_still_ends(play) -> None:
     play(scenario())
 
 
-def test_a_failure_is_logged_by_type_and_place_but_not_by_text(play, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_by_type_and_place_but_not_by_text(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         raise ValueError("sk-fake-secret")
 
@@ -39,7 +40,7 @@ def test_a_failure_is_logged_by_type_and_place_but_not_by_text(play, caplog: pyt
     assert "sk-fake-secret" not in caplog.text
 
 
-def test_the_awaiter_gets_result_failure_and_cancellation(play, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_awaiter_gets_result_failure_and_cancellation(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async def answer() -> int:
             return 42

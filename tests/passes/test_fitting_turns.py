@@ -1,5 +1,7 @@
 """The small passes over turns: merging, tagging, flattening, dropping thoughts, moving long descriptions."""
 
+from msgspec.structs import replace
+
 from dragoman.hub.loss import How, Ledger
 from dragoman.hub.ports import ToolLimits
 from dragoman.hub.request import (
@@ -22,13 +24,14 @@ from dragoman.passes.merge_turns import merged
 from dragoman.passes.move_tool_docs import HEADING, move_tool_docs
 from dragoman.passes.tag_instructions import tag_later_instructions
 from dragoman.passes.tool_names import ToolId, assign_names
+from narrowing import expect
 
 HI = Turn(Role.USER, (Text("hi"),), "/0")
 SYSTEM = Turn(Role.SYSTEM, (Text("S"),), "/s")
 
 
 def asked(*turns: Turn, **fields: object) -> Request:
-    return Request("chat", "m", turns, **fields)
+    return replace(Request("chat", "m", turns), **fields)
 
 
 def told(ledger: Ledger) -> list[tuple[str, How]]:
@@ -68,11 +71,12 @@ def test_traffic_without_tools_is_told_as_text() -> None:
     results = Turn(Role.USER, (ToolResult("c", (Text("seen"), image), "/r"), ToolResult("x", (), "/x", is_error=True)))
     found = flatten_tools(asked(HI, call, results), ledger).turns
     assert all(isinstance(part, Text | Image) for turn in found for part in turn.parts)
-    assert "look" in found[1].parts[1].text
-    assert '{"at":1}' in found[1].parts[1].text
-    assert "look" in found[2].parts[0].text
+    told_call = expect(Text, found[1].parts[1]).text
+    assert "look" in told_call
+    assert '{"at":1}' in told_call
+    assert "look" in expect(Text, found[2].parts[0]).text
     assert found[2].parts[1:3] == (Text("seen"), image)
-    assert "Error" in found[2].parts[3].text
+    assert "Error" in expect(Text, found[2].parts[3]).text
     assert ("/cache", How.DROPPED) in told(ledger)
     assert {"/c", "/r", "/x"} <= {path for path, how in told(ledger) if how is How.APPROXIMATED}
 
@@ -105,7 +109,7 @@ def test_long_descriptions_stand_after_the_instructions() -> None:
     found = move_tool_docs(asked(SYSTEM, HI, tools=tools), 10, ledger)
     assert [turn.role for turn in found.turns] == [Role.SYSTEM, Role.SYSTEM, Role.USER]
     assert found.turns[1].parts == (Text(f"{HEADING}\n\n## Tool: f\n\n{'F' * 11}"),)
-    assert "Tool: f" in (found.tools[0].description or "")
+    assert "Tool: f" in (expect(Function, found.tools[0]).description or "")
     assert found.tools[1] is tools[1]
     assert told(ledger) == [("/tools/0/function/description", How.APPROXIMATED)]
 

@@ -27,6 +27,7 @@ from dragoman.passes.lower_tools import WRAPPED_PARAMETERS, lower_tools
 from dragoman.passes.tool_names import ToolId, ToolMap, assign_names
 from dragoman.stages.raise_tools import RaiseTools
 from laws import assert_any_recut_agrees, run
+from narrowing import expect, expect_all
 from replies import END, START, joined, split_delta
 
 CHAT = ToolLimits(custom=True, namespaces=False, name_max=64)
@@ -97,15 +98,15 @@ def test_an_allowed_subset_follows_the_new_names() -> None:
     choice = ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("get.time", "plain"))
     found, _, _ = lowered(asked(Function("get.time"), Function("plain"), choice=choice), MESSAGES)
     assert found.tool_choice is not None
-    assert found.tool_choice.allowed == (found.tools[0].name, "plain")
+    assert found.tool_choice.allowed == (expect(Function, found.tools[0]).name, "plain")
 
 
 def test_a_name_that_is_too_long_or_foreign_gets_the_same_alias_each_time() -> None:
     long = "x" * 70
     first, tool_map, _ = lowered(asked(Function(long), Function("wetter.für-heute")), CHAT)
     again, _, _ = lowered(asked(Function("other"), Function("wetter.für-heute"), Function(long)), CHAT)
-    names = {tool.name for tool in first.tools}
-    assert names <= {tool.name for tool in again.tools}
+    names = {tool.name for tool in expect_all(Function, first.tools)}
+    assert names <= {tool.name for tool in expect_all(Function, again.tools)}
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
     assert {tool_map.tools[name].name for name in names} == {long, "wetter.für-heute"}
 
@@ -231,7 +232,8 @@ def test_arguments_in_another_shape_still_give_their_input() -> None:
 def test_lowering_and_raising_a_call_is_the_identity() -> None:
     request = asked(Custom("näme with spaces", namespace="a.b"), Function("x" * 200, namespace="n"))
     found, tool_map, _ = lowered(request, MESSAGES)
-    for tool, original in zip(found.tools, request.tools, strict=True):
+    for tool, original in zip(expect_all(Function, found.tools), request.tools, strict=True):
+        assert isinstance(original, Custom | Function)
         (opened,) = raised(tool_map, Opened(0, CallBlock("c", tool.name)))
         custom = isinstance(original, Custom)
         assert opened == Opened(0, CallBlock("c", original.name, custom=custom, namespace=original.namespace))

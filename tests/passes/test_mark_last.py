@@ -6,6 +6,7 @@ import pytest
 from dragoman.hub.loss import How, Ledger
 from dragoman.hub.profile import Target
 from dragoman.protocols import PROTOCOLS
+from wire_json import Json, JsonObject
 
 AUTOMATIC = {"type": "ephemeral", "ttl": "1h"}
 KEPT = {"mode": "explicit", "ttl": "12h"}
@@ -19,7 +20,7 @@ def answered(content: object) -> dict[str, object]:
 
 def built(
     target: str, *messages: object, quirks: frozenset[str] = frozenset(), **fields: object
-) -> tuple[dict[str, object], dict[str, How]]:
+) -> tuple[JsonObject, dict[str, How]]:
     """The body for an upstream, and what the ledger says of the request."""
     client, upstream = PROTOCOLS["messages"].client, PROTOCOLS[target].upstream
     assert client is not None
@@ -31,19 +32,17 @@ def built(
     return msgspec.json.decode(sent), {loss.path: loss.how for loss in ledger}
 
 
-def contents(body: dict[str, object]) -> list[object]:
+def contents(body: JsonObject) -> list[Json]:
     """What each message or item says, in order."""
     said = body.get("messages") or body["input"]
-    assert isinstance(said, list)
     return [item.get("content", item.get("output")) for item in said]
 
 
 @pytest.mark.parametrize(("target", "text"), [("chat", "text"), ("responses", "input_text")])
-def test_the_last_part_of_the_user_bears_the_breakpoint(target: str, text: str):
+def test_the_last_part_of_the_user_bears_the_breakpoint(target: str, text: str) -> None:
     second = {"role": "user", "content": [{"type": "text", "text": "b"}, IMAGE]}
     body, lost = built(target, {"role": "user", "content": "a"}, {"role": "assistant", "content": "ok"}, second)
     last = contents(body)[-1]
-    assert isinstance(last, list)
     assert last[0] == {"type": text, "text": "b"}
     assert last[1]["prompt_cache_breakpoint"] == KEPT
     assert msgspec.json.encode(body).count(b"prompt_cache_breakpoint") == 1
@@ -51,7 +50,7 @@ def test_the_last_part_of_the_user_bears_the_breakpoint(target: str, text: str):
 
 
 @pytest.mark.parametrize(("target", "text"), [("chat", "text"), ("responses", "input_text")])
-def test_a_result_at_the_end_bears_it_too(target: str, text: str):
+def test_a_result_at_the_end_bears_it_too(target: str, text: str) -> None:
     body, lost = built(target, {"role": "user", "content": "a"}, CALL, answered("4C"))
     assert contents(body)[-1] == [{"type": text, "text": "4C", "prompt_cache_breakpoint": KEPT}]
     assert lost == {"/cache_control": How.APPROXIMATED}
@@ -59,37 +58,36 @@ def test_a_result_at_the_end_bears_it_too(target: str, text: str):
 
 @pytest.mark.parametrize("target", ["chat", "responses"])
 @pytest.mark.parametrize("end", [answered([]), answered(""), {"role": "assistant", "content": "so"}])
-def test_what_cannot_bear_one_leaves_it_to_what_stands_before(target: str, end: dict[str, object]):
+def test_what_cannot_bear_one_leaves_it_to_what_stands_before(target: str, end: dict[str, object]) -> None:
     body, lost = built(target, {"role": "user", "content": "a"}, CALL, end)
     first = contents(body)[0]
-    assert isinstance(first, list)
     assert first[-1]["prompt_cache_breakpoint"] == KEPT
     assert lost["/cache_control"] is How.APPROXIMATED
 
 
 @pytest.mark.parametrize("target", ["chat", "responses"])
-def test_a_breakpoint_that_the_client_set_there_itself_stays_as_it_is(target: str):
+def test_a_breakpoint_that_the_client_set_there_itself_stays_as_it_is(target: str) -> None:
     marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "5m"}}
     body, lost = built(target, {"role": "user", "content": [marked]})
-    assert contents(body)[0][0]["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "30m"}  # type: ignore[index]
+    assert contents(body)[0][0]["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "30m"}
     assert lost["/cache_control"] is How.APPROXIMATED
 
 
 @pytest.mark.parametrize("target", ["chat", "responses"])
-def test_a_request_with_nothing_to_bear_it_loses_it(target: str):
+def test_a_request_with_nothing_to_bear_it_loses_it(target: str) -> None:
     body, lost = built(target, {"role": "assistant", "content": "so"})
     assert b"prompt_cache_breakpoint" not in msgspec.json.encode(body)
     assert lost["/cache_control"] is How.DROPPED
 
 
-def test_servers_without_breakpoints_lose_it():
+def test_servers_without_breakpoints_lose_it() -> None:
     body, lost = built("chat", {"role": "user", "content": "a"}, quirks=frozenset({"plain"}))
     assert contents(body) == ["a"]
     assert lost == {"/cache_control": How.DROPPED}
     assert built("kiro", {"role": "user", "content": "a"})[1]["/cache_control"] is How.DROPPED
 
 
-def test_its_own_protocol_keeps_it_word_for_word():
+def test_its_own_protocol_keeps_it_word_for_word() -> None:
     told = {**AUTOMATIC, "scope": "x"}
     body, lost = built("messages", {"role": "user", "content": "a"}, cache_control=told)
     assert body["cache_control"] == told
@@ -98,8 +96,8 @@ def test_its_own_protocol_keeps_it_word_for_word():
     assert built("messages", {"role": "user", "content": "a"}, cache_control=unheard)[0]["cache_control"] == unheard
 
 
-def test_with_four_breakpoints_of_its_own_the_first_one_goes():
+def test_with_four_breakpoints_of_its_own_the_first_one_goes() -> None:
     marked = [{"type": "text", "text": str(n), "cache_control": {"type": "ephemeral"}} for n in range(4)]
     body, lost = built("messages", {"role": "user", "content": marked})
-    assert ["cache_control" in block for block in contents(body)[0]] == [False, True, True, True]  # type: ignore[attr-defined]
+    assert ["cache_control" in block for block in contents(body)[0]] == [False, True, True, True]
     assert lost == {"/messages/0/content/0/cache_control": How.DROPPED}

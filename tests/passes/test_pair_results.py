@@ -3,6 +3,7 @@
 from dragoman.hub.loss import How, Ledger
 from dragoman.hub.request import Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.passes.pair_results import UNANSWERED, pair_results
+from narrowing import expect, expect_all
 
 
 def call(id: str, at: str = "") -> ToolCall:
@@ -53,28 +54,29 @@ def test_a_result_that_is_missing_is_made_up_and_told() -> None:
 def test_a_result_before_its_call_is_not_its_result() -> None:
     found, ledger = paired(user(result("a", at="/0")), assistant(call("a")), user(Text("2")))
     assert all(isinstance(part, Text) for part in found[0].parts)
-    assert found[2].parts[0].call_id == "a"
+    assert expect(ToolResult, found[2].parts[0]).call_id == "a"
     assert ("/0", How.APPROXIMATED) in [(loss.path, loss.how) for loss in ledger]
 
 
 def test_two_calls_of_one_id_in_one_turn_take_a_result_each() -> None:
     found, _ = paired(assistant(call("a"), call("a")), user(result("a", "first"), result("a", "second")))
-    assert [part.id for part in found[0].parts] == ["a", "a-2"]
+    assert [part.id for part in expect_all(ToolCall, found[0].parts)] == ["a", "a-2"]
     assert found[1].parts == (result("a", "first"), result("a-2", "second"))
 
 
 def test_an_id_in_another_alphabet_is_rewritten_on_both_sides() -> None:
     found, ledger = paired(assistant(call("fc:1/é")), user(result("fc:1/é")))
-    assert found[0].parts[0].id == found[1].parts[0].call_id == "fc_1__"
+    assert expect(ToolCall, found[0].parts[0]).id == expect(ToolResult, found[1].parts[0]).call_id == "fc_1__"
     assert len(ledger) == 0
 
 
 def test_long_ids_that_begin_alike_stay_apart() -> None:
     found, _ = paired(assistant(call("x" * 90), call("x" * 91)), user(result("x" * 91, "late"), result("x" * 90)))
-    first, second = found[0].parts
+    first, second = expect_all(ToolCall, found[0].parts)
+    results = expect_all(ToolResult, found[1].parts)
     assert len(first.id) == len(second.id) == 64
-    assert [part.call_id for part in found[1].parts] == [first.id, second.id]
-    assert found[1].parts[1].content == (Text("late"),)
+    assert [part.call_id for part in results] == [first.id, second.id]
+    assert results[1].content == (Text("late"),)
 
 
 def test_a_call_that_is_not_the_assistants_is_told_as_text() -> None:

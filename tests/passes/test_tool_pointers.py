@@ -11,7 +11,7 @@ ASKED = b"""{"model": "m", "messages": [{"role": "user", "content": "Go on."}], 
 {"type": "custom", "custom": {"name": "p", "description": "freeform"}}]}"""
 
 
-def test_a_wrapped_tool_is_still_found_where_it_was_freeform():
+def test_a_wrapped_tool_is_still_found_where_it_was_freeform() -> None:
     client = PROTOCOLS["chat"].client
     assert client is not None
     request = client.parse(ASKED, Ledger())

@@ -14,10 +14,11 @@ from dragoman.cli.replaying.rerun import rerun
 from dragoman.store.captures import Bounds, Captures, load
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running, stanza
+from wire_json import JsonObject
 
 HEAD = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
 TURN = [{"role": "user", "content": "Hi"}]
-BODIES = {
+BODIES: dict[str, JsonObject] = {
     "/v1/chat/completions": {"messages": TURN},
     "/v1/responses": {"input": "Hi"},
     "/v1/messages": {"messages": TURN, "max_tokens": 5},
@@ -30,7 +31,7 @@ REPLY = (
 SECRET_ECHO = b'{"error":{"message":"bad key sk-fake-upstream"}}'
 
 
-def post(gateway: Running, path: str, model: str) -> tuple[int, dict]:
+def post(gateway: Running, path: str, model: str) -> tuple[int, JsonObject]:
     body = json.dumps({**BODIES[path], "model": model}).encode()
     try:
         with urllib.request.urlopen(urllib.request.Request(gateway.url + path, body, HEAD), timeout=30) as reply:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.hub.events import Closed, Delta, Ended, Event, Failed, Stop, Used
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
 from dragoman.stages.check_calls import CheckCalls
@@ -57,9 +57,8 @@ def test_a_failure_of_the_upstream_goes_first() -> None:
 
 
 def test_custom_tools_take_any_text() -> None:
-    reply = [START, *call(0, "patch", "*** Begin"), Ended(Stop.TOOL)]
-    custom = reply[1].what.__class__("call-0", "patch", custom=True)  # type: ignore[union-attr]
-    reply[1] = reply[1].__class__(0, custom)  # type: ignore[call-arg]
+    opened = Opened(0, CallBlock("call-0", "patch", custom=True))
+    reply = [START, opened, *call(0, "patch", "*** Begin")[1:], Ended(Stop.TOOL)]
     assert checked(*reply) == reply
 
 
@@ -69,10 +68,11 @@ def test_blank_arguments_are_none() -> None:
 
 
 def test_any_recut_of_the_deltas_agrees() -> None:
-    for reply in (
+    replies: tuple[list[Event], ...] = (
         GOOD,
         [START, *call(0, "f", "  {} "), END],
         [START, *BROKEN, Ended(Stop.TOOL)],
         [START, Delta(9, "x"), END],
-    ):
+    )
+    for reply in replies:
         assert_any_recut_agrees(CheckCalls, reply, split_delta, joined)

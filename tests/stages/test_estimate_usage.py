@@ -1,5 +1,7 @@
 """Usage that an upstream did not tell is estimated, tagged, and told just before the end."""
 
+from collections.abc import Callable
+
 from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, Started, ThinkingBlock, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Source, Usage
@@ -7,14 +9,14 @@ from dragoman.stages.estimate_usage import EstimateUsage
 from laws import assert_any_recut_agrees, run
 from replies import END, START, call, joined, split_delta, text
 
-THINKING = [Opened(0, ThinkingBlock()), Delta(0, "a b c"), Closed(0)]
+THINKING: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "a b c"), Closed(0)]
 
 
 def words(text: str) -> int:
     return len(text.split())
 
 
-def estimated(*events: Event, input_tokens: int = 9) -> list[Event]:
+def estimated(*events: Event, input_tokens: int | Callable[[], int] = 9) -> list[Event]:
     return run(EstimateUsage(words, input_tokens), events)
 
 
@@ -41,9 +43,9 @@ def test_the_input_is_only_counted_when_it_is_needed() -> None:
         asked.append("counted")
         return 5
 
-    run(EstimateUsage(words, count_input), [START, Used(Usage(1, 1)), END])
+    estimated(START, Used(Usage(1, 1)), END, input_tokens=count_input)
     assert asked == []
-    out = run(EstimateUsage(words, count_input), [START, END])
+    out = estimated(START, END, input_tokens=count_input)
     assert asked == ["counted"]
     assert out[1] == Used(Usage(input=5, source=Source.ESTIMATED))
 

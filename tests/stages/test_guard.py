@@ -46,9 +46,14 @@ def guarded(*events: Event) -> tuple[list[Event], list[str]]:
 
 
 def test_a_legal_reply_passes_unchanged() -> None:
-    thinking = [Opened(0, ThinkingBlock()), Delta(0, "hm"), Sealed(0, SEAL), Closed(0)]
-    cited = [Opened(1, TextBlock()), Delta(1, "so"), Cited(1, Citation(url="https://a.example")), Closed(1)]
-    hosted = [Opened(2, HostedBlock("h", "web_search")), Closed(2)]
+    thinking: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "hm"), Sealed(0, SEAL), Closed(0)]
+    cited: list[Event] = [
+        Opened(1, TextBlock()),
+        Delta(1, "so"),
+        Cited(1, Citation(url="https://a.example")),
+        Closed(1),
+    ]
+    hosted: list[Event] = [Opened(2, HostedBlock("h", "web_search")), Closed(2)]
     reply = [START, *thinking, *cited, *hosted, *call(3, "f", "{}"), Used(Usage(1, 2)), END]
     assert guarded(*reply) == (reply, [])
 
@@ -162,7 +167,7 @@ def test_the_documentation_is_drawn_from_the_table() -> None:
 
 def test_a_delta_costs_less_than_a_microsecond() -> None:
     guard = Guard(lambda why: None)
-    run_up = [START, Opened(0, TextBlock())]
+    run_up: list[Event] = [START, Opened(0, TextBlock())]
     for event in run_up:
         guard.feed(event)
     delta = Delta(0, "word ")

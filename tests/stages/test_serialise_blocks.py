@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, Used
+from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, TextBlock, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
 from dragoman.stages.guard import Guard
@@ -33,9 +33,10 @@ def test_interleaved_calls_leave_one_after_the_other() -> None:
 
 def test_the_next_block_passes_live_once_the_first_has_closed() -> None:
     stage = SerialiseBlocks()
-    for event in [START, Opened(0, text(0)[0].what), Opened(1, call(1, "g")[0].what), Delta(1, "{")]:
+    second, *_ = call(1, "g")
+    for event in (START, Opened(0, TextBlock()), second, Delta(1, "{")):
         stage.feed(event)
-    assert list(stage.feed(Closed(0))) == [Closed(0), Opened(1, call(1, "g")[0].what), Delta(1, "{")]
+    assert list(stage.feed(Closed(0))) == [Closed(0), second, Delta(1, "{")]
     assert list(stage.feed(Delta(1, "}"))) == [Delta(1, "}")]
 
 
@@ -97,6 +98,7 @@ def test_every_interleaving_comes_out_straight_whole_and_legal(events: list[Even
         if isinstance(event, Opened):
             assert live is None
             live = event.block
+        assert isinstance(event, Opened | Delta | Closed)
         assert event.block == live
         if isinstance(event, Closed):
             live = None

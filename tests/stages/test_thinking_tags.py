@@ -82,7 +82,7 @@ def test_thoughts_without_an_end_stay_thoughts() -> None:
 
 def test_thoughts_go_out_as_they_come_and_only_a_possible_tag_waits() -> None:
     stage = ThinkingTags()
-    for event in [START, Opened(0, TextBlock())]:
+    for event in (START, Opened(0, TextBlock())):
         stage.feed(event)
     assert stage.feed(Delta(0, "<thinking>abc")) == [Opened(0, ThinkingBlock()), Delta(0, "abc")]
     assert stage.feed(Delta(0, "d </thi")) == [Delta(0, "d ")]
@@ -226,8 +226,8 @@ def test_citations_follow_their_text_and_lose_a_place_that_moved() -> None:
 
 
 def test_a_failure_lets_go_of_what_was_held_back() -> None:
-    told = run(ThinkingTags(), [START, Opened(0, TextBlock()), Delta(0, "<thin"), LOST])
-    assert told == [START, Opened(0, TextBlock()), Delta(0, "<thin"), LOST]
+    reply: list[Event] = [START, Opened(0, TextBlock()), Delta(0, "<thin"), LOST]
+    assert run(ThinkingTags(), reply) == reply
 
 
 # The laws

@@ -129,7 +129,7 @@ def test_a_call_may_follow_code_and_what_looked_like_one() -> None:
 def test_a_call_that_is_cut_off_is_told_as_the_text_it_is() -> None:
     half = 'ok [Called f with args: {"path":"x'
     assert parts(half) == [("text", half)]
-    told = run(WrittenCalls({"f": None}), [START, Opened(0, TextBlock()), Delta(0, half), LOST])
+    told = after(Opened(0, TextBlock()), Delta(0, half), end=LOST, names=("f",))
     assert joined(told) == [START, Opened(0, TextBlock()), Delta(0, half), LOST]
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.store import Store, cut_calls, open_store
 from dragoman.store.client_keys import KeyId, KeyRow, NameTaken
-from dragoman.store.usage_rows import SLOT_MS, Span, UsageRow
+from dragoman.store.usage_rows import SLOT_MS, By, Span, UsageRow
 from store.storing import EVER, row
 
 DAY_MS = 24 * 3600 * 1000
@@ -297,13 +297,14 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
 
     async def story(store: Store) -> None:
         await store.append_usage(rows)
-        for by, group in (
+        groups: tuple[tuple[By, Callable[[UsageRow], str]], ...] = (
             ("all", lambda one: ""),
             ("model", lambda one: f"{one.provider}/{one.model}"),
             ("provider", lambda one: one.provider),
             ("key", lambda one: one.key),
             ("client", lambda one: one.client),
-        ):
+        )
+        for by, group in groups:
             found = await store.usage_sums(EVER, by)
             wanted = sorted({(group(one), one.time_ms // SLOT_MS) for one in rows})
             assert [(part.group, part.slot) for part in found] == wanted

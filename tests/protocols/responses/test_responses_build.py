@@ -57,7 +57,7 @@ def stripped(value: object) -> object:
     return [stripped(inner) for inner in value] if isinstance(value, list) else value
 
 
-def test_its_own_request_comes_back_without_a_loss():
+def test_its_own_request_comes_back_without_a_loss() -> None:
     expected = stripped(FULL)
     assert isinstance(expected, dict)
     got = stripped(built(parsed(FULL)))
@@ -72,20 +72,20 @@ def test_its_own_request_comes_back_without_a_loss():
     assert got == {**expected, "model": "gpt-5.5"}
 
 
-def test_nothing_is_stored_and_reasoning_is_asked_for_in_its_portable_form():
+def test_nothing_is_stored_and_reasoning_is_asked_for_in_its_portable_form() -> None:
     body = built(request_of())
     assert (body["model"], body["store"], body["include"]) == ("gpt-5.5", False, ["reasoning.encrypted_content"])
     assert "include" not in built(request_of(), Target("gpt-4o", "openai", Profile(efforts=())))
 
 
-def test_leading_system_text_becomes_the_instructions():
+def test_leading_system_text_becomes_the_instructions() -> None:
     system = Turn(Role.SYSTEM, (Text("One.", "/system/0"), Text("Two.", "/system/1")), "/system")
     body = built(request_of(system, HI))
     assert body["instructions"] == "One.\n\nTwo."
     assert body["input"] == [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
 
 
-def test_a_system_prompt_with_a_breakpoint_becomes_a_developer_item():
+def test_a_system_prompt_with_a_breakpoint_becomes_a_developer_item() -> None:
     cache = Cache("/system/0/cache_control", "1h")
     system = Turn(Role.SYSTEM, (Text("One.", "/system/0", cache=cache),), "/system")
     request = request_of(system, HI)
@@ -104,18 +104,18 @@ def test_a_system_prompt_with_a_breakpoint_becomes_a_developer_item():
     assert told(request) == [("/system/0/cache_control", How.APPROXIMATED)]
 
 
-def test_a_later_system_message_stays_where_it_stands():
+def test_a_later_system_message_stays_where_it_stands() -> None:
     later = Turn(Role.SYSTEM, (Text("Now rhyme.", "/messages/2"),), "/messages/2")
     assert [item["role"] for item in items(request_of(HI, later, protocol="chat"))] == ["user", "system"]
 
 
-def test_a_prefill_is_sent_as_history_and_told_for_messages_only():
+def test_a_prefill_is_sent_as_history_and_told_for_messages_only() -> None:
     prefill = assistant(Text("{", "/messages/1/content"))
     assert told(request_of(HI, prefill)) == [("/messages/1", How.APPROXIMATED)]
     assert told(request_of(HI, prefill, protocol="chat")) == []
 
 
-def test_an_assistant_turn_becomes_items_in_its_own_order():
+def test_an_assistant_turn_becomes_items_in_its_own_order() -> None:
     request = request_of(
         HI,
         assistant(
@@ -142,7 +142,7 @@ def test_an_assistant_turn_becomes_items_in_its_own_order():
     ]
 
 
-def test_only_messages_have_a_role():
+def test_only_messages_have_a_role() -> None:
     for item in items(parsed(FULL)):
         assert ("role" in item) == (item["type"] == "message")
 
@@ -150,7 +150,7 @@ def test_only_messages_have_a_role():
 CALLS = [ToolCall(id, "look", "{}", f"/{id}") for id in ("a", "b", "c")]
 
 
-def test_tool_results_become_outputs_of_their_kind():
+def test_tool_results_become_outputs_of_their_kind() -> None:
     request = request_of(
         assistant(*CALLS),
         user(
@@ -175,13 +175,13 @@ def test_tool_results_become_outputs_of_their_kind():
     ]
 
 
-def test_an_output_is_of_the_kind_of_its_call():
+def test_an_output_is_of_the_kind_of_its_call() -> None:
     call = ToolCall("a", "patch", "*** x", "/c", custom=True)
     request = request_of(HI, assistant(call), user(ToolResult("a", (Text("ok", "/x"),), "/r")), protocol="chat")
     assert items(request)[2]["type"] == "custom_tool_call_output"
 
 
-def test_a_failed_tool_says_so_in_its_text_and_is_never_incomplete():
+def test_a_failed_tool_says_so_in_its_text_and_is_never_incomplete() -> None:
     result = ToolResult("a", (Text("no such file", "/x"),), "/r", is_error=True)
     request = request_of(assistant(CALLS[0]), user(result))
     output = {"type": "function_call_output", "call_id": "a", "output": "[tool error] no such file"}
@@ -189,7 +189,7 @@ def test_a_failed_tool_says_so_in_its_text_and_is_never_incomplete():
     assert told(request) == [("/r/is_error", How.APPROXIMATED)]
 
 
-def test_a_breakpoint_on_a_tool_result_stands_on_its_last_part():
+def test_a_breakpoint_on_a_tool_result_stands_on_its_last_part() -> None:
     cache = Cache("/r/cache_control")
     request = request_of(assistant(CALLS[0]), user(ToolResult("a", (Text("fine", "/x"),), "/r", cache=cache)))
     assert items(request)[1]["output"] == [
@@ -197,7 +197,7 @@ def test_a_breakpoint_on_a_tool_result_stands_on_its_last_part():
     ]
 
 
-def test_a_call_without_a_result_gets_one_where_it_stands():
+def test_a_call_without_a_result_gets_one_where_it_stands() -> None:
     request = request_of(HI, assistant(*CALLS[:2]), user(ToolResult("b", (Text("ok", "/x"),), "/r"), Text("Go", "/g")))
     assert [(item["type"], item.get("call_id")) for item in items(request)[1:]] == [
         ("function_call", "a"),
@@ -209,7 +209,7 @@ def test_a_call_without_a_result_gets_one_where_it_stands():
     assert told(request) == [("/a", How.INVENTED)]
 
 
-def test_a_result_without_a_call_is_told_as_text():
+def test_a_result_without_a_call_is_told_as_text() -> None:
     request = request_of(HI, user(ToolResult("z", (Text("sunny", "/x"),), "/r")))
     (message,) = items(request)[1:]
     assert message["role"] == "user"
@@ -217,27 +217,27 @@ def test_a_result_without_a_call_is_told_as_text():
     assert told(request) == [("/r", How.APPROXIMATED)]
 
 
-def test_the_last_result_of_a_call_counts():
+def test_the_last_result_of_a_call_counts() -> None:
     results = [ToolResult("a", (Text(text, "/x"),), at) for text, at in (("old", "/r0"), ("new", "/r1"))]
     request = request_of(HI, assistant(CALLS[0]), user(*results))
     assert [item["output"] for item in items(request)[2:]] == ["new"]
     assert told(request) == [("/r0", How.DROPPED)]
 
 
-def test_ids_that_every_step_uses_again_become_unique():
+def test_ids_that_every_step_uses_again_become_unique() -> None:
     step = (assistant(CALLS[0]), user(ToolResult("a", (Text("ok", "/x"),), "/r")))
     request = request_of(HI, *step, assistant(ToolCall("a", "look", "{}", "/a2")), user(ToolResult("a", (), "/r2")))
     assert [item["call_id"] for item in items(request)[1:]] == ["a", "a", "a-2", "a-2"]
     assert told(request) == []
 
 
-def test_breakpoints_where_there_is_no_place_for_them_are_told():
+def test_breakpoints_where_there_is_no_place_for_them_are_told() -> None:
     cache = Cache("/tools/0/cache_control")
     request = request_of(tools=(Function("f", "/tools/0", cache=cache), Function("g", "/tools/1")))
     assert told(request) == [("/tools/0/cache_control", How.DROPPED)]
 
 
-def test_reasoning_returns_to_its_issuer_without_an_id():
+def test_reasoning_returns_to_its_issuer_without_an_id() -> None:
     opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")
     request = request_of(HI, assistant(Thinking("hm", "/t", opaque), Text("ok", "/u")), HI)
     assert items(request)[1] == {
@@ -247,7 +247,7 @@ def test_reasoning_returns_to_its_issuer_without_an_id():
     }
 
 
-def test_reasoning_that_showed_nothing_returns_with_an_empty_summary():
+def test_reasoning_that_showed_nothing_returns_with_an_empty_summary() -> None:
     opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x")
     request = request_of(HI, assistant(Thinking("", "/t", opaque), Text("ok", "/u")), HI)
     assert items(request)[1] == {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA-x"}
@@ -262,13 +262,13 @@ def test_reasoning_that_showed_nothing_returns_with_an_empty_summary():
         Opaque("openai", Form.ENCRYPTED, "dgm1.broken"),
     ],
 )
-def test_reasoning_that_this_upstream_cannot_read_is_dropped_and_told(opaque: Opaque | None):
+def test_reasoning_that_this_upstream_cannot_read_is_dropped_and_told(opaque: Opaque | None) -> None:
     request = request_of(HI, assistant(Thinking("hm", "/t", opaque), Text("ok", "/u")), HI)
     assert all(item["type"] == "message" for item in items(request))
     assert told(request) == [("/t", How.DROPPED)]
 
 
-def test_media_go_out_as_data_or_as_addresses():
+def test_media_go_out_as_data_or_as_addresses() -> None:
     request = request_of(
         user(
             Image(PNG, "/0", detail="low"),
@@ -286,13 +286,13 @@ def test_media_go_out_as_data_or_as_addresses():
     assert told(request) == []
 
 
-def test_a_nameless_pdf_gets_a_name_and_plain_text_documents_become_text():
+def test_a_nameless_pdf_gets_a_name_and_plain_text_documents_become_text() -> None:
     request = request_of(user(Document(PDF, "/0"), Document("words", "/1", title="Notes")))
     assert told(request) == [("/0", How.INVENTED), ("/1", How.APPROXIMATED)]
     assert items(request)[0]["content"][1] == {"type": "input_text", "text": "Notes\n\nwords"}  # type: ignore[index]
 
 
-def test_another_vendors_file_and_audio_are_refused_but_chats_files_are_the_same_vendors():
+def test_another_vendors_file_and_audio_are_refused_but_chats_files_are_the_same_vendors() -> None:
     assert refused_at(request_of(user(Image(FileId("file_1"), "/messages/0/content/0")))) == "/messages/0/content/0"
     assert refused_at(request_of(user(Audio(Inline("audio/wav", "aa"), "/a")), protocol="chat")) == "/a"
     assert items(request_of(user(Document(FileId("file-1"), "/f")), protocol="chat"))[0]["content"] == [

@@ -13,7 +13,7 @@ from dragoman.hub.request import (
 from protocols.responses.responses_bodies import built, refused_at, request_of, told
 
 
-def test_what_responses_cannot_say_is_dropped_and_told():
+def test_what_responses_cannot_say_is_dropped_and_told() -> None:
     request = request_of(
         protocol="chat",
         top_k=5,
@@ -32,12 +32,12 @@ def test_what_responses_cannot_say_is_dropped_and_told():
     ]
 
 
-def test_several_answers_are_refused_and_one_is_fine():
+def test_several_answers_are_refused_and_one_is_fine() -> None:
     assert refused_at(request_of(protocol="chat", n=2)) == "/n"
     assert told(request_of(protocol="chat", n=1)) == []
 
 
-def test_a_model_that_takes_no_sampling_gets_none():
+def test_a_model_that_takes_no_sampling_gets_none() -> None:
     request = request_of(temperature=0.5, top_p=0.9)
     assert built(request)["temperature"] == 0.5
     fixed = Target("o9", "openai", Profile(sampling=False))
@@ -46,13 +46,13 @@ def test_a_model_that_takes_no_sampling_gets_none():
 
 
 @pytest.mark.parametrize(("asked", "sent"), [(1, 16), (16, 16), (500, 500)])
-def test_the_smallest_cap_is_sixteen(asked: int, sent: int):
+def test_the_smallest_cap_is_sixteen(asked: int, sent: int) -> None:
     request = request_of(max_tokens=asked)
     assert built(request)["max_output_tokens"] == sent
     assert told(request) == ([("/max_tokens", How.APPROXIMATED)] if asked != sent else [])
 
 
-def test_no_tokens_at_all_warm_the_cache():
+def test_no_tokens_at_all_warm_the_cache() -> None:
     body = built(request_of(max_tokens=0))
     assert body["prompt_cache_options"] == {"prewarm": True}
     assert "max_output_tokens" not in body
@@ -61,14 +61,14 @@ def test_no_tokens_at_all_warm_the_cache():
 @pytest.mark.parametrize(
     ("budget", "effort"), [(1024, "low"), (1025, "medium"), (8192, "medium"), (24576, "high"), (31999, "xhigh")]
 )
-def test_a_budget_of_thought_becomes_an_effort(budget: int, effort: str):
+def test_a_budget_of_thought_becomes_an_effort(budget: int, effort: str) -> None:
     reasoning = Reasoning("/thinking", budget=budget, budget_at="/thinking/budget_tokens")
     request = request_of(reasoning=reasoning)
     assert built(request)["reasoning"] == {"effort": effort}
     assert told(request) == [("/thinking/budget_tokens", How.APPROXIMATED)]
 
 
-def test_thinking_switched_off_is_no_effort_where_the_model_allows_it():
+def test_thinking_switched_off_is_no_effort_where_the_model_allows_it() -> None:
     reasoning = Reasoning("/thinking", switch=Switch.DISABLED, switch_at="/thinking/type")
     assert built(request_of(reasoning=reasoning))["reasoning"] == {"effort": "none"}
     stubborn = Target("gpt-6-astra", "openai", Profile(efforts=("low", "medium", "high")))
@@ -89,26 +89,26 @@ def test_thinking_switched_off_is_no_effort_where_the_model_allows_it():
         ("high", ("low", "high"), "high"),
     ],
 )
-def test_an_effort_that_the_model_lacks_becomes_its_neighbour(effort: str, efforts: tuple[str, ...], sent: str):
+def test_an_effort_that_the_model_lacks_becomes_its_neighbour(effort: str, efforts: tuple[str, ...], sent: str) -> None:
     request = request_of(protocol="chat", reasoning=Reasoning("/reasoning_effort", effort))
     target = Target("m", "openai", Profile(efforts=efforts))
     assert built(request, target)["reasoning"] == {"effort": sent}
     assert told(request, target) == ([("/reasoning_effort", How.APPROXIMATED)] if effort != sent else [])
 
 
-def test_a_model_without_efforts_gets_none():
+def test_a_model_without_efforts_gets_none() -> None:
     request = request_of(protocol="chat", reasoning=Reasoning("/reasoning_effort", "high"))
     assert told(request, Target("gpt-4o", "openai", Profile(efforts=()))) == [("/reasoning_effort", How.DROPPED)]
 
 
-def test_a_wish_to_see_thoughts_becomes_a_summary():
+def test_a_wish_to_see_thoughts_becomes_a_summary() -> None:
     reasoning = Reasoning("/output_config/effort", "high", show="summarized", show_at="/thinking/display")
     request = request_of(reasoning=reasoning)
     assert built(request)["reasoning"] == {"effort": "high", "summary": "auto"}
     assert ("/thinking/display", How.APPROXIMATED) in told(request)
 
 
-def test_a_schema_is_flat_and_gets_a_name_where_it_has_none():
+def test_a_schema_is_flat_and_gets_a_name_where_it_has_none() -> None:
     schema = {"type": "object"}
     named = Format(Shape.SCHEMA, "/response_format", "answer", schema=schema, strict=True)
     assert built(request_of(format=named))["text"] == {
@@ -120,13 +120,13 @@ def test_a_schema_is_flat_and_gets_a_name_where_it_has_none():
     assert built(request_of(format=Format(Shape.JSON, "/f")))["text"] == {"format": {"type": "json_object"}}
 
 
-def test_logprobs_are_asked_for_by_inclusion():
+def test_logprobs_are_asked_for_by_inclusion() -> None:
     body = built(request_of(protocol="chat", logprobs=True, top_logprobs=3))
     assert body["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
     assert body["top_logprobs"] == 3
 
 
-def test_identity_and_tier_are_carried():
+def test_identity_and_tier_are_carried() -> None:
     request = request_of(
         protocol="chat",
         user="u",
@@ -144,7 +144,7 @@ def test_identity_and_tier_are_carried():
     assert told(request) == []
 
 
-def test_a_user_id_too_long_for_openai_is_hashed_and_told():
+def test_a_user_id_too_long_for_openai_is_hashed_and_told() -> None:
     request = request_of(user="x" * 129, where={"user": "/metadata/user_id"})
     identifier = built(request)["safety_identifier"]
     assert len(identifier) == 64
@@ -152,11 +152,11 @@ def test_a_user_id_too_long_for_openai_is_hashed_and_told():
     assert told(request) == [("/metadata/user_id", How.APPROXIMATED)]
 
 
-def test_the_user_of_a_messages_client_becomes_the_safety_identifier():
+def test_the_user_of_a_messages_client_becomes_the_safety_identifier() -> None:
     request = request_of(user="u-1", where={"user": "/metadata/user_id"})
     assert built(request)["safety_identifier"] == "u-1"
     assert told(request) == [("/metadata/user_id", How.APPROXIMATED)]
 
 
-def test_fields_of_another_protocol_are_told():
+def test_fields_of_another_protocol_are_told() -> None:
     assert told(request_of(ext={"container": "c"})) == [("/container", How.DROPPED)]

@@ -14,7 +14,7 @@ from dragoman.hub.request import (
 from protocols.responses.responses_bodies import built, refused_at, request_of, told
 
 
-def test_tools_are_flat_and_strictness_is_explicit():
+def test_tools_are_flat_and_strictness_is_explicit() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     request = request_of(
         protocol="chat",
@@ -34,7 +34,7 @@ def test_tools_are_flat_and_strictness_is_explicit():
     assert told(request) == []
 
 
-def test_defer_loading_is_kept_only_where_tools_can_be_searched():
+def test_defer_loading_is_kept_only_where_tools_can_be_searched() -> None:
     late = Function("f", "/tools/0", deferred=True)
     alone = request_of(tools=(late, Function("g", "/tools/1")))
     assert "defer_loading" not in built(alone)["tools"][0]  # type: ignore[index]
@@ -43,7 +43,7 @@ def test_defer_loading_is_kept_only_where_tools_can_be_searched():
     assert built(searched)["tools"][0]["defer_loading"] is True  # type: ignore[index]
 
 
-def test_another_vendors_web_search_becomes_ours_with_its_domains_and_place():
+def test_another_vendors_web_search_becomes_ours_with_its_domains_and_place() -> None:
     search = Hosted(
         "web_search",
         {},
@@ -68,7 +68,7 @@ def test_another_vendors_web_search_becomes_ours_with_its_domains_and_place():
     ]
 
 
-def test_code_execution_and_mcp_become_their_likes():
+def test_code_execution_and_mcp_become_their_likes() -> None:
     request = request_of(
         tools=(
             Hosted("code_execution", {}, "/tools/0"),
@@ -87,7 +87,7 @@ def test_code_execution_and_mcp_become_their_likes():
     ]
 
 
-def test_a_hosted_tool_without_a_like_is_dropped_beside_others_and_refused_alone_or_forced():
+def test_a_hosted_tool_without_a_like_is_dropped_beside_others_and_refused_alone_or_forced() -> None:
     memory = Hosted("memory", {"type": "memory"}, "/tools/0")
     beside = (memory, Function("f", "/tools/1"))
     assert told(request_of(tools=beside)) == [("/tools/0", How.DROPPED)]
@@ -119,14 +119,14 @@ def test_a_hosted_tool_without_a_like_is_dropped_beside_others_and_refused_alone
         ),
     ],
 )
-def test_tool_choice_is_written_in_every_form(choice: ToolChoice, wire: object):
+def test_tool_choice_is_written_in_every_form(choice: ToolChoice, wire: object) -> None:
     tools = (Function("f", "/tools/0"), Custom("p", "/tools/1"), Hosted("web_search", {}, "/tools/2"))
     assert built(request_of(tools=tools, tool_choice=choice))["tool_choice"] == wire
 
 
-def test_a_demanded_call_without_tools_is_refused():
+def test_a_demanded_call_without_tools_is_refused() -> None:
     assert refused_at(request_of(tool_choice=ToolChoice(Pick.REQUIRED, "/tool_choice"))) == "/tool_choice"
 
 
-def test_no_parallel_calls_is_carried():
+def test_no_parallel_calls_is_carried() -> None:
     assert built(request_of(parallel=False))["parallel_tool_calls"] is False

@@ -46,7 +46,7 @@ OPEN_RESPONSES_PRESENT = (
 )
 
 
-def test_a_text_is_told_in_the_full_grammar():
+def test_a_text_is_told_in_the_full_grammar() -> None:
     assert types(encoded(HELLO)) == [
         "response.created",
         "response.in_progress",
@@ -61,19 +61,19 @@ def test_a_text_is_told_in_the_full_grammar():
     ]
 
 
-def test_event_names_repeat_the_type_and_numbers_count_from_zero():
+def test_event_names_repeat_the_type_and_numbers_count_from_zero() -> None:
     frames = SseFramer().feed(encoded(HELLO))
     told = [(frame.event, msgspec.json.decode(frame.data)) for frame in frames[:-1]]  # type: ignore[union-attr]
     assert all(name == payload["type"] for name, payload in told)
     assert [payload["sequence_number"] for _, payload in told] == list(range(len(told)))
 
 
-def test_the_trailing_done_can_be_switched_off():
+def test_the_trailing_done_can_be_switched_off() -> None:
     assert encoded(HELLO).endswith(b"data: [DONE]\n\n")
     assert b"[DONE]" not in encoded(HELLO, asked(responses_done=False))
 
 
-def test_each_item_of_the_encoder_is_one_whole_event():
+def test_each_item_of_the_encoder_is_one_whole_event() -> None:
     machine = CLIENT.encoder(asked(), Ledger())
     for event in HELLO:
         for item in machine.feed(event):
@@ -81,14 +81,14 @@ def test_each_item_of_the_encoder_is_one_whole_event():
             assert item.count(b"\n\n") == 1
 
 
-def test_the_response_has_every_field_that_open_responses_requires():
+def test_the_response_has_every_field_that_open_responses_requires() -> None:
     for payload in payloads(encoded(HELLO)):
         if isinstance(response := payload.get("response"), dict):
             assert all(response[key] is not None for key in OPEN_RESPONSES_REQUIRED)
             assert all(key in response for key in OPEN_RESPONSES_PRESENT)
 
 
-def test_the_response_repeats_what_the_client_asked_for():
+def test_the_response_repeats_what_the_client_asked_for() -> None:
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
     body = {
         "model": "gpt-x",
@@ -108,7 +108,7 @@ def test_the_response_repeats_what_the_client_asked_for():
         assert response[key] == body[key]
 
 
-def test_the_terminal_response_repeats_every_item_and_never_has_null_usage():
+def test_the_terminal_response_repeats_every_item_and_never_has_null_usage() -> None:
     response = terminal(encoded(HELLO))
     assert response["status"] == "completed"
     assert [item["content"][0]["text"] for item in response["output"]] == ["Hello"]  # type: ignore[attr-defined]
@@ -121,7 +121,7 @@ def test_the_terminal_response_repeats_every_item_and_never_has_null_usage():
     }
 
 
-def test_usage_counts_cached_and_reasoning_tokens():
+def test_usage_counts_cached_and_reasoning_tokens() -> None:
     usage = Usage(input=100, output=20, cache_read=60, cache_write=10, reasoning=5, web_searches=2)
     response = terminal(encoded([*HELLO[:-1], Used(usage), HELLO[-1]]))
     assert response["usage"] == {
@@ -134,13 +134,13 @@ def test_usage_counts_cached_and_reasoning_tokens():
     assert response["tool_usage"]["web_search"] == {"num_requests": 2}  # type: ignore[index]
 
 
-def test_the_response_id_is_minted_once_and_an_own_one_is_kept():
+def test_the_response_id_is_minted_once_and_an_own_one_is_kept() -> None:
     ids = {payload["response"]["id"] for payload in payloads(encoded(HELLO)) if "response" in payload}  # type: ignore[index]
     assert ids == {"resp_0001"}
     assert terminal(encoded([Started("resp_up", "m"), *HELLO[1:]]))["id"] == "resp_up"
 
 
-def test_interleaved_calls_stream_side_by_side():
+def test_interleaved_calls_stream_side_by_side() -> None:
     events: list[Event] = [
         STARTED,
         Opened(0, CallBlock("toolu_1", "f")),
@@ -168,21 +168,21 @@ def test_interleaved_calls_stream_side_by_side():
     ]
 
 
-def test_empty_arguments_go_out_as_an_empty_object_in_deltas_and_items_alike():
+def test_empty_arguments_go_out_as_an_empty_object_in_deltas_and_items_alike() -> None:
     stream = encoded([STARTED, Opened(0, CallBlock("c", "f")), Closed(0), Ended(Stop.TOOL)])
     told = [payload for payload in payloads(stream) if "arguments" in str(payload["type"])]
     assert [payload.get("delta", payload.get("arguments")) for payload in told] == ["{}", "{}"]
     assert terminal(stream)["output"][0]["arguments"] == "{}"  # type: ignore[index]
 
 
-def test_a_call_without_an_id_gets_one_and_keeps_it():
+def test_a_call_without_an_id_gets_one_and_keeps_it() -> None:
     stream = encoded([STARTED, Opened(0, CallBlock("", "f")), Closed(0), Ended(Stop.TOOL)])
     ids = {payload["item"]["call_id"] for payload in payloads(stream) if "item" in payload}  # type: ignore[index]
     assert len(ids) == 1
     assert ids != {""}
 
 
-def test_a_custom_call_streams_its_input_as_it_is():
+def test_a_custom_call_streams_its_input_as_it_is() -> None:
     stream = encoded(
         [STARTED, Opened(0, CallBlock("c", "apply_patch", custom=True)), Delta(0, "*** x"), Closed(0), Ended(Stop.TOOL)]
     )
@@ -191,7 +191,7 @@ def test_a_custom_call_streams_its_input_as_it_is():
     assert (item["type"], item["input"], item["call_id"]) == ("custom_tool_call", "*** x", "c")
 
 
-def test_a_signature_returns_with_the_words_it_vouches_for():
+def test_a_signature_returns_with_the_words_it_vouches_for() -> None:
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x")
     stream = encoded(
         [
@@ -210,7 +210,7 @@ def test_a_signature_returns_with_the_words_it_vouches_for():
     assert back == Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x", "hmm")
 
 
-def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary():
+def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
     opaque = Opaque("anthropic", Form.REDACTED, "ZGF0YQ", "claude-x")
     stream = encoded([STARTED, Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0), Ended(Stop.END)])
     item = terminal(stream)["output"][0]  # type: ignore[index]
@@ -219,13 +219,13 @@ def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary():
     assert not any("summary" in str(type_) for type_ in types(stream))
 
 
-def test_its_own_vendors_encrypted_reasoning_goes_out_bare():
+def test_its_own_vendors_encrypted_reasoning_goes_out_bare() -> None:
     opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")
     stream = encoded([STARTED, Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0), Ended(Stop.END)])
     assert terminal(stream)["output"][0]["encrypted_content"] == "gAAAA-x"  # type: ignore[index]
 
 
-def test_opaque_reasoning_is_told_though_it_was_not_to_be_included():
+def test_opaque_reasoning_is_told_though_it_was_not_to_be_included() -> None:
     ledger = Ledger()
     request = Request(protocol="responses", model="m", turns=(), encrypted_reasoning=False)
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", text="hm")
@@ -235,14 +235,14 @@ def test_opaque_reasoning_is_told_though_it_was_not_to_be_included():
     assert losses(ledger) == []
 
 
-def test_raw_thoughts_are_content_and_not_summary():
+def test_raw_thoughts_are_content_and_not_summary() -> None:
     stream = encoded([STARTED, Opened(0, ThinkingBlock(raw=True)), Delta(0, "hm"), Closed(0), Ended(Stop.END)])
     item = terminal(stream)["output"][0]  # type: ignore[index]
     assert (item["summary"], item["content"]) == ([], [{"type": "reasoning_text", "text": "hm"}])
     assert "response.reasoning_text.delta" in types(stream)
 
 
-def test_a_web_search_passes_through_its_steps():
+def test_a_web_search_passes_through_its_steps() -> None:
     search = HostedBlock("srvtoolu_1", "web_search", {"query": "tides"}, (Citation(url="https://t.example"),))
     ledger = Ledger()
     stream = encoded([STARTED, Opened(0, search), Closed(0), *HELLO[1:]], ledger=ledger)
@@ -263,14 +263,14 @@ def test_a_web_search_passes_through_its_steps():
     assert losses(ledger) == [("/content/0", How.APPROXIMATED)]
 
 
-def test_hosted_activity_without_a_like_is_dropped_and_told():
+def test_hosted_activity_without_a_like_is_dropped_and_told() -> None:
     ledger = Ledger()
     stream = encoded([STARTED, Opened(0, HostedBlock("x", "memory")), Closed(0), Ended(Stop.END)], ledger=ledger)
     assert terminal(stream)["output"] == []
     assert losses(ledger) == [("/content/0", How.DROPPED)]
 
 
-def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block():
+def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block() -> None:
     events = [*HELLO[:3], Cited(0, Citation(url="https://a.example", title="A")), *HELLO[3:]]
     stream = encoded(events)
     added = next(p for p in payloads(stream) if p["type"] == "response.output_text.annotation.added")
@@ -285,13 +285,13 @@ def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block():
     assert terminal(stream)["output"][0]["content"][0]["annotations"] == [annotation]  # type: ignore[index]
 
 
-def test_a_citation_without_an_address_is_dropped_and_told():
+def test_a_citation_without_an_address_is_dropped_and_told() -> None:
     ledger = Ledger()
     encoded([*HELLO[:3], Cited(0, Citation(quoted="words")), *HELLO[3:]], ledger=ledger)
     assert losses(ledger) == [("/content/0/citations", How.DROPPED)]
 
 
-def test_logprobs_are_told_with_the_delta_and_at_the_end():
+def test_logprobs_are_told_with_the_delta_and_at_the_end() -> None:
     logprobs = msgspec.Raw(b'[{"token":"Hel","logprob":-0.5,"bytes":[72],"top_logprobs":[]}]')
     stream = encoded([*HELLO[:2], Delta(0, "Hel", logprobs), *HELLO[3:]])
     delta = next(payload for payload in payloads(stream) if payload["type"] == "response.output_text.delta")

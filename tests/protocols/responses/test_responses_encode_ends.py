@@ -28,7 +28,7 @@ from protocols.responses.responses_kit import CLIENT, HELLO, STARTED, asked, enc
         (Stop.FILTERED, "content_filter"),
     ],
 )
-def test_a_reply_that_was_cut_is_incomplete_and_so_is_its_last_item(stop: Stop, reason: str):
+def test_a_reply_that_was_cut_is_incomplete_and_so_is_its_last_item(stop: Stop, reason: str) -> None:
     call: list[Event] = [Opened(1, CallBlock("c", "f")), Delta(1, '{"a'), Closed(1)]
     stream = encoded([*HELLO[:-1], *call, Ended(stop)])
     response = terminal(stream)
@@ -40,42 +40,42 @@ def test_a_reply_that_was_cut_is_incomplete_and_so_is_its_last_item(stop: Stop, 
 
 
 @pytest.mark.parametrize("stop", [Stop.END, Stop.STOP_SEQUENCE, Stop.TOOL, Stop.PAUSE])
-def test_every_other_end_is_completed(stop: Stop):
+def test_every_other_end_is_completed(stop: Stop) -> None:
     assert terminal(encoded([*HELLO[:-1], Ended(stop, sequence="###")]))["status"] == "completed"
 
 
 @pytest.mark.parametrize("stop", Stop)
-def test_only_a_completed_response_tells_when_it_was_completed(stop: Stop):
+def test_only_a_completed_response_tells_when_it_was_completed(stop: Stop) -> None:
     events = [*HELLO[:-1], Ended(stop)]
     response = terminal(encoded(events))
     assert response["completed_at"] == (1794700002 if response["status"] == "completed" else None)
     assert msgspec.json.decode(CLIENT.whole(events, asked(), Ledger()))["completed_at"] == response["completed_at"]
 
 
-def test_a_response_under_way_or_failed_was_never_completed():
+def test_a_response_under_way_or_failed_was_never_completed() -> None:
     begun, *_, failed = payloads(encoded([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))]))
     assert begun["response"]["completed_at"] is failed["response"]["completed_at"] is None  # type: ignore[index]
 
 
-def test_the_clock_is_read_when_the_reply_ends():
+def test_the_clock_is_read_when_the_reply_ends() -> None:
     times = iter((1794700007.5,))
     machine = CLIENT.encoder(asked(now=lambda: next(times)), Ledger())
     frames = [frame for event in HELLO for frame in machine.feed(event)]
     assert terminal(b"".join(frames))["completed_at"] == 1794700007
 
 
-def test_a_clock_that_was_set_back_completes_nothing_before_it_began():
+def test_a_clock_that_was_set_back_completes_nothing_before_it_began() -> None:
     response = terminal(encoded(HELLO, asked(now=lambda: 1794600000.0)))
     assert response["completed_at"] == response["created_at"] == 1794700000
 
 
-def test_a_pause_is_told_as_a_loss():
+def test_a_pause_is_told_as_a_loss() -> None:
     ledger = Ledger()
     encoded([*HELLO[:-1], Ended(Stop.PAUSE)], ledger=ledger)
     assert losses(ledger) == [("/stop_reason", How.APPROXIMATED)]
 
 
-def test_a_refusal_of_which_only_the_reason_is_told_becomes_a_refusal_text():
+def test_a_refusal_of_which_only_the_reason_is_told_becomes_a_refusal_text() -> None:
     ledger = Ledger()
     stream = encoded([STARTED, Ended(Stop.FILTERED, category="cyber", explanation="Not this.")], ledger=ledger)
     response = terminal(stream)
@@ -83,12 +83,12 @@ def test_a_refusal_of_which_only_the_reason_is_told_becomes_a_refusal_text():
     assert losses(ledger) == [("/stop_details/category", How.DROPPED)]
 
 
-def test_a_refusal_streams_as_refusal():
+def test_a_refusal_streams_as_refusal() -> None:
     stream = encoded([STARTED, Opened(0, RefusalBlock()), Delta(0, "No."), Closed(0), Ended(Stop.END)])
     assert types(stream)[4:6] == ["response.refusal.delta", "response.refusal.done"]
 
 
-def test_a_failure_is_an_error_event_and_then_a_failed_response():
+def test_a_failure_is_an_error_event_and_then_a_failed_response() -> None:
     failure = Failure(Kind.RATE_LIMITED, "Too many requests.", retry_after=12.0)
     stream = encoded([*HELLO[:3], Failed(failure)])
     error, failed = payloads(stream)[-2:]
@@ -107,7 +107,7 @@ def test_a_failure_is_an_error_event_and_then_a_failed_response():
     assert stream.endswith(b"data: [DONE]\n\n")
 
 
-def test_items_finished_before_a_failure_are_announced_and_kept():
+def test_items_finished_before_a_failure_are_announced_and_kept() -> None:
     stream = encoded([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))])
     assert types(stream)[-3:] == ["response.output_item.done", "error", "response.failed"]
     assert len(terminal(stream)["output"]) == 1  # type: ignore[arg-type]
@@ -125,12 +125,12 @@ def test_items_finished_before_a_failure_are_announced_and_kept():
         (Kind.CREDENTIAL, "server_error"),
     ],
 )
-def test_a_failed_response_has_the_code_that_codex_knows(kind: Kind, code: str):
+def test_a_failed_response_has_the_code_that_codex_knows(kind: Kind, code: str) -> None:
     stream = encoded([STARTED, Failed(Failure(kind, "x", code="overloaded_error_of_another_vendor"))])
     assert terminal(stream)["error"]["code"] == code  # type: ignore[index]
 
 
-def test_a_failure_before_the_start_is_still_a_legal_stream():
+def test_a_failure_before_the_start_is_still_a_legal_stream() -> None:
     assert types(encoded([Failed(Failure(Kind.LOST, "gone"))])) == [
         "response.created",
         "response.in_progress",
@@ -139,21 +139,21 @@ def test_a_failure_before_the_start_is_still_a_legal_stream():
     ]
 
 
-def test_empty_deltas_are_not_sent():
+def test_empty_deltas_are_not_sent() -> None:
     assert encoded([*HELLO[:3], Delta(0, ""), *HELLO[3:]]) == encoded(HELLO)
 
 
-def test_a_whole_body_is_the_response_with_which_the_stream_ends():
+def test_a_whole_body_is_the_response_with_which_the_stream_ends() -> None:
     assert msgspec.json.decode(CLIENT.whole(HELLO, asked(), Ledger())) == terminal(encoded(HELLO))
 
 
-def test_a_whole_body_of_a_failed_reply_is_refused():
+def test_a_whole_body_of_a_failed_reply_is_refused() -> None:
     with pytest.raises(Refused) as refused:
         CLIENT.whole([STARTED, Failed(Failure(Kind.OVERLOADED, "busy"))], asked(), Ledger())
     assert refused.value.failure.kind is Kind.OVERLOADED
 
 
-def test_a_broken_passthrough_is_repaired_with_its_own_id_and_the_next_numbers():
+def test_a_broken_passthrough_is_repaired_with_its_own_id_and_the_next_numbers() -> None:
     stream = CLIENT.repair(Failure(Kind.TRUNCATED, "cut"), Started("resp_9", "gpt-x"), 7)
     error, failed = payloads(stream)
     assert (error["type"], error["sequence_number"]) == ("error", 7)
@@ -161,6 +161,6 @@ def test_a_broken_passthrough_is_repaired_with_its_own_id_and_the_next_numbers()
     assert (failed["response"]["id"], failed["response"]["status"]) == ("resp_9", "failed")  # type: ignore[index]
 
 
-def test_keep_alives_are_comments():
+def test_keep_alives_are_comments() -> None:
     assert CLIENT.keep_alive.startswith(b":")
     assert CLIENT.keep_alive.endswith(b"\n\n")

@@ -53,34 +53,34 @@ def folded(frames: list[bytes]) -> list[Event]:
 
 
 @pytest.mark.parametrize("name", ["unicode", "tools_interleaved", "reasoning", "error_nested", "truncated"])
-def test_any_cut_of_an_upstream_stream_tells_the_same(name: str):
+def test_any_cut_of_an_upstream_stream_tells_the_same(name: str) -> None:
     assert_any_cut_agrees(Reader, fixture(f"{name}.sse"), joined)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_random_cuts_of_every_fixture_tell_the_same(data: st.DataObject):
+def test_random_cuts_of_every_fixture_tell_the_same(data: st.DataObject) -> None:
     stream = fixture(data.draw(st.sampled_from(STREAMS)) + ".sse")
     assert joined(run(Reader(), data.draw(random_cuts(stream)))) == joined(run(Reader(), [stream]))
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=200))
-def test_junk_ends_in_one_failure(junk: bytes):
+def test_junk_ends_in_one_failure(junk: bytes) -> None:
     assert_total(Reader, junk)
     assert isinstance(run(Reader(), [junk])[-1], Failed)
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)))
-def test_known_events_with_any_values_never_raise(value: object):
+def test_known_events_with_any_values_never_raise(value: object) -> None:
     for type_ in ("response.output_item.done", "response.completed", "response.output_text.delta", "error"):
         stream = event_bytes(type_, item=value, response=value, delta=value, error=value, output_index=value)
         assert isinstance(run(Reader(), [stream])[-1], Failed)
 
 
 @pytest.mark.parametrize("name", ["unicode", "tools_interleaved", "reasoning", "custom_call"])
-def test_any_recut_of_the_deltas_is_told_the_same(name: str):
+def test_any_recut_of_the_deltas_is_told_the_same(name: str) -> None:
     events = events_of(fixture(f"{name}.sse"))
     assert_any_recut_agrees(lambda: CLIENT.encoder(asked(), Ledger()), events, split, folded)
 
@@ -127,20 +127,20 @@ def replies(draw: st.DrawFn) -> Reply:
 
 @settings(max_examples=100, deadline=None)
 @given(replies())
-def test_what_is_encoded_decodes_to_the_same_reply(reply: Reply):
+def test_what_is_encoded_decodes_to_the_same_reply(reply: Reply) -> None:
     assert collect(events_of(encoded(explode(reply)))) == reply
 
 
 @settings(max_examples=60, deadline=None)
 @given(replies())
-def test_the_stream_and_the_whole_body_mean_the_same(reply: Reply):
+def test_the_stream_and_the_whole_body_mean_the_same(reply: Reply) -> None:
     events = list(explode(reply))
     assert msgspec.json.decode(CLIENT.whole(events, asked(), Ledger())) == payloads(encoded(events))[-1]["response"]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(pieces(), min_size=2, max_size=4), st.data())
-def test_interleaved_blocks_come_back_whole(told: list[Piece], data: st.DataObject):
+def test_interleaved_blocks_come_back_whole(told: list[Piece], data: st.DataObject) -> None:
     runs = [[Opened(i, piece.what), *(Delta(i, letter) for letter in piece.text)] for i, piece in enumerate(told)]
     events: list[Event] = [Started("resp_x", "gpt-x")]
     for opening in runs:
@@ -154,7 +154,7 @@ def test_interleaved_blocks_come_back_whole(told: list[Piece], data: st.DataObje
     assert sorted(map(repr, back.pieces)) == sorted(map(repr, told))
 
 
-def test_every_item_added_is_done_before_the_terminal_event():
+def test_every_item_added_is_done_before_the_terminal_event() -> None:
     for name in STREAMS:
         events = events_of(fixture(f"{name}.sse"))
         if not isinstance(events[-1], Ended):
@@ -165,7 +165,7 @@ def test_every_item_added_is_done_before_the_terminal_event():
         assert sorted(added) == sorted(done) == list(range(len(added)))
 
 
-def test_a_long_stream_costs_as_much_per_event_at_its_end_as_at_its_beginning():
+def test_a_long_stream_costs_as_much_per_event_at_its_end_as_at_its_beginning() -> None:
     delta = event_bytes("response.output_text.delta", output_index=0, content_index=0, delta="word ", logprobs=[])
     assert_linear(Reader, delta, 2000)
 
@@ -184,6 +184,6 @@ def test_a_long_stream_costs_as_much_per_event_at_its_end_as_at_its_beginning():
     assert_linear(Writer, Delta(0, "word "), 2000)  # type: ignore[arg-type]
 
 
-def test_frames_survive_our_own_framer():
+def test_frames_survive_our_own_framer() -> None:
     frames = run(SseFramer(), [encoded(events_of(fixture("unicode.sse")))])
     assert frames[-1].data == b"[DONE]"  # type: ignore[union-attr]

@@ -31,16 +31,16 @@ def of(*items: object, **fields: object) -> Request:
     return parsed({"model": "m", "input": list(items), **fields})
 
 
-def test_a_string_is_one_user_turn():
+def test_a_string_is_one_user_turn() -> None:
     assert parsed({"model": "m", "input": "hi"}).turns == (Turn(Role.USER, (Text("hi", "/input"),), "/input"),)
 
 
-def test_instructions_lead_as_a_system_turn():
+def test_instructions_lead_as_a_system_turn() -> None:
     turns = parsed({"model": "m", "input": "hi", "instructions": "Be brief."}).turns
     assert turns[0] == Turn(Role.SYSTEM, (Text("Be brief.", "/instructions"),), "/instructions")
 
 
-def test_every_kind_of_turn_is_read_in_order():
+def test_every_kind_of_turn_is_read_in_order() -> None:
     turns = parsed(FULL).turns
     assert [turn.role for turn in turns] == [
         Role.SYSTEM,
@@ -56,7 +56,7 @@ def test_every_kind_of_turn_is_read_in_order():
     assert [type(part) for part in turns[3].parts] == [Thinking, Text, ToolCall, ToolCall, ToolCall]
 
 
-def test_images_and_files_are_read_from_data_and_from_addresses():
+def test_images_and_files_are_read_from_data_and_from_addresses() -> None:
     parts = parsed(FULL).turns[2].parts
     at = "/input/1/content"
     assert parts == (
@@ -68,7 +68,7 @@ def test_images_and_files_are_read_from_data_and_from_addresses():
     )
 
 
-def test_file_ids_and_bare_base64_are_read():
+def test_file_ids_and_bare_base64_are_read() -> None:
     parts = (
         of(
             {
@@ -90,18 +90,18 @@ def test_file_ids_and_bare_base64_are_read():
     ]
 
 
-def test_a_cache_breakpoint_is_read_with_its_time_to_live():
+def test_a_cache_breakpoint_is_read_with_its_time_to_live() -> None:
     text = parsed(FULL).turns[1].parts[0]
     assert isinstance(text, Text)
     assert text.cache == Cache("/input/0/content/0/prompt_cache_breakpoint", "12h")
 
 
-def test_reasoning_is_read_with_its_vendors_own_opaque_value():
+def test_reasoning_is_read_with_its_vendors_own_opaque_value() -> None:
     thought = parsed(FULL).turns[3].parts[0]
     assert thought == Thinking("one\n\ntwo", "/input/2", Opaque("openai", Form.ENCRYPTED, "gAAAA-native"))
 
 
-def test_an_envelope_of_ours_is_opened_and_its_words_win_over_the_summary():
+def test_an_envelope_of_ours_is_opened_and_its_words_win_over_the_summary() -> None:
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x")
     item = {
         "type": "reasoning",
@@ -113,12 +113,12 @@ def test_an_envelope_of_ours_is_opened_and_its_words_win_over_the_summary():
     assert (thought.text, thought.opaque) == ("the very words", replace(opaque, text="the very words"))
 
 
-def test_raw_reasoning_content_is_read_as_raw():
+def test_raw_reasoning_content_is_read_as_raw() -> None:
     item = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
     assert of(item).turns[0].parts == (Thinking("hm", "/input/0", raw=True),)
 
 
-def test_calls_keep_id_name_namespace_and_kind():
+def test_calls_keep_id_name_namespace_and_kind() -> None:
     calls = [part for part in parsed(FULL).turns[3].parts if isinstance(part, ToolCall)]
     assert [(call.id, call.name, call.arguments, call.custom, call.namespace) for call in calls] == [
         ("call_1", "look", '{"where":"here"}', False, None),
@@ -127,7 +127,7 @@ def test_calls_keep_id_name_namespace_and_kind():
     ]
 
 
-def test_object_valued_and_empty_arguments_are_accepted():
+def test_object_valued_and_empty_arguments_are_accepted() -> None:
     calls = (
         of(
             {"type": "function_call", "call_id": "a", "name": "f", "arguments": {"x": 1}},
@@ -139,7 +139,7 @@ def test_object_valued_and_empty_arguments_are_accepted():
     assert [call.arguments for call in calls if isinstance(call, ToolCall)] == ['{"x":1}', "{}"]
 
 
-def test_outputs_hold_text_images_or_nothing():
+def test_outputs_hold_text_images_or_nothing() -> None:
     results = [part for turn in parsed(FULL).turns for part in turn.parts if isinstance(part, ToolResult)]
     assert [(result.call_id, result.custom, [type(part) for part in result.content]) for result in results] == [
         ("call_1", False, [Text, Image]),
@@ -151,7 +151,7 @@ def test_outputs_hold_text_images_or_nothing():
     assert nothing.content == ()
 
 
-def test_of_two_outputs_of_one_call_the_last_counts_in_the_place_of_the_first():
+def test_of_two_outputs_of_one_call_the_last_counts_in_the_place_of_the_first() -> None:
     ledger = Ledger()
     body = {
         "model": "m",
@@ -170,19 +170,19 @@ def test_of_two_outputs_of_one_call_the_last_counts_in_the_place_of_the_first():
     assert [(loss.path, loss.how) for loss in ledger] == [("/input/1", How.DROPPED)]
 
 
-def test_hosted_activity_in_history_is_kept_for_its_own_protocol():
+def test_hosted_activity_in_history_is_kept_for_its_own_protocol() -> None:
     part = parsed(FULL).turns[7].parts[0]
     assert part == Foreign("web_search_call", FULL["input"][10], "/input/10")
 
 
-def test_unknown_parts_and_items_are_kept_and_cost_no_400():
+def test_unknown_parts_and_items_are_kept_and_cost_no_400() -> None:
     smell = {"type": "input_smell", "smell": "rose"}
     turns = of({"role": "user", "content": [smell]}, {"type": "hologram", "x": 1}).turns
     assert turns[0].parts == (Foreign("input_smell", smell, "/input/0/content/0"),)
     assert turns[1].parts == (Foreign("hologram", {"type": "hologram", "x": 1}, "/input/1"),)
 
 
-def test_a_refusal_and_plain_string_content_of_the_assistant_are_read():
+def test_a_refusal_and_plain_string_content_of_the_assistant_are_read() -> None:
     turns = of(
         {"role": "assistant", "content": "Hello."},
         {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},

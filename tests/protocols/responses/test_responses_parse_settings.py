@@ -38,7 +38,7 @@ def of(*items: object, **fields: object) -> Request:
     return parsed({"model": "m", "input": list(items) or "Hi", **fields})
 
 
-def test_tools_of_every_kind_are_read_and_namespaces_opened():
+def test_tools_of_every_kind_are_read_and_namespaces_opened() -> None:
     tools = parsed(FULL).tools
     assert [type(tool) for tool in tools] == [Function, Function, Custom, Function, Hosted, Hosted]
     look, later, patch, wait, search, finder = tools
@@ -59,7 +59,7 @@ def test_tools_of_every_kind_are_read_and_namespaces_opened():
     assert finder.kind == "tool_search"
 
 
-def test_tools_among_the_items_are_offered_with_their_own_pointers():
+def test_tools_among_the_items_are_offered_with_their_own_pointers() -> None:
     tools = of(
         {
             "type": "additional_tools",
@@ -92,7 +92,7 @@ def test_tools_among_the_items_are_offered_with_their_own_pointers():
         ("something_new", "something_new"),
     ],
 )
-def test_hosted_tools_have_the_hubs_name_or_their_own(type_: str, kind: str):
+def test_hosted_tools_have_the_hubs_name_or_their_own(type_: str, kind: str) -> None:
     tool = of(tools=[{"type": type_}]).tools[0]
     assert isinstance(tool, Hosted)
     assert tool.kind == kind
@@ -113,11 +113,11 @@ def test_hosted_tools_have_the_hubs_name_or_their_own(type_: str, kind: str):
         ({"type": "web_search_preview"}, ToolChoice(Pick.NAMED, "/tool_choice", hosted="web_search")),
     ],
 )
-def test_tool_choice_is_read_in_every_form(choice: object, read: ToolChoice | None):
+def test_tool_choice_is_read_in_every_form(choice: object, read: ToolChoice | None) -> None:
     assert of(tool_choice=choice).tool_choice == read
 
 
-def test_every_request_level_field_has_its_value_and_its_pointer():
+def test_every_request_level_field_has_its_value_and_its_pointer() -> None:
     request = parsed(FULL)
     assert request.tool_choice == ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("look", "apply_patch"))
     assert (request.parallel, request.max_tokens, request.max_tool_calls) == (False, 2000, 5)
@@ -134,7 +134,7 @@ def test_every_request_level_field_has_its_value_and_its_pointer():
     assert request.pointer("cache_key") == "/prompt_cache_key"
 
 
-def test_what_only_this_protocol_knows_is_kept_by_pointer():
+def test_what_only_this_protocol_knows_is_kept_by_pointer() -> None:
     assert set(parsed(FULL).ext) == {
         "include/2",
         "tools/3/description",
@@ -148,12 +148,12 @@ def test_what_only_this_protocol_knows_is_kept_by_pointer():
     }
 
 
-def test_encrypted_reasoning_is_wanted_only_where_it_was_asked_for():
+def test_encrypted_reasoning_is_wanted_only_where_it_was_asked_for() -> None:
     assert of().encrypted_reasoning is False
     assert of(include=["reasoning.encrypted_content"]).encrypted_reasoning is True
 
 
-def test_values_that_say_nothing_are_no_loss():
+def test_values_that_say_nothing_are_no_loss() -> None:
     request = of(
         truncation="disabled",
         background=False,
@@ -172,7 +172,7 @@ def test_values_that_say_nothing_are_no_loss():
     assert replace(request, raw={}) == replace(of(), raw={})
 
 
-def test_warming_the_cache_is_asking_for_no_tokens():
+def test_warming_the_cache_is_asking_for_no_tokens() -> None:
     request = of(prompt_cache_options={"prewarm": True})
     assert (request.max_tokens, request.pointer("max_tokens")) == (0, "/prompt_cache_options/prewarm")
 
@@ -201,18 +201,18 @@ def test_warming_the_cache_is_asking_for_no_tokens():
         ({"include": [5]}, "/include/0"),
     ],
 )
-def test_what_cannot_be_had_here_is_refused_and_named(fields: dict[str, object], at: str):
+def test_what_cannot_be_had_here_is_refused_and_named(fields: dict[str, object], at: str) -> None:
     assert refused({"model": "m", "input": "hi", **fields}).failure.at == at
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'"x"', b"\xff", b'{"model":', b"[" * 200_000])
-def test_a_body_that_is_no_json_object_is_refused(body: bytes):
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(Refused) as caught:
         CLIENT.parse(body, Ledger())
     assert caught.value.failure.kind is Kind.BAD_REQUEST
 
 
-def test_half_a_surrogate_pair_in_a_request_is_mended():
+def test_half_a_surrogate_pair_in_a_request_is_mended() -> None:
     request = CLIENT.parse(b'{"model":"m","input":"a\\ud83db"}', Ledger())
     assert request.turns[0].parts == (Text("a\ufffdb", "/input"),)
 
@@ -257,7 +257,7 @@ LEAVES = [path for path in leaves(FULL) if path not in INFERRED and path[-1] not
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=str)
-def test_removing_any_leaf_changes_what_is_read_or_is_refused(path: tuple[object, ...]):
+def test_removing_any_leaf_changes_what_is_read_or_is_refused(path: tuple[object, ...]) -> None:
     try:
         less = parsed(without(FULL, path))
     except Refused:

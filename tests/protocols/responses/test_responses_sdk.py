@@ -35,7 +35,7 @@ def plain(item: BaseModel) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", COMPLETED)
-def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str):
+def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str) -> None:
     stream = encoded(events_of(fixture(f"{name}.sse")))
     sent = payloads(stream)[-1]["response"]
     got = judged(stream)
@@ -48,13 +48,13 @@ def test_the_accumulator_ends_with_the_very_response_that_was_sent(name: str):
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_raw_events_validate_against_the_sdks_own_types(name: str):
+def test_raw_events_validate_against_the_sdks_own_types(name: str) -> None:
     stream = encoded(events_of(fixture(f"{name}.sse")))
     for event in client_over(stream).responses.create(model="gpt-x", input="hi", stream=True):
         type(event).model_validate(event.to_dict())
 
 
-def test_text_and_calls_accumulate_as_meant():
+def test_text_and_calls_accumulate_as_meant() -> None:
     got = judged(encoded(events_of(fixture("tools_interleaved.sse"))))
     assert got.output_text == "Let me look."
     assert [(item.call_id, item.name, item.arguments) for item in got.output if item.type == "function_call"] == [
@@ -63,7 +63,7 @@ def test_text_and_calls_accumulate_as_meant():
     ]
 
 
-def test_reasoning_accumulates_with_its_encrypted_content():
+def test_reasoning_accumulates_with_its_encrypted_content() -> None:
     got = judged(encoded(events_of(fixture("reasoning.sse"))))
     thought = got.output[0]
     assert thought.type == "reasoning"
@@ -71,14 +71,14 @@ def test_reasoning_accumulates_with_its_encrypted_content():
     assert thought.encrypted_content == "gAAAA-opaque-1"
 
 
-def test_a_whole_body_reads_as_the_same_reply():
+def test_a_whole_body_reads_as_the_same_reply() -> None:
     events = events_of(fixture("tools_interleaved.sse"))
     client = client_over(CLIENT.whole(events, asked(), Ledger()), "application/json")
     whole = client.responses.create(model="gpt-x", input="hi")
     assert [plain(item) for item in whole.output] == [plain(item) for item in judged(encoded(events)).output]
 
 
-def test_the_accumulators_deltas_add_up_to_the_done_events():
+def test_the_accumulators_deltas_add_up_to_the_done_events() -> None:
     stream = encoded(events_of(fixture("custom_call.sse")))
     text = ""
     for event in client_over(stream).responses.create(model="gpt-x", input="hi", stream=True):
@@ -89,7 +89,7 @@ def test_the_accumulators_deltas_add_up_to_the_done_events():
     assert text == "*** Begin Patch\n*** End Patch\n"
 
 
-def test_an_error_in_mid_stream_raises_with_its_code():
+def test_an_error_in_mid_stream_raises_with_its_code() -> None:
     events: list[Event] = [
         Started("", ""),
         Opened(0, TextBlock()),
@@ -101,7 +101,7 @@ def test_an_error_in_mid_stream_raises_with_its_code():
     assert raised.value.code == "server_is_overloaded"
 
 
-def test_a_repaired_passthrough_raises_too():
+def test_a_repaired_passthrough_raises_too() -> None:
     upstream = fixture("truncated.sse")
     repaired = upstream + CLIENT.repair(Failure(Kind.TRUNCATED, "cut"), Started("resp_0f1e2d3c", "m"), 5)
     with pytest.raises(openai.APIError):
@@ -125,7 +125,7 @@ def test_a_repaired_passthrough_raises_too():
         (Kind.BUG, openai.InternalServerError),
     ],
 )
-def test_a_rendered_failure_raises_the_right_class(kind: Kind, error: type[openai.APIStatusError]):
+def test_a_rendered_failure_raises_the_right_class(kind: Kind, error: type[openai.APIStatusError]) -> None:
     rendered = CLIENT.render(Failure(kind, "why", at="/input/0/content"), "req_1")
 
     def answer(_: httpx2.Request) -> httpx2.Response:
@@ -139,7 +139,7 @@ def test_a_rendered_failure_raises_the_right_class(kind: Kind, error: type[opena
     assert raised.value.param == "input[0].content"
 
 
-def test_a_call_that_was_cut_is_marked_incomplete_for_the_sdk():
+def test_a_call_that_was_cut_is_marked_incomplete_for_the_sdk() -> None:
     events: list[Event] = [
         Started("", ""),
         Opened(0, CallBlock("c", "f")),

@@ -1,0 +1,17 @@
+"""Say of which type a value must be, and use it as such."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+Wanted = TypeVar("Wanted")
+
+
+def expect(kind: type[Wanted], value: object) -> Wanted:
+    """Return the value if it is of this type; fail the test otherwise."""
+    assert isinstance(value, kind), f"{value!r} is no {kind.__name__}"
+    return value
+
+
+def expect_all(kind: type[Wanted], values: Iterable[object]) -> list[Wanted]:
+    """Return the values if all of them are of this type; fail the test otherwise."""
+    return [expect(kind, value) for value in values]
