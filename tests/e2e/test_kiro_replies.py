@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import msgspec
 import openai
 import pytest
 
@@ -12,6 +13,7 @@ from e2e.cases import Case, asked
 from e2e.hearing import ENVELOPE, STOPS, STREAMS, WHOLE, Broke, Halted, Heard
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, everyone, kiro_rigged
 from e2e.meaning import Meant, Stop, Tokens
+from e2e.raw_http import post
 from fakes.eventstream import event, exception
 from fakes.kiro import framed, refusal, tail, tool, words
 from fakes.upstream import Answer, End
@@ -123,6 +125,32 @@ def test_an_exception_after_words_is_an_error_event_and_never_a_clean_end(rig: K
         assert heard.text == "Hel"
         assert "It broke." in str(heard.error)
     assert len(rig.fake.chats) == len(STREAMS[client])
+
+
+LATE = {  # exception in a stream -> the error type for a Messages client, the type and code for Responses
+    "throttlingException": ("rate_limit_error", b'"rate_limit_exceeded"'),
+    "serviceQuotaExceededException": ("billing_error", b'"insufficient_quota"'),
+    "serviceUnavailableException": ("overloaded_error", b'"server_is_overloaded"'),
+    "validationException": ("invalid_request_error", b'"invalid_prompt"'),
+    "accessDeniedException": ("permission_error", b'"server_error"'),
+    "resourceNotFoundException": ("not_found_error", b'"server_error"'),
+    "internalServerException": ("api_error", b'"server_error"'),
+    "error": ("api_error", b'"server_error"'),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_modelled_exception_after_words_keeps_its_meaning(rig: KiroRig, name: str) -> None:
+    """Streams write the first letter small."""
+    rig.plays(framed(words("Hel"), exception(name, {"message": "slow"})))
+    body = msgspec.json.encode(
+        {"model": MODEL, "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}
+    )
+    messages_type, responses_code = LATE[name]
+    error = b'"error":{"type":"%b"' % messages_type.encode()
+    assert error in post(rig.gateway.port, "/v1/messages", body).body
+    body = msgspec.json.encode({"model": MODEL, "stream": True, "input": "Hi"})
+    assert b'"code":' + responses_code in post(rig.gateway.port, "/v1/responses", body).body
 
 
 @clients

@@ -2,9 +2,13 @@
 
 import msgspec
 import pytest
+from kiro_replies import read as decoded
+from kiro_replies import says
 
+from dragoman.hub.events import Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.protocols.kiro.errors import read
+from dragoman.protocols.kiro.errors import _BY_CLASS, read
+from fakes.eventstream import exception
 
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE"
 
@@ -89,6 +93,19 @@ def test_the_class_decides_over_the_status_wherever_it_is_told(name: str, kind: 
     in_code = read(400, {}, msgspec.json.encode({"code": name, "errorMessage": "x"}))
     for failure in (in_header, in_body, in_code):
         assert (failure.kind, failure.message, failure.code) == (kind, "x", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*_BY_CLASS.items(), ("error", Kind.UPSTREAM), ("somethingNewException", Kind.UPSTREAM)]
+)
+def test_an_exception_in_a_stream_means_the_same_in_any_letter_case(name: str, kind: Kind) -> None:
+    """Streams name the member of a union, which begins with a small letter."""
+    for spelled in (name, name[:1].lower() + name[1:], name.lower(), name.upper(), f"com.amazon#{name}"):
+        *_, failed = decoded(says("Hel") + exception(spelled, {"message": "x"}))
+        assert isinstance(failed, Failed)
+        assert failed.failure.kind is kind
+        if name in _BY_CLASS:
+            assert failed.failure.code == name
 
 
 def test_a_403_without_a_word_may_be_a_token_that_ran_out() -> None:

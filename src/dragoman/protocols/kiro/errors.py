@@ -51,6 +51,7 @@ _BY_MESSAGE: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"too many requests", re.IGNORECASE), Kind.RATE_LIMITED),
 )
 
+# The exceptions of the service's model, and those that AWS's front ends add.
 _BY_CLASS = {
     "ThrottlingException": Kind.RATE_LIMITED,
     "TooManyRequestsException": Kind.RATE_LIMITED,
@@ -65,7 +66,13 @@ _BY_CLASS = {
     "ConflictException": Kind.CONFLICT,
     "ServiceUnavailableException": Kind.OVERLOADED,
     "InternalServerException": Kind.UPSTREAM,
+    "InternalFailureException": Kind.UPSTREAM,
+    "RequestTimeoutException": Kind.TIMEOUT,
+    "DryRunOperationException": Kind.BAD_REQUEST,
 }
+# An HTTP error names the class, `ThrottlingException`. An event stream names the member of its union that holds the
+# exception, `throttlingException`, or `error` for InternalServerException; so letter case says nothing.
+_SPELLING = {name.lower(): name for name in _BY_CLASS} | {"error": "InternalServerException"}
 
 _fault = msgspec.json.Decoder(Fault)
 
@@ -101,6 +108,8 @@ def failure_of(
 ) -> Failure:
     """The failure that a reason, an exception's class and a status mean together."""
     name = named.partition(":")[0].rpartition("#")[2].strip()
+    name = _SPELLING.get(name.lower(), name)
+    reason = reason.upper() if reason else reason
     kind = _kind(message, reason, name, status)
     least = _least_wait(message, reason)
     if least is not None:
