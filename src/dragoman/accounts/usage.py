@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from dragoman.hub.outcome import Outcome
-from dragoman.hub.usage import Usage
+from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS, Usage
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.store import Store, StoreError
@@ -22,8 +22,6 @@ PAUSE_S = 0.2  # between two writes, the first one after a lull is made at once:
 LONGEST_PAUSE_S = 5.0  # while the store is in trouble
 STOP_S = 5.0
 MAX_TEXT = 200
-MAX_TOKENS = 10**10  # of one request: no upstream's nonsense may keep the others' rows from being added up
-MAX_CREDITS = 1e12  # likewise: two numbers near the largest that there is have no sum
 
 MAX_COST_NANO = 10**15  # a million dollars
 DRAWN_BYTES = 6
@@ -156,9 +154,9 @@ def _counts(usage: Usage | None) -> Sequence[int | None]:
     if usage is None:
         return UNCOUNTED
     counts = (usage.input, usage.cache_read, usage.cache_write, usage.output, usage.reasoning)
-    if min(counts) >= 0 and max(counts) <= MAX_TOKENS:
+    if min(counts) >= 0 and max(counts) <= MAX_COUNT:
         return counts
-    return [min(max(count, 0), MAX_TOKENS) for count in counts]
+    return [min(max(count, 0), MAX_COUNT) for count in counts]
 
 
 def _text(text: str) -> str:

@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 _WRONG_FIELDS = 8  # in one text, before it is taken for something else altogether
 _PLACE = re.compile(r"at `\$([^`]*)`")  # how msgspec says where an error is: `$.choices[0].logprobs`
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-_anything = msgspec.json.Decoder()
+_anything = msgspec.json.Decoder(float_hook=float)  # 1e999 too, which is read as infinite and written as null
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # A surrogate's escape with the backslashes before it, which tell whether it is one; group 2 if it is a whole pair.

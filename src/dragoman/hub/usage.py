@@ -1,8 +1,15 @@
 """Token counts in one meaning: input includes what was cached, output includes reasoning."""
 
+import math
 from enum import Enum
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.hub.loss import Ledger
+
+MAX_COUNT = 10**10  # of one request: no upstream's nonsense may keep the others' rows from being added up
+MAX_CREDITS = 1e12  # likewise: two numbers near the largest that there is have no sum
 
 
 class Source(Enum):
@@ -46,3 +53,39 @@ class Usage(Struct, frozen=True, gc=False):
     def fresh(self) -> int:
         """Input that was neither read from nor written to a cache: what Anthropic calls input_tokens."""
         return max(0, self.input - self.cache_read - self.cache_write)
+
+
+def clamp_usage(usage: Usage, ledger: Ledger) -> Usage:
+    """Return the usage with every count within 0 and its bound; what had to change is no longer `reported`."""
+    counts = (
+        usage.input, usage.output, usage.cache_read, usage.cache_write, usage.cache_write_1h, usage.reasoning,
+        usage.web_searches, usage.context or 0,
+    )  # fmt: skip
+    sane = min(counts) >= 0 and max(counts) <= MAX_COUNT and usage.cache_write_1h <= usage.cache_write
+    if sane and (usage.credits is None or 0 <= usage.credits <= MAX_CREDITS):
+        return usage
+    written = _clamp(usage.cache_write)
+    credits = usage.credits
+    clamped = replace(
+        usage,
+        input=_clamp(usage.input),
+        output=_clamp(usage.output),
+        cache_read=_clamp(usage.cache_read),
+        cache_write=written,
+        cache_write_1h=min(_clamp(usage.cache_write_1h), written),
+        reasoning=_clamp(usage.reasoning),
+        web_searches=_clamp(usage.web_searches),
+        context=None if usage.context is None else _clamp(usage.context),
+        credits=None if credits is None or math.isnan(credits) else min(max(credits, 0.0), MAX_CREDITS),
+    )
+    return mark_clamped(clamped, ledger)
+
+
+def mark_clamped(usage: Usage, ledger: Ledger) -> Usage:
+    """Return the usage as one that was not reported like this, and tell the ledger so."""
+    ledger.approximated("/usage", f"counts that cannot be true are set to the nearest of 0 to {MAX_COUNT}")
+    return replace(usage, source=Source.DERIVED) if usage.source is Source.REPORTED else usage
+
+
+def _clamp(count: int) -> int:
+    return min(max(count, 0), MAX_COUNT)

@@ -1,5 +1,6 @@
 """Readings of metrics come in, one worker's or several; the text that Prometheus scrapes goes out."""
 
+import math
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
@@ -79,4 +80,6 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(value)

@@ -6,10 +6,12 @@ from dragoman.hub.events import (
     Ended,
     Failed,
     Stop,
+    Used,
 )
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
+from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS
 from fakes.eventstream import error, event, exception
 from protocols.kiro.kiro_replies import (
     ISSUER,
@@ -166,3 +168,24 @@ def test_nothing_follows_a_failure() -> None:
     reader = Reader()
     reader.feed(exception("ThrottlingException", {"message": "slow"}))
     assert [*reader.feed(says("Hi")), *reader.finish()] == []
+
+
+@pytest.mark.parametrize("count", [-1, 10**40, 1.5])
+def test_a_count_that_cannot_be_true_is_clamped_and_keeps_the_rest_of_its_event(count: float) -> None:
+    usage = {"uncachedInputTokens": count, "outputTokens": count}
+    told = read(
+        says("Hi") + event("metadataEvent", {"tokenUsage": usage, "stopReason": "MAX_TOKENS"}) + metering(1e300)
+    )
+    used, end = told[-2:]
+    assert isinstance(used, Used)
+    assert 0 <= used.usage.input <= MAX_COUNT
+    assert 0 <= used.usage.output <= MAX_COUNT
+    assert used.usage.credits == MAX_CREDITS
+    assert end == Ended(Stop.LENGTH)
+
+
+@pytest.mark.parametrize("percentage", [-5.0, 1e308])
+def test_a_share_of_the_context_that_cannot_be_true_raises_nothing(percentage: float) -> None:
+    *_, used, _ = read(says("Hi") + context(percentage))
+    assert isinstance(used, Used)
+    assert 0 <= (used.usage.context or 0) <= MAX_COUNT

@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from kiro_replies import read as decoded
-from kiro_replies import says
 
 from dragoman.hub.events import Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.kiro.errors import _BY_CLASS, read
 from fakes.eventstream import exception
+from protocols.kiro.kiro_replies import read as decoded
+from protocols.kiro.kiro_replies import says
 
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKE"
 

@@ -32,6 +32,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
+from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.chat.calls import Calls, argument_text, number
 from dragoman.protocols.chat.errors import UNEXPLAINED, failure_in, read_error
 from dragoman.protocols.chat.thoughts import (
@@ -373,7 +374,7 @@ class Decoder:
     def _used(self) -> list[Event]:
         if self._usage is None or not self._usage.is_told or not self._started:
             return []
-        return [Used(self._usage.meaning(self._tier))]
+        return [Used(clamp_usage(self._usage.meaning(self._tier), self._ledger))]
 
     def _fail(self, failure: Failure) -> list[Event]:
         self._over = True

@@ -6,6 +6,7 @@ from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
+from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.chat.decode import CHUNKS, Decoder
 from dragoman.protocols.chat.errors import error_of, read_error
 from dragoman.protocols.chat.wire import BESIDE, PLAIN_STOPS, Chunk
@@ -34,7 +35,7 @@ def glance(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     stop = _plain_stop(chunk)
     if stop is None or chunk.usage is None or not chunk.usage.is_told:
         return whole(body, issuer, ledger)
-    used = Used(chunk.usage.meaning(chunk.service_tier or None))
+    used = Used(clamp_usage(chunk.usage.meaning(chunk.service_tier or None), ledger))
     return [Started(chunk.id or "", chunk.model or issuer.model), used, Ended(stop)]
 
 

@@ -14,7 +14,7 @@ from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
-from dragoman.hub.usage import Source, Usage
+from dragoman.hub.usage import Source, Usage, clamp_usage, mark_clamped
 from dragoman.protocols.kiro import citations
 from dragoman.protocols.kiro.blocks import Blocks
 from dragoman.protocols.kiro.calls import Calls
@@ -39,6 +39,7 @@ from dragoman.protocols.kiro.wire import (
 _CUT = (eventstream.CUT, jsonscan.CUT)
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 _FULL = 100.0  # per cent of the context
+_MOST_PER_CENT = 1e6
 
 _words = msgspec.json.Decoder(Words)
 _thoughts = msgspec.json.Decoder(Thoughts)
@@ -147,7 +148,7 @@ class Decoder:
         events += self._blocks.end()
         usage = self._usage()
         if usage is not None:
-            events.append(Used(usage))
+            events.append(Used(clamp_usage(usage, self._ledger)))
         stop = Stop.LENGTH if cut else self._stop()
         return [*events, Ended(stop, cut=cut)]
 
@@ -224,7 +225,7 @@ class Decoder:
     def _fill(self, payload: bytes) -> Sequence[Event]:
         event = _read(_context_usage, payload)
         if event.context_usage_percentage is not None:
-            self._percentage = event.context_usage_percentage
+            self._percentage = min(max(event.context_usage_percentage, 0.0), _MOST_PER_CENT)
         return ()
 
     def _meter(self, payload: bytes) -> Sequence[Event]:
@@ -261,9 +262,11 @@ class Decoder:
     def _usage(self) -> Usage | None:
         tokens, credits = self._tokens, self._credits
         if tokens is not None:
-            read, written = tokens.cache_read_input_tokens or 0, tokens.cache_write_input_tokens or 0
-            asked = (tokens.uncached_input_tokens or 0) + read + written
-            return Usage(asked, tokens.output_tokens or 0, read, written, credits=credits)
+            read, written = int(tokens.cache_read_input_tokens or 0), int(tokens.cache_write_input_tokens or 0)
+            fresh = int(tokens.uncached_input_tokens or 0)
+            asked = max(fresh, 0) + max(read, 0) + max(written, 0)
+            usage = Usage(asked, int(tokens.output_tokens or 0), read, written, credits=credits)
+            return mark_clamped(usage, self._ledger) if fresh < 0 else usage
         if self._percentage is not None and self._issuer.window:
             context = round(self._percentage / 100 * self._issuer.window)
             return Usage(context=context, credits=credits, source=Source.DERIVED)

@@ -8,8 +8,8 @@ from dragoman.hub.events import Stop
 
 NAME = "kiro"
 
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Amount = Annotated[float, Meta(ge=0, le=1e12)]
+Position = Annotated[int, Meta(ge=0, le=2**53)]  # within the reply's text
+Count = int | float  # of tokens; what cannot be true is clamped by whoever reads it
 
 NOTHING = Raw(b"null")
 
@@ -79,19 +79,19 @@ class Metadata(Struct, rename="camel"):
 
 
 class ContextUsage(Struct, rename="camel"):
-    context_usage_percentage: Amount | None = None
+    context_usage_percentage: float | None = None
     wrapped: "ContextUsage | None" = field(default=None, name="contextUsageEvent")
 
 
 class Metering(Struct, rename="camel"):
     unit: str | None = None
-    usage: Amount | None = None
+    usage: float | None = None
     wrapped: "Metering | None" = field(default=None, name="meteringEvent")
 
 
 class Span(Struct):
-    start: Count | None = None
-    end: Count | None = None
+    start: Position | None = None
+    end: Position | None = None
 
 
 class Reference(Struct, rename="camel"):
@@ -118,7 +118,7 @@ class WebLinks(Struct, rename="camel"):
 
 
 class Place(Struct):
-    location: Count | None = None
+    location: Position | None = None
     range: Span | None = None
 
 

@@ -12,7 +12,7 @@ from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.limits import excess_of
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
-from dragoman.hub.usage import Usage
+from dragoman.hub.usage import Usage, clamp_usage, mark_clamped
 from dragoman.protocols.messages.blocks import Blocks
 from dragoman.protocols.messages.errors import failure_of
 from dragoman.protocols.messages.wire import (
@@ -20,6 +20,7 @@ from dragoman.protocols.messages.wire import (
     REPLY_TIERS,
     STOPS,
     CacheCreation,
+    Count,
     Counts,
     Iteration,
     Message,
@@ -122,7 +123,7 @@ class Decoder:
         if head is None:
             return (Started("", ""),)
         self._totals.merge(head.usage)
-        return (Started(head.id, head.model, self._totals.usage()),)
+        return (Started(head.id, head.model, self._totals.usage(self._ledger)),)
 
     def _open(self, event: StreamEvent) -> Sequence[Event]:
         begun = self._begin()
@@ -152,7 +153,7 @@ class Decoder:
         if unfinished:
             return [*begun, *unfinished]
         closed = self._blocks.close_all()
-        used = self._totals.usage()
+        used = self._totals.usage(self._ledger)
         return [*begun, *closed, *([Used(used)] if used else [])]
 
     def _end(self, event: StreamEvent) -> Sequence[Event]:
@@ -224,26 +225,32 @@ class _Totals:
         if report.iterations is not None:
             self._apart = _sum_apart(report.iterations)
 
-    def usage(self) -> Usage | None:
+    def usage(self, ledger: Ledger) -> Usage | None:
         if not self._seen:
             return None
-        counts = self._counts
-        passes = (counts, self._apart)
-        read = sum(one.cache_read_input_tokens or 0 for one in passes)
-        written = sum(one.cache_creation_input_tokens or 0 for one in passes)
-        kept_long = (one.cache_creation.ephemeral_1h_input_tokens for one in passes if one.cache_creation)
+        counts, apart = self._counts, self._apart
+        read = _add(counts.cache_read_input_tokens, apart.cache_read_input_tokens)
+        written = _add(counts.cache_creation_input_tokens, apart.cache_creation_input_tokens)
+        kept_long = [one.cache_creation.ephemeral_1h_input_tokens for one in (counts, apart) if one.cache_creation]
         thought = counts.output_tokens_details.thinking_tokens if counts.output_tokens_details else None
         searches = counts.server_tool_use.web_search_requests if counts.server_tool_use else None
-        return Usage(
-            input=sum(one.input_tokens or 0 for one in passes) + read + written,
-            output=sum(one.output_tokens or 0 for one in passes),
+        fresh = _add(counts.input_tokens, apart.input_tokens)
+        usage = Usage(
+            input=max(fresh, 0) + max(read, 0) + max(written, 0),
+            output=_add(counts.output_tokens, apart.output_tokens),
             cache_read=read,
             cache_write=written,
-            cache_write_1h=sum(kept or 0 for kept in kept_long),
-            reasoning=thought or 0,
-            web_searches=searches or 0,
+            cache_write_1h=_add(*kept_long),
+            reasoning=_add(thought),
+            web_searches=_add(searches),
             service_tier=REPLY_TIERS.get(counts.service_tier) if counts.service_tier else None,
         )
+        usage = clamp_usage(usage, ledger)
+        return mark_clamped(usage, ledger) if fresh < 0 else usage
+
+
+def _add(*counts: Count) -> int:
+    return sum(int(count or 0) for count in counts)
 
 
 def _sum_apart(iterations: Sequence[Iteration]) -> Iteration:
@@ -256,11 +263,11 @@ def _sum_apart(iterations: Sequence[Iteration]) -> Iteration:
     apart = [one for one in iterations if one.type == "compaction"]
     kept_long = [one.cache_creation.ephemeral_1h_input_tokens for one in apart if one.cache_creation]
     return Iteration(
-        input_tokens=sum(one.input_tokens or 0 for one in apart),
-        output_tokens=sum(one.output_tokens or 0 for one in apart),
-        cache_read_input_tokens=sum(one.cache_read_input_tokens or 0 for one in apart),
-        cache_creation_input_tokens=sum(one.cache_creation_input_tokens or 0 for one in apart),
-        cache_creation=CacheCreation(sum(kept or 0 for kept in kept_long)),
+        input_tokens=_add(*(one.input_tokens for one in apart)),
+        output_tokens=_add(*(one.output_tokens for one in apart)),
+        cache_read_input_tokens=_add(*(one.cache_read_input_tokens for one in apart)),
+        cache_creation_input_tokens=_add(*(one.cache_creation_input_tokens for one in apart)),
+        cache_creation=CacheCreation(_add(*kept_long)),
     )
 
 
@@ -279,7 +286,7 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         return [Failed(too_many)]
     totals = _Totals()
     totals.merge(message.usage)
-    usage = totals.usage()
+    usage = totals.usage(ledger)
     blocks = Blocks(issuer, ledger)
     events: list[Event] = [Started(message.id, message.model, usage)]
     try:

@@ -52,16 +52,19 @@ def is_given(raw: Raw) -> bool:
     return bytes(raw) not in (b"", b"null")
 
 
+Count = int | float | None  # servers that are written in a language without integers send 12.0
+
+
 class CacheCreation(Struct):
-    ephemeral_1h_input_tokens: int | None = None
+    ephemeral_1h_input_tokens: Count = None
 
 
 class ThinkingTokens(Struct):
-    thinking_tokens: int | None = None
+    thinking_tokens: Count = None
 
 
 class ServerTools(Struct):
-    web_search_requests: int | None = None
+    web_search_requests: Count = None
 
 
 # Fields of a reply that are not its words: one of a wrong type is left unread.
@@ -72,20 +75,20 @@ class Iteration(Struct):
     """One of the passes that a reply took."""
 
     type: str = ""
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
+    cache_read_input_tokens: Count = None
+    cache_creation_input_tokens: Count = None
     cache_creation: CacheCreation | None = None
 
 
 class Counts(Struct):
     """`usage` of a reply, of message_start and of message_delta; what is absent keeps its earlier value."""
 
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
+    cache_read_input_tokens: Count = None
+    cache_creation_input_tokens: Count = None
     cache_creation: CacheCreation | None = None
     iterations: list[Iteration] | None = None
     output_tokens_details: ThinkingTokens | None = None

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dragoman.framing.sse import Broken
-from dragoman.hub.events import Ended, Event, Failed, Sealed
+from dragoman.hub.events import Ended, Event, Failed, Sealed, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
+from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.native.wire import LINE, LINES, Line, event_of
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -58,10 +59,11 @@ class LineFramer:
 class Decoder:
     """Reads one event from each line; after the end, or the first line that cannot be read, it is silent."""
 
-    __slots__ = ("_issuer", "_over")
+    __slots__ = ("_issuer", "_ledger", "_over")
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._issuer = issuer
+        self._ledger = ledger
         self._over = False
 
     def feed(self, frame: object) -> Sequence[Event]:
@@ -80,6 +82,8 @@ class Decoder:
         self._over = isinstance(event, Ended | Failed)
         if isinstance(event, Sealed):
             return Sealed(event.block, replace(event.opaque, issuer=self._issuer.name, model=self._issuer.model))
+        if isinstance(event, Used):
+            return Used(clamp_usage(event.usage, self._ledger))
         return event
 
     def finish(self) -> Sequence[Event]:

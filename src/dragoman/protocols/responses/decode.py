@@ -14,7 +14,7 @@ from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.limits import excess_of
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
-from dragoman.hub.usage import Usage
+from dragoman.hub.usage import Usage, clamp_usage
 from dragoman.protocols.responses import errors, wire
 from dragoman.protocols.responses.hosted import read_hosted
 from dragoman.protocols.responses.streamed import Calls, Events, Messages, Thoughts
@@ -212,15 +212,15 @@ class Decoder:
         outputs = counts.output_tokens_details or wire.OutputDetails()
         searches = response.tool_usage.web_search if response.tool_usage else None
         usage = Usage(
-            input=counts.input_tokens or 0,
-            output=counts.output_tokens or 0,
-            cache_read=inputs.cached_tokens or 0,
-            cache_write=inputs.cache_write_tokens or 0,
-            reasoning=outputs.reasoning_tokens or 0,
-            web_searches=searches.num_requests if searches else self._searches,
+            input=int(counts.input_tokens or 0),
+            output=int(counts.output_tokens or 0),
+            cache_read=int(inputs.cached_tokens or 0),
+            cache_write=int(inputs.cache_write_tokens or 0),
+            reasoning=int(outputs.reasoning_tokens or 0),
+            web_searches=int(searches.num_requests or 0) if searches else self._searches,
             service_tier=response.service_tier,
         )
-        return (Used(usage),)
+        return (Used(clamp_usage(usage, self._ledger)),)
 
     def _fail(self, kind: Kind, message: str) -> Events:
         return self._failed(Failure(kind, message))

@@ -77,26 +77,29 @@ class CallItem(Struct, frozen=True):
     input: str | None = None
 
 
+Count = int | float | None  # servers that are written in a language without integers send 12.0
+
+
 class InputDetails(Struct, frozen=True):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
+    cached_tokens: Count = None
+    cache_write_tokens: Count = None
 
 
 class OutputDetails(Struct, frozen=True):
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count = None
 
 
 class Counts(Struct, frozen=True):
     """What the wire calls usage."""
 
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Count = None
+    output_tokens: Count = None
     input_tokens_details: InputDetails | None = None
     output_tokens_details: OutputDetails | None = None
 
 
 class WebSearches(Struct, frozen=True):
-    num_requests: int = 0
+    num_requests: Count = None
 
 
 class ToolUsage(Struct, frozen=True):
