@@ -14,7 +14,7 @@ from dragoman.accounts import usage
 from dragoman.accounts.usage import UsageWriter, row_of
 from dragoman.config import ProviderConfig
 from dragoman.hub.outcome import GONE, Outcome, Step
-from dragoman.hub.usage import Source, Usage
+from dragoman.hub.usage import MAX_CREDITS, Source, Usage
 from dragoman.prices import Pricing
 from dragoman.store import Store, make_store, open_store
 from dragoman.store.usage_rows import Span
@@ -194,7 +194,7 @@ def test_credits_beyond_belief_can_still_be_added_up(store_url: str) -> None:
         store = await open_store(store_url)
         await store.append_usage([row_of(told, PRICING, os.urandom(10)) for _ in range(2)])
         (together,) = await store.usage_sums(EVER, "all")
-        assert together.credits == 2 * usage.MAX_CREDITS
+        assert together.credits == 2 * MAX_CREDITS
         await store.close()
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS, Source, Usage, clamp_usage
@@ -14,7 +15,7 @@ from dragoman.hub.usage import MAX_COUNT, MAX_CREDITS, Source, Usage, clamp_usag
 def test_every_count_is_clamped_and_said_to_be(field: str) -> None:
     for told, meant in ((-1, 0), (10**400, MAX_COUNT), (MAX_COUNT + 1, MAX_COUNT)):
         ledger = Ledger()
-        usage = clamp_usage(Usage(**{field: told}), ledger)
+        usage = clamp_usage(replace(Usage(), **{field: told}), ledger)
         assert getattr(usage, field) == meant
         assert usage.source is Source.DERIVED
         assert [loss.path for loss in ledger] == ["/usage"]
