@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anthropic
+import msgspec
 import openai
 import pytest
 
 from e2e.cases import CASES, asked
 from e2e.hearing import STREAMS, Broke, Halted, Heard, meant_for
 from e2e.meaning import Ending, Meant, Say
-from e2e.raw_http import get
-from e2e.rig import FEW_PAIRS, ONCE, SPEAKERS, Rig, rigged
+from e2e.raw_http import dial, get, read_answer, request_bytes
+from e2e.rig import FEW_PAIRS, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer, End
 
 few_pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS)
@@ -85,3 +86,23 @@ def test_a_stream_that_does_not_end_is_told_why_it_must(impatient: Rig, client: 
     while not fake.closed and time.monotonic() < soon:
         time.sleep(0.01)
     assert len(fake.closed) == 1
+    [outcome] = impatient.gateway.outcomes
+    assert (outcome.outcome, outcome.stream) == ("shutdown", True)
+    assert outcome.usage is not None
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+def test_a_whole_reply_that_is_cut_off_is_a_503_recorded_as_a_shutdown(impatient: Rig, client: str) -> None:
+    fake = impatient.plays("messages", Answer(b"", end=End.HANG))
+    body = msgspec.json.encode(asked(client, impatient.model("messages")) | {"stream": False})
+    with dial(impatient.gateway.port) as sock:
+        sock.sendall(request_bytes(PATHS[client], body))
+        until = time.monotonic() + PATIENCE_S
+        while not fake.calls and time.monotonic() < until:
+            time.sleep(0.005)
+        impatient.gateway.stop_soon().result(timeout=PATIENCE_S)
+        answer = read_answer(sock)
+    assert answer.status == 503
+    assert "shutting down" in msgspec.json.decode(answer.body)["error"]["message"]
+    [outcome] = impatient.gateway.outcomes
+    assert (outcome.outcome, [step.why for step in outcome.failed_attempts]) == ("shutdown", ["shutdown"])

@@ -44,6 +44,7 @@ AFTER: dict[Kind, After] = {
     Kind.CONTEXT_TOO_LONG: After(),
     Kind.REFUSED: After(),
     Kind.BUG: After(),
+    Kind.SHUTDOWN: After(),
 }
 
 # What a client is told where every credential was refused, each for a reason of its own: what passes by itself first.

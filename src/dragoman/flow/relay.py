@@ -22,7 +22,7 @@ from dragoman.routing.resolve import Route
 T = TypeVar("T")
 
 # Worth a retry: there may be another gateway by now. Codex takes an overload for final.
-STOPPING = Failure(Kind.UPSTREAM, "The gateway is shutting down.")
+STOPPING = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the request again.")
 LINGER_S = 1.0  # how long an upstream may take to end its body after its terminal event
 
 

@@ -92,6 +92,12 @@ class Trail:
             case _:
                 self._result = Kind.BUG.value
 
+    def ended_by_shutdown(self) -> None:
+        """Note that the gateway stopped before the reply was complete."""
+        self._result = Kind.SHUTDOWN.value
+        if self.steps and self.steps[-1].why == GONE:
+            self.steps[-1] = Step(self.steps[-1].route, Kind.SHUTDOWN.value)
+
     def end(self) -> None:
         """Notes when it was, and lets the reply go: its bytes need not wait for an observer."""
         self._ended = time.monotonic()
@@ -105,8 +111,8 @@ class Trail:
         result, code = self._result, self._code
         if seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
-        elif seen.stop is not None and result == GONE:
-            result = OK  # it had the whole reply before it left
+        elif seen.stop is not None and result in (GONE, Kind.SHUTDOWN.value):
+            result = OK  # the reply was complete by then
         route = self.route
         return Outcome(
             request_id=self.id,

@@ -191,8 +191,12 @@ class Site:
             self._check_room()
             await answer(exchange, await self._call(exchange, trail))
         except BaseException as fault:
-            trail.ended_by(fault)
-            if recording is not None and isinstance(fault, asyncio.CancelledError):
+            is_cancelled = isinstance(fault, asyncio.CancelledError)
+            if is_cancelled and not exchange.gone:
+                trail.ended_by_shutdown()
+            else:
+                trail.ended_by(fault)
+            if recording is not None and is_cancelled:
                 recording.interrupted(exchange.gone)
             raise
         finally:

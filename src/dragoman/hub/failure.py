@@ -27,6 +27,7 @@ class Kind(Enum):
     LOST = "lost"  # the connection failed or broke
     UPSTREAM = "upstream"  # the upstream failed on its own account
     BUG = "bug"  # ours
+    SHUTDOWN = "shutdown"  # the gateway stopped before the reply was complete
 
 
 class Failure(Struct, frozen=True):

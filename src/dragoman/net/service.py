@@ -84,7 +84,7 @@ class Service:
         try:
             await self.handler(exchange)
         except asyncio.CancelledError:
-            self._give_up(exchange, 503, "the server is shutting down")
+            self._give_up(exchange, 503, "The gateway is shutting down. Send the request again.")
         except Refused as refusal:
             self._give_up(exchange, refusal.status, refusal.message)
         except ClientGone:

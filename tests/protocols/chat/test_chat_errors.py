@@ -27,6 +27,7 @@ CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
     Kind.CORRUPT: (502, openai.InternalServerError),
     Kind.LOST: (502, openai.InternalServerError),
     Kind.UPSTREAM: (502, openai.InternalServerError),
+    Kind.SHUTDOWN: (503, openai.InternalServerError),
     Kind.BUG: (500, openai.InternalServerError),
 }
 

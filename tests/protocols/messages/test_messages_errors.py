@@ -117,6 +117,7 @@ def test_details_survive_both_ways() -> None:
         (Kind.CORRUPT, 502, "api_error"),
         (Kind.LOST, 502, "api_error"),
         (Kind.UPSTREAM, 502, "api_error"),
+        (Kind.SHUTDOWN, 503, "api_error"),
         (Kind.BUG, 500, "api_error"),
     ],
 )

@@ -32,6 +32,7 @@ _RENDERED: dict[Kind, tuple[int, str, str | None]] = {
     Kind.LOST: (502, "server_error", "upstream_lost"),
     Kind.UPSTREAM: (502, "server_error", None),
     Kind.BUG: (500, "server_error", "internal_error"),
+    Kind.SHUTDOWN: (503, "server_error", "shutting_down"),
 }
 
 # What vendors write as error.code or error.type; the status decides where neither is listed.

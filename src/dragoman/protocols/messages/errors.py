@@ -36,6 +36,7 @@ _RENDERED: dict[Kind, tuple[int, str]] = {
     Kind.LOST: (502, "api_error"),
     Kind.UPSTREAM: (502, "api_error"),
     Kind.BUG: (500, "api_error"),
+    Kind.SHUTDOWN: (503, "api_error"),
 }
 
 _BY_TYPE = {

@@ -74,6 +74,7 @@ _RENDERED: dict[Kind, tuple[int, str, str | None]] = {  # status, type, code
     Kind.LOST: (502, "server_error", "upstream_lost"),
     Kind.UPSTREAM: (502, "server_error", "server_error"),
     Kind.BUG: (500, "server_error", "server_error"),
+    Kind.SHUTDOWN: (503, "server_error", "server_error"),
 }
 
 # What a stream may say: Codex acts on these and takes every other code for worth a retry.
