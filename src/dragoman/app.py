@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +24,7 @@ from dragoman.config import Config, ConfigError, Problem, ProviderConfig
 from dragoman.config import Server as ServerSettings
 from dragoman.config.proxies import detours
 from dragoman.config.secret import out_of_reach
+from dragoman.config.stamp import Stamp, stamp_file
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.headers import id_headers
 from dragoman.flow.learnt import Learnt
@@ -52,25 +54,41 @@ log = logging.getLogger(__name__)
 
 RELOAD_POLL_S = 1.0
 KEY_POLL_S = 0.5  # how soon a key made or revoked by another process counts here
+QUIET_S = 0.5  # without a connection, after which a gateway that stops waits no longer for more of them
+STOP_POLL_S = 0.02
 ACCEPT_WHILE_STOPPING_S = 5.0  # so that a load balancer sees /ready turn before connections are refused
 TRANSPORT_KINDS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 500: Kind.BUG, 503: Kind.OVERLOADED}
 
 
-Stamp = tuple[Path, int, int] | None  # of a file: it changes when the file does; None where there is none
+def _nothing() -> None:
+    return
 
 
 class Settings(Struct, frozen=True):
-    """How the configuration is read anew, and where its file is by then."""
+    """How the configuration is read anew, where its file is by then, and which one the app was made from."""
 
     read: Callable[[], Config]
     find: Callable[[], Path | None]
+    stamp: Stamp
+    adopted: Callable[[], None] = _nothing  # called after an edit has been taken over
+
+
+class Succession(Protocol):
+    """An offer of our listening socket to a gateway that replaces this one."""
+
+    is_starting: bool  # the successor has the socket and does not serve yet
+    is_taken: bool
+
+    def close(self) -> None: ...
 
 
 class Listening(Struct, frozen=True):
-    """Where to listen, if not where the configuration says, and whom to tell once we do."""
+    """Where to listen, if not where the configuration says, and whom to tell once we do and once we do not."""
 
     sock: socket.socket | None
     ready: "Callable[[App], None]"
+    offer: Callable[[], Succession] | None = None
+    released: Callable[[], None] = _nothing
 
 
 class App:
@@ -93,6 +111,7 @@ class App:
         self._store = store
         self._client = HttpClient()
         self._station = open_station(environ, board)
+        self._is_replaced = False
         self.reloads = {"good": 0, "bad": 0}
         observers = [*self._station.observers, *observers]
         self.usage = None if store is None else UsageWriter(store, Pricing(config.providers, config.prices))
@@ -122,12 +141,18 @@ class App:
         for catalogue in self.gateway.world.catalogues.values():
             catalogue.known()
 
-    async def stop(self, accept_s: float = 0.0) -> None:
-        """Turns new work away, lets streams in flight end, then says goodbye to those that do not."""
+    async def stop(self, accept_s: float = 0.0, listen: Listening | None = None) -> None:
+        """Stop accepting, let streams in flight end, then end those that do not with an error event.
+
+        Connections are accepted for another `accept_s`, or until a successor accepts them or nobody comes any more.
+        """
         self.site.ready = False
-        patience = time.monotonic() + accept_s
-        while self.server.connections and time.monotonic() < patience:  # noqa: ASYNC110 - connections raise no event
-            await asyncio.sleep(0.05)
+        self.server.begin_stop()
+        if accept_s and not self.server.is_quiet(QUIET_S):
+            await self._accept_while_stopping(accept_s, listen)
+        await self.server.stop_listening()
+        if listen is not None:
+            listen.released()
         await self.server.drain(self.gateway.world.config.server.drain_s)
         await self.server.close()
         await self._client.close()
@@ -141,6 +166,25 @@ class App:
             await self.usage.stop()
         with suppress(StoreError):
             await self._keyring.touch()
+
+    def stop_accepting(self) -> None:
+        """Stop accepting connections as soon as the app is told to stop: a successor accepts them."""
+        self._is_replaced = True
+
+    async def _accept_while_stopping(self, seconds: float, listen: Listening | None) -> None:
+        successor = None if listen is None or listen.offer is None else listen.offer()
+        until = time.monotonic() + seconds
+        try:
+            while not self._is_replaced and not self.server.is_hurried:
+                if successor is not None and successor.is_taken:
+                    return
+                is_awaited = successor is not None and successor.is_starting
+                if not is_awaited and (time.monotonic() >= until or self.server.is_quiet(QUIET_S)):
+                    return
+                await asyncio.sleep(STOP_POLL_S)
+        finally:
+            if successor is not None:
+                successor.close()
 
     def adopt(self, config: Config) -> None:
         """An edited configuration takes effect for the next request; requests under way keep the old one."""
@@ -183,18 +227,25 @@ class App:
 
 
 async def run(app: App, settings: Settings, listen: Listening) -> None:
-    """Serves until SIGTERM or SIGINT; a second signal ends it at once, SIGHUP reads the configuration again."""
-    seen = _stamp(settings)  # an edit may come as soon as somebody knows that we run
+    """Serve until SIGTERM or SIGINT; a second signal ends streams in flight, a third one ends the process.
+
+    SIGHUP reads the configuration again.
+    """
+    seen = stamp_file(settings.find)
+    if seen != settings.stamp:  # it was edited while we started
+        _take_over(app, settings)
     await app.start(listen.sock)
     loop = asyncio.get_running_loop()
+    signals: list[float] = []  # how long to accept connections, for each signal to stop
     stopping = asyncio.Event()
-    patience = [0.0]
 
     def stop(accept_s: float) -> None:
-        if stopping.is_set():
-            os._exit(1)
-        patience[0] = accept_s
+        signals.append(accept_s)
         stopping.set()
+        if len(signals) == 2:
+            app.server.hurry()
+        elif len(signals) > 2:
+            os._exit(1)
 
     loop.add_signal_handler(signal.SIGTERM, stop, ACCEPT_WHILE_STOPPING_S)
     loop.add_signal_handler(signal.SIGINT, stop, 0.0)
@@ -202,14 +253,14 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
     listen.ready(app)
     spawn(_follow_file(app, settings, seen), name="configuration watch")
     await stopping.wait()
-    await app.stop(patience[0])
+    await app.stop(signals[0], listen)
 
 
 async def _follow_file(app: App, settings: Settings, seen: Stamp) -> None:
     """There may be none yet: one that is written later, or in a place that comes first, is taken over too."""
     while True:
         await asyncio.sleep(RELOAD_POLL_S)
-        now = _stamp(settings)
+        now = stamp_file(settings.find)
         if now == seen:
             continue
         if now is not None:
@@ -234,16 +285,8 @@ def _take_over(app: App, settings: Settings) -> None:
         log.exception("the edited configuration is not taken over, the running one stays")
     else:
         app.reloads["good"] += 1
+        settings.adopted()
         log.info("the edited configuration is in force")
-
-
-def _stamp(settings: Settings) -> Stamp:
-    try:
-        path = settings.find()
-        status = None if path is None else path.stat()
-    except (ConfigError, OSError):
-        return None
-    return None if path is None or status is None else (path, status.st_mtime_ns, status.st_size)
 
 
 def _limits(server: ServerSettings) -> Limits:

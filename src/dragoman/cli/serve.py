@@ -5,8 +5,8 @@ import gc
 import logging
 import os
 import signal
-import socket
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,13 @@ from msgspec.structs import replace
 
 from dragoman.cli.settings import base_url, config_option, local_servers, read_settings, settings_file, suggested_model
 from dragoman.config import Config, ConfigError
+from dragoman.config.stamp import Stamp, stamp_file
 
 if TYPE_CHECKING:
+    from dragoman.app import Listening, Settings
     from dragoman.cli.logs import Gathered
+    from dragoman.cli.serving.crew import Links
+    from dragoman.cli.serving.listener import Bound
     from dragoman.hub.outcome import Outcome
     from dragoman.telemetry.board import Board
 
@@ -35,9 +39,10 @@ class Order(Struct, frozen=True):
     """What to serve, how to read it anew, and where to listen."""
 
     config: Config
+    stamp: Stamp  # of the file that `config` was read from
     reload: Callable[[], Config]
     find: Callable[[], Path | None]  # where the file is by now
-    sock: socket.socket
+    bound: "Bound"
     log: "Gathered"
     line: "Callable[[Outcome], str]"  # what the log says of a request
     board: "Board | None" = None  # where workers share their metrics
@@ -63,15 +68,17 @@ def command(
     handler = log_to_stderr(JsonLine() if log_json else Line(), logging.DEBUG if verbose else logging.INFO)
     find = partial(settings_file, config_file)
     reload = partial(read_settings, config_file, {"server.host": host, "server.port": port})
+    stamp = stamp_file(find)
     config = reload()
-    with bind(config.server) as sock:
+    bound = bind(config.server)
+    with bound.sock as sock:
         servers = local_servers(config, port_of(sock))
         if servers:
             reload = partial(reload, servers=servers)
             config = reload()
         for warning in config.warnings:
             log.warning("%s", warning)
-        code = _serve(Order(config, reload, find, sock, handler, as_json if log_json else readable), workers)
+        code = _serve(Order(config, stamp, reload, find, bound, handler, as_json if log_json else readable), workers)
     sys.exit(code)
 
 
@@ -81,58 +88,118 @@ def _serve(order: Order, workers: int) -> int:
     from dragoman.cli.serving.opening import Opening
 
     config = order.config
-    opening = Opening(config, Target(base_url(config.server.host, port_of(order.sock)), suggested_model(config)))
+    url = base_url(config.server.host, port_of(order.bound.sock))
+    opening = Opening(config, Target(url, suggested_model(config)))
     opening.see_to_keys()
+
+    def announce() -> None:
+        order.bound.release_predecessor()
+        opening.announce()
+
     try:
         if workers == 1:
-            _labour(order, opening.announce)
+            _serve_alone(order, announce)
             return 0
-        return _share(order, workers, opening.announce)
+        return _share(order, workers, announce)
     finally:
         opening.leave_key()
+
+
+def _serve_alone(order: Order, announce: Callable[[], None]) -> None:
+    from dragoman.app import Listening, Settings
+    from dragoman.cli.serving.handover import Offer
+
+    sock = order.bound.sock
+    listening = Listening(sock, lambda app: announce(), offer=lambda: Offer(sock, lambda: None))
+    _run_loop(order, Settings(order.reload, order.find, order.stamp), listening)
 
 
 def _share(order: Order, workers: int, announce: Callable[[], None]) -> int:
     import dragoman.app  # noqa: F401  (loaded once, before the workers are forked, so that they share the memory)
     from dragoman.cli.faults import explain
-    from dragoman.cli.serving.crew import Crew, tell_parent
+    from dragoman.cli.serving.crew import Crew, Links
     from dragoman.telemetry.board import Board
 
-    order = replace(order, board=Board(workers))
+    parent = _Parent(replace(order, board=Board(workers)), announce)
 
-    def labour(lifeline: int) -> int:
-        def ready() -> None:
-            _stop_at_the_end_of(lifeline)
-            tell_parent()
-
+    def labour(links: Links) -> int:
         try:
-            _labour(_as_it_is_now(order), ready)
+            _serve_shared(parent.order, links)
         except Exception as fault:
             click.echo(f"Error: {explain(fault)}", err=True)
             return 1
         return 0
 
     sys.stdout.flush()
-    return Crew(workers, labour, announce).run()
+    return Crew(workers, labour, parent).run()
 
 
-def _as_it_is_now(order: Order) -> Order:
-    """A worker that takes the place of another begins with the edits that the others have taken over."""
-    try:
-        return replace(order, config=order.reload())
-    except ConfigError:
-        return order
+class _Parent:
+    """What the parent process does on behalf of its workers."""
+
+    def __init__(self, order: Order, announce: Callable[[], None]) -> None:
+        self.order = order  # with the last configuration that a worker has taken over
+        self._announce = announce
+
+    def on_ready(self) -> None:
+        self._announce()
+
+    def on_adopted(self) -> None:
+        """Read what a worker has taken over, so that a worker that is hired later begins with it."""
+        stamp = stamp_file(self.order.find)
+        try:
+            self.order = replace(self.order, config=self.order.reload(), stamp=stamp)
+        except ConfigError as error:
+            log.debug("the file was edited again: %s", error)
+
+    def on_stopping(self, accepting: int, replaced: Callable[[], None]) -> None:
+        """Offer the socket to a new gateway, and close it when no worker accepts connections any more."""
+        from dragoman.cli.serving.handover import Offer
+
+        offer = Offer(self.order.bound.sock, replaced)
+
+        def close_when_unused() -> None:
+            os.read(accepting, 1)
+            offer.close()
+            self.order.bound.sock.close()
+
+        threading.Thread(target=close_when_unused, name="listener", daemon=True).start()
 
 
-def _labour(order: Order, ready: Callable[[], None]) -> None:
+def _serve_shared(order: Order, links: "Links") -> None:
+    from dragoman.app import App, Listening, Settings
+    from dragoman.cli.serving.crew import ADOPTED, READY, tell_parent
+
+    def ready(app: App) -> None:
+        loop = asyncio.get_running_loop()
+        _when_readable(loop, links.lifeline, partial(os.kill, os.getpid(), signal.SIGTERM))
+        _when_readable(loop, links.replaced, app.stop_accepting)
+        tell_parent(READY)
+
+    listening = Listening(order.bound.sock, ready, released=partial(os.close, links.accepting))
+    settings = Settings(order.reload, order.find, order.stamp, partial(tell_parent, ADOPTED))
+    _run_loop(order, settings, listening)
+
+
+def _when_readable(loop: asyncio.AbstractEventLoop, descriptor: int, then: Callable[[], None]) -> None:
+    """Call `then` once, when the other end of a pipe is closed."""
+
+    def closed() -> None:
+        loop.remove_reader(descriptor)
+        then()
+
+    loop.add_reader(descriptor, closed)
+
+
+def _run_loop(order: Order, settings: "Settings", listening: "Listening") -> None:
     from dragoman.cli.serving.loops import new_loop
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_run(order, ready))
+        runner.run(_run(order, settings, listening))
 
 
-async def _run(order: Order, ready: Callable[[], None]) -> None:
-    from dragoman.app import App, Listening, Settings, run
+async def _run(order: Order, settings: "Settings", listening: "Listening") -> None:
+    from dragoman.app import App, run
     from dragoman.cli.serving.opening import open_keys
     from dragoman.observers.request_log import request_log
 
@@ -140,9 +207,8 @@ async def _run(order: Order, ready: Callable[[], None]) -> None:
     store, keyring = await open_keys(order.config)
     try:
         _spare_the_collector()
-        listening = Listening(order.sock, lambda app: ready())
         app = App(order.config, keyring, os.environ, store, observers, order.board)
-        await run(app, Settings(order.reload, order.find), listening)
+        await run(app, settings, listening)
     finally:
         order.log.drain()
         await store.close()
@@ -153,14 +219,3 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY)
-
-
-def _stop_at_the_end_of(lifeline: int) -> None:
-    """A worker whose parent is gone stops as if it had been told to."""
-    loop = asyncio.get_running_loop()
-
-    def parent_gone() -> None:
-        loop.remove_reader(lifeline)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    loop.add_reader(lifeline, parent_gone)

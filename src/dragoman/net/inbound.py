@@ -17,6 +17,7 @@ _HEAD_END = b"\r\n\r\n"
 _WRITE_HIGH = 64 * 1024
 _UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler has not asked for
 TOO_MANY_CONNECTIONS = "Too many connections to this gateway. Try again in a second."
+_RETIRE_S = 0.5  # a request that is on its way to a connection which we are about to close still arrives
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -258,7 +259,7 @@ class Inbound(asyncio.Protocol):
         self._unsent_bytes = 0
 
     def must_close(self, exchange: Exchange) -> bool:
-        return not exchange.keep_alive or exchange.body_open or self._service.draining
+        return not exchange.keep_alive or exchange.body_open or self._service.is_stopping
 
     async def writable(self) -> None:
         while self.blocked:
@@ -280,7 +281,7 @@ class Inbound(asyncio.Protocol):
             return
         if exchange.body_open:
             self._linger()
-        elif not exchange.keep_alive or self._service.draining:
+        elif not exchange.keep_alive or self._service.is_stopping:
             self._close()
         elif not self.blocked:
             self._await_next()
@@ -358,9 +359,9 @@ class Inbound(asyncio.Protocol):
         self._close()
 
     def retire(self) -> None:
-        """Closes the connection if it rests between requests."""
+        """Close the connection if it rests between requests and no further request comes at once."""
         if self._exchange is None and not self._unread and not self._discarding:
-            self._close()
+            self._deadline.set(_RETIRE_S, self._close)
 
     def abort(self) -> None:
         self._deadline.close()

@@ -11,6 +11,7 @@ from dragoman.net.limits import Limits, open_files_limit
 from dragoman.net.refusals import BodyMalformed, BodyTimeout, BodyTooLarge, ClientGone, OutOfOrder, Refused
 from dragoman.net.replies import reply_head
 from dragoman.net.service import RenderError, Service
+from dragoman.net.tasks import spawn
 
 __all__ = [
     "BodyMalformed",
@@ -43,6 +44,7 @@ class Server:
     def __init__(self, handler: Handler, limits: Limits, render_error: RenderError) -> None:
         self._service = Service(handler, limits, render_error)
         self._acceptor: Acceptor | None = None
+        self._hurry = asyncio.Event()
         self.port = 0
 
     async def start(self, host: str, port: int, *, sock: socket.socket | None = None) -> None:
@@ -62,24 +64,44 @@ class Server:
     def connections(self) -> int:
         return len(self._service.connections)
 
+    def begin_stop(self) -> None:
+        """Go on serving, but close each connection after its reply: its client comes back to our successor."""
+        self._service.is_stopping = True
+
+    def is_quiet(self, seconds: float) -> bool:
+        """Whether there is no connection, and there has been no new one for so long."""
+        now = asyncio.get_running_loop().time()
+        return not self._service.connections and now - self._service.last_admitted >= seconds
+
+    async def stop_listening(self) -> None:
+        """Accept what is queued, and no more."""
+        self._service.draining = self._service.is_stopping = True
+        if self._acceptor is not None:
+            await self._acceptor.accept_queued()
+        self._close_listener()
+
     async def drain(self, grace_s: float) -> None:
-        """Stops listening, lets running exchanges end for up to `grace_s`, then cancels their handlers.
+        """Stop listening, let running exchanges end for up to `grace_s`, then cancel their handlers.
 
         A handler cancelled here finds its exchange not `gone`, and may still send a terminal event.
         """
-        self._service.draining = True
-        if self._acceptor is not None:
-            await self._acceptor.accept_queued()
-        self._stop_listening()
-        service = self._service
-        for connection in tuple(service.connections):
+        await self.stop_listening()
+        for connection in tuple(self._service.connections):
             connection.retire()
-        await self._emptied(grace_s)
+        await self._emptied_or_hurried(grace_s)
         await self._end_all()
+
+    def hurry(self) -> None:
+        """End the grace of `drain` now."""
+        self._hurry.set()
+
+    @property
+    def is_hurried(self) -> bool:
+        return self._hurry.is_set()
 
     async def close(self) -> None:
         """Ends everything now."""
-        self._stop_listening()
+        self._close_listener()
         for connection in tuple(self._service.connections):
             connection.abort()
         await self._end_all()
@@ -87,8 +109,8 @@ class Server:
     def _connect(self) -> Inbound:
         return Inbound(self._service)
 
-    def _stop_listening(self) -> None:
-        self._service.draining = True
+    def _close_listener(self) -> None:
+        self._service.draining = self._service.is_stopping = True
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -109,6 +131,14 @@ class Server:
         for connection in tuple(self._service.connections):
             connection.abort()
         await self._emptied(_LAST_WORDS_S)
+
+    async def _emptied_or_hurried(self, seconds: float) -> None:
+        waits = [spawn(self._emptied(seconds), name="drain"), spawn(self._hurry.wait(), name="hurry")]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def _emptied(self, seconds: float) -> None:
         self._service.notice_empty()

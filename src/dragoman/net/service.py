@@ -37,6 +37,8 @@ class Service:
         self.limits = limits
         self.render_error = render_error
         self.draining = False
+        self.is_stopping = False  # new requests are still served, and their connections closed after the reply
+        self.last_admitted = float("-inf")  # by the event loop's clock
         self.outbox = Outbox()
         self.connections: set[Guest] = set()
         self._refused: set[Guest] = set()  # for want of room; they are closed as soon as their clients know
@@ -54,6 +56,7 @@ class Service:
     def admit(self, connection: Guest, peer: str, descriptor: int) -> bool:
         """Add a connection, at the expense of one that has not shown a key where they run short."""
         most = self.limits.max_connections
+        self.last_admitted = asyncio.get_running_loop().time()
         self.connections.add(connection)
         self.admission.add(connection, peer)
         is_full = descriptor > self.highest_descriptor or len(self.connections) - len(self._refused) > most

@@ -2,24 +2,63 @@
 
 import errno
 import socket
+import time
+
+from msgspec import Struct
 
 from dragoman.cli.faults import Trouble
+from dragoman.cli.serving.handover import Address, Predecessor, take_over
 from dragoman.cli.settings import base_url
 from dragoman.config import Server
 
 BACKLOG = 1024
+RETRY_S = 0.5
+RETRY_PAUSE_S = 0.05
 
 
-def bind(server: Server) -> socket.socket:
+class Bound(Struct, frozen=True):
+    """A socket that listens, and the draining gateway that it was taken over from, if any."""
+
+    sock: socket.socket
+    predecessor: Predecessor | None = None
+
+    def release_predecessor(self) -> None:
+        """Tell the gateway that we replace to stop accepting connections, once we serve them."""
+        if self.predecessor is not None:
+            self.predecessor.release()
+
+
+def bind(server: Server) -> Bound:
+    """Listen at the configured address, or take over the socket of a gateway that drains there.
+
+    A gateway that was just told to stop offers its socket a moment later, so the address is tried for RETRY_S.
+    """
     family, address = _resolve(server)
+    until = time.monotonic() + RETRY_S
+    while True:
+        try:
+            return Bound(_listen(family, address))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                taken = take_over(Address(*address))
+                if taken is not None:
+                    return Bound(*taken)
+                if time.monotonic() < until:
+                    time.sleep(RETRY_PAUSE_S)
+                    continue
+            raise Trouble(_reason(server, error)) from error
+
+
+def _listen(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(BACKLOG)
-    except OSError as error:
+        sock.setblocking(False)  # for every process that has it: whoever comes too late must not wait in accept()
+    except OSError:
         sock.close()
-        raise Trouble(_reason(server, error)) from error
+        raise
     return sock
 
 
@@ -43,8 +82,10 @@ def _reason(server: Server, error: OSError) -> str:
         case errno.EADDRINUSE:
             url = base_url(server.host, server.port)
             return (
-                f"{where} is in use. If that is a dragoman already ({url}/health tells), there is nothing to start.\n"
-                "Otherwise choose another port: dragoman serve --port 8485, or `port` under [server] in dragoman.toml."
+                f"{where} is in use by another program.\n"
+                f"If {url}/health answers, a dragoman runs there already: stop it first (SIGTERM), and a new one\n"
+                "takes over its connections. Otherwise choose another port: dragoman serve --port 8485, or `port`\n"
+                "under [server] in dragoman.toml."
             )
         case errno.EACCES:
             return f"this user may not listen on {where}; ports from 1024 up are for all: dragoman serve --port 8484"
