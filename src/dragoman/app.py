@@ -36,6 +36,7 @@ from dragoman.http.site import Site
 from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.outcome import Observe
+from dragoman.net.budget import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import Limits, connections_within, open_files_limit
@@ -123,7 +124,8 @@ class App:
         doorkeeper = Doorkeeper(server.host, server.allowed_hosts)
         desk = None if self.usage is None else UsageDesk(self.usage)
         self.site = Site(self.gateway, keyring, doorkeeper, self._station.scrape, desk)
-        self.server = Server(self.site, _limits(server), _transport_error)
+        self._budget = ByteBudget(server.max_buffered_bytes)
+        self.server = Server(self.site, _limits(server), _transport_error, self._budget)
         self._station.add(gateway_readings(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     async def start(self, sock: socket.socket | None = None) -> None:
@@ -194,6 +196,7 @@ class App:
             self.usage.pricing = Pricing(config.providers, config.prices)
         self.site.doorkeeper = Doorkeeper(self._host, new.allowed_hosts)
         self.server.limit(_limits(new))
+        self._budget.limit = new.max_buffered_bytes
         if (old.host, old.port) != (new.host, new.port):
             log.warning("server.host and server.port are taken over by a restart only")
 

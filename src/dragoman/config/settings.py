@@ -44,6 +44,7 @@ class Server(Struct, frozen=True):
     drain_s: Wait = 120.0
     max_body_mb: Megabytes = 32.0
     max_body_values: Count = 100_000  # JSON values in a request: numbers, strings, objects, arrays and the like
+    max_buffered_mb: Megabytes = 512.0  # of requests and whole replies that are held at the same time
     max_requests: Count = 4096  # answered at the same time
     keep_alive_s: Seconds = 15.0
     allowed_hosts: tuple[Name, ...] = ()
@@ -52,6 +53,10 @@ class Server(Struct, frozen=True):
     @property
     def max_body_bytes(self) -> int:
         return int(self.max_body_mb * 1024 * 1024)
+
+    @property
+    def max_buffered_bytes(self) -> int:
+        return int(self.max_buffered_mb * 1024 * 1024)
 
 
 class Retry(Struct, frozen=True):

@@ -138,6 +138,7 @@ class Asking:
                 raise
             except Refused as refused:
                 call.trail.failed_step(route, refused)
+                call.release_reply()
                 if not await chances.granted(provider, route.model, refused):
                     raise
 

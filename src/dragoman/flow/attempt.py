@@ -40,6 +40,7 @@ AFTER: dict[Kind, After] = {
     Kind.TOO_LARGE: After(),
     Kind.REQUEST_TIMEOUT: After(),
     Kind.AUTH: After(),
+    Kind.BUSY: After(),
     Kind.CONFLICT: After(),
     Kind.CONTEXT_TOO_LONG: After(),
     Kind.REFUSED: After(),

@@ -14,7 +14,7 @@ from dragoman.hub.failure import Failure, Kind, Refused, refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Protocol
 from dragoman.hub.request import Request
-from dragoman.net.headers import Headers
+from dragoman.net.exchange import Exchange
 
 Parse = Callable[[bytes, Ledger], Request]
 
@@ -31,7 +31,7 @@ class Call:
     """A request body with what routing needs of it; the whole is parsed once, and only to be translated."""
 
     def __init__(
-        self, protocol: Protocol, body: bytes, headers: Headers, query: str, trail: Trail, parse: Parse | None = None
+        self, protocol: Protocol, body: bytes, exchange: Exchange, trail: Trail, parse: Parse | None = None
     ) -> None:
         assert protocol.client is not None
         self.protocol = protocol
@@ -41,8 +41,10 @@ class Call:
         self._parse = parse or protocol.client.parse
         self._parsed: tuple[Request, Ledger] | None = None
         self.body = body
-        self.headers = headers
-        self.query = query
+        self.headers = headers = exchange.headers
+        self.query = exchange.query
+        self.buffered = exchange.buffered
+        self._held = exchange.buffered.held  # by the request alone
         self.id = trail.id
         self.trail = trail
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
@@ -64,6 +66,10 @@ class Call:
         """Parse the body, off the event loop where it is large; raises Refused."""
         if self._parsed is None:
             self._parsed = await run_off_loop(len(self.body), self._read_body)
+
+    def release_reply(self) -> None:
+        """Count nothing any more of what was read of a reply that nobody will see."""
+        self.buffered.release_to(self._held)
 
     def request(self) -> Request:
         return self._content()[0]

@@ -22,6 +22,7 @@ from dragoman.flow.machines import LineBuilder, source_of
 from dragoman.flow.mend import Mender
 from dragoman.flow.patience import Wait, patience_with
 from dragoman.flow.prepare import Prepared
+from dragoman.flow.reading import ERROR_BODY_S, MAX_REPLY_BYTES, hold, read_error, read_reply
 from dragoman.flow.shape import begins_document, begins_events, is_named_stream, is_stream
 from dragoman.flow.sink import Sink
 from dragoman.framing.jsonread import is_object
@@ -41,9 +42,6 @@ from dragoman.providers.provider import Answer
 from dragoman.stages.hold_cut import HoldCut
 
 log = logging.getLogger(__name__)
-
-MAX_REPLY_BYTES = 256 * 1024 * 1024
-MAX_ERROR_BYTES = 1024 * 1024
 
 
 class Whole(Struct, frozen=True):
@@ -87,7 +85,7 @@ class Opener:
     async def whole(self, call: Call, prepared: Prepared) -> Whole:
         watch = self._build.watch()
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
-        answer, events, body = await self._read(prepared, watch, ledger)
+        answer, events, body = await self._read(call, prepared, watch, ledger)
         as_is = False
         if events is None:
             streamed = is_stream(prepared.upstream, answer.headers, body)
@@ -108,7 +106,9 @@ class Opener:
         usage = next((event.usage for event in reversed(events) if isinstance(event, Used)), None)
         return Whole(prepared, answer.headers, body, watch, as_is, usage)
 
-    async def _read(self, prepared: Prepared, watch: Watch, ledger: Ledger) -> tuple[Answer, list[Event] | None, bytes]:
+    async def _read(
+        self, call: Call, prepared: Prepared, watch: Watch, ledger: Ledger
+    ) -> tuple[Answer, list[Event] | None, bytes]:
         """An answer to its end: what it told, where it is the stream that was asked for, else its body."""
         wait = self._wait(prepared)
         head_s = wait.left(_now()) if prepared.streams else self._server.idle_timeout_s
@@ -118,15 +118,15 @@ class Opener:
         begun = b""
         try:
             if prepared.streams and is_named_stream(answer.headers):
-                events, begun = await self._listened(prepared, answer, watch, ledger, wait)
+                events, begun = await self._listened(call, prepared, answer, watch, ledger, wait)
             if events is None:
-                begun += await _body(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
+                begun += await self._body(call, prepared, answer)
         finally:
             answer.close()
         return answer, events, begun
 
     async def _listened(
-        self, prepared: Prepared, answer: Answer, watch: Watch, ledger: Ledger, wait: Wait
+        self, call: Call, prepared: Prepared, answer: Answer, watch: Watch, ledger: Ledger, wait: Wait
     ) -> tuple[list[Event] | None, bytes]:
         """What a stream tells until it is over or fails; None, and how it begins, where it is a document after all.
 
@@ -144,6 +144,7 @@ class Opener:
                 raise Refused(late)
             chunk = await _received(prepared, answer.chunk(wait.left(now)), late)
             size += len(chunk)
+            hold(call.buffered, len(chunk))
             if size > MAX_REPLY_BYTES:
                 raise Refused(_too_much(prepared))
             if not begun.strip():
@@ -223,7 +224,7 @@ class Opener:
         self, call: Call, prepared: Prepared, answer: Answer, sink: Sink | None, begun: bytes
     ) -> Streaming:
         """The upstream was asked for a stream and answered whole: its events are told all the same."""
-        body = begun + await _body(prepared, answer, MAX_REPLY_BYTES, self._server.idle_timeout_s)
+        body = begun + await self._body(call, prepared, answer)
         answer.close()
         ledger = prepared.ledger if prepared.ledger is not None else Ledger()
         events = _events(prepared, body, ledger, is_stream(prepared.upstream, answer.headers, body))
@@ -235,6 +236,12 @@ class Opener:
 
     def _wait(self, prepared: Prepared) -> Wait:
         return Wait(patience_with(prepared.provider, self._server), _now())
+
+    async def _body(self, call: Call, prepared: Prepared, answer: Answer) -> bytes:
+        patience, name = patience_with(prepared.provider, self._server), prepared.provider.name
+        total_s = patience.first_token_s + patience.token_s
+        reading = read_reply(call, answer, patience.idle_s, total_s, name)
+        return await _received(prepared, reading, _stopped(name, patience.idle_s, total_s))
 
     async def _send(self, prepared: Prepared, head_timeout_s: float, late: Failure) -> Answer:
         provider = prepared.provider
@@ -249,7 +256,9 @@ class Opener:
         if answer.status < 400:
             return answer
         try:
-            body = hide(await _body(prepared, answer, MAX_ERROR_BYTES, head_timeout_s), prepared.secrets)
+            silence_s = min(head_timeout_s, ERROR_BODY_S)
+            late = _stopped(provider.name, silence_s, ERROR_BODY_S)
+            body = hide(await _received(prepared, read_error(answer, silence_s), late), prepared.secrets)
         finally:
             answer.close()
         failure = named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
@@ -328,10 +337,9 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _body(prepared: Prepared, answer: Answer, limit: int, timeout_s: float) -> bytes:
-    name = prepared.provider.name
-    why = f"Provider {name!r} sent no data for {timeout_s:g} s in the middle of its answer (idle_timeout_s)."
-    return await _received(prepared, answer.read(limit, timeout_s), Failure(Kind.TIMEOUT, why))
+def _stopped(name: str, silence_s: float, total_s: float) -> Failure:
+    why = f"Provider {name!r} sent no data for {silence_s:g} s in its answer, or has not ended it after {total_s:g} s."
+    return Failure(Kind.TIMEOUT, why)
 
 
 async def _received(prepared: Prepared, coming: Awaitable[bytes], late: Failure) -> bytes:

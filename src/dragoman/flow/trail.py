@@ -22,7 +22,7 @@ from dragoman.routing.resolve import Route
 VERSION = re.compile(r"v?\d")
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._@+-]")
 NAME_LENGTH = 40
-UNREADABLE = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT}
+UNREADABLE = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
 BYTES_PER_TOKEN = 4  # roughly, where nobody has counted
 
 UNSEEN = Seen("", "", None, False, None, None, None, 0, 0, ())

@@ -18,6 +18,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.count import count_tokens
 from dragoman.flow.headers import id_headers
 from dragoman.flow.offload import run_off_loop
+from dragoman.flow.reading import no_room
 from dragoman.flow.refusal import refuse_exchange
 from dragoman.flow.serve import Gateway
 from dragoman.flow.trail import Trail
@@ -31,6 +32,7 @@ from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Client, Protocol
 from dragoman.net import current
+from dragoman.net.budget import BudgetSpent
 from dragoman.net.encoding import decompress
 from dragoman.net.exchange import Exchange
 from dragoman.net.faults import BadEncoding, TooLarge
@@ -229,6 +231,7 @@ class Site:
             # However small it is packed, it may unpack to the limit.
             limit = self._gateway.world.config.server.max_body_bytes
             body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
+            exchange.buffered.hold(len(body))
         if trail.recording is not None:
             trail.recording.asked_for(body)
         most = self._gateway.world.config.server.max_body_values
@@ -240,7 +243,7 @@ class Site:
             responses = self._protocol("responses").client
             assert responses is not None
             parse = responses.parse
-        return Call(self._protocol(trail.asked), body, exchange.headers, exchange.query, trail, parse)
+        return Call(self._protocol(trail.asked), body, exchange, trail, parse)
 
     async def _models(self, exchange: Exchange, request_id: str) -> None:
         for catalogue in self._gateway.world.catalogues.values():
@@ -332,6 +335,8 @@ def _wrong_key(exchange: Exchange) -> Failure:
 
 
 def _unreadable(unreadable: Unreadable) -> Failure:
+    if isinstance(unreadable, BudgetSpent):
+        return no_room()
     if isinstance(unreadable, BodyTooLarge):
         return Failure(Kind.TOO_LARGE, f"{unreadable.message} (server.max_body_mb)")
     kind = Kind.REQUEST_TIMEOUT if unreadable.status == 408 else Kind.BAD_REQUEST

@@ -19,6 +19,7 @@ class Kind(Enum):
     QUOTA = "quota"
     RATE_LIMITED = "rate_limited"
     OVERLOADED = "overloaded"
+    BUSY = "busy"  # the gateway itself: it holds as much as it may
     CONTEXT_TOO_LONG = "context_too_long"
     REFUSED = "refused"  # by the vendor's content policy
     TIMEOUT = "timeout"

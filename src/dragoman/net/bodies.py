@@ -4,6 +4,7 @@ import re
 from enum import Enum
 from io import BytesIO
 
+from dragoman.net.budget import Charge
 from dragoman.net.refusals import BodyMalformed, BodyTooLarge
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
@@ -16,18 +17,20 @@ _MAX_OVERHEAD = 64 * 1024
 class SizedBody:
     """A body of known length."""
 
-    __slots__ = ("_data", "_missing", "done")
+    __slots__ = ("_charge", "_data", "_missing", "done")
 
-    def __init__(self, length: int, max_bytes: int) -> None:
+    def __init__(self, length: int, max_bytes: int, charge: Charge) -> None:
         if length > max_bytes:
             raise BodyTooLarge(f"the body is larger than {max_bytes} bytes")
         self._missing = length
+        self._charge = charge
         self._data = BytesIO()
         self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
-        """Takes its part of `data` and says how much that was."""
+        """Takes its part of `data` and says how much that was; BudgetSpent where there is no room for it."""
         taken = min(len(data), self._missing)
+        self._charge.hold(taken)
         self._data.write(data if taken == len(data) else data[:taken])
         self._missing -= taken
         self.done = self._missing == 0
@@ -50,10 +53,11 @@ class _Expect(Enum):
 class ChunkedBody:
     """A body in chunks; extensions and trailers are checked, bounded and dropped."""
 
-    __slots__ = ("_data", "_expect", "_line", "_max_bytes", "_missing", "_overhead", "done")
+    __slots__ = ("_charge", "_data", "_expect", "_line", "_max_bytes", "_missing", "_overhead", "done")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, charge: Charge) -> None:
         self._max_bytes = max_bytes
+        self._charge = charge
         self._data = BytesIO()
         self._line = bytearray()
         self._expect = _Expect.SIZE
@@ -62,7 +66,7 @@ class ChunkedBody:
         self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
-        """Takes its part of `data` and says how much that was."""
+        """Takes its part of `data` and says how much that was; BudgetSpent where there is no room for it."""
         at = 0
         while at < len(data) and not self.done:
             take = self._take_content if self._expect is _Expect.CONTENT else self._take_line
@@ -77,6 +81,7 @@ class ChunkedBody:
 
     def _take_content(self, data: bytes | bytearray, at: int) -> int:
         end = min(len(data), at + self._missing)
+        self._charge.hold(end - at)
         self._data.write(data[at:end])
         self._missing -= end - at
         if not self._missing:

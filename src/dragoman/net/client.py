@@ -51,7 +51,7 @@ class Answer:
         return pour_pieces(self.chunk, sink, timeout_s)
 
     def read(self, limit: int, timeout_s: float) -> Coroutine[object, object, bytes]:
-        """The whole body; TooLarge beyond `limit`; `timeout_s` bounds every silence, not the whole."""
+        """The whole body; TooLarge beyond `limit`; TimedOut where it has not ended after `timeout_s`."""
         return read_pieces(self, limit, timeout_s, self._where)
 
     def close(self) -> None:

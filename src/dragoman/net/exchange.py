@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Protocol
 
 from dragoman.net.bodies import IncomingBody
+from dragoman.net.budget import ByteBudget, Charge
 from dragoman.net.headers import Header, Headers
 from dragoman.net.refusals import ClientGone, OutOfOrder, Refused
 from dragoman.net.replies import LAST_CHUNK, chunk, last_chunk, reply_head
@@ -57,6 +58,7 @@ class Exchange:
         "_held",
         "_wire",
         "body_open",
+        "buffered",
         "expects_continue",
         "gone",
         "headers",
@@ -73,7 +75,7 @@ class Exchange:
         "started",
     )
 
-    def __init__(self, head: RequestHead, wire: Wire) -> None:
+    def __init__(self, head: RequestHead, wire: Wire, budget: ByteBudget) -> None:
         self.method = head.method
         self.path = head.path
         self.raw_path = head.raw_path
@@ -88,6 +90,7 @@ class Exchange:
         self.body_open = False  # bytes of this request are still to come
         self.refusal: Refused | None = None
         self.listener: Listener | None = None
+        self.buffered = Charge(budget)  # the bodies of this request and of its reply, while somebody may need them
         self.reply = Reply.OPEN
         self._wire = wire
         self._body = b""

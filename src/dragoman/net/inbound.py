@@ -158,7 +158,7 @@ class Inbound(asyncio.Protocol):
         self._in_head = False
         self._deadline.clear()
         self._limits = self._service.limits
-        exchange = Exchange(head, self)
+        exchange = Exchange(head, self, self._service.budget)
         self._exchange = exchange
         self._expect_body(exchange, head)
         if rest:
@@ -173,12 +173,12 @@ class Inbound(asyncio.Protocol):
         if head.tunnel:
             self._discarding = True
         elif head.chunked:
-            exchange.incoming = ChunkedBody(self._limits.max_body_bytes)
+            exchange.incoming = ChunkedBody(self._limits.max_body_bytes, exchange.buffered)
             exchange.body_open = True
         elif head.length:
             exchange.body_open = True
             try:
-                exchange.incoming = SizedBody(head.length, self._limits.max_body_bytes)
+                exchange.incoming = SizedBody(head.length, self._limits.max_body_bytes, exchange.buffered)
             except Refused as refusal:
                 exchange.refusal = refusal
 

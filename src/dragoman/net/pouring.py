@@ -1,9 +1,10 @@
 """Pieces of a body come in one by one; they go into a sink that says after each whether it wants more, or together."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from dragoman.net.faults import TooLarge
+from dragoman.net.faults import TimedOut, TooLarge
 
 Sink = Callable[[bytes], float | None]  # a piece -> seconds to wait for the next; None: no more for now
 
@@ -23,12 +24,29 @@ async def pour_pieces(chunk: Callable[[float], Awaitable[bytes]], sink: Sink, ti
     return True
 
 
-async def read_pieces(body: Pieces, limit: int, timeout_s: float, where: str) -> bytes:
-    """The whole body; TooLarge beyond `limit`; `timeout_s` bounds every silence, not the whole."""
+async def read_pieces(
+    body: Pieces,
+    limit: int,
+    silence_s: float,
+    where: str,
+    total_s: float | None = None,
+    hold: Callable[[int], None] | None = None,
+) -> bytes:
+    """The whole body; TooLarge beyond `limit`; TimedOut after a silence, or after `total_s` in all.
+
+    `hold` is told the size of each piece, and may raise. Without `total_s`, no more than `silence_s` in all.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + (silence_s if total_s is None else total_s)
     pieces = []
     size = 0
-    while piece := await body.chunk(timeout_s):
+    while piece := await body.chunk(max(0.001, min(silence_s, deadline - clock()))):
         size += len(piece)
+        if clock() > deadline:
+            body.close()
+            raise TimedOut("idle", f"{where} did not end its answer in time")
+        if hold is not None:
+            hold(len(piece))
         if size > limit:
             body.close()
             raise TooLarge(f"{where} answered with more than {limit} bytes")

@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 from dragoman.net.acceptor import Acceptor
+from dragoman.net.budget import ByteBudget
 from dragoman.net.exchange import Exchange, Handler
 from dragoman.net.headers import Header, Headers
 from dragoman.net.inbound import TOO_MANY_CONNECTIONS, Inbound
@@ -41,8 +42,10 @@ _LAST_WORDS_S = 2.0  # what a cancelled handler gets for its terminal event
 class Server:
     """Listens, and sees to it that everything it began has ended before it says that it is closed."""
 
-    def __init__(self, handler: Handler, limits: Limits, render_error: RenderError) -> None:
-        self._service = Service(handler, limits, render_error)
+    def __init__(
+        self, handler: Handler, limits: Limits, render_error: RenderError, budget: ByteBudget | None = None
+    ) -> None:
+        self._service = Service(handler, limits, render_error, budget)
         self._acceptor: Acceptor | None = None
         self._hurry = asyncio.Event()
         self.port = 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dragoman.net.admission import Admission
+from dragoman.net.budget import FREE_BYTES, ByteBudget
 from dragoman.net.exchange import Exchange, Handler, Reply
 from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
@@ -32,8 +33,11 @@ class Guest(Protocol):
 class Service:
     """What all connections of a server share."""
 
-    def __init__(self, handler: Handler, limits: Limits, render_error: RenderError) -> None:
+    def __init__(
+        self, handler: Handler, limits: Limits, render_error: RenderError, budget: ByteBudget | None = None
+    ) -> None:
         self.handler = handler
+        self.budget = budget or ByteBudget(sys.maxsize)
         self.limits = limits
         self.render_error = render_error
         self.draining = False
@@ -84,6 +88,16 @@ class Service:
         self.notice_empty()
 
     async def _serve(self, exchange: Exchange) -> None:
+        try:
+            await self._handle(exchange)
+            if exchange.buffered.held > FREE_BYTES and not exchange.gone:
+                await exchange.writable()  # a slow reader's reply is still held
+        except ClientGone:
+            return
+        finally:
+            exchange.buffered.release_to(0)
+
+    async def _handle(self, exchange: Exchange) -> None:
         try:
             await self.handler(exchange)
         except asyncio.CancelledError:

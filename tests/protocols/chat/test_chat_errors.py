@@ -20,6 +20,7 @@ CLASSES: dict[Kind, tuple[int, type[openai.APIStatusError]]] = {
     Kind.QUOTA: (429, openai.RateLimitError),
     Kind.RATE_LIMITED: (429, openai.RateLimitError),
     Kind.OVERLOADED: (503, openai.InternalServerError),
+    Kind.BUSY: (503, openai.InternalServerError),
     Kind.CONTEXT_TOO_LONG: (400, openai.BadRequestError),
     Kind.REFUSED: (400, openai.BadRequestError),
     Kind.TIMEOUT: (504, openai.InternalServerError),

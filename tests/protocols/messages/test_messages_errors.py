@@ -111,6 +111,7 @@ def test_details_survive_both_ways() -> None:
         (Kind.QUOTA, 402, "billing_error"),
         (Kind.RATE_LIMITED, 429, "rate_limit_error"),
         (Kind.OVERLOADED, 529, "overloaded_error"),
+        (Kind.BUSY, 529, "overloaded_error"),
         (Kind.REFUSED, 400, "invalid_request_error"),
         (Kind.TIMEOUT, 504, "timeout_error"),
         (Kind.TRUNCATED, 502, "api_error"),

@@ -5,6 +5,7 @@ connection are played.
 """
 
 import asyncio
+import sys
 import time
 from contextlib import suppress
 from urllib.parse import unquote
@@ -24,6 +25,7 @@ from dragoman.flow.serve import Gateway
 from dragoman.http.safety import Doorkeeper
 from dragoman.http.site import Site
 from dragoman.hub.ports import Asked
+from dragoman.net.budget import ByteBudget
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.refusals import ClientGone
@@ -49,7 +51,7 @@ async def _rerun(capture: Capture) -> Capture:
     gateway.created = int(capture.started_at)
     gateway.capturing = collecting = _Collecting()
     site = Site(gateway, Keyring(None, Secret(KEY)), Doorkeeper(HOST, ()), _no_scrape)
-    exchange = Exchange(_head(capture), _Wire())
+    exchange = Exchange(_head(capture), _Wire(), ByteBudget(sys.maxsize))
     exchange.body_arrived(capture.request.body)
     await _served(site, exchange, capture)
     assert collecting.over is not None, "the request did not come as far as the gateway"

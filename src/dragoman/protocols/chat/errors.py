@@ -24,6 +24,7 @@ _RENDERED: dict[Kind, tuple[int, str, str | None]] = {
     Kind.QUOTA: (429, "insufficient_quota", "insufficient_quota"),
     Kind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
     Kind.OVERLOADED: (503, "server_error", None),
+    Kind.BUSY: (503, "server_error", None),
     Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error", "context_length_exceeded"),
     Kind.REFUSED: (400, "invalid_request_error", "content_policy_violation"),
     Kind.TIMEOUT: (504, "server_error", "timeout"),

@@ -28,6 +28,7 @@ _RENDERED: dict[Kind, tuple[int, str]] = {
     Kind.QUOTA: (402, "billing_error"),
     Kind.RATE_LIMITED: (429, "rate_limit_error"),
     Kind.OVERLOADED: (529, "overloaded_error"),
+    Kind.BUSY: (529, "overloaded_error"),
     Kind.CONTEXT_TOO_LONG: (400, "invalid_request_error"),
     Kind.REFUSED: (400, "invalid_request_error"),
     Kind.TIMEOUT: (504, "timeout_error"),

@@ -1,0 +1,38 @@
+"""Reads bodies of upstreams to their end: bounded in size, in time, and by what all requests may hold together."""
+
+from functools import partial
+
+from dragoman.flow.call import Call
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.net.budget import BudgetSpent, Charge
+from dragoman.net.pouring import read_pieces
+from dragoman.net.sending import Answer
+
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
+ERROR_BODY_S = 30.0  # in all: an error is short, and a client waits for it
+BUSY_S = 1.0  # when to try again where the gateway holds as many bytes as it may
+
+
+async def read_reply(call: Call, answer: Answer, silence_s: float, total_s: float, where: str) -> bytes:
+    """The body of a whole reply, counted in what the request holds; raises TimedOut, TooLarge, Lost or Refused."""
+    return await read_pieces(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(hold, call.buffered))
+
+
+async def read_error(answer: Answer, silence_s: float) -> bytes:
+    return await read_pieces(answer, MAX_ERROR_BYTES, silence_s, "the upstream", ERROR_BODY_S)
+
+
+def hold(charge: Charge, size: int) -> None:
+    """Count bytes of a reply; raises Refused where there is no room for them."""
+    try:
+        charge.hold(size)
+    except BudgetSpent:
+        raise Refused(no_room()) from None
+
+
+def no_room() -> Failure:
+    message = (
+        "The gateway holds as many bytes of requests and replies as it may (server.max_buffered_mb). Retry in 1 s."
+    )
+    return Failure(Kind.BUSY, message, retry_after=BUSY_S)

@@ -1,0 +1,130 @@
+"""All bodies together have one budget, and every body of an upstream has its time."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from e2e.cases import CASES
+from e2e.raw_http import Answered, dial, post, read_answer, request_bytes
+from e2e.rig import CROSSED, ONCE, PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
+from fakes.upstream import Answer, End
+
+MEBIBYTE = 1 << 20
+SETTINGS = ONCE + "[server]\nmax_buffered_mb = 2\nfirst_token_timeout_s = 1\ntoken_timeout_s = 1\nidle_timeout_s = 1\n"
+BUSY = {"chat": 503, "responses": 503, "messages": 529}
+
+clients = pytest.mark.parametrize("client", PROTOCOLS)
+pairs = pytest.mark.parametrize(("client", "upstream"), CROSSED + [(name, name) for name in PROTOCOLS])
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("gateway"), SETTINGS) as shared:
+        yield shared
+
+
+def body_of(client: str, model: str, size: int = 10) -> bytes:
+    user = [{"role": "user", "content": "x" * size}]
+    told = {"input": user} if client == "responses" else {"messages": user}
+    return msgspec.json.encode({"model": model, "max_tokens": 9, **told})
+
+
+def whole(upstream: str, size: int = 0) -> Answer:
+    """A good reply, as long as JSON's white space makes it."""
+    body = SPEAKERS[upstream].whole(CASES["text"].meant)
+    return Answer(body[:1] + b" " * size + body[1:], content_type="application/json")
+
+
+def held(rig: Rig) -> int:
+    return rig.gateway.app.server._service.budget.held
+
+
+def wait_until_free(rig: Rig) -> None:
+    patience = time.monotonic() + 20.0
+    while held(rig):
+        assert time.monotonic() < patience
+        time.sleep(0.01)
+
+
+def assert_busy(client: str, answer: Answered) -> None:
+    assert answer.status == BUSY[client], answer.body[:300]
+    assert answer.get("retry-after") == "1"
+    assert answer.get("x-should-retry") is None
+    assert "server.max_buffered_mb" in msgspec.json.decode(answer.body)["error"]["message"]
+
+
+@clients
+def test_a_request_beyond_the_budget_is_told_to_come_again(rig: Rig, client: str) -> None:
+    rig.plays("chat", whole("chat"))
+    assert_busy(client, post(rig.gateway.port, PATHS[client], body_of(client, "chat/m", 3 * MEBIBYTE)))
+    assert rig.fakes["chat"].calls == []
+    wait_until_free(rig)
+    assert post(rig.gateway.port, PATHS[client], body_of(client, "chat/m", MEBIBYTE)).status == 200
+    wait_until_free(rig)
+
+
+@pairs
+def test_a_reply_beyond_the_budget_is_told_to_come_again_and_asked_for_once(
+    rig: Rig, client: str, upstream: str
+) -> None:
+    fake = rig.plays(upstream, whole(upstream, 3 * MEBIBYTE))
+    assert_busy(client, post(rig.gateway.port, PATHS[client], body_of(client, rig.model(upstream))))
+    assert len(fake.calls) == 1
+    wait_until_free(rig)
+    rig.plays(upstream, whole(upstream, MEBIBYTE))
+    assert post(rig.gateway.port, PATHS[client], body_of(client, rig.model(upstream))).status == 200
+    wait_until_free(rig)
+
+
+def test_uploads_share_the_budget(rig: Rig) -> None:
+    """One upload holds most of it; the next waits for nobody, and passes when the first has left."""
+    rig.plays("chat", whole("chat"))
+    data = request_bytes(PATHS["chat"], body_of("chat", "chat/m", MEBIBYTE + MEBIBYTE // 2))
+    with dial(rig.gateway.port) as sock:
+        sock.sendall(data[:-1])
+        while held(rig) < MEBIBYTE:
+            time.sleep(0.01)
+        assert_busy("chat", post(rig.gateway.port, PATHS["chat"], body_of("chat", "chat/m", MEBIBYTE)))
+        sock.sendall(data[-1:])
+        assert read_answer(sock).status == 200
+    wait_until_free(rig)
+
+
+def test_many_large_replies_at_once_stay_within_the_budget(rig: Rig) -> None:
+    rig.plays("messages", whole("messages", MEBIBYTE + MEBIBYTE // 2))
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(post, rig.gateway.port, PATHS["chat"], body_of("chat", "messages/m")) for _ in range(8)]
+        statuses = [answer.result().status for answer in asked]
+    assert set(statuses) <= {200, 503}
+    assert 200 in statuses
+    wait_until_free(rig)
+
+
+@pairs
+def test_a_trickled_reply_ends_in_its_time(rig: Rig, client: str, upstream: str) -> None:
+    rig.plays(upstream, trickled(200))
+    began = time.monotonic()
+    answer = post(rig.gateway.port, PATHS[client], body_of(client, rig.model(upstream)))
+    assert answer.status == 504, answer.body
+    assert time.monotonic() - began < 15.0
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_trickled_error_ends_in_its_time(tmp_path: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.flow.reading.ERROR_BODY_S", 1.0)
+    settings = ONCE + "[server]\nfirst_token_timeout_s = 20\nidle_timeout_s = 20\n"
+    with rigged(tmp_path, settings) as rig:
+        rig.plays("messages", trickled(500))
+        began = time.monotonic()
+        body = body_of("chat", "messages/m")[:-1] + (b',"stream":true}' if streamed else b"}")
+        assert post(rig.gateway.port, PATHS["chat"], body).status == 504
+        assert time.monotonic() - began < 15.0
+
+
+def trickled(status: int) -> Answer:
+    body = b"{" + b" " * 2_000
+    return Answer(body, status, "application/json", cut=1, pause_s=0.1, end=End.HANG)
