@@ -13,6 +13,18 @@ from dragoman.stages.carry_on import CarryOn
 MakeStages = Callable[[Callable[[Failure], None]], Sequence[Stage[Event, Event]]]  # given who is told a failure
 
 
+class _CurrentWatch:
+    """Which upstream's watch is told a failure. The stages refer to this and not to the sink, which holds them."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def fail(self, failure: Failure) -> None:
+        self.watch.fail(failure)
+
+
 class Sink:
     """The stages and the encoder of one client, behind the machine that joins one upstream's reply to the next."""
 
@@ -20,9 +32,9 @@ class Sink:
 
     def __init__(self, make_stages: MakeStages, encoder: Stage[Event, bytes], watch: Watch) -> None:
         self._carry = CarryOn()
-        self._stages = make_stages(self._note_failure)
+        self._watch = _CurrentWatch(watch)
+        self._stages = make_stages(self._watch.fail)
         self._encoder = encoder
-        self._watch = watch  # of the upstream that speaks now
 
     @property
     def broken(self) -> Failure | None:
@@ -43,7 +55,7 @@ class Sink:
 
     def begin_upstream(self, watch: Watch) -> None:
         """What comes now is another upstream's, which this watch sees."""
-        self._watch = watch
+        self._watch.watch = watch
         self._carry.begin_upstream()
 
     def gone_on(self, ledger: Ledger) -> None:
@@ -52,9 +64,6 @@ class Sink:
     def seal(self) -> None:
         """Nobody goes on: the next failure is told."""
         self._carry.seal()
-
-    def _note_failure(self, failure: Failure) -> None:
-        self._watch.fail(failure)
 
     def feed(self, event: Event) -> list[bytes]:
         return self._encoded(self._carry.feed(event))
