@@ -21,13 +21,15 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.protocols.chat.build import build
+from narrowing import expect_all
+from wire_json import JsonObject
 
 FIXTURE = (Path(__file__).parents[2] / "fixtures" / "chat" / "request.json").read_bytes()
 OPENAI = Target("gpt-x", "openai")
 LOCAL = Target("llama", "local")
 STRICT = Target("llama", "local", quirks=frozenset({"plain"}))
 PNG = Inline("image/png", "aW1n")
-Wire = dict[str, object]
+Wire = JsonObject
 
 
 def user(*parts: Part) -> Turn:
@@ -54,7 +56,7 @@ def built(meant: Request, target: Target = OPENAI) -> tuple[Wire, list[tuple[str
 
 def messages(*turns: Turn, target: Target = OPENAI, protocol: str = "messages") -> list[Wire]:
     body, _ = built(request(*turns, protocol=protocol), target)
-    return body["messages"]  # type: ignore[return-value]
+    return expect_all(dict, body["messages"])
 
 
 def losses(meant: Request, target: Target = OPENAI) -> list[tuple[str, How]]:

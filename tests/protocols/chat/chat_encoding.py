@@ -9,6 +9,7 @@ import openai
 from openai.types.chat import ChatCompletion, ParsedChatCompletion
 
 from dragoman.hub.events import (
+    Block,
     CallBlock,
     Cited,
     Closed,
@@ -31,6 +32,7 @@ from dragoman.hub.request import Citation, Request
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.encode import Encoder
 from laws import run
+from wire_json import JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "chat"
 LP = msgspec.Raw(b'[{"token":"Hi","logprob":-0.1,"bytes":null,"top_logprobs":[]}]')
@@ -48,17 +50,17 @@ def encode(events: Iterable[Event], ledger: Ledger | None = None, include_usage:
     return run(Encoder(asked(include_usage), Ledger() if ledger is None else ledger), events)
 
 
-def chunks(frames: list[bytes]) -> list[dict[str, object]]:
+def chunks(frames: list[bytes]) -> list[JsonObject]:
     return [msgspec.json.decode(frame.removeprefix(b"data: ")) for frame in frames if b"[DONE]" not in frame]
 
 
-def deltas(frames: list[bytes]) -> list[object]:
-    return [choice["delta"] for chunk in chunks(frames) for choice in chunk["choices"]]  # type: ignore[attr-defined]
+def deltas(frames: list[bytes]) -> list[JsonObject]:
+    return [choice["delta"] for chunk in chunks(frames) for choice in chunk["choices"]]
 
 
-def block(number: int, what: object, *inside: object) -> list[Event]:
+def block(number: int, what: Block, *inside: object) -> list[Event]:
     """A block with its deltas, seals and citations."""
-    events: list[Event] = [Opened(number, what)]  # type: ignore[arg-type]
+    events: list[Event] = [Opened(number, what)]
     for item in inside:
         match item:
             case str():
@@ -128,7 +130,7 @@ def sdk(answer: bytes, kind: str = "text/event-stream", status: int = 200) -> op
     )
 
 
-def accumulated(frames: list[bytes]) -> ParsedChatCompletion[None]:
+def accumulated(frames: list[bytes]) -> ParsedChatCompletion[object]:
     with sdk(b"".join(frames)).chat.completions.stream(model="gpt-x", messages=[]) as stream:
         for _ in stream:
             pass
@@ -140,7 +142,7 @@ def completed(body: bytes) -> ChatCompletion:
     return sdk(body, "application/json").chat.completions.create(model="gpt-x", messages=[])
 
 
-def meaning(completion: ChatCompletion | ParsedChatCompletion[None]) -> dict[str, object]:
+def meaning(completion: ChatCompletion | ParsedChatCompletion[None]) -> JsonObject:
     """What a client reads of a completion, however it came."""
     choice = completion.choices[0]
     message = choice.message

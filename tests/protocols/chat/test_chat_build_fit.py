@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.hub.failure import Refused
 from dragoman.hub.loss import How, Ledger
@@ -20,6 +21,7 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.protocols.chat import PROTOCOL
+from wire_json import JsonObject
 
 TARGET = Target("gpt-x", "up")
 HI = Turn(Role.USER, (Text("hi", "/hi"),), "/0")
@@ -29,10 +31,10 @@ F = Function("f", "/tools/0", parameters={"type": "object"})
 Told = list[tuple[str, How]]
 
 
-def built(*turns: Turn, target: Target = TARGET, client: str = "messages", **fields: object) -> tuple[dict, Told]:
+def built(*turns: Turn, target: Target = TARGET, client: str = "messages", **fields: object) -> tuple[JsonObject, Told]:
     assert PROTOCOL.upstream
     ledger = Ledger()
-    request = Request(client, "asked", turns or (HI,), **fields)  # type: ignore[arg-type]
+    request = replace(Request(client, "asked", turns or (HI,)), **fields)
     body = msgspec.json.decode(PROTOCOL.upstream.build(request, target, ledger))
     return body, [(loss.path, loss.how) for loss in ledger]
 

@@ -44,6 +44,7 @@ from protocols.chat.chat_building import (
     result,
     user,
 )
+from wire_json import Json
 
 F = Function("f", "/tools/0", description="does", parameters={"type": "object"}, strict=True)
 
@@ -106,7 +107,7 @@ def test_a_choice_without_tools_is_left_out_or_refused() -> None:
 def test_a_hosted_tool_beside_others_is_dropped_and_else_refused() -> None:
     search = Hosted("web_search", {}, "/tools/9")
     body, lost = built(request(tools=(F, search)))
-    assert len(body["tools"]) == 1  # type: ignore[arg-type]
+    assert len(body["tools"]) == 1
     assert lost == [("/tools/9", How.DROPPED)]
     assert refused_at(request(tools=(search,))) == "/tools/9"
     forced = ToolChoice(Pick.NAMED, "/t", hosted="web_search")
@@ -259,10 +260,10 @@ def leaves(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[objec
 
 def without(body: Wire, path: tuple[object, ...]) -> Wire:
     shorter = copy.deepcopy(body)
-    holder: object = shorter
+    holder: Json = shorter
     for key in path[:-1]:
-        holder = holder[key]  # type: ignore[index]
-    del holder[path[-1]]  # type: ignore[attr-defined]
+        holder = holder[key]
+    del holder[path[-1]]
     return shorter
 
 
@@ -300,14 +301,14 @@ def test_no_leaf_vanishes_quietly(protocol: str, issuer: str) -> None:
 def test_ids_that_every_step_uses_again_still_find_their_results() -> None:
     steps = [turn for n in "12" for turn in (assistant(CALLS[0]), user(result("a", Text(n))))]
     body, lost = built(request(*steps))
-    assert [message.get("content") for message in body["messages"]] == [None, "1", None, "2"]  # type: ignore[attr-defined]
+    assert [message.get("content") for message in body["messages"]] == [None, "1", None, "2"]
     assert lost == []
 
 
 def test_a_reasoning_item_of_responses_has_no_place_in_chat() -> None:
     item = Thinking("", "/t", Opaque("local", Form.ENCRYPTED, "ZW5j"))
     body, lost = built(request(assistant(item, Text("Yes.")), user(Text("so?")), protocol="responses"), LOCAL)
-    assert body["messages"][0] == {"role": "assistant", "content": "Yes."}  # type: ignore[index]
+    assert body["messages"][0] == {"role": "assistant", "content": "Yes."}
     assert lost == [("/t", How.DROPPED)]
 
 

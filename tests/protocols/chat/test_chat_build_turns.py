@@ -134,14 +134,14 @@ def test_a_result_without_its_call_is_told_by_the_user() -> None:
 def test_an_error_is_said_in_words() -> None:
     meant = request(assistant(CALLS[0]), user(result("a", Text("no such file"), is_error=True)))
     body, lost = built(meant)
-    assert body["messages"][1] == tool("a", "[tool error] no such file")  # type: ignore[index]
+    assert body["messages"][1] == tool("a", "[tool error] no such file")
     assert lost == [("/r/a/is_error", How.APPROXIMATED)]
 
 
 def test_pictures_in_results_follow_all_results_as_one_user_message() -> None:
     shots = result("a", Text("shot:"), Image(PNG, "/i")), result("b", Text("2"))
     body, lost = built(request(assistant(*CALLS), user(*shots, Text("see"))))
-    assert body["messages"][1:] == [  # type: ignore[index]
+    assert body["messages"][1:] == [
         tool("a", "shot:\n\n[image: see the user message that follows]"),
         tool("b", "2"),
         {
@@ -190,14 +190,14 @@ WANTS_REASONING = Target("r1", "local", quirks=frozenset({"replay_reasoning"}))
 @pytest.mark.parametrize("thought", [SIGNED, PLAIN, DETAIL], ids=["signed", "plain", "detail"])
 def test_openai_gets_no_thoughts(thought: Thinking) -> None:
     body, lost = built(request(assistant(thought, Text("Yes.")), user(Text("so?"))))
-    assert body["messages"][0] == {"role": "assistant", "content": "Yes."}  # type: ignore[index]
+    assert body["messages"][0] == {"role": "assistant", "content": "Yes."}
     assert lost == [("/t", How.DROPPED)]
 
 
 def test_a_server_that_wants_its_reasoning_gets_the_text_and_never_anothers_signature() -> None:
     for thought, lost in ((PLAIN, []), (SIGNED, [("/t", How.APPROXIMATED)])):
         body, told = built(request(assistant(thought, Text("Yes.")), user(Text("so?"))), WANTS_REASONING)
-        assert body["messages"][0] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}  # type: ignore[index]
+        assert body["messages"][0] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
         assert told == lost
     assert losses(request(assistant(PLAIN, Text("Yes.")), user(Text("so?"))), LOCAL) == [("/t", How.DROPPED)]
 
@@ -223,7 +223,7 @@ def test_documents_go_out_as_files_and_an_absent_name_is_invented() -> None:
     file = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,cGRm"}
     assert messages(user(named))[0]["content"] == [{"type": "file", "file": file}]
     body, lost = built(request(user(Document(Inline("application/pdf", "cGRm"), "/d"))))
-    assert body["messages"][0]["content"][0]["file"]["filename"] == "document.pdf"  # type: ignore[index]
+    assert body["messages"][0]["content"][0]["file"]["filename"] == "document.pdf"
     assert lost == [("/d", How.INVENTED)]
 
 
@@ -259,7 +259,7 @@ def test_foreign_parts_are_dropped_by_name() -> None:
 def test_breakpoints_stand_on_parts_and_lifetimes_are_fitted() -> None:
     meant = request(user(Text("a", cache=Cache("/k", "1h")), Image(PNG, cache=Cache("/k2"))))
     body, lost = built(meant)
-    content = body["messages"][0]["content"]  # type: ignore[index]
+    content = body["messages"][0]["content"]
     assert [part["prompt_cache_breakpoint"] for part in content] == [
         {"mode": "explicit", "ttl": "12h"},
         {"mode": "explicit"},

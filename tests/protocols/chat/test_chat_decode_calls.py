@@ -34,6 +34,7 @@ from protocols.chat.chat_decoding import (
     said,
     stop_of,
 )
+from wire_json import JsonObject
 
 
 def test_a_text_stream_is_told_event_by_event() -> None:
@@ -206,14 +207,14 @@ def test_counts_of_a_server_without_integers_are_counts() -> None:
 
 
 @pytest.mark.parametrize("usage", [{}, {"prompt_tokens": None, "completion_tokens": None, "total_tokens": 0}])
-def test_usage_without_counts_is_no_usage(usage: dict[str, object]) -> None:
+def test_usage_without_counts_is_no_usage(usage: JsonObject) -> None:
     events = said({"content": "x"}, "stop", {"choices": [], "usage": usage})
     assert not any(isinstance(event, Used) for event in events)
     assert stop_of(events) is Stop.END
 
 
 def test_what_is_not_the_words_may_have_any_type() -> None:
-    odd = {"id": 5, "model": None, "service_tier": [], "usage": "many"}
+    odd: JsonObject = {"id": 5, "model": None, "service_tier": [], "usage": "many"}
     choice = {"index": 0, "delta": {"content": "x", "annotations": {}}, "logprobs": 7}
     assert pieces(said({**odd, "choices": [choice]}, "stop")) == [Piece(TextBlock(), "x")]
 

@@ -41,6 +41,7 @@ from protocols.chat.chat_decoding import (
     stop_of,
     stream,
 )
+from wire_json import JsonObject
 
 
 def test_thoughts_after_text_open_a_new_block_and_lose_no_delta() -> None:
@@ -259,7 +260,7 @@ _JSON = st.recursive(_LEAF, lambda inner: st.lists(inner, max_size=2) | st.dicti
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.dictionaries(_KEYS, _JSON, max_size=4), max_size=4))
-def test_any_json_gives_one_end(deltas: list[dict[str, object]]) -> None:
+def test_any_json_gives_one_end(deltas: list[JsonObject]) -> None:
     events = said(*[{"choices": [{"index": 0, "delta": delta}]} for delta in deltas])
     assert sum(isinstance(event, Ended | Failed) for event in events) == 1
 

@@ -9,6 +9,7 @@ from dragoman.hub.events import Ended, Event, Failed, Started, Used
 from dragoman.hub.loss import Ledger
 from dragoman.protocols.chat.document import glance, whole
 from protocols.chat.chat_decoding import FIXTURES, ISSUER
+from wire_json import JsonObject
 
 FRAME = (Started, Used, Ended, Failed)
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -51,7 +52,7 @@ _replies = st.fixed_dictionaries(
 
 @settings(max_examples=100, deadline=None)
 @given(_replies)
-def test_a_glance_agrees_with_reading_in_full(reply: dict[str, object]) -> None:
+def test_a_glance_agrees_with_reading_in_full(reply: JsonObject) -> None:
     assert_glance_agrees(msgspec.json.encode(reply))
 
 

@@ -112,7 +112,7 @@ def test_an_id_of_another_protocol_is_replaced_by_one_of_chats() -> None:
 
 
 def test_ids_and_names_of_calls_are_told_once_and_indices_count_calls_only() -> None:
-    told = [delta["tool_calls"][0] for delta in deltas(encode(REPLIES["tools"])) if "tool_calls" in delta]  # type: ignore[index, operator]
+    told = [delta["tool_calls"][0] for delta in deltas(encode(REPLIES["tools"])) if "tool_calls" in delta]
     assert told == [
         {"index": 0, "id": "call_a", "type": "function", "function": {"name": "read", "arguments": ""}},
         {"index": 1, "id": "call_b", "type": "function", "function": {"name": "list", "arguments": ""}},
@@ -129,7 +129,7 @@ def test_a_call_without_arguments_gets_an_empty_object() -> None:
 
 def test_a_custom_call_is_told_as_one() -> None:
     events = reply(block(0, CallBlock("call_a", "patch", custom=True), "*** Be", "gin"), end=Ended(Stop.TOOL))
-    first, *more = [delta["tool_calls"][0] for delta in deltas(encode(events)) if "tool_calls" in delta]  # type: ignore[index, operator]
+    first, *more = [delta["tool_calls"][0] for delta in deltas(encode(events)) if "tool_calls" in delta]
     assert first == {"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}
     assert more == [{"index": 0, "custom": {"input": "*** Be"}}, {"index": 0, "custom": {"input": "gin"}}]
     (call,) = completed(whole(events, asked(), Ledger())).choices[0].message.tool_calls or []

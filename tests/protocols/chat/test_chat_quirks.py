@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.framing.sse import Frame
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop
@@ -28,6 +29,7 @@ from dragoman.hub.request import (
 )
 from dragoman.protocols.chat.build import build
 from dragoman.protocols.chat.decode import Decoder
+from wire_json import JsonObject
 
 ODD = frozenset({"json_object_schema", "no_required", "text_content", "needs_parameters"})
 LOCAL = Target("llama", "local", quirks=ODD)
@@ -35,16 +37,16 @@ F = Function("f", "/tools/0")
 G = Function("g", "/tools/1")
 C = Custom("c", "/tools/2")
 SEARCH = Hosted("web_search", {}, "/tools/3")
-SCHEMA: dict[str, object] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+SCHEMA: JsonObject = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
 HI = (Turn(Role.USER, (Text("Hi", "/m"),), "/u"),)
 
 
-def built(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[dict[str, object], list[tuple[str, How]]]:
-    request = Request("messages", "m", turns, **settings)  # type: ignore[arg-type]
+def built(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[JsonObject, list[tuple[str, How]]]:
+    request = replace(Request("messages", "m", turns), **settings)
     ledger = Ledger()
-    body = msgspec.json.decode(build(request, LOCAL, ledger), type=dict[str, object])
+    body = msgspec.json.decode(build(request, LOCAL, ledger), type=JsonObject)
     return body, [(loss.path, loss.how) for loss in ledger]
 
 
@@ -99,7 +101,7 @@ def test_content_is_one_string_and_never_null() -> None:
             Turn(Role.USER, (ToolResult("c1", (Text("r", "/r"), Text("s", "/s")), "/w"),), "/w"),
         )
     )
-    messages = msgspec.convert(body["messages"], list[dict[str, object]])
+    messages = msgspec.convert(body["messages"], list[JsonObject])
     assert [message["content"] for message in messages] == ["a\n\nb", "", "r\n\ns"]
     assert lost == [("/a/cache_control", How.DROPPED)]
 

@@ -222,9 +222,11 @@ def _hear_responses(http: httpx2.Client) -> Heard:
     last = None
     for told in sdk.responses.create(model="m", input="hi", stream=True):
         if told.type in ("response.completed", "response.incomplete"):
-            last = told.response  # type: ignore[union-attr]
+            last = told.response
         elif told.type == "response.failed":
-            raise openai.APIError(told.response.error.message, httpx2.Request("POST", "http://127.0.0.1"), body=None)  # type: ignore[union-attr]
+            error = told.response.error
+            assert error is not None
+            raise openai.APIError(error.message, httpx2.Request("POST", "http://127.0.0.1"), body=None)
     assert last is not None
     assert last.usage is not None
     thoughts = [item for item in last.output if item.type == "reasoning"]

@@ -15,8 +15,9 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.build import build
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_rules import broken_rules
+from wire_json import JsonObject
 
-Wire = dict[str, object]
+Wire = JsonObject
 
 LIMITS = ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True)
 OPTIONS = KiroOptions(conversation_id="c-1")

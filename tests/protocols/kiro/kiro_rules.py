@@ -5,7 +5,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-Wire = dict[str, object]
+from narrowing import expect_all
+from wire_json import JsonObject
+
+Wire = JsonObject
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _TOP = {"profileArn", "agentMode", "additionalModelRequestFields", "conversationState"}
@@ -91,10 +94,8 @@ def _pairing(entries: list[Wire]) -> Iterator[str]:
                 yield "a result holds what is not text"
 
 
-def _results(message: Wire) -> list[dict[str, object]]:
-    context = message.get("userInputMessageContext", {})
-    assert isinstance(context, dict)
-    return context.get("toolResults", [])
+def _results(message: Wire) -> list[JsonObject]:
+    return expect_all(dict, message.get("userInputMessageContext", {}).get("toolResults", []))
 
 
 def _offer(entries: list[Wire]) -> Iterator[str]:

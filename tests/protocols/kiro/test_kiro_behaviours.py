@@ -24,6 +24,7 @@ from protocols.kiro.kiro_replies import (
     translated,
     uses,
 )
+from wire_json import JsonObject
 
 STOPPED = {"chat": "stop", "messages": "end_turn", "responses": "completed"}
 CALLED = {"chat": "tool_calls", "messages": "tool_use", "responses": "completed"}
@@ -32,7 +33,7 @@ CUT = {"chat": "length", "messages": "max_tokens", "responses": "max_output_toke
 each_client = pytest.mark.parametrize("client", CLIENTS)
 
 
-def frames(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> list[dict[str, object]]:
+def frames(client: str, stream: bytes, tools: tuple[str, ...] = ()) -> list[JsonObject]:
     read = run(SseFramer(), [translated(client, stream, tools)])
     told = [frame.data for frame in read if isinstance(frame, Frame) and frame.data != b"[DONE]"]
     return [msgspec.json.decode(data) for data in told]
@@ -167,7 +168,7 @@ def test_13_native_reasoning_is_told_before_the_text_and_signed_once(client: str
     assert msgspec.structs.replace(opaque, text="") == Opaque("kiro", Form.SIGNATURE, "S", "claude-sonnet-4.5")
     if client == "messages":
         told = frames(client, stream)
-        deltas = [frame["delta"]["type"] for frame in told if frame["type"] == "content_block_delta"]  # type: ignore[index]
+        deltas = [frame["delta"]["type"] for frame in told if frame["type"] == "content_block_delta"]
         assert deltas == ["thinking_delta", "thinking_delta", "signature_delta", "text_delta"]
 
 

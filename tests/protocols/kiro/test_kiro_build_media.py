@@ -9,15 +9,16 @@ from dragoman.hub.request import Document, Image, Inline, Link, Text
 from dragoman.protocols.kiro.images import must_inline
 from dragoman.protocols.kiro.payload import MAX_IMAGE_BYTES, MAX_IMAGES
 from protocols.kiro.kiro_requests import answer, ask, called, chat, messages, parsed, refused, tool, user
+from wire_json import JsonObject
 
 PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aW1n"}}
 
 
-def image_url(url: str, **fields: object) -> dict[str, object]:
+def image_url(url: str, **fields: object) -> JsonObject:
     return {"type": "image_url", "image_url": {"url": url, **fields}}
 
 
-def document(media_type: str, data: bytes) -> dict[str, object]:
+def document(media_type: str, data: bytes) -> JsonObject:
     source = {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}
     return {"type": "document", "source": source, "title": "a.txt"}
 

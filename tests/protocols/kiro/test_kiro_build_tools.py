@@ -1,21 +1,20 @@
 """Tools for Kiro: what is offered, what is asked for in words, and calls that have lost their tool or their result."""
 
-from typing import Any
-
 import pytest
 
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_requests import answer, ask, called, chat, messages, refused, said, tool, user
+from wire_json import JsonObject
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 HOSTED = {"type": "web_search"}
 
 
-def asked(**fields: object) -> dict[str, object]:
+def asked(**fields: object) -> JsonObject:
     return messages(user("1"), **fields)
 
 
-def after_a_call(**fields: object) -> dict[str, object]:
+def after_a_call(**fields: object) -> JsonObject:
     return messages(user("1"), called("c"), user(answer("c")), said("A"), user("2"), **fields)
 
 
@@ -177,7 +176,7 @@ def test_a_tool_offered_twice_is_offered_once() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"description": ""}, {"description": " \n"}, {"description": None}])
-def test_an_empty_description_is_replaced(fields: dict[str, Any]) -> None:
+def test_an_empty_description_is_replaced(fields: JsonObject) -> None:
     built = ask("messages", asked(tools=[tool(**fields)]))
     assert "look" in built.specs["look"]["description"]
     assert "/tools/0/description" in built.invented

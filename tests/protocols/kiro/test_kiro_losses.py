@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from dragoman.hub.failure import Refused
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_requests import Built, ask, chat, refused, user
+from wire_json import JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"  # where captures of real clients are at hand
@@ -35,8 +37,8 @@ UNHEARD = {
 }
 
 
-def rich(protocol: str) -> dict[str, Any]:
-    body: dict[str, Any] = msgspec.json.decode((FIXTURES / protocol / "request.json").read_bytes())
+def rich(protocol: str) -> JsonObject:
+    body: JsonObject = msgspec.json.decode((FIXTURES / protocol / "request.json").read_bytes())
     for turn in body["messages" if protocol != "responses" else "input"]:
         if isinstance(turn.get("content"), list):
             turn["content"] = [
@@ -59,7 +61,7 @@ def leaves(value: object, at: str = "") -> Iterator[str]:
         yield from leaves(inner, f"{at}/{str(key).replace('~', '~0').replace('/', '~1')}")
 
 
-def without(body: dict[str, Any], at: str) -> dict[str, Any]:
+def without(body: JsonObject, at: str) -> JsonObject:
     """The body without one leaf."""
     body = deepcopy(body)
     holder: Any = body
@@ -142,7 +144,7 @@ def test_a_shape_of_the_answer_is_asked_for_in_words() -> None:
     assert "An x." in built.current["content"]
 
 
-def real_bodies() -> Iterator[tuple[str, str, dict[str, Any]]]:
+def real_bodies() -> Iterator[tuple[str, str, JsonObject]]:
     for path in sorted(FIXTURES.glob("kiro/requests/*.json")):
         protocol, _, _ = path.stem.partition("_")
         yield path.stem, protocol, msgspec.json.decode(path.read_bytes())
@@ -152,16 +154,16 @@ def real_bodies() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield f"{path.parent.name}/{path.stem}", PATHS[capture["path"]], capture["body"]
 
 
-def is_refused_by_name(body: dict[str, Any]) -> bool:
+def is_refused_by_name(body: JsonObject) -> bool:
     """Server state that nobody here keeps, and a request that is nothing but a vendor's search."""
     only_search = [tool.get("type", "").startswith("web_search") for tool in body.get("tools", ())]
     return "thread" in body or "previous_response_id" in body or (bool(only_search) and all(only_search))
 
 
 @pytest.mark.parametrize(("name", "protocol", "body"), [pytest.param(*case, id=case[0]) for case in real_bodies()])
-def test_what_a_real_client_sends_arrives_as_what_kiro_accepts(name: str, protocol: str, body: dict[str, Any]) -> None:
+def test_what_a_real_client_sends_arrives_as_what_kiro_accepts(name: str, protocol: str, body: JsonObject) -> None:
     for options in (KiroOptions(), KiroOptions(tool_description_max=200), KiroOptions(thinking_by="off")):
         if is_refused_by_name(body):
-            assert refused(lambda options=options: ask(protocol, body, options)).at
+            assert refused(partial(ask, protocol, body, options)).at
         else:
             assert ask(protocol, body, options).current["content"]  # `ask` judges by the rules

@@ -1,23 +1,22 @@
 """Schemas of tools for Kiro: cleaned where they are schemas, untouched where they are data."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.protocols.kiro.schema import clean_schema
 from protocols.kiro.kiro_requests import ask, messages, tool, user
+from wire_json import JsonObject
 
 EMPTY = {"type": "object", "properties": {}}
 
 
-def cleaned(schema: object) -> tuple[dict[str, Any], list[str]]:
+def cleaned(schema: object) -> tuple[JsonObject, list[str]]:
     reasons: list[str] = []
     return clean_schema(schema, reasons.append), reasons
 
 
-def shape(**properties: object) -> dict[str, object]:
+def shape(**properties: object) -> JsonObject:
     return {"type": "object", "properties": properties}
 
 
@@ -101,7 +100,7 @@ def test_references_that_double_at_every_step_are_cut() -> None:
 
 
 def test_a_schema_of_great_depth_is_cut() -> None:
-    schema: dict[str, object] = {"type": "string"}
+    schema: JsonObject = {"type": "string"}
     for _ in range(500):
         schema = shape(a=schema)
     assert cleaned(schema)[1]

@@ -7,6 +7,7 @@ import pytest
 from dragoman.protocols.kiro.thinking import MAX_BUDGET
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_requests import Built, ask, chat, messages, user
+from wire_json import JsonObject
 
 EFFORTS = ["low", "medium", "high", "max"]
 CLAUDE = {
@@ -40,11 +41,11 @@ GPT = {
 }
 
 
-def options(schema: dict[str, object] | None = None, by: str = "auto") -> KiroOptions:
+def options(schema: JsonObject | None = None, by: str = "auto") -> KiroOptions:
     return KiroOptions(conversation_id="c", thinking_by=by, fields_schema=schema)
 
 
-def think(schema: dict[str, object] | None = None, by: str = "auto", **fields: object) -> Built:
+def think(schema: JsonObject | None = None, by: str = "auto", **fields: object) -> Built:
     return ask("messages", messages(user("hi"), **fields), options(schema, by))
 
 
@@ -54,7 +55,7 @@ def fields_of(built: Built) -> Any:
     return {key: value for key, value in found.items() if key != "max_tokens"} or None
 
 
-def reason(effort: str, schema: dict[str, object] | None = None, budgets: dict[str, int] | None = None) -> Built:
+def reason(effort: str, schema: JsonObject | None = None, budgets: dict[str, int] | None = None) -> Built:
     return ask("chat", chat(user("hi"), reasoning_effort=effort), options(schema), budgets)
 
 

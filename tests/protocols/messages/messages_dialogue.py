@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.config import Effort
 from dragoman.framing.sse import Frame, SseFramer
@@ -17,6 +18,7 @@ from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Request, Role, Text, Turn
 from dragoman.protocols.messages import PROTOCOL
 from laws import run
+from wire_json import JsonObject
 
 assert PROTOCOL.client is not None
 assert PROTOCOL.upstream is not None
@@ -52,12 +54,12 @@ def decode(stream: bytes, ledger: Ledger | None = None) -> list[Event]:
     return run(ByteDecoder(ledger), [stream])
 
 
-def frames(stream: bytes) -> list[dict[str, object]]:
+def frames(stream: bytes) -> list[JsonObject]:
     """The data of every event, whose name must be its type."""
-    out: list[dict[str, object]] = []
+    out: list[JsonObject] = []
     for frame in run(SseFramer(), [stream]):
         assert isinstance(frame, Frame)
-        data = msgspec.json.decode(frame.data, type=dict[str, object])
+        data = msgspec.json.decode(frame.data, type=JsonObject)
         assert data["type"] == frame.event
         out.append(data)
     return out
@@ -79,9 +81,9 @@ def encode(events: Iterable[Event], ledger: Ledger | None = None) -> bytes:
     return b"".join(run(CLIENT.encoder(asked(), Ledger() if ledger is None else ledger), events))
 
 
-def whole(events: Iterable[Event], ledger: Ledger | None = None) -> dict[str, object]:
+def whole(events: Iterable[Event], ledger: Ledger | None = None) -> JsonObject:
     body = CLIENT.whole(events, asked(), Ledger() if ledger is None else ledger)
-    return msgspec.json.decode(body, type=dict[str, object])
+    return msgspec.json.decode(body, type=JsonObject)
 
 
 def parse(body: object, ledger: Ledger | None = None) -> Request:
@@ -93,16 +95,16 @@ def build(
     profile: Profile | None = None,
     ledger: Ledger | None = None,
     budgets: dict[str, int] | None = None,
-) -> dict[str, object]:
+) -> JsonObject:
     target = Target("claude-up", "anthropic", profile or Profile(), {**BUDGETS, **(budgets or {})})
     body = UPSTREAM.build(request, target, Ledger() if ledger is None else ledger)
-    return msgspec.json.decode(body, type=dict[str, object])
+    return msgspec.json.decode(body, type=JsonObject)
 
 
 def chat(turns: Sequence[Turn] = (), **fields: object) -> Request:
     """A request of a Chat client."""
     said = turns or (Turn(Role.USER, (Text("hi", "/messages/0/content"),), "/messages/0"),)
-    return Request("chat", "asked-model", tuple(said), **fields)  # type: ignore[arg-type]
+    return replace(Request("chat", "asked-model", tuple(said)), **fields)
 
 
 def losses(ledger: Ledger) -> dict[str, How]:
@@ -111,7 +113,7 @@ def losses(ledger: Ledger) -> dict[str, How]:
 
 def built(
     request: Request, profile: Profile | None = None, budgets: dict[str, int] | None = None
-) -> tuple[dict[str, object], dict[str, How]]:
+) -> tuple[JsonObject, dict[str, How]]:
     """The body, and the losses without the invented cap."""
     ledger = Ledger()
     body = build(request, profile, ledger, budgets)

@@ -12,6 +12,7 @@ from dragoman.hub.request import (
 )
 from dragoman.providers.profiles import profile_of
 from protocols.messages.messages_dialogue import UPSTREAM, built, chat, losses, parse, refusal_at
+from wire_json import JsonObject
 
 OLD = profile_of("claude-sonnet-4-5")
 OPUS_4_6 = profile_of("claude-opus-4-6")
@@ -49,7 +50,7 @@ def test_a_cap_beyond_the_model_is_lowered() -> None:
         ({"top_p": 0.9, "top_k": 5}, {"top_p": 0.9, "top_k": 5}, {}),
     ],
 )
-def test_sampling_is_clamped(fields: dict[str, object], sent: dict[str, object], told: dict[str, How]) -> None:
+def test_sampling_is_clamped(fields: JsonObject, sent: JsonObject, told: dict[str, How]) -> None:
     body, losses_told = built(chat(**fields))
     assert {key: body.get(key) for key in sent} == sent
     assert losses_told == told
@@ -188,7 +189,7 @@ def test_an_output_schema_is_cleaned_but_its_names_are_data() -> None:
 def test_a_reference_at_the_root_keeps_what_it_refers_to() -> None:
     schema = {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", "properties": {}}}}
     body, _ = built(chat(format=Format(Shape.SCHEMA, "/f", schema=schema)))
-    assert body["output_config"]["format"]["schema"] == {  # type: ignore[index]
+    assert body["output_config"]["format"]["schema"] == {
         "$ref": "#/$defs/A",
         "$defs": {"A": {"type": "object", "properties": {}, "additionalProperties": False}},
     }
@@ -198,13 +199,13 @@ def test_a_format_that_is_no_text_is_told_in_words() -> None:
     schema = {"type": "string", "format": ["date", "time"]}
     body, _ = built(chat(format=Format(Shape.SCHEMA, "/f", schema=schema)))
     told = {"type": "string", "description": '(format: ["date","time"])'}
-    assert body["output_config"]["format"]["schema"] == told  # type: ignore[index]
+    assert body["output_config"]["format"]["schema"] == told
 
 
 def test_what_the_values_of_a_map_are_is_told_in_words() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
     body, _ = built(chat(format=Format(Shape.SCHEMA, "/response_format", name="n", schema=schema)))
-    assert body["output_config"]["format"]["schema"] == {  # type: ignore[index]
+    assert body["output_config"]["format"]["schema"] == {
         "type": "object",
         "additionalProperties": False,
         "description": '(additionalProperties: {"type":"string"})',

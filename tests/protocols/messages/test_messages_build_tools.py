@@ -13,6 +13,7 @@ from dragoman.hub.request import (
 )
 from dragoman.providers.profiles import profile_of
 from protocols.messages.messages_dialogue import built, chat, parse, refusal_at
+from wire_json import JsonObject
 
 OLD = profile_of("claude-sonnet-4-5")
 OPUS_4_6 = profile_of("claude-opus-4-6")
@@ -40,13 +41,13 @@ def test_functions_are_custom_tools_with_an_object_at_the_root() -> None:
 def test_alternatives_at_the_root_of_a_tools_schema_are_told_in_words() -> None:
     tool = Function("f", "/tools/0", parameters={"anyOf": [{"type": "object"}]})
     body, told = built(chat(tools=(tool,)))
-    assert body["tools"][0]["input_schema"] == {"type": "object", "description": '(anyOf: [{"type":"object"}])'}  # type: ignore[index]
+    assert body["tools"][0]["input_schema"] == {"type": "object", "description": '(anyOf: [{"type":"object"}])'}
     assert told == {"/tools/0/function/parameters": How.APPROXIMATED}
 
 
 def test_a_breakpoint_on_a_tool_is_kept() -> None:
     tool = Function("f", "/tools/0", parameters={"type": "object"}, cache=Cache("/tools/0/cache", "5m"))
-    assert built(chat(tools=(tool,)))[0]["tools"][0]["cache_control"] == {"type": "ephemeral", "ttl": "5m"}  # type: ignore[index]
+    assert built(chat(tools=(tool,)))[0]["tools"][0]["cache_control"] == {"type": "ephemeral", "ttl": "5m"}
 
 
 def named(name: str) -> ToolChoice:
@@ -65,7 +66,7 @@ REQUIRED = ToolChoice(Pick.REQUIRED, "/tool_choice")
         (named("g"), {"type": "tool", "name": "g"}),
     ],
 )
-def test_every_choice_has_its_word(choice: ToolChoice, sent: dict[str, object]) -> None:
+def test_every_choice_has_its_word(choice: ToolChoice, sent: JsonObject) -> None:
     body, told = built(chat(tools=(F, G), tool_choice=choice))
     assert (body["tool_choice"], told) == (sent, {})
 
@@ -84,7 +85,7 @@ def test_one_call_at_a_time_needs_a_choice() -> None:
 
 def test_a_model_that_cannot_be_forced_is_offered_only_the_named_tool() -> None:
     body, told = built(chat(tools=(F, G), tool_choice=named("g")), OPUS_5_5)
-    assert [tool["name"] for tool in body["tools"]] == ["g"]  # type: ignore[attr-defined]
+    assert [tool["name"] for tool in body["tools"]] == ["g"]
     assert body["tool_choice"] == {"type": "auto"}
     assert told == {"/tools/0": How.DROPPED, "/tool_choice": How.APPROXIMATED}
 
@@ -98,7 +99,7 @@ def test_a_thinking_model_of_the_older_kind_cannot_be_forced() -> None:
 def test_only_allowed_tools_are_offered() -> None:
     choice = ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("g",))
     body, told = built(chat(tools=(F, G), tool_choice=choice))
-    assert [tool["name"] for tool in body["tools"]] == ["g"]  # type: ignore[attr-defined]
+    assert [tool["name"] for tool in body["tools"]] == ["g"]
     assert body["tool_choice"] == {"type": "any"}
     assert told == {"/tools/0": How.DROPPED, "/tool_choice": How.APPROXIMATED}
 
@@ -134,7 +135,7 @@ def test_a_search_is_anthropics_own() -> None:
 
 def test_a_limit_of_tool_calls_is_a_limit_of_searches() -> None:
     body, told = built(chat(tools=(SEARCH,), max_tool_calls=4))
-    assert body["tools"][0]["max_uses"] == 4  # type: ignore[index]
+    assert body["tools"][0]["max_uses"] == 4
     assert told["/max_tool_calls"] is How.APPROXIMATED
     assert built(chat(tools=(F,), max_tool_calls=4))[1] == {"/max_tool_calls": How.DROPPED}
 
@@ -142,7 +143,7 @@ def test_a_limit_of_tool_calls_is_a_limit_of_searches() -> None:
 def test_a_hosted_tool_without_an_equal_is_dropped_beside_others_and_refused_alone_or_forced() -> None:
     image = Hosted("image_generation", {}, "/tools/1")
     body, told = built(chat(tools=(F, image)))
-    assert [tool["name"] for tool in body["tools"]] == ["f"]  # type: ignore[attr-defined]
+    assert [tool["name"] for tool in body["tools"]] == ["f"]
     assert told == {"/tools/1": How.DROPPED}
     assert refusal_at(chat(tools=(image,))) == "/tools/1"
     forced = ToolChoice(Pick.NAMED, "/tool_choice", hosted="image_generation")
@@ -183,7 +184,7 @@ def test_an_mcp_server_is_listed_with_its_tools() -> None:
 
 
 @pytest.mark.parametrize("raw", [{}, {"require_approval": "always"}])
-def test_an_mcp_server_that_asks_for_approval_is_refused(raw: dict[str, object]) -> None:
+def test_an_mcp_server_that_asks_for_approval_is_refused(raw: JsonObject) -> None:
     server = Hosted("mcp", raw, "/tools/0", server_url="https://mcp.example.com", server_name="s")
     assert refusal_at(chat(tools=(server,))) == "/tools/0/require_approval"
 
@@ -191,11 +192,11 @@ def test_an_mcp_server_that_asks_for_approval_is_refused(raw: dict[str, object])
 def test_deferred_tools_wait_for_a_search_where_there_is_one() -> None:
     deferred = Function("f", "/tools/0", parameters={"type": "object"}, deferred=True)
     body, told = built(chat(tools=(deferred,)))
-    assert "defer_loading" not in body["tools"][0]  # type: ignore[index]
+    assert "defer_loading" not in body["tools"][0]
     assert told == {"/tools/0/defer_loading": How.APPROXIMATED}
     found, _ = built(chat(tools=(deferred, Hosted("tool_search", {}, "/tools/1"))))
-    assert found["tools"][0]["defer_loading"] is True  # type: ignore[index]
-    assert found["tools"][1] == {  # type: ignore[index]
+    assert found["tools"][0]["defer_loading"] is True
+    assert found["tools"][1] == {
         "type": "tool_search_tool_regex_20251119",
         "name": "tool_search_tool_regex",
     }
@@ -211,7 +212,7 @@ def test_a_search_for_tools_that_the_client_runs_is_dropped() -> None:
 
 def test_a_search_for_tools_is_dropped_where_none_is_deferred() -> None:
     body, told = built(chat(tools=(F, Hosted("tool_search", {}, "/tools/1"))))
-    assert [tool["name"] for tool in body["tools"]] == ["f"]  # type: ignore[attr-defined]
+    assert [tool["name"] for tool in body["tools"]] == ["f"]
     assert told == {"/tools/1": How.DROPPED}
 
 

@@ -25,6 +25,7 @@ from dragoman.hub.request import (
     Turn,
 )
 from protocols.messages.messages_dialogue import build, chat, losses
+from wire_json import Json, JsonObject
 
 LATER = Profile(later_system=True)
 
@@ -53,15 +54,15 @@ def result(id: str, text: str = "ok", at: str = "/messages/2") -> ToolResult:
     return ToolResult(id, (Text(text, at),), at)
 
 
-def messages(*turns: Turn, profile: Profile | None = None, ledger: Ledger | None = None) -> object:
+def messages(*turns: Turn, profile: Profile | None = None, ledger: Ledger | None = None) -> Json:
     return build(chat(turns), profile, ledger)["messages"]
 
 
-def used(id: str, input: object = None, name: str = "f") -> dict[str, object]:
+def used(id: str, input: object = None, name: str = "f") -> JsonObject:
     return {"type": "tool_use", "id": id, "name": name, "input": input or {}}
 
 
-def answered(id: str, content: object = "ok") -> dict[str, object]:
+def answered(id: str, content: object = "ok") -> JsonObject:
     return {"type": "tool_result", "tool_use_id": id, "content": content}
 
 
@@ -110,7 +111,7 @@ def test_results_of_parallel_calls_are_one_turn_and_stand_before_text() -> None:
 
 def test_text_that_came_before_a_result_follows_it() -> None:
     said = messages(user("go"), assistant(call("a")), user("wait", result("a")))
-    assert said[2]["content"] == [answered("a"), {"type": "text", "text": "wait"}]  # type: ignore[index]
+    assert said[2]["content"] == [answered("a"), {"type": "text", "text": "wait"}]
 
 
 def test_a_late_result_is_moved_to_its_call() -> None:
@@ -127,13 +128,13 @@ def test_a_call_without_a_result_is_given_one() -> None:
     ledger = Ledger()
     said = messages(user("go"), assistant(call("a")), user("never mind"), ledger=ledger)
     invented = {"type": "tool_result", "tool_use_id": "a", "content": "[no result]", "is_error": True}
-    assert said[2]["content"] == [invented, {"type": "text", "text": "never mind"}]  # type: ignore[index]
+    assert said[2]["content"] == [invented, {"type": "text", "text": "never mind"}]
     assert losses(ledger)["/messages/1/tool_calls/0"] is How.INVENTED
 
 
 def test_a_last_call_without_a_result_is_given_a_turn() -> None:
     said = messages(user("go"), assistant(call("a")))
-    assert [message["role"] for message in said] == ["user", "assistant", "user"]  # type: ignore[attr-defined]
+    assert [message["role"] for message in said] == ["user", "assistant", "user"]
 
 
 def test_the_last_of_two_results_counts() -> None:
@@ -144,14 +145,14 @@ def test_the_last_of_two_results_counts() -> None:
         user(result("a", "old", "/messages/2"), result("a", "new", "/messages/3")),
         ledger=ledger,
     )
-    assert said[2]["content"] == [answered("a", "new")]  # type: ignore[index]
+    assert said[2]["content"] == [answered("a", "new")]
     assert losses(ledger)["/messages/2"] is How.DROPPED
 
 
 def test_a_result_without_a_call_is_told_as_text() -> None:
     ledger = Ledger()
     said = messages(user("go", result("ghost", "boo")), ledger=ledger)
-    texts = [block["text"] for block in said[0]["content"]]  # type: ignore[index]
+    texts = [block["text"] for block in said[0]["content"]]
     assert texts == ["go", "[result of ghost]", "boo"]
     assert losses(ledger)["/messages/2"] is How.APPROXIMATED
 
@@ -162,8 +163,8 @@ def test_ids_of_any_alphabet_are_told_apart() -> None:
         assistant(call("a.b"), call("a/b"), call("")),
         user(result("a/b", "2"), result("a.b", "1"), result("", "3")),
     )
-    assert said[1]["content"] == [used("a_b"), used("a_b-2"), used("call")]  # type: ignore[index]
-    assert said[2]["content"] == [answered("a_b", "1"), answered("a_b-2", "2"), answered("call", "3")]  # type: ignore[index]
+    assert said[1]["content"] == [used("a_b"), used("a_b-2"), used("call")]
+    assert said[2]["content"] == [answered("a_b", "1"), answered("a_b-2", "2"), answered("call", "3")]
 
 
 def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
@@ -174,9 +175,9 @@ def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
         assistant(call("call_0")),
         user(result("call_0", "2")),
     )
-    assert said[2]["content"] == [answered("call_0", "1")]  # type: ignore[index]
-    assert said[3]["content"] == [used("call_0-2")]  # type: ignore[index]
-    assert said[4]["content"] == [answered("call_0-2", "2")]  # type: ignore[index]
+    assert said[2]["content"] == [answered("call_0", "1")]
+    assert said[3]["content"] == [used("call_0-2")]
+    assert said[4]["content"] == [answered("call_0-2", "2")]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_an_id_used_again_in_a_later_turn_is_another_call() -> None:
 def test_arguments_are_objects(arguments: str, input: object, lost: bool) -> None:
     ledger = Ledger()
     said = messages(user("go"), assistant(call("a", arguments)), user(result("a")), ledger=ledger)
-    assert said[1]["content"] == [used("a", input)]  # type: ignore[index]
+    assert said[1]["content"] == [used("a", input)]
     assert (losses(ledger).get("/messages/1/tool_calls/0") is How.APPROXIMATED) == lost
 
 
@@ -211,7 +212,7 @@ def test_white_space_alone_is_dropped_with_a_loss() -> None:
 
 
 def test_a_refusal_is_told_as_text() -> None:
-    assert messages(user("a"), assistant(Refusal("No.", "/messages/1/refusal")), user("b"))[1] == {  # type: ignore[index]
+    assert messages(user("a"), assistant(Refusal("No.", "/messages/1/refusal")), user("b"))[1] == {
         "role": "assistant",
         "content": "No.",
     }
@@ -220,7 +221,7 @@ def test_a_refusal_is_told_as_text() -> None:
 def test_a_conversation_opens_with_the_user() -> None:
     ledger = Ledger()
     said = messages(assistant("hello", at="/messages/0"), user("hi"), ledger=ledger)
-    assert said[0] == {"role": "user", "content": "(continue)"}  # type: ignore[index]
+    assert said[0] == {"role": "user", "content": "(continue)"}
     assert losses(ledger)["/messages/0"] is How.INVENTED
 
 
@@ -254,19 +255,19 @@ def test_later_instructions_are_tagged_in_place_elsewhere(turns: tuple[Turn, ...
     ledger = Ledger()
     said = messages(*turns, profile=profile, ledger=ledger)
     tagged = {"type": "text", "text": "<system>\nFrench.\n</system>"}
-    assert said[0]["content"][:2] == [{"type": "text", "text": "a"}, tagged]  # type: ignore[index]
+    assert said[0]["content"][:2] == [{"type": "text", "text": "a"}, tagged]
     assert losses(ledger)["/messages/2"] is How.APPROXIMATED
 
 
 def test_instructions_after_an_assistants_turn_open_a_users_turn() -> None:
     said = messages(user("a"), assistant("b"), system("French."), user("c"), profile=LATER)
-    assert [message["role"] for message in said] == ["user", "assistant", "user"]  # type: ignore[attr-defined]
+    assert [message["role"] for message in said] == ["user", "assistant", "user"]
 
 
 def test_a_prefill_loses_its_trailing_white_space() -> None:
     ledger = Ledger()
     said = messages(user("a"), assistant("The answer is ", at="/messages/1"), ledger=ledger)
-    assert said[1]["content"] == "The answer is"  # type: ignore[index]
+    assert said[1]["content"] == "The answer is"
     assert losses(ledger)["/messages/1"] is How.APPROXIMATED
 
 
@@ -286,7 +287,7 @@ def test_thinking_returns_to_its_issuer_exactly_and_first() -> None:
         assistant("b", Thinking("summary", "/messages/1/r", SIGNED), Thinking("", "/messages/1/s", redacted)),
         user("c"),
     )
-    assert said[1]["content"] == [  # type: ignore[index]
+    assert said[1]["content"] == [
         {"type": "thinking", "thinking": "exact text", "signature": "c2ln"},
         {"type": "redacted_thinking", "data": "cmVk"},
         {"type": "text", "text": "b"},
@@ -305,13 +306,13 @@ def test_thinking_returns_to_its_issuer_exactly_and_first() -> None:
 def test_thinking_of_others_is_dropped_with_a_loss(thinking: Thinking) -> None:
     ledger = Ledger()
     said = messages(user("a"), assistant(thinking, "b"), user("c"), ledger=ledger)
-    assert said[1] == {"role": "assistant", "content": "b"}  # type: ignore[index]
+    assert said[1] == {"role": "assistant", "content": "b"}
     assert losses(ledger)["/messages/1/r"] is How.DROPPED
 
 
-def content(*parts: Part, ledger: Ledger | None = None) -> object:
+def content(*parts: Part, ledger: Ledger | None = None) -> Json:
     said = messages(user("look", *parts), ledger=ledger)
-    return said[0]["content"][1:]  # type: ignore[index]
+    return said[0]["content"][1:]
 
 
 def test_images_and_documents_keep_their_sources() -> None:
@@ -364,7 +365,7 @@ def test_a_level_of_detail_is_dropped_with_a_loss() -> None:
 def test_an_image_inside_a_tool_result_stays_an_image() -> None:
     seen = ToolResult("a", (Text("seen"), Image(Inline("image/png", "aW1n"))), "/messages/2", is_error=True)
     said = messages(user("go"), assistant(call("a")), user(seen))
-    assert said[2]["content"] == [  # type: ignore[index]
+    assert said[2]["content"] == [
         {
             "type": "tool_result",
             "tool_use_id": "a",
@@ -379,13 +380,13 @@ def test_an_image_inside_a_tool_result_stays_an_image() -> None:
 
 def test_an_empty_result_has_no_content() -> None:
     said = messages(user("go"), assistant(call("a")), user(result("a", "")))
-    assert said[2]["content"] == [{"type": "tool_result", "tool_use_id": "a"}]  # type: ignore[index]
+    assert said[2]["content"] == [{"type": "tool_result", "tool_use_id": "a"}]
 
 
 def test_citations_of_another_vendor_are_dropped_with_a_loss() -> None:
     ledger = Ledger()
     cited = Text("so", "/messages/1/content", (Citation("https://example.com"),))
-    assert messages(user("a"), assistant(cited), user("b"), ledger=ledger)[1]["content"] == "so"  # type: ignore[index]
+    assert messages(user("a"), assistant(cited), user("b"), ledger=ledger)[1]["content"] == "so"
     assert losses(ledger)["/messages/1/content/annotations"] is How.DROPPED
 
 
@@ -393,7 +394,7 @@ def test_the_last_four_breakpoints_are_kept() -> None:
     ledger = Ledger()
     parts = [Text(str(n), f"/messages/0/content/{n}", cache=Cache(f"/messages/0/content/{n}/c")) for n in range(6)]
     said = messages(user(*parts), ledger=ledger)
-    marked = ["cache_control" in block for block in said[0]["content"]]  # type: ignore[index]
+    marked = ["cache_control" in block for block in said[0]["content"]]
     assert marked == [False, False, True, True, True, True]
     dropped = [path for path, how in losses(ledger).items() if how is How.DROPPED]
     assert dropped == ["/messages/0/content/0/c", "/messages/0/content/1/c"]

@@ -25,6 +25,7 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.stage import Stage
 from dragoman.hub.usage import Usage
 from dragoman.stages.guard import Guard
 from laws import assert_any_cut_agrees, assert_linear, assert_total, random_cuts, run
@@ -323,12 +324,12 @@ def test_many_deltas_cost_linear_time() -> None:
     delta = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"word "}}'
     start = b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
 
-    def opened() -> object:
+    def opened() -> Stage[object, Event]:
         decoder = UPSTREAM.decoder(ISSUER, Ledger())
         list(decoder.feed(Frame("", start)))
         return decoder
 
-    assert_linear(opened, Frame("", delta), 2000)  # type: ignore[arg-type]
+    assert_linear(opened, Frame("", delta), 2000)
 
 
 def test_a_whole_reply_tells_the_same_as_its_stream() -> None:

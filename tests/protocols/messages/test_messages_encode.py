@@ -25,6 +25,7 @@ from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import How, Ledger
 from dragoman.hub.opaque import Form, Opaque, seal, unseal
 from dragoman.hub.request import Citation
+from dragoman.hub.stage import Stage
 from dragoman.hub.usage import Usage
 from laws import assert_any_recut_agrees, run
 from protocols.messages.messages_dialogue import (
@@ -41,6 +42,7 @@ from protocols.messages.messages_dialogue import (
     whole,
 )
 from replies import START, call, joined, split_delta, text
+from wire_json import JsonObject
 
 ENCRYPTED = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test")
 END = Ended(Stop.END)
@@ -50,12 +52,12 @@ def kinds(stream: bytes) -> list[object]:
     return [event["type"] for event in frames(stream)]
 
 
-def blocks_of(stream: bytes) -> list[dict[str, object]]:
-    return [event["content_block"] for event in frames(stream) if "content_block" in event]  # type: ignore[misc]
+def blocks_of(stream: bytes) -> list[JsonObject]:
+    return [event["content_block"] for event in frames(stream) if "content_block" in event]
 
 
-def deltas_of(stream: bytes) -> list[dict[str, object]]:
-    return [event["delta"] for event in frames(stream) if event["type"] == "content_block_delta"]  # type: ignore[misc]
+def deltas_of(stream: bytes) -> list[JsonObject]:
+    return [event["delta"] for event in frames(stream) if event["type"] == "content_block_delta"]
 
 
 def test_a_text_is_one_block_between_start_and_stop() -> None:
@@ -93,13 +95,13 @@ def test_counts_are_never_absent_from_message_start() -> None:
 
 
 def test_an_id_of_messages_is_kept() -> None:
-    assert frames(encode([Started("msg_9", "m"), END]))[0]["message"]["id"] == "msg_9"  # type: ignore[index]
+    assert frames(encode([Started("msg_9", "m"), END]))[0]["message"]["id"] == "msg_9"
 
 
 def test_known_input_is_told_at_the_start_and_again_at_the_end() -> None:
     stream = encode([Started("x", "m", Usage(140, 0, 100, 30, 20)), Used(Usage(140, 9, 100, 30, 20, 4)), END])
     first, delta, _ = frames(stream)
-    assert first["message"]["usage"]["input_tokens"] == 10  # type: ignore[index]
+    assert first["message"]["usage"]["input_tokens"] == 10
     assert delta["usage"] == {
         "input_tokens": 10,
         "cache_creation_input_tokens": 30,
@@ -147,7 +149,15 @@ def test_a_call_starts_with_an_empty_input_and_needs_no_delta() -> None:
 
 
 def test_a_signature_is_one_delta_and_the_last_of_its_block() -> None:
-    events = [START, Opened(0, ThinkingBlock()), Sealed(0, ENCRYPTED), Delta(0, "Hm"), Delta(0, "."), Closed(0), END]
+    events: list[Event] = [
+        START,
+        Opened(0, ThinkingBlock()),
+        Sealed(0, ENCRYPTED),
+        Delta(0, "Hm"),
+        Delta(0, "."),
+        Closed(0),
+        END,
+    ]
     stream = encode(events)
     assert blocks_of(stream) == [{"type": "thinking", "thinking": "", "signature": ""}]
     assert [delta["type"] for delta in deltas_of(stream)] == ["thinking_delta", "thinking_delta", "signature_delta"]
@@ -169,7 +179,7 @@ def test_thinking_without_a_signature_has_an_empty_one() -> None:
 
 
 def test_a_refusal_is_text_and_its_stop_reason_says_so() -> None:
-    events = [START, Opened(0, RefusalBlock()), Delta(0, "No."), Closed(0), END]
+    events: list[Event] = [START, Opened(0, RefusalBlock()), Delta(0, "No."), Closed(0), END]
     stream = encode(events)
     assert blocks_of(stream) == [{"type": "text", "text": ""}]
     assert frames(stream)[-2]["delta"] == {"stop_reason": "refusal", "stop_sequence": None}
@@ -195,7 +205,7 @@ def test_a_refusal_is_text_and_its_stop_reason_says_so() -> None:
         ),
     ],
 )
-def test_every_stop_has_its_reason(ended: Ended, delta: dict[str, object]) -> None:
+def test_every_stop_has_its_reason(ended: Ended, delta: JsonObject) -> None:
     assert frames(encode([START, *text(0, "a"), ended]))[-2]["delta"] == delta
     body = whole([START, *text(0, "a"), ended])
     assert {key: body[key] for key in delta} == delta
@@ -260,7 +270,7 @@ def test_other_hosted_work_is_dropped_with_a_loss() -> None:
 def test_citations_of_another_vendor_name_the_page() -> None:
     ledger = Ledger()
     cited = Cited(0, Citation("https://example.com", "E", None, 0, 2, {"type": "url_citation"}))
-    events = [START, Opened(0, TextBlock()), Delta(0, "so"), cited, Closed(0), END]
+    events: list[Event] = [START, Opened(0, TextBlock()), Delta(0, "so"), cited, Closed(0), END]
     record = {
         "type": "web_search_result_location",
         "url": "https://example.com",
@@ -280,10 +290,10 @@ def test_citations_without_an_address_are_dropped_with_a_loss() -> None:
     assert losses(ledger) == {"/content/0/citations": How.DROPPED}
 
 
-def fold(stream: list[bytes]) -> dict[str, object]:
+def fold(stream: list[bytes]) -> JsonObject:
     """The message that a client assembles from a stream."""
-    message: dict[str, object] = {}
-    content: list[dict[str, object]] = []
+    message: JsonObject = {}
+    content: list[JsonObject] = []
     arguments: dict[int, str] = {}
     for event in frames(b"".join(stream)):
         match event:
@@ -300,12 +310,12 @@ def fold(stream: list[bytes]) -> dict[str, object]:
     return {**message, "content": content}
 
 
-def grow(block: dict[str, object], delta: dict[str, object], arguments: dict[int, str], index: int) -> None:
+def grow(block: JsonObject, delta: JsonObject, arguments: dict[int, str], index: int) -> None:
     match delta:
         case {"partial_json": str(piece)}:
             arguments[index] = arguments.get(index, "") + piece
         case {"citation": record}:
-            block.setdefault("citations", []).append(record)  # type: ignore[attr-defined]
+            block.setdefault("citations", []).append(record)
         case {"signature": signature}:
             block["signature"] = signature
         case _:
@@ -325,11 +335,11 @@ def test_the_folded_stream_is_the_whole_reply(name: str) -> None:
 
 @pytest.mark.parametrize("name", FINISHED)
 def test_any_cut_of_the_deltas_gives_the_same_message(name: str) -> None:
-    def make() -> object:
+    def make() -> Stage[Event, bytes]:
         return CLIENT.encoder(asked(), Ledger())
 
     events = joined(decode(fixture(f"{name}.sse")))
-    assert_any_recut_agrees(make, events, split_delta, fold)  # type: ignore[arg-type]
+    assert_any_recut_agrees(make, events, split_delta, fold)
 
 
 def unsealed(events: list[Event]) -> list[Event]:

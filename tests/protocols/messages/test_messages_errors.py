@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from protocols.messages.messages_dialogue import CLIENT, UPSTREAM, frames
+from wire_json import JsonObject
 
 
 def body_of(kind: str, message: str, **more: object) -> bytes:
@@ -18,9 +19,9 @@ def read(status: int, body: bytes, **headers: str) -> Failure:
     return UPSTREAM.read(status, named, body)
 
 
-def rendered(failure: Failure) -> tuple[int, dict[str, object]]:
+def rendered(failure: Failure) -> tuple[int, JsonObject]:
     out = CLIENT.render(failure, "req_7")
-    return out.status, msgspec.json.decode(out.body, type=dict[str, object])
+    return out.status, msgspec.json.decode(out.body, type=JsonObject)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +142,12 @@ def test_an_upstreams_500_stays_a_500() -> None:
 def test_a_context_too_long_begins_with_the_words_that_clients_look_for() -> None:
     status, body = rendered(Failure(Kind.CONTEXT_TOO_LONG, "300000 tokens"))
     assert status == 400
-    assert body["error"]["message"] == "prompt is too long: 300000 tokens"  # type: ignore[index]
+    assert body["error"]["message"] == "prompt is too long: 300000 tokens"
 
 
 def test_a_bad_request_names_the_field() -> None:
     body = rendered(Failure(Kind.BAD_REQUEST, "must be 1", at="/messages/0/n"))[1]
-    assert body["error"]["message"] == "messages.0.n: must be 1"  # type: ignore[index]
+    assert body["error"]["message"] == "messages.0.n: must be 1"
 
 
 def test_a_stream_without_its_end_is_given_an_error_event() -> None:

@@ -33,16 +33,17 @@ from dragoman.hub.request import (
     ToolResult,
 )
 from protocols.messages.messages_dialogue import CLIENT, build, fixture, losses, parse
+from wire_json import Json, JsonObject
 
-BODY: dict[str, object] = msgspec.json.decode(fixture("request.json"))
+BODY: JsonObject = msgspec.json.decode(fixture("request.json"))
 REQUEST = parse(BODY)
 
 
-def minimal(**fields: object) -> dict[str, object]:
+def minimal(**fields: object) -> JsonObject:
     return {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], **fields}
 
 
-def said(*blocks: object) -> dict[str, object]:
+def said(*blocks: object) -> JsonObject:
     return minimal(messages=[{"role": "user", "content": list(blocks)}])
 
 
@@ -336,12 +337,12 @@ def leaves(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[st
         yield path
 
 
-def without(body: object, path: tuple[str | int, ...]) -> object:
+def without(body: Json, path: tuple[str | int, ...]) -> Json:
     copy = deepcopy(body)
     holder = copy
     for key in path[:-1]:
-        holder = holder[key]  # type: ignore[index]
-    del holder[path[-1]]  # type: ignore[attr-defined]
+        holder = holder[key]
+    del holder[path[-1]]
     return copy
 
 

@@ -5,14 +5,18 @@ from collections.abc import Callable
 import anthropic
 import httpx2
 import pytest
+from anthropic.types import Message, ToolUseBlock
+from anthropic.types.beta import BetaMessage
 
 from dragoman.hub.events import Ended, Event, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
+from narrowing import expect
 from protocols.messages.messages_dialogue import CLIENT, STREAMS, asked, decode, encode, fixture, whole
 from replies import START, text
+from wire_json import JsonObject
 
-ASK = {"model": "claude-asked", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
+ASK: JsonObject = {"model": "claude-asked", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
 FINISHED = [name for name in STREAMS if isinstance(decode(fixture(f"{name}.sse"))[-1], Ended)]
 
 
@@ -38,8 +42,8 @@ def plain(value: object) -> object:
     return [plain(item) for item in value] if isinstance(value, list) else value
 
 
-def content_of(message: object) -> object:
-    return plain([block.model_dump() for block in message.content])  # type: ignore[attr-defined]
+def content_of(message: Message | BetaMessage) -> object:
+    return plain([block.model_dump() for block in message.content])
 
 
 @pytest.mark.parametrize("name", [name for name in FINISHED if name != "cut_arguments"])
@@ -48,7 +52,7 @@ def test_the_sdk_assembles_the_reply_that_was_meant(name: str, beta: bool) -> No
     events = decode(fixture(f"{name}.sse"))
     sdk = streaming(encode(events))
     messages = sdk.beta.messages if beta else sdk.messages
-    with messages.stream(**ASK) as stream:  # type: ignore[arg-type]
+    with messages.stream(**ASK) as stream:
         message = stream.get_final_message()
     meant = whole(events)
     assert content_of(message) == plain(meant["content"])
@@ -63,7 +67,7 @@ def test_the_sdk_assembles_the_reply_that_was_meant(name: str, beta: bool) -> No
 
 
 def test_the_sdk_reads_cut_off_arguments_as_far_as_they_go() -> None:
-    with streaming(encode(decode(fixture("cut_arguments.sse")))).messages.stream(**ASK) as stream:  # type: ignore[arg-type]
+    with streaming(encode(decode(fixture("cut_arguments.sse")))).messages.stream(**ASK) as stream:
         message = stream.get_final_message()
     assert message.stop_reason == "max_tokens"
     assert message.content[0].model_dump()["input"] == {"path": "a.txt"}
@@ -71,8 +75,8 @@ def test_the_sdk_reads_cut_off_arguments_as_far_as_they_go() -> None:
 
 def test_the_sdk_reads_the_whole_reply() -> None:
     events = decode(fixture("tools.sse"))
-    message = answering(200, CLIENT.whole(events, asked(), Ledger())).messages.create(**ASK)  # type: ignore[call-overload]
-    assert message.content[1].input == {"city": "Zürich"}
+    message = answering(200, CLIENT.whole(events, asked(), Ledger())).messages.create(**ASK)
+    assert expect(ToolUseBlock, message.content[1]).input == {"city": "Zürich"}
     assert message.stop_reason == "tool_use"
 
 
@@ -80,7 +84,7 @@ def test_an_error_in_mid_stream_is_the_sdks_exception() -> None:
     events: list[Event] = [START, *text(0, "Half"), Failed(Failure(Kind.OVERLOADED, "busy"))]
     with (
         pytest.raises(anthropic.APIStatusError, match="busy"),
-        streaming(encode(events)).messages.stream(**ASK) as stream,  # type: ignore[arg-type]
+        streaming(encode(events)).messages.stream(**ASK) as stream,
     ):
         stream.get_final_message()
 
@@ -104,4 +108,4 @@ def test_an_error_in_mid_stream_is_the_sdks_exception() -> None:
 def test_every_failure_is_the_right_exception_of_the_sdk(kind: Kind, exception: type[Exception]) -> None:
     rendered = CLIENT.render(Failure(kind, "why"), "req_1")
     with pytest.raises(exception, match="why"):
-        answering(rendered.status, rendered.body).messages.create(**ASK)  # type: ignore[call-overload]
+        answering(rendered.status, rendered.body).messages.create(**ASK)

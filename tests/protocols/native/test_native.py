@@ -6,7 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.framing.sse import Broken
-from dragoman.hub.events import Cited, Closed, Delta, Event, Failed, HostedBlock, Opened, Sealed, ThinkingBlock, Used
+from dragoman.hub.events import (
+    Cited,
+    Closed,
+    Delta,
+    Event,
+    Failed,
+    HostedBlock,
+    Opened,
+    Sealed,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
@@ -52,7 +64,7 @@ EVENTS: list[Event] = [
     *call(2, "f", '{"a":', "1}"),
     Opened(3, HostedBlock("h", "web_search", {"query": "x"}, (Citation(url="https://a.example"),))),
     Closed(3),
-    Opened(4, text(4)[0].what),
+    Opened(4, TextBlock()),
     Delta(4, "b", msgspec.Raw(b'[{"token":"b","logprob":-0.5}]')),
     Cited(4, Citation(title="t", start=0, end=1)),
     Closed(4),

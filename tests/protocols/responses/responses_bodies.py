@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.loss import How, Ledger
@@ -13,6 +14,7 @@ from dragoman.hub.request import (
     Turn,
 )
 from protocols.responses.responses_kit import UPSTREAM
+from wire_json import JsonObject
 
 TARGET = Target("gpt-5.5", "openai")
 
@@ -20,13 +22,13 @@ TARGET = Target("gpt-5.5", "openai")
 HI = Turn(Role.USER, (Text("hi", "/messages/0/content"),), "/messages/0")
 
 
-def built(request: Request, target: Target = TARGET, ledger: Ledger | None = None) -> dict[str, object]:
+def built(request: Request, target: Target = TARGET, ledger: Ledger | None = None) -> JsonObject:
     body = UPSTREAM.build(request, target, Ledger() if ledger is None else ledger)
-    return msgspec.json.decode(body, type=dict[str, object])
+    return msgspec.json.decode(body, type=JsonObject)
 
 
 def request_of(*turns: Turn, protocol: str = "messages", **fields: object) -> Request:
-    return Request(protocol=protocol, model="asked", turns=turns or (HI,), **fields)  # type: ignore[arg-type]
+    return replace(Request(protocol=protocol, model="asked", turns=turns or (HI,)), **fields)
 
 
 def told(request: Request, target: Target = TARGET) -> list[tuple[str, How]]:

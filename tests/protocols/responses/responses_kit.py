@@ -1,6 +1,6 @@
 """What the tests of the Responses protocol share: fixtures, short ways in and out, and the openai SDK as a judge."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 
@@ -9,13 +9,15 @@ import msgspec
 from openai import OpenAI
 from openai.types.responses import Response
 
-from dragoman.framing.sse import SseFramer
+from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import Closed, Delta, Ended, Event, Opened, Started, Stop, TextBlock
 from dragoman.hub.loss import How, Ledger
 from dragoman.hub.ports import Asked, Issuer
 from dragoman.hub.request import Request
 from dragoman.protocols.responses import PROTOCOL
 from laws import run
+from narrowing import expect_all
+from wire_json import JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "responses"
 ISSUER = Issuer("openai", "gpt-5.5")
@@ -71,11 +73,18 @@ def joined(events: Iterable[Event]) -> list[Event]:
     return out
 
 
-def asked(request: Request | None = None, **fields: object) -> Asked:
+def asked(
+    request: Request | None = None, now: Callable[[], float] = lambda: 1794700002.9, responses_done: bool = True
+) -> Asked:
     numbers = count(1)
-    blank = request or Request(protocol="responses", model="gpt-x", turns=())
-    values = {"model": "gpt-x", "created": 1794700000, "now": lambda: 1794700002.9, "responses_done": True, **fields}
-    return Asked(request=blank, mint=lambda prefix: f"{prefix}{next(numbers):04}", **values)  # type: ignore[arg-type]
+    return Asked(
+        request=request or Request(protocol="responses", model="gpt-x", turns=()),
+        model="gpt-x",
+        created=1794700000,
+        mint=lambda prefix: f"{prefix}{next(numbers):04}",
+        now=now,
+        responses_done=responses_done,
+    )
 
 
 def encoded(events: Iterable[Event], with_: Asked | None = None, ledger: Ledger | None = None) -> bytes:
@@ -87,8 +96,8 @@ def parsed(body: object, ledger: Ledger | None = None) -> Request:
     return CLIENT.parse(msgspec.json.encode(body), Ledger() if ledger is None else ledger)
 
 
-def payloads(stream: bytes) -> list[dict[str, object]]:
-    frames = run(SseFramer(), [stream])
+def payloads(stream: bytes) -> list[JsonObject]:
+    frames = expect_all(Frame, run(SseFramer(), [stream]))
     return [msgspec.json.decode(frame.data) for frame in frames if frame.data != b"[DONE]"]
 
 
@@ -116,7 +125,7 @@ def types(stream: bytes) -> list[object]:
     return [payload["type"] for payload in payloads(stream)]
 
 
-def terminal(stream: bytes) -> dict[str, object]:
+def terminal(stream: bytes) -> JsonObject:
     response = payloads(stream)[-1]["response"]
     assert isinstance(response, dict)
     return response

@@ -26,6 +26,7 @@ from dragoman.hub.request import (
 )
 from protocols.responses.responses_bodies import HI, TARGET, built, refused_at, request_of, told
 from protocols.responses.responses_kit import fixture, parsed
+from wire_json import JsonObject
 
 FULL = msgspec.json.decode(fixture("request.json"))
 PDF = Inline("application/pdf", "JVBERi0x")
@@ -40,7 +41,7 @@ def assistant(*parts: Part) -> Turn:
     return Turn(Role.ASSISTANT, parts, "/messages/1")
 
 
-def items(request: Request, target: Target = TARGET) -> list[dict[str, object]]:
+def items(request: Request, target: Target = TARGET) -> list[JsonObject]:
     value = built(request, target)["input"]
     assert isinstance(value, list)
     return value
@@ -289,7 +290,7 @@ def test_media_go_out_as_data_or_as_addresses() -> None:
 def test_a_nameless_pdf_gets_a_name_and_plain_text_documents_become_text() -> None:
     request = request_of(user(Document(PDF, "/0"), Document("words", "/1", title="Notes")))
     assert told(request) == [("/0", How.INVENTED), ("/1", How.APPROXIMATED)]
-    assert items(request)[0]["content"][1] == {"type": "input_text", "text": "Notes\n\nwords"}  # type: ignore[index]
+    assert items(request)[0]["content"][1] == {"type": "input_text", "text": "Notes\n\nwords"}
 
 
 def test_another_vendors_file_and_audio_are_refused_but_chats_files_are_the_same_vendors() -> None:

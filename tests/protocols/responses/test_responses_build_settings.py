@@ -115,7 +115,7 @@ def test_a_schema_is_flat_and_gets_a_name_where_it_has_none() -> None:
         "format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}
     }
     nameless = request_of(format=Format(Shape.SCHEMA, "/output_config/format", schema=schema))
-    assert built(nameless)["text"]["format"]["name"] == "response"  # type: ignore[index]
+    assert built(nameless)["text"]["format"]["name"] == "response"
     assert told(nameless) == [("/output_config/format", How.INVENTED)]
     assert built(request_of(format=Format(Shape.JSON, "/f")))["text"] == {"format": {"type": "json_object"}}
 

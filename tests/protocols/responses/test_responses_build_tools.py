@@ -37,10 +37,10 @@ def test_tools_are_flat_and_strictness_is_explicit() -> None:
 def test_defer_loading_is_kept_only_where_tools_can_be_searched() -> None:
     late = Function("f", "/tools/0", deferred=True)
     alone = request_of(tools=(late, Function("g", "/tools/1")))
-    assert "defer_loading" not in built(alone)["tools"][0]  # type: ignore[index]
+    assert "defer_loading" not in built(alone)["tools"][0]
     assert told(alone) == [("/tools/0/defer_loading", How.APPROXIMATED)]
     searched = request_of(tools=(late, Hosted("tool_search", {}, "/tools/1")))
-    assert built(searched)["tools"][0]["defer_loading"] is True  # type: ignore[index]
+    assert built(searched)["tools"][0]["defer_loading"] is True
 
 
 def test_another_vendors_web_search_becomes_ours_with_its_domains_and_place() -> None:

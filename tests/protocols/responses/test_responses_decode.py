@@ -27,7 +27,9 @@ from dragoman.hub.loss import How, Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.reply import collect
 from dragoman.hub.usage import Usage
+from narrowing import expect_all
 from protocols.responses.responses_kit import ISSUER, UPSTREAM, event_bytes, events_of, fixture, joined
+from wire_json import JsonObject
 
 STARTED = Started("resp_0f1e2d3c", "gpt-5.5-2026-03-05")
 USED = Used(Usage(input=120, output=42, cache_read=64, cache_write=16, reasoning=17, service_tier="default"))
@@ -124,7 +126,13 @@ def test_a_terminal_snapshot_with_gaps_in_output_index_repeats_nothing() -> None
 
 def test_what_is_not_the_words_may_have_any_type() -> None:
     message = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "once"}]}
-    odd = {"id": 5, "model": None, "service_tier": [], "usage": {"input_tokens": 2.5}, "status": "completed"}
+    odd: JsonObject = {
+        "id": 5,
+        "model": None,
+        "service_tier": [],
+        "usage": {"input_tokens": 2.5},
+        "status": "completed",
+    }
     stream = event_bytes("response.created", response=odd) + event_bytes(
         "response.completed", response={**odd, "output": [message]}
     )
@@ -287,7 +295,8 @@ def test_nothing_after_the_end_is_heard() -> None:
 
 def test_a_broken_framing_is_corruption() -> None:
     decoder = UPSTREAM.decoder(ISSUER, Ledger())
-    assert [event.failure.kind for event in decoder.feed(Broken("too large"))] == [Kind.CORRUPT]  # type: ignore[union-attr]
+    failed = expect_all(Failed, decoder.feed(Broken("too large")))
+    assert [event.failure.kind for event in failed] == [Kind.CORRUPT]
     assert list(decoder.finish()) == []
 
 
@@ -360,7 +369,7 @@ def test_frames_of_other_kinds_are_refused_without_raising() -> None:
     assert list(decoder.feed(Frame("x", b"[1,2]"))) != []
 
 
-def cited_in(*spoken: dict[str, object]) -> list[Event]:
+def cited_in(*spoken: JsonObject) -> list[Event]:
     """A message of which an annotation comes first, and the finished item last."""
     source = {"type": "url_citation", "url": "https://example.com", "title": "E", "start_index": 0, "end_index": 2}
     place = {"output_index": 0, "content_index": 0}

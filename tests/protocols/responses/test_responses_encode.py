@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.framing.sse import SseFramer
+from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import (
     CallBlock,
     Cited,
@@ -22,6 +22,7 @@ from dragoman.hub.loss import How, Ledger
 from dragoman.hub.opaque import Form, Opaque, unseal
 from dragoman.hub.request import Citation, Request
 from dragoman.hub.usage import Usage
+from narrowing import expect_all
 from protocols.responses.responses_kit import (
     CLIENT,
     HELLO,
@@ -62,8 +63,8 @@ def test_a_text_is_told_in_the_full_grammar() -> None:
 
 
 def test_event_names_repeat_the_type_and_numbers_count_from_zero() -> None:
-    frames = SseFramer().feed(encoded(HELLO))
-    told = [(frame.event, msgspec.json.decode(frame.data)) for frame in frames[:-1]]  # type: ignore[union-attr]
+    frames = expect_all(Frame, SseFramer().feed(encoded(HELLO)))
+    told = [(frame.event, msgspec.json.decode(frame.data)) for frame in frames[:-1]]
     assert all(name == payload["type"] for name, payload in told)
     assert [payload["sequence_number"] for _, payload in told] == list(range(len(told)))
 
@@ -111,7 +112,7 @@ def test_the_response_repeats_what_the_client_asked_for() -> None:
 def test_the_terminal_response_repeats_every_item_and_never_has_null_usage() -> None:
     response = terminal(encoded(HELLO))
     assert response["status"] == "completed"
-    assert [item["content"][0]["text"] for item in response["output"]] == ["Hello"]  # type: ignore[attr-defined]
+    assert [item["content"][0]["text"] for item in response["output"]] == ["Hello"]
     assert response["usage"] == {
         "input_tokens": 0,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -131,11 +132,11 @@ def test_usage_counts_cached_and_reasoning_tokens() -> None:
         "output_tokens_details": {"reasoning_tokens": 5},
         "total_tokens": 120,
     }
-    assert response["tool_usage"]["web_search"] == {"num_requests": 2}  # type: ignore[index]
+    assert response["tool_usage"]["web_search"] == {"num_requests": 2}
 
 
 def test_the_response_id_is_minted_once_and_an_own_one_is_kept() -> None:
-    ids = {payload["response"]["id"] for payload in payloads(encoded(HELLO)) if "response" in payload}  # type: ignore[index]
+    ids = {payload["response"]["id"] for payload in payloads(encoded(HELLO)) if "response" in payload}
     assert ids == {"resp_0001"}
     assert terminal(encoded([Started("resp_up", "m"), *HELLO[1:]]))["id"] == "resp_up"
 
@@ -162,7 +163,7 @@ def test_interleaved_calls_stream_side_by_side() -> None:
         (1, "}"),
     ]
     output = terminal(stream)["output"]
-    assert [(item["call_id"], item["arguments"], item.get("namespace")) for item in output] == [  # type: ignore[attr-defined]
+    assert [(item["call_id"], item["arguments"], item.get("namespace")) for item in output] == [
         ("toolu_1", '{"a":1}', None),
         ("toolu_2", "{}", "ns"),
     ]
@@ -172,12 +173,12 @@ def test_empty_arguments_go_out_as_an_empty_object_in_deltas_and_items_alike() -
     stream = encoded([STARTED, Opened(0, CallBlock("c", "f")), Closed(0), Ended(Stop.TOOL)])
     told = [payload for payload in payloads(stream) if "arguments" in str(payload["type"])]
     assert [payload.get("delta", payload.get("arguments")) for payload in told] == ["{}", "{}"]
-    assert terminal(stream)["output"][0]["arguments"] == "{}"  # type: ignore[index]
+    assert terminal(stream)["output"][0]["arguments"] == "{}"
 
 
 def test_a_call_without_an_id_gets_one_and_keeps_it() -> None:
     stream = encoded([STARTED, Opened(0, CallBlock("", "f")), Closed(0), Ended(Stop.TOOL)])
-    ids = {payload["item"]["call_id"] for payload in payloads(stream) if "item" in payload}  # type: ignore[index]
+    ids = {payload["item"]["call_id"] for payload in payloads(stream) if "item" in payload}
     assert len(ids) == 1
     assert ids != {""}
 
@@ -187,7 +188,7 @@ def test_a_custom_call_streams_its_input_as_it_is() -> None:
         [STARTED, Opened(0, CallBlock("c", "apply_patch", custom=True)), Delta(0, "*** x"), Closed(0), Ended(Stop.TOOL)]
     )
     assert "response.custom_tool_call_input.delta" in types(stream)
-    item = terminal(stream)["output"][0]  # type: ignore[index]
+    item = terminal(stream)["output"][0]
     assert (item["type"], item["input"], item["call_id"]) == ("custom_tool_call", "*** x", "c")
 
 
@@ -204,7 +205,7 @@ def test_a_signature_returns_with_the_words_it_vouches_for() -> None:
             Ended(Stop.END),
         ]
     )
-    item = terminal(stream)["output"][0]  # type: ignore[index]
+    item = terminal(stream)["output"][0]
     assert item["summary"] == [{"type": "summary_text", "text": "hmm"}]
     back = unseal(item["encrypted_content"])
     assert back == Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x", "hmm")
@@ -213,7 +214,7 @@ def test_a_signature_returns_with_the_words_it_vouches_for() -> None:
 def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
     opaque = Opaque("anthropic", Form.REDACTED, "ZGF0YQ", "claude-x")
     stream = encoded([STARTED, Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0), Ended(Stop.END)])
-    item = terminal(stream)["output"][0]  # type: ignore[index]
+    item = terminal(stream)["output"][0]
     assert item["summary"] == []
     assert unseal(item["encrypted_content"]) == opaque
     assert not any("summary" in str(type_) for type_ in types(stream))
@@ -222,7 +223,7 @@ def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
 def test_its_own_vendors_encrypted_reasoning_goes_out_bare() -> None:
     opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")
     stream = encoded([STARTED, Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0), Ended(Stop.END)])
-    assert terminal(stream)["output"][0]["encrypted_content"] == "gAAAA-x"  # type: ignore[index]
+    assert terminal(stream)["output"][0]["encrypted_content"] == "gAAAA-x"
 
 
 def test_opaque_reasoning_is_told_though_it_was_not_to_be_included() -> None:
@@ -231,13 +232,13 @@ def test_opaque_reasoning_is_told_though_it_was_not_to_be_included() -> None:
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", text="hm")
     events: list[Event] = [STARTED, Opened(0, ThinkingBlock()), Delta(0, "hm"), Sealed(0, opaque), Closed(0)]
     stream = encoded([*events, Ended(Stop.END)], asked(request), ledger)
-    assert unseal(terminal(stream)["output"][0]["encrypted_content"]) == opaque  # type: ignore[index]
+    assert unseal(terminal(stream)["output"][0]["encrypted_content"]) == opaque
     assert losses(ledger) == []
 
 
 def test_raw_thoughts_are_content_and_not_summary() -> None:
     stream = encoded([STARTED, Opened(0, ThinkingBlock(raw=True)), Delta(0, "hm"), Closed(0), Ended(Stop.END)])
-    item = terminal(stream)["output"][0]  # type: ignore[index]
+    item = terminal(stream)["output"][0]
     assert (item["summary"], item["content"]) == ([], [{"type": "reasoning_text", "text": "hm"}])
     assert "response.reasoning_text.delta" in types(stream)
 
@@ -253,7 +254,7 @@ def test_a_web_search_passes_through_its_steps() -> None:
         "response.web_search_call.completed",
         "response.output_item.done",
     ]
-    item = terminal(stream)["output"][0]  # type: ignore[index]
+    item = terminal(stream)["output"][0]
     assert item["action"] == {
         "type": "search",
         "query": "tides",
@@ -282,7 +283,7 @@ def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block() -> None:
         "end_index": 5,
     }
     assert (added["annotation_index"], added["annotation"]) == (0, annotation)
-    assert terminal(stream)["output"][0]["content"][0]["annotations"] == [annotation]  # type: ignore[index]
+    assert terminal(stream)["output"][0]["content"][0]["annotations"] == [annotation]
 
 
 def test_a_citation_without_an_address_is_dropped_and_told() -> None:
@@ -295,6 +296,6 @@ def test_logprobs_are_told_with_the_delta_and_at_the_end() -> None:
     logprobs = msgspec.Raw(b'[{"token":"Hel","logprob":-0.5,"bytes":[72],"top_logprobs":[]}]')
     stream = encoded([*HELLO[:2], Delta(0, "Hel", logprobs), *HELLO[3:]])
     delta = next(payload for payload in payloads(stream) if payload["type"] == "response.output_text.delta")
-    assert delta["logprobs"][0]["token"] == "Hel"  # type: ignore[index]
-    part = terminal(stream)["output"][0]["content"][0]  # type: ignore[index]
+    assert delta["logprobs"][0]["token"] == "Hel"
+    part = terminal(stream)["output"][0]["content"][0]
     assert (part["text"], part["logprobs"][0]["token"]) == ("Hello", "Hel")

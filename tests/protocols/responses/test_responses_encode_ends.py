@@ -34,7 +34,7 @@ def test_a_reply_that_was_cut_is_incomplete_and_so_is_its_last_item(stop: Stop, 
     response = terminal(stream)
     assert types(stream)[-1] == "response.incomplete"
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": reason})
-    assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]  # type: ignore[attr-defined]
+    assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
     done = [payload["item"] for payload in payloads(stream) if payload["type"] == "response.output_item.done"]
     assert done == response["output"]
 
@@ -54,7 +54,7 @@ def test_only_a_completed_response_tells_when_it_was_completed(stop: Stop) -> No
 
 def test_a_response_under_way_or_failed_was_never_completed() -> None:
     begun, *_, failed = payloads(encoded([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))]))
-    assert begun["response"]["completed_at"] is failed["response"]["completed_at"] is None  # type: ignore[index]
+    assert begun["response"]["completed_at"] is failed["response"]["completed_at"] is None
 
 
 def test_the_clock_is_read_when_the_reply_ends() -> None:
@@ -79,7 +79,7 @@ def test_a_refusal_of_which_only_the_reason_is_told_becomes_a_refusal_text() -> 
     ledger = Ledger()
     stream = encoded([STARTED, Ended(Stop.FILTERED, category="cyber", explanation="Not this.")], ledger=ledger)
     response = terminal(stream)
-    assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "Not this."}]  # type: ignore[index]
+    assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "Not this."}]
     assert losses(ledger) == [("/stop_details/category", How.DROPPED)]
 
 
@@ -99,7 +99,7 @@ def test_a_failure_is_an_error_event_and_then_a_failed_response() -> None:
         "param": None,
     }
     assert failed["type"] == "response.failed"
-    assert failed["response"]["error"] == {  # type: ignore[index]
+    assert failed["response"]["error"] == {
         "code": "rate_limit_exceeded",
         "message": "Too many requests. Please try again in 12s.",
     }
@@ -110,7 +110,7 @@ def test_a_failure_is_an_error_event_and_then_a_failed_response() -> None:
 def test_items_finished_before_a_failure_are_announced_and_kept() -> None:
     stream = encoded([*HELLO[:-1], Failed(Failure(Kind.LOST, "gone"))])
     assert types(stream)[-3:] == ["response.output_item.done", "error", "response.failed"]
-    assert len(terminal(stream)["output"]) == 1  # type: ignore[arg-type]
+    assert len(terminal(stream)["output"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_items_finished_before_a_failure_are_announced_and_kept() -> None:
 )
 def test_a_failed_response_has_the_code_that_codex_knows(kind: Kind, code: str) -> None:
     stream = encoded([STARTED, Failed(Failure(kind, "x", code="overloaded_error_of_another_vendor"))])
-    assert terminal(stream)["error"]["code"] == code  # type: ignore[index]
+    assert terminal(stream)["error"]["code"] == code
 
 
 def test_a_failure_before_the_start_is_still_a_legal_stream() -> None:
@@ -158,7 +158,7 @@ def test_a_broken_passthrough_is_repaired_with_its_own_id_and_the_next_numbers()
     error, failed = payloads(stream)
     assert (error["type"], error["sequence_number"]) == ("error", 7)
     assert (failed["type"], failed["sequence_number"]) == ("response.failed", 8)
-    assert (failed["response"]["id"], failed["response"]["status"]) == ("resp_9", "failed")  # type: ignore[index]
+    assert (failed["response"]["id"], failed["response"]["status"]) == ("resp_9", "failed")
 
 
 def test_keep_alives_are_comments() -> None:

@@ -1,11 +1,13 @@
 """The general laws over the Responses machines: cuts, totality, round trip, equal modes, speed that does not decay."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.sse import SseFramer
+from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import (
     Block,
     CallBlock,
@@ -28,6 +30,7 @@ from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.reply import Piece, Reply, collect, explode
 from dragoman.hub.usage import Usage
 from laws import assert_any_cut_agrees, assert_any_recut_agrees, assert_linear, assert_total, random_cuts, run
+from narrowing import expect
 from protocols.responses.responses_kit import (
     CLIENT,
     STREAMS,
@@ -141,7 +144,9 @@ def test_the_stream_and_the_whole_body_mean_the_same(reply: Reply) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(pieces(), min_size=2, max_size=4), st.data())
 def test_interleaved_blocks_come_back_whole(told: list[Piece], data: st.DataObject) -> None:
-    runs = [[Opened(i, piece.what), *(Delta(i, letter) for letter in piece.text)] for i, piece in enumerate(told)]
+    runs: list[list[Event]] = [
+        [Opened(i, piece.what), *(Delta(i, letter) for letter in piece.text)] for i, piece in enumerate(told)
+    ]
     events: list[Event] = [Started("resp_x", "gpt-x")]
     for opening in runs:
         events.append(opening.pop(0))
@@ -175,15 +180,15 @@ def test_a_long_stream_costs_as_much_per_event_at_its_end_as_at_its_beginning() 
             self._encoder.feed(Started("", ""))
             self._encoder.feed(Opened(0, TextBlock()))
 
-        def feed(self, event: Event) -> object:
+        def feed(self, event: Event, /) -> Sequence[bytes]:
             return self._encoder.feed(event)
 
         def finish(self) -> tuple[()]:
             return ()
 
-    assert_linear(Writer, Delta(0, "word "), 2000)  # type: ignore[arg-type]
+    assert_linear(Writer, Delta(0, "word "), 2000)
 
 
 def test_frames_survive_our_own_framer() -> None:
     frames = run(SseFramer(), [encoded(events_of(fixture("unicode.sse")))])
-    assert frames[-1].data == b"[DONE]"  # type: ignore[union-attr]
+    assert expect(Frame, frames[-1]).data == b"[DONE]"

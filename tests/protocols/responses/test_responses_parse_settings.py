@@ -23,6 +23,7 @@ from dragoman.hub.request import (
     ToolChoice,
 )
 from protocols.responses.responses_kit import CLIENT, fixture, parsed
+from wire_json import Json, JsonObject
 
 FULL = msgspec.json.decode(fixture("request.json"))
 
@@ -201,7 +202,7 @@ def test_warming_the_cache_is_asking_for_no_tokens() -> None:
         ({"include": [5]}, "/include/0"),
     ],
 )
-def test_what_cannot_be_had_here_is_refused_and_named(fields: dict[str, object], at: str) -> None:
+def test_what_cannot_be_had_here_is_refused_and_named(fields: JsonObject, at: str) -> None:
     assert refused({"model": "m", "input": "hi", **fields}).failure.at == at
 
 
@@ -228,12 +229,12 @@ def leaves(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[objec
         yield path
 
 
-def without(body: object, path: tuple[object, ...]) -> object:
+def without(body: Json, path: tuple[object, ...]) -> Json:
     body = copy.deepcopy(body)
     holder = body
     for step in path[:-1]:
-        holder = holder[step]  # type: ignore[index]
-    del holder[path[-1]]  # type: ignore[attr-defined]
+        holder = holder[step]
+    del holder[path[-1]]
     return body
 
 

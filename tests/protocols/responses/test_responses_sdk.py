@@ -9,6 +9,7 @@ from openai import BaseModel, OpenAI
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
+from narrowing import expect
 from protocols.responses.responses_kit import (
     CLIENT,
     STREAMS,
@@ -20,14 +21,15 @@ from protocols.responses.responses_kit import (
     judged,
     payloads,
 )
+from wire_json import JsonObject
 
 ENDED = [name for name in STREAMS if isinstance(events_of(fixture(f"{name}.sse"))[-1], Ended)]
 COMPLETED = [name for name in ENDED if name not in ("length", "filtered")]
 
 
-def plain(item: BaseModel) -> dict[str, object]:
+def plain(item: BaseModel) -> JsonObject:
     """An item as it was sent, without what the SDK's parsing adds to it."""
-    told = msgspec.json.decode(item.to_json())
+    told = msgspec.json.decode(item.to_json(), type=JsonObject)
     told.pop("parsed_arguments", None)
     for part in told.get("content") or []:
         part.pop("parsed", None)
@@ -135,7 +137,7 @@ def test_a_rendered_failure_raises_the_right_class(kind: Kind, error: type[opena
     client = OpenAI(api_key="sk-fake-0", base_url="http://127.0.0.1:9/v1", http_client=http, max_retries=0)
     with pytest.raises(error) as raised:
         client.responses.create(model="gpt-x", input="hi")
-    assert raised.value.body["message"] == "why"  # type: ignore[index]
+    assert expect(dict, raised.value.body)["message"] == "why"
     assert raised.value.param == "input[0].content"
 
 
@@ -151,4 +153,6 @@ def test_a_call_that_was_cut_is_marked_incomplete_for_the_sdk() -> None:
     assert last.type == "response.incomplete"
     assert last.response.incomplete_details
     assert last.response.incomplete_details.reason == "max_output_tokens"
-    assert last.response.output[0].status == "incomplete"  # type: ignore[union-attr]
+    call = last.response.output[0]
+    assert call.type == "function_call"
+    assert call.status == "incomplete"
