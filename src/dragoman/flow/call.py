@@ -7,6 +7,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
+from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.trail import Trail
 from dragoman.framing.jsonread import read_json
@@ -56,6 +57,11 @@ class Call:
     def tenant(self) -> str:
         """Whose state this request may see and change: the client key's own."""
         return self.trail.tenant
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether the gateway's owner asks, with the key of the environment."""
+        return self.trail.key == ENVIRONMENT_KEY
 
     @cached_property
     def uuid(self) -> str:

@@ -8,7 +8,7 @@ import math
 import re
 
 from dragoman.flow.call import Call
-from dragoman.flow.headers import id_headers, loss_headers, passed_on
+from dragoman.flow.headers import id_headers, loss_headers, passed_on, without_account
 from dragoman.flow.line import APART
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.shape import is_named_stream
@@ -130,7 +130,7 @@ def own_headers(call: Call, prepared: Prepared, losses: int, given: list[Header]
 
 
 def _stream_fields(headers: Headers, prepared: Prepared) -> list[Header]:
-    fields = passed_on(headers, prepared.secrets)
+    fields = passed_on(headers if prepared.owner else without_account(headers), prepared.secrets)
     if not is_named_stream(headers):  # it bears a document's name
         fields = [field for field in fields if field[0] != b"content-type"]
     given = {name for name, _ in fields}

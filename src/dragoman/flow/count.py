@@ -37,7 +37,7 @@ class NoCount(Exception):
 async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None:
     world, recording = gateway.world, call.trail.recording
     if recording is not None:
-        world = watched(world, recording, call.tenant)
+        world = watched(world, recording, call)
     routes = await targets(world, call.model)
     if recording is not None:
         recording.routes = routes

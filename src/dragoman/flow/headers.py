@@ -9,7 +9,7 @@ import msgspec
 from dragoman.framing.known_secrets import Secrets, hide_in_fields
 from dragoman.hub.loss import Loss
 from dragoman.hub.ports import Client
-from dragoman.net.headers import Header, Headers
+from dragoman.net.headers import Header, Headers, names_in_connection
 
 MAX_DETAIL_BYTES = 8 * 1024  # some clients refuse a reply whose headers exceed 16 KiB in all
 NOT_ASCII = re.compile(r"[^\x20-\x7e]")
@@ -23,9 +23,33 @@ HOP_BY_HOP = frozenset(
 )
 
 
+# What an upstream says of the account that it was asked with: limits, what is left of them, whose it is.
+ACCOUNT_NAMES = frozenset((b"openai-organization", b"openai-project", b"anthropic-organization-id"))
+ACCOUNT_MARKS = (b"ratelimit", b"rate-limit", b"quota")
+ACCOUNT_PREFIXES = (b"x-codex-", b"retry-after-")
+ACCOUNT_ENDS = (b"-used-percent", b"-window-minutes", b"-reset-at", b"-reset-after-seconds")
+# They look like one of the above, and belong to the request: when to retry, and what Codex must echo within a turn.
+NOT_OF_ACCOUNT = frozenset((b"retry-after-ms", b"x-codex-turn-state"))
+
+
 def passed_on(headers: Headers, secrets: Secrets = ()) -> list[Header]:
     """The upstream's headers that concern the client."""
-    return hide_in_fields([field for field in headers if not _is_kept_back(field[0])], secrets)
+    named = names_in_connection(headers)
+    kept = [field for field in headers if not _is_kept_back(field[0]) and field[0] not in named]
+    return hide_in_fields(kept, secrets)
+
+
+def without_account(headers: Headers) -> Headers:
+    """Return an upstream's headers without those that tell of the gateway's own account there."""
+    return Headers([field for field in headers if not _tells_of_account(field[0])])
+
+
+@lru_cache(maxsize=1024)
+def _tells_of_account(name: bytes) -> bool:
+    if name in NOT_OF_ACCOUNT:
+        return False
+    marked = any(mark in name for mark in ACCOUNT_MARKS)
+    return marked or name in ACCOUNT_NAMES or name.startswith(ACCOUNT_PREFIXES) or name.endswith(ACCOUNT_ENDS)
 
 
 @lru_cache(maxsize=1024)

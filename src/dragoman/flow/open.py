@@ -17,6 +17,7 @@ from dragoman.flow.blame import named
 from dragoman.flow.call import Call
 from dragoman.flow.client_stream import MAX_HELD_BYTES, ClientStream
 from dragoman.flow.discretion import redact_events
+from dragoman.flow.headers import without_account
 from dragoman.flow.line import Line
 from dragoman.flow.machines import LineBuilder, source_of
 from dragoman.flow.mend import Mender
@@ -268,7 +269,8 @@ class Opener:
             and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN)
             and _is_error_body(prepared, body)
         ):
-            raise TurnedAway(failure, answer.status, Headers(hide_in_fields(answer.headers, prepared.secrets)), body)
+            headers = answer.headers if prepared.owner else without_account(answer.headers)
+            raise TurnedAway(failure, answer.status, Headers(hide_in_fields(headers, prepared.secrets)), body)
         raise Refused(failure)
 
 

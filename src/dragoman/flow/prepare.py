@@ -21,7 +21,7 @@ from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Hosted, Request
 from dragoman.net.client import Outgoing
-from dragoman.net.headers import JSON, Header
+from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.inline_media import inline, links_to_inline
 from dragoman.passes.lower_tools import ToolMap, lower_tools
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
@@ -39,6 +39,9 @@ KEPT_BACK = frozenset(
         b"expect origin referer forwarded via user-agent x-request-id"
     ).split()
 )
+# Which of the upstream account's organisations pays is for its owner to say. Another's choice would be refused, and the
+# refusal would count against our credential.
+ACCOUNT_CHOICES = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project", b"chatgpt-account-id"))
 KEPT_BACK_PREFIXES = (b"x-dragoman-", b"x-forwarded-", b"x-real-", b"cf-", b"sec-")
 
 
@@ -55,6 +58,7 @@ class Prepared(Struct, frozen=True):
     options: object
     secrets: Secrets  # which must not come back in what the upstream says
     losses: int  # of the request: so many come first in the ledger
+    owner: bool  # the client may know of the account that the upstream is asked with
 
     @property
     def passthrough(self) -> bool:
@@ -131,7 +135,7 @@ async def prepare(
     out = Outgoing("POST", provider.endpoint + path + query, fields, body)
     secrets = secrets_in(credentials, provider.secrets)
     losses = 0 if ledger is None else len(ledger)
-    return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets, losses)
+    return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets, losses, call.is_owner)
 
 
 def _trial(call: Call) -> Trial:
@@ -202,9 +206,16 @@ def _translated(request: Request, protocol: str) -> tuple[Header, ...]:
 
 def _client_headers(call: Call, provider: Provider) -> tuple[Header, ...]:
     """What the client says to an upstream that speaks its protocol; twice the same is said once: vendors join them."""
-    kept = [field for field in call.headers if not _is_kept_back(field[0]) and provider.forwards(field[0])]
+    kept_back = names_in_connection(call.headers)
+    if not call.is_owner:
+        kept_back |= ACCOUNT_CHOICES
+    kept = [
+        field
+        for field in call.headers
+        if not _is_kept_back(field[0]) and field[0] not in kept_back and provider.forwards(field[0])
+    ]
     headers = tuple(dict.fromkeys(kept))
-    if call.protocol.name == "messages" and call.headers.get(ANTHROPIC_VERSION[0]) is None:
+    if call.protocol.name == "messages" and ANTHROPIC_VERSION[0] not in dict(kept):
         return (*headers, ANTHROPIC_VERSION)  # the vendor refuses a request without it
     return headers
 

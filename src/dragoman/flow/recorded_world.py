@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dragoman.accounts.memory import Memory
 from dragoman.accounts.pool import Choice, Pool
 from dragoman.config.problems import ConfigError
+from dragoman.flow.call import Call
 from dragoman.flow.described import texts
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.recording import Question, Recording
@@ -35,8 +36,9 @@ MAX_NAMES = 2000  # of each provider's models
 ELSEWHERE = ""  # what is told by nobody among the providers
 
 
-def watched(world: World, recording: Recording, tenant: str) -> World:
-    recording.enters(world.config, world.learnt.known_to(tenant), lambda: _names(world))
+def watched(world: World, recording: Recording, call: Call) -> World:
+    recording.owner = call.is_owner
+    recording.enters(world.config, world.learnt.known_to(call.tenant), lambda: _names(world))
     protocols = {name: _watched_protocol(protocol, recording) for name, protocol in world.protocols.items()}
     providers = {name: _Watched(provider, recording).provider() for name, provider in world.providers.items()}
     catalogues = {name: WatchedCatalogue(known, name, recording) for name, known in world.catalogues.items()}

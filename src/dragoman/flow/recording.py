@@ -137,6 +137,7 @@ class Recording:
         self.told: list[kept.Lookup] = []
         self._stanzas: dict[str, Json] = {}
         self.routes: tuple[Route, ...] = ()
+        self.owner = True  # the request came with the key of the environment
         self.secrets: set[bytes] = set()
 
     # What the exchange tells
@@ -336,6 +337,7 @@ class Recording:
             quirks={name: self._learnt[name] for name in self._stanzas if name in self._learnt},
             known_models=self._known,
             routes=tuple(map(str, self.routes)),
+            owner=self.owner,
         )
 
 

@@ -13,7 +13,7 @@ from dragoman.flow.audience import Audience
 from dragoman.flow.call import Call
 from dragoman.flow.capturing import Capturing
 from dragoman.flow.client_stream import ClientStream, own_headers
-from dragoman.flow.headers import passed_on
+from dragoman.flow.headers import passed_on, without_account
 from dragoman.flow.line import Tap
 from dragoman.flow.machines import LineBuilder
 from dragoman.flow.mend import Mender
@@ -58,7 +58,7 @@ class Gateway:
         recording = call.trail.recording
         world, opener, memory = self.world, self._opener, self._memory
         if recording is not None:
-            world, memory = watched(world, recording, call.tenant), WatchedMemory(memory, recording)
+            world, memory = watched(world, recording, call), WatchedMemory(memory, recording)
             lines = LineBuilder(self._asked, recording.watch, recording.hearing(self._tripped))
             opener = Opener(world.config.server, lines, self._mender)
         routes = awake(await targets(world, call.model), world.providers)
@@ -70,7 +70,8 @@ class Gateway:
             await self._stream(exchange, call, asking, world.config.server)
         else:
             reply = await asking.whole()
-            fields = passed_on(reply.headers, reply.prepared.secrets) if reply.as_is else [JSON]
+            headers = reply.headers if call.is_owner else without_account(reply.headers)
+            fields = passed_on(headers, reply.prepared.secrets) if reply.as_is else [JSON]
             losses = len(reply.prepared.ledger or ())
             exchange.respond(200, [*fields, *own_headers(call, reply.prepared, losses, fields)], reply.body)
         self.answered += 1

@@ -7,6 +7,14 @@ Header = tuple[bytes, bytes]
 JSON: Header = (b"content-type", b"application/json")
 
 
+def names_in_connection(headers: "Headers") -> frozenset[bytes]:
+    """Return the header names that `Connection` lists: they concern this hop only and are not forwarded."""
+    if b"connection" not in headers:
+        return frozenset()
+    values = b",".join(value for name, value in headers if name == b"connection")
+    return frozenset(name.strip().lower() for name in values.split(b","))
+
+
 class Headers:
     """The fields of one message in their order; a name may occur more than once."""
 

@@ -92,6 +92,7 @@ class Settings(Struct, frozen=True):
     quirks: dict[str, tuple[str, ...]] = {}  # quirks
     known_models: dict[str, tuple[str, ...]] = {}  # where nobody answers for the model: the names that there were
     routes: tuple[str, ...] = ()
+    owner: bool = True  # the request came with the key of the environment, not with a stored one
 
 
 class Capture(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from dragoman.accounts.keys import Keyring
+from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.cli.replaying import leaping
 from dragoman.cli.replaying.player import Player, headers_of
 from dragoman.cli.replaying.world import Answers, ToldMemory, world_of
@@ -36,6 +36,7 @@ from dragoman.observers.masking import masked_capture
 
 HOST = "127.0.0.1"
 KEY = "dgm_replayed-requests-come-with-this"
+STORED_KEY = KeyId("key_replayed")
 OWN = frozenset({"host", "origin", "authorization", "x-api-key", "x-goog-api-key", "x-request-id", "content-length"})
 
 
@@ -50,7 +51,8 @@ async def _rerun(capture: Capture) -> Capture:
     gateway = _Gateway(world, ToldMemory(answers))
     gateway.created = int(capture.started_at)
     gateway.capturing = collecting = _Collecting()
-    site = Site(gateway, Keyring(None, Secret(KEY)), Doorkeeper(HOST, ()), _no_scrape)
+    keyring = _Keyring(capture.settings.owner)
+    site = Site(gateway, keyring, Doorkeeper(HOST, ()), _no_scrape)
     exchange = Exchange(_head(capture), _Wire(), ByteBudget(sys.maxsize))
     exchange.body_arrived(capture.request.body)
     await _served(site, exchange, capture)
@@ -91,6 +93,18 @@ class _Gateway(Gateway):
 
     def _now(self) -> float:
         return self.created + asyncio.get_running_loop().time()
+
+
+class _Keyring(Keyring):
+    """Knows the one key of replayed requests, as the owner's or as a stored one."""
+
+    def __init__(self, owner: bool) -> None:
+        super().__init__(None, Secret(KEY))
+        self._owner = owner
+
+    def check(self, presented: bytes | None) -> KeyId | None:
+        key = super().check(presented)
+        return key if key is None or self._owner else STORED_KEY
 
 
 class _Collecting(Capturing):
