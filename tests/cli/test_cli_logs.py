@@ -283,3 +283,13 @@ def test_a_line_tells_its_moment_to_the_millisecond() -> None:
     told = news("x")
     told.created, told.msecs = 1763199637.123456, 123.0
     assert Line().format(told) == "2025-11-15T09:40:37.123Z info dragoman.x: x"
+
+
+@pytest.mark.parametrize("character", ["x", "é", "\x00", '"', "\\", "\U0001f600", "\u2028", "\ud800"])
+def test_a_line_is_at_most_4_kb(character: str) -> None:
+    long = record("%s", character * 300_000)
+    assert len(Line().format(long).encode(errors="surrogatepass")) <= 4096
+    line = JsonLine().format(long)
+    assert len(line.encode()) <= 4096
+    assert msgspec.json.decode(line, type=dict[str, str])["message"].endswith("(cut)")
+    assert Line().format(long).endswith("(cut)")

@@ -117,3 +117,17 @@ def test_the_event_loop_goes_on_while_a_large_request_is_read(rig: Rig, client: 
         beating.cancel()
         shares.append(heart.longest / took)
     assert shares[-1] <= 0.5, shares
+
+
+@clients
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+@pytest.mark.parametrize("name", ["m" * 1025, "é" * 513, "m" * 1_000_000], ids=["ascii", "utf8", "huge"])
+def test_a_long_model_name_is_refused_by_its_field(rig: Rig, client: str, upstream: str, name: str) -> None:
+    answer = send(rig, client, upstream, body_of(client, name, 1))
+    assert answer.status == 400
+    assert len(answer.body) < 1_000
+    assert "model must be at most 1024 bytes" in msgspec.json.decode(answer.body)["error"]["message"]
+    assert rig.fakes[upstream].calls == []
+    assert all(len(value) < 2_000 for _, value in answer.headers)
+    longest = f"{upstream}/" + "m" * (1023 - len(upstream))
+    assert send(rig, client, upstream, body_of(client, longest, 1)).status == 200

@@ -1,6 +1,7 @@
 """The one line of each request: what it tells, readable and as JSON, and what it never tells."""
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -128,3 +129,17 @@ def test_the_observer_writes_one_line_for_each_outcome() -> None:
     observe(OUTCOME)
     observe(OUTCOME)
     assert lines == [readable(OUTCOME)] * 2
+
+
+@pytest.mark.parametrize("character", ["x", "é", "\x00", "\\", "\U0001f600", "\u2028"])
+def test_a_line_is_at_most_4_kb_whatever_it_tells(character: str) -> None:
+    long = character * 100_000
+    steps = tuple(Step(long, "upstream") for _ in range(60))
+    outcome = replace(OUTCOME, model=long, requested_model=long, error_code=long, failed_attempts=steps)
+    assert len(readable(outcome).encode()) <= 4096
+    assert readable(outcome).endswith("(cut)")
+    line = as_json(outcome)
+    assert len(line.encode()) <= 4096
+    fields = msgspec.json.decode(line, type=dict[str, object])
+    assert (fields["request_id"], fields["outcome"]) == (outcome.request_id, outcome.outcome)
+    assert str(fields["requested_model"]).endswith("(cut)")

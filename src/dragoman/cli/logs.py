@@ -8,7 +8,7 @@ from typing import TextIO
 import msgspec
 
 from dragoman.cli.outlet import Outlet
-from dragoman.framing.oneline import one_line
+from dragoman.framing.oneline import MAX_LINE_BYTES, cut_text, one_line
 from dragoman.framing.redact import redacted
 from dragoman.net.current import request_id
 from dragoman.net.tasks import place_of
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 OURS = "dragoman"
 BATCH_S = 0.05  # how long lines may wait for company while there are many
 AGAIN_S = 0.5  # after which a reader that has fallen behind is looked at again
+MOST_LOOKED_AT = 16 * 1024  # bytes of a message: secrets are looked for in more than is shown
 LAST_PATIENCE_S = 2.0  # with a reader that has fallen behind, at the end
 
 
@@ -26,21 +27,34 @@ class Line(logging.Formatter):
     """The whole line passes the redaction, whatever part of the record a secret may sit in."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return one_line(self.worded(record))
+        message = cut_text(_message(record), MOST_LOOKED_AT)
+        line = one_line(self.worded(record, message))
+        return line if len(line) * 4 <= MAX_LINE_BYTES else self.shortened(record, message, line)
 
-    def worded(self, record: logging.LogRecord) -> str:
+    def shortened(self, record: logging.LogRecord, message: str, line: str) -> str:
+        return cut_text(line, MAX_LINE_BYTES)
+
+    def worded(self, record: logging.LogRecord, message: str) -> str:
         request = request_id.get()
-        message = f"{request} {_message(record)}" if request else _message(record)
-        return f"{moment(record.created)} {record.levelname.lower()} {record.name}: {message}"
+        said = f"{request} {message}" if request else message
+        return f"{moment(record.created)} {record.levelname.lower()} {record.name}: {said}"
 
 
 class JsonLine(Line):
-    def worded(self, record: logging.LogRecord) -> str:
+    def shortened(self, record: logging.LogRecord, message: str, line: str) -> str:
+        """Its message is cut until the whole fits, so that it stays JSON."""
+        most = MAX_LINE_BYTES
+        while len(line.encode(errors="backslashreplace")) > MAX_LINE_BYTES and most > 1:
+            most //= 2
+            line = one_line(self.worded(record, cut_text(message, most)))
+        return line
+
+    def worded(self, record: logging.LogRecord, message: str) -> str:
         fields = {
             "time": moment(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redacted(_message(record)),
+            "message": redacted(message),
         }
         request = request_id.get()
         if request:
@@ -51,8 +65,8 @@ class JsonLine(Line):
 class Remark(Line):
     """For commands that are no servers: no time, no logger."""
 
-    def worded(self, record: logging.LogRecord) -> str:
-        return f"{record.levelname.capitalize()}: {_message(record)}"
+    def worded(self, record: logging.LogRecord, message: str) -> str:
+        return f"{record.levelname.capitalize()}: {message}"
 
 
 class Gathered(logging.Handler):

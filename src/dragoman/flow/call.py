@@ -27,6 +27,8 @@ class _Head(Struct):
 
 _head = msgspec.json.Decoder(_Head)
 
+MAX_MODEL_BYTES = 1024  # names stay in logs, metrics, caches and usage rows
+
 
 class Call:
     """A request body with what routing needs of it; the whole is parsed once, and only to be translated."""
@@ -107,6 +109,9 @@ def _read_head(body: bytes) -> tuple[str, bool]:
         raise refuse("/model", "model is missing: name the model to use.")
     if not isinstance(head.model, str) or not head.model:
         raise refuse("/model", f"model must be a non-empty string, got {_shown(head.model)}.")
+    if len(head.model) > MAX_MODEL_BYTES // 4 and len(head.model.encode(errors="surrogatepass")) > MAX_MODEL_BYTES:
+        got = f"{len(head.model)} characters that begin with {_shown(head.model[:60])}"
+        raise refuse("/model", f"model must be at most {MAX_MODEL_BYTES} bytes long, got {got}.")
     if head.stream is not None and not isinstance(head.stream, bool):
         raise refuse("/stream", f"stream must be true or false, got {_shown(head.stream)}.")
     return head.model, bool(head.stream)

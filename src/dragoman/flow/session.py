@@ -19,6 +19,7 @@ HEADERS = (
     b"x-session-id",
     b"x-session-affinity",
 )
+LONGEST_NAME = 256
 SESSION_MARK = "session_"  # how Claude Code writes it into the user's id
 
 
@@ -57,6 +58,8 @@ def session_of(call: Call, known: Callable[[str], bool]) -> str | None:
 
 def tenant_session(tenant: str, name: str | None) -> str | None:
     """Return the name under which a pool knows a conversation: two client keys never share one."""
+    if name is not None and len(name) > LONGEST_NAME:  # a pool remembers thousands of names
+        name = blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
     return None if name is None else f"{tenant}\0{name}"
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dragoman.flow.recording import Recording
+from dragoman.framing.oneline import cut_text
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import GONE, OK, Outcome, Step
@@ -22,6 +23,8 @@ from dragoman.routing.resolve import Route
 VERSION = re.compile(r"v?\d")
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._@+-]")
 NAME_LENGTH = 40
+MAX_NAME_BYTES = 1024  # of what an upstream calls its model
+MAX_CODE_BYTES = 256  # of its error codes
 UNREADABLE = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
 BYTES_PER_TOKEN = 4  # roughly, where nobody has counted
 
@@ -114,6 +117,7 @@ class Trail:
         elif seen.stop is not None and result in (GONE, Kind.SHUTDOWN.value):
             result = OK  # the reply was complete by then
         route = self.route
+        code = None if code is None else cut_text(code, MAX_CODE_BYTES)
         return Outcome(
             request_id=self.id,
             started_at=self.began,
@@ -124,7 +128,7 @@ class Trail:
             requested_model=self.wanted,
             provider="" if route is None else route.provider,
             model="" if route is None else route.model,
-            reported_model=seen.model,
+            reported_model=cut_text(seen.model, MAX_NAME_BYTES),
             stream=self.stream,
             passthrough=route is not None and self.ledger is None,
             usage=self._told or self._used(seen),

@@ -8,12 +8,14 @@ from functools import lru_cache
 import msgspec
 from msgspec import Struct
 
-from dragoman.framing.oneline import one_line
+from dragoman.framing.oneline import MAX_LINE_BYTES, cut_text, one_line
 from dragoman.hub.outcome import Observe, Outcome
 from dragoman.hub.usage import Usage
 
 LOGGER = "dragoman.requests"
 OWN_ID = re.compile("req_[0-9a-f]{24}")  # one that we have made; a client's may hold anything
+CUT_FIELDS = ("provider", "model", "requested_model", "route", "error_code")  # where a line is too long
+MOST_ATTEMPTS = 8  # that a line which is too long tells
 REMEMBERED = 1024  # models and clients, which are few and come again and again
 
 
@@ -58,7 +60,7 @@ def readable(outcome: Outcome) -> str:
     cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
     tried = f" tried={','.join(_steps(outcome))}" if outcome.failed_attempts else ""
     code = f" code={_clean(outcome.error_code)}" if outcome.error_code else ""
-    return (
+    line = (
         f"{moment(outcome.started_at + seconds)} info {LOGGER}: {_id(outcome)} {way} {route} {outcome.outcome}"
         f"{code} {_ms(seconds)}ms"
         f"{'' if first is None else f' ttft={_ms(first)}ms'}"
@@ -66,6 +68,7 @@ def readable(outcome: Outcome) -> str:
         f"{f' losses={outcome.losses}' if outcome.losses else ''}{tried}"
         f" key={outcome.key or '-'} client={_clean(outcome.client) or '-'}"
     )
+    return cut_text(line, MAX_LINE_BYTES)
 
 
 def as_json(outcome: Outcome) -> str:
@@ -101,7 +104,19 @@ def as_json(outcome: Outcome) -> str:
         attempts=len(outcome.failed_attempts) + bool(outcome.provider),
         failed_attempts=_steps(outcome),
     )
-    return msgspec.json.encode(line).decode()
+    data = msgspec.json.encode(line)
+    return (data if len(data) <= MAX_LINE_BYTES else _shortened(line)).decode()
+
+
+def _shortened(line: LogLine) -> bytes:
+    """The line with its longest texts cut, so that it fits and stays JSON."""
+    data, most = b"", 512
+    while not data or (len(data) > MAX_LINE_BYTES and most > 16):
+        most //= 2
+        texts = {name: cut_text(str(getattr(line, name)), most) for name in CUT_FIELDS}
+        attempts = tuple(cut_text(step, most) for step in line.failed_attempts[:MOST_ATTEMPTS])
+        data = msgspec.json.encode(msgspec.structs.replace(line, **texts, failed_attempts=attempts))
+    return data
 
 
 def request_log(form: Callable[[Outcome], str], write: Callable[[str], None]) -> Observe:
