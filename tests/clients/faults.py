@@ -1,6 +1,6 @@
 """What an upstream can do wrong, in its own protocol's words; the name of a fault may ride in a model's name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fakes import kiro
@@ -24,6 +24,16 @@ ERROR_EVENTS = {
     "messages": b"event: error\ndata: " + MESSAGES_ERROR % b"api_error" + b"\n\n",
     "kiro": exception("InternalServerException", {"message": "The engine overheated."}),
 }
+# The same where the vendor is overloaded, which Codex takes for final if it is told so by name.
+OVERLOADS = {
+    "chat": b"data: "
+    + OPENAI_ERROR.replace(b'"code":null', b'"code":"server_is_overloaded"') % b"server_error"
+    + b"\n\n",
+    "responses": FAILED.replace(b'"code":"server_error"', b'"code":"server_is_overloaded"'),
+    "messages": b"event: error\ndata: " + MESSAGES_ERROR % b"overloaded_error" + b"\n\n",
+    "kiro": exception("ServiceUnavailableException", {"message": "The engine overheated."}),
+}
+NO_ERRORS: Mapping[str, bytes] = {}
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body><center>nginx</center></body></html>"
 
 
@@ -37,11 +47,10 @@ def _refusal(status: int, kinds: tuple[bytes, bytes], *headers: tuple[str, str])
     return refuse
 
 
-def _cut(end: End, after: bool = False) -> Callable[[str, Answer], Answer]:
+def _cut(end: End, errors: Mapping[str, bytes] = NO_ERRORS) -> Callable[[str, Answer], Answer]:
     def cut(upstream: str, answer: Answer) -> Answer:
         at = _end_of_event(upstream, answer.body, answer.body.index(CUT_AFTER))
-        error = ERROR_EVENTS[upstream] if after else b""
-        return replace(answer, body=answer.body[:at] + error, end=end)
+        return replace(answer, body=answer.body[:at] + errors.get(upstream, b""), end=end)
 
     return cut
 
@@ -64,7 +73,8 @@ REFUSALS: dict[str, Callable[[str, Answer], Answer]] = {
 }
 # In the middle of the text: a reply that ends here is not whole.
 CUTS: dict[str, Callable[[str, Answer], Answer]] = {
-    "error-event": _cut(End.CLEAN, after=True),
+    "error-event": _cut(End.CLEAN, ERROR_EVENTS),
+    "overload": _cut(End.CLEAN, OVERLOADS),
     "tcp-drop": _cut(End.CUT),
     "reset": _cut(End.RESET),
     "clean-end": _cut(End.CLEAN),

@@ -62,6 +62,35 @@ def test_a_date_to_try_again_at_is_told_in_seconds(patient: Outside, client: str
 
 @clients
 @upstreams
+@pytest.mark.parametrize("ahead_s", [-7200, 7200], ids=["two hours behind", "two hours ahead"])
+def test_a_date_is_judged_by_the_clock_that_wrote_it(
+    patient: Outside, client: str, upstream: str, ahead_s: int
+) -> None:
+    there = datetime.now(UTC) + timedelta(seconds=ahead_s)
+    soon, date = (format_datetime(moment, usegmt=True) for moment in (there + timedelta(seconds=90), there))
+    fake = patient.plays(upstream, refusal(429, retry_after=soon, date=date))
+    answer = patient.ask(client, f"{upstream}/m")
+    assert 80 <= int(answer.headers["retry-after"]) <= 91
+    assert len(fake.calls) == 1
+
+
+@clients
+@upstreams
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_an_error_that_names_it(patient: Outside, client: str, upstream: str, status: int) -> None:
+    fake = patient.plays(upstream, refusal(status, location="https://elsewhere.example/v1/chat?key=s3cret"))
+    answer = patient.ask(client, f"{upstream}/m")
+    assert answer.status == 502
+    message = json.loads(answer.body)["error"]["message"]
+    assert f"HTTP {status}" in message
+    assert "elsewhere.example" in message
+    assert "s3cret" not in message
+    assert answer.headers["x-should-retry"] == "false"
+    assert len(fake.calls) == 1
+
+
+@clients
+@upstreams
 @pytest.mark.parametrize("nonsense", ["soon", "-5", "nan", "Wed, 99 Nov 2026 99:99:99 GMT", "1e400"])
 def test_nonsense_is_no_advice(patient: Outside, client: str, upstream: str, nonsense: str) -> None:
     fake = patient.plays(upstream, refusal(429, retry_after=nonsense))

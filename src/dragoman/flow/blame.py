@@ -1,12 +1,14 @@
 """A refusal of an upstream comes in; it goes out saying whose it is, and what mends it."""
 
 import re
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from dragoman.flow.discretion import hushed
 from dragoman.flow.prepare import Prepared
 from dragoman.hub.failure import Failure, Kind
+from dragoman.net.headers import Headers
 
 # Some vendors answer 403 to a bad token: that is a refused credential, not a missing entitlement.
 BAD_TOKEN_CODES = frozenset({"invalid_api_key", "token_expired", "token_invalidated", "invalid_token", "expired_token"})
@@ -34,3 +36,17 @@ def named(prepared: Prepared, failure: Failure) -> Failure:
 
 def _is_bad_token(failure: Failure) -> bool:
     return failure.code in BAD_TOKEN_CODES or BAD_TOKEN.search(failure.message) is not None
+
+
+def redirected(name: str, status: int, headers: Headers) -> Failure:
+    """A redirect is not followed, for it would take the credential along; no retry mends it."""
+    try:
+        host = urlsplit((headers.get(b"location") or b"").decode("latin-1")).hostname
+    except ValueError:
+        host = None
+    where = f"to {host}" if host else "to another path of its host"
+    message = (
+        f"Provider {name!r} answered HTTP {status}, a redirect {where}, which is not followed. "
+        f"Set providers.{name}.endpoint to the final address."
+    )
+    return Failure(Kind.UPSTREAM, message, status=status, should_retry=False)

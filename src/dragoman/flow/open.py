@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.settings import Server
-from dragoman.flow.advice import advised
+from dragoman.flow.advice import advised, resets_by_our_clock
 from dragoman.flow.attempt import TurnedAway
-from dragoman.flow.blame import named
+from dragoman.flow.blame import named, redirected
 from dragoman.flow.call import Call
 from dragoman.flow.client_stream import MAX_HELD_BYTES, ClientStream
 from dragoman.flow.discretion import redact_events
@@ -254,16 +254,21 @@ class Opener:
             raise Refused(late) from fault
         except Lost as lost:
             raise Refused(_lost(prepared, lost)) from lost
-        if answer.status < 400:
+        if answer.status < 300:
             return answer
+        if answer.status < 400:
+            answer.close()
+            raise Refused(redirected(prepared.provider.name, answer.status, answer.headers))
         try:
             silence_s = min(head_timeout_s, ERROR_BODY_S)
             late = _stopped(provider.name, silence_s, ERROR_BODY_S)
             body = hide(await _received(prepared, read_error(answer, silence_s), late), prepared.secrets)
         finally:
             answer.close()
-        failure = named(prepared, prepared.upstream.read(answer.status, dict(answer.headers), body))
-        failure = advised(failure, answer.headers, time.time(), provider.spent_until)
+        now = time.time()
+        failure = prepared.upstream.read(answer.status, dict(answer.headers), body)
+        failure = named(prepared, resets_by_our_clock(failure, answer.headers, now))
+        failure = advised(failure, answer.headers, now, provider.spent_until)
         if (
             prepared.passthrough
             and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN)

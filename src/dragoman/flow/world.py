@@ -19,6 +19,10 @@ from dragoman.providers.profiles import profile_of
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest
 
+# How long after the start a model list is waited for: where another provider lists the name, and where none does.
+LISTED_WAIT_S = 1.0
+UNLISTED_WAIT_S = 3.0
+
 
 class World(Struct, frozen=True):
     """The configuration in force and what was made of it; an edit makes a new one, requests under way keep theirs."""
@@ -37,11 +41,12 @@ async def targets(world: World, name: str) -> tuple[Route, ...]:
     routes = configured_targets(name, world.config.models, world.providers)
     if routes:
         return routes
-    await asyncio.gather(*(catalogue.settled() for catalogue in world.catalogues.values()))
-    catalogues = known(world)
-    routes = listed_targets(name, catalogues)
-    if routes:
-        return routes
+    for at_most_s in (LISTED_WAIT_S, UNLISTED_WAIT_S):
+        await asyncio.gather(*(catalogue.settled(at_most_s) for catalogue in world.catalogues.values()))
+        catalogues = known(world)
+        routes = listed_targets(name, catalogues)
+        if routes:
+            return routes
     raise Refused(_unknown_model(name, world, catalogues))
 
 

@@ -22,6 +22,7 @@ from dragoman.flow.reading import no_room
 from dragoman.flow.refusal import refuse_exchange
 from dragoman.flow.serve import Gateway
 from dragoman.flow.trail import Trail
+from dragoman.flow.world import UNLISTED_WAIT_S
 from dragoman.framing.jsonsize import exceeds_values
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.models import Listing
@@ -246,14 +247,17 @@ class Site:
         return Call(self._protocol(trail.asked), body, exchange, trail, parse)
 
     async def _models(self, exchange: Exchange, request_id: str) -> None:
-        for catalogue in self._gateway.world.catalogues.values():
-            await catalogue.settled()
+        await self._settle_catalogues()
         listing = Listing(self._gateway.world)
         exchange.respond(200, [JSON, _id(request_id)], listing.render(exchange.headers, exchange.query))
 
+    async def _settle_catalogues(self) -> None:
+        """Wait for the first model lists, but not long for one that hangs."""
+        catalogues = self._gateway.world.catalogues.values()
+        await asyncio.gather(*(catalogue.settled(UNLISTED_WAIT_S) for catalogue in catalogues))
+
     async def _model(self, exchange: Exchange, name: str, request_id: str) -> None:
-        for catalogue in self._gateway.world.catalogues.values():
-            await catalogue.settled()
+        await self._settle_catalogues()
         body = Listing(self._gateway.world).render_one(name, exchange.headers)
         if body is None:
             raise Refused(Failure(Kind.NOT_FOUND, f"The model {name!r} does not exist here.", code="model_not_found"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -68,10 +69,13 @@ class Catalogue:
         """Return why the provider could not be asked for its models; empty if it could, or has no list."""
         return "" if self.complete else self._problem
 
-    async def settled(self) -> tuple[ModelInfo, ...]:
-        """What is known once the first question is over, whoever asked it."""
+    async def settled(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:
+        """What is known once the first question is over, whoever asked it, or `at_most_s` after it was put."""
         if not self._answered and self._provider.lists_models:
-            await asyncio.shield(self._asking or self._begin())
+            asking = self._asking or self._begin()
+            since = 0.0 if self._asked_at is None else self._clock() - self._asked_at
+            if since < at_most_s:
+                await asyncio.wait((asking,), timeout=None if at_most_s == math.inf else at_most_s - since)
         return self.known()
 
     def _begin(self) -> asyncio.Task[None]:

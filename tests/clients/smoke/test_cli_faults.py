@@ -66,7 +66,9 @@ def test_codex_recovers(upstream: str, client: Callable[[str], Path], tmp_path: 
         assert "hello-from-tool" in codex.said(ran)[-1], ran
         check_done(rig)
 
-    try_each([*REFUSALS, *cuts(upstream)], tmp_path, upstream, EXEC, once, recovers)
+    # An overload that OpenAI's own protocol names passes unchanged, and Codex takes it for final.
+    faults = [fault for fault in cuts(upstream) if (upstream, fault) != ("responses", "overload")]
+    try_each([*REFUSALS, *faults], tmp_path, upstream, EXEC, once, recovers)
     proves("Codex", upstream, "recovers")
 
 

@@ -119,7 +119,7 @@ def test_items_finished_before_a_failure_are_announced_and_kept() -> None:
         (Kind.CONTEXT_TOO_LONG, "context_length_exceeded"),
         (Kind.QUOTA, "insufficient_quota"),
         (Kind.RATE_LIMITED, "rate_limit_exceeded"),
-        (Kind.OVERLOADED, "server_is_overloaded"),
+        (Kind.OVERLOADED, "server_error"),
         (Kind.TRUNCATED, "server_error"),
         (Kind.BUG, "server_error"),
         (Kind.CREDENTIAL, "server_error"),

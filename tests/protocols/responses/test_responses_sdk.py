@@ -100,7 +100,7 @@ def test_an_error_in_mid_stream_raises_with_its_code() -> None:
     ]
     with pytest.raises(openai.APIError) as raised:
         list(client_over(encoded(events)).responses.create(model="gpt-x", input="hi", stream=True))
-    assert raised.value.code == "server_is_overloaded"
+    assert raised.value.code == "server_error"
 
 
 def test_a_repaired_passthrough_raises_too() -> None:

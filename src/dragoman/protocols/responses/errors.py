@@ -78,12 +78,12 @@ _RENDERED: dict[Kind, tuple[int, str, str | None]] = {  # status, type, code
     Kind.SHUTDOWN: (503, "server_error", "server_error"),
 }
 
-# What a stream may say: Codex acts on these and takes every other code for worth a retry.
+# What a stream may say: Codex acts on these and takes every other code for worth a retry. An overload passes, but Codex
+# gives up on `server_is_overloaded` and `slow_down`, so it is told as the server error that it is.
 _STREAM_CODE = {
     Kind.CONTEXT_TOO_LONG: "context_length_exceeded",
     Kind.QUOTA: "insufficient_quota",
     Kind.RATE_LIMITED: "rate_limit_exceeded",
-    Kind.OVERLOADED: "server_is_overloaded",
     Kind.BAD_REQUEST: "invalid_prompt",
     Kind.REFUSED: "invalid_prompt",
 }
@@ -172,7 +172,7 @@ def _is_ours(failure: Failure) -> bool:
 def stream_error(failure: Failure) -> dict[str, str | None]:
     """The `error` of an error event; code and message also stand in the failed response."""
     code = _STREAM_CODE.get(failure.kind, "server_error")
-    if failure.code and _KIND_BY_WORD.get(failure.code) is failure.kind:
+    if failure.kind is not Kind.OVERLOADED and failure.code and _KIND_BY_WORD.get(failure.code) is failure.kind:
         code = failure.code
     message = failure.message
     if failure.retry_after is not None and not _TRY_AGAIN.search(message):

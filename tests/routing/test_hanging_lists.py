@@ -1,0 +1,64 @@
+"""A provider whose model list hangs delays nobody for long: names are resolved without it."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.upstream import Answer, End, FakeUpstream
+from gateway import KEY, Running, running, stanza
+
+HEAD = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+HANGS = Answer(headless=True, end=End.HANG)
+REPLY = (
+    b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
+)
+WELL_BELOW_10_S = 6.0
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Running]:
+    """Freshly started, before a provider that hangs and one that lists `qwen3-coder`."""
+    with (
+        FakeUpstream(pages={"/v1/models": HANGS}) as hung,
+        FakeUpstream([Answer(REPLY, content_type="application/json")], models=("qwen3-coder",)) as quick,
+        running(stanza("chat", hung.url, "hung") + stanza("chat", quick.url, "quick"), tmp_path) as started,
+    ):
+        yield started
+
+
+def ask(gateway: Running, model: str) -> tuple[int, dict[str, Any], float]:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    request = urllib.request.Request(gateway.url + "/v1/chat/completions", body, HEAD)
+    begun = time.monotonic()
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            status, told = reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as refused:
+        status, told = refused.code, json.loads(refused.read())
+    return status, told, time.monotonic() - begun
+
+
+def test_a_bare_name_that_another_provider_lists_is_answered_soon(gateway: Running) -> None:
+    status, _, seconds = ask(gateway, "qwen3-coder")
+    assert (status, seconds < WELL_BELOW_10_S) == (200, True), seconds
+
+
+def test_a_name_that_nobody_lists_is_refused_soon_and_the_hanging_provider_named(gateway: Running) -> None:
+    status, told, seconds = ask(gateway, "gpt-9")
+    assert (status, seconds < WELL_BELOW_10_S) == (404, True), seconds
+    assert "'hung'" in told["error"]["message"]
+
+
+def test_the_list_of_models_comes_soon_without_it(gateway: Running) -> None:
+    begun = time.monotonic()
+    with urllib.request.urlopen(urllib.request.Request(gateway.url + "/v1/models", headers=HEAD), timeout=60) as reply:
+        listed = [model["id"] for model in json.loads(reply.read())["data"]]
+    assert time.monotonic() - begun < WELL_BELOW_10_S
+    assert "quick/qwen3-coder" in listed
