@@ -1,0 +1,96 @@
+"""Which configuration a worker serves: the last good one, whenever the worker or the edit came."""
+
+import asyncio
+import http.client
+import os
+import signal
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from cli.shell import Served, Shell, wait_for
+from dragoman.accounts.keys import Keyring
+from dragoman.app import App, Listening, Settings, run
+from dragoman.config import Secret, find_file, load
+from dragoman.config.stamp import stamp_file
+
+ECHO = '[providers.echo]\nkind = "echo"\n'
+PARROT = f'{ECHO}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n'
+ADOPTED = "the edited configuration is in force"
+REQUESTS = 24  # of which two workers get some each
+
+
+def children(pid: int) -> set[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return {int(word) for word in found.stdout.split()}
+
+
+def models(served: Served) -> list[str]:
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
+    connection.request("GET", "/v1/models", headers={"authorization": f"Bearer {served.key}"})
+    body = msgspec.json.decode(connection.getresponse().read())
+    connection.close()
+    return [model["id"] for model in body["data"]]
+
+
+def test_a_worker_that_replaces_another_serves_the_last_good_configuration(shell: Shell) -> None:
+    path = shell.write("edited.toml", ECHO)
+    with shell.serve("--config", str(path), "--workers", "2") as served:
+        wait_for(lambda: len(children(served.pid)) == 2)
+        path.write_text(PARROT)
+        wait_for(lambda: served.err.count(ADOPTED) == 2)
+        path.write_text("[servr]\n")
+        wait_for(lambda: served.err.count('did you mean "server"?') == 2)
+        before = children(served.pid)
+        for victim in before:
+            os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: len(children(served.pid) - before) == 2)
+        assert all("parrot" in models(served) for _ in range(REQUESTS))
+        path.write_text(PARROT.replace("parrot", "cuckoo"))
+        wait_for(lambda: all("cuckoo" in models(served) for _ in range(REQUESTS)))
+        assert served.end() == 0
+
+
+def test_an_edit_that_would_cost_a_provider_its_secret_is_not_taken_over_by_a_new_worker_either(shell: Shell) -> None:
+    path = shell.write("edited.toml", PARROT)
+    with shell.serve("--config", str(path), "--workers", "2") as served:
+        wait_for(lambda: len(children(served.pid)) == 2)
+        path.write_text(f'{ECHO}[providers.p]\nkind = "openai"\napi_key = "env:NOT_SET"\n')
+        wait_for(lambda: served.err.count("environment variable NOT_SET is not set") >= 2)
+        before = children(served.pid)
+        for victim in before:
+            os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: len(children(served.pid) - before) == 2)
+        assert all("parrot" in models(served) for _ in range(REQUESTS))
+        assert served.end() == 0
+
+
+def test_an_edit_while_the_gateway_starts_is_in_force_before_it_listens(tmp_path: Path) -> None:
+    file = tmp_path / "dragoman.toml"
+    read = partial(load, None, {}, tmp_path, tmp_path, {"server.port": 0})
+    find = partial(find_file, None, {}, tmp_path, tmp_path)
+    file.write_text(ECHO)
+    stamp = stamp_file(find)
+    config = read()
+    file.write_text(PARROT)  # a moment after it was read
+    seen: list[list[str]] = []
+
+    def ready(app: App) -> None:
+        seen.append([route.name for route in app.gateway.world.config.models])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def scenario() -> None:
+        app = App(config, Keyring(None, Secret("dgm_fake-key-for-tests-0123456789")), {})
+        await asyncio.wait_for(run(app, Settings(read, find, stamp), Listening(None, ready)), 60)
+
+    asyncio.run(scenario())
+    assert seen == [["parrot"]]
+
+
+def test_an_edit_right_after_the_start_reaches_every_worker(shell: Shell) -> None:
+    path = shell.write("edited.toml", ECHO)
+    with shell.serve("--config", str(path), "--workers", "2") as served:
+        path.write_text(PARROT)
+        wait_for(lambda: all("parrot" in models(served) for _ in range(REQUESTS)))
