@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -171,7 +172,17 @@ def served(shell: Shell, file: str) -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGINT)
         wait_for(lambda: process.poll() is not None)
-        process.communicate()
+        _, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+
+
+def test_a_replayed_upstream_names_a_port_that_is_in_use_and_what_to_do(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = shell.run("replay", str(FIXTURE), "--serve", "--port", str(port))
+    assert done.code == 1
+    assert f"127.0.0.1:{port} is in use by another program. Choose another --port" in done.err
+    assert shell.run("replay", str(FIXTURE), "--serve", "--port", "70000").code == 2
 
 
 def connected(stanza: str) -> HTTPConnection:

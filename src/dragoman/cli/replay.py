@@ -1,6 +1,8 @@
 """The name of a capture comes in; what today's code makes of it goes out: the same, or what differs."""
 
 import asyncio
+import errno
+import signal
 import sys
 
 import click
@@ -25,7 +27,13 @@ CONTEXT = 30
 @click.argument("which", metavar="ID|FILE")
 @click.option("--as-fixture", "fixture", metavar="NAME|DIR", help="Make a test of it: it expects what is seen now.")
 @click.option("--serve", "is_served", is_flag=True, help="Be its upstream, with the recorded bytes at their pace.")
-@click.option("--port", default=0, metavar="PORT", help="Where --serve listens; a free one unless given.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="PORT",
+    help="Where --serve listens; a free one unless given.",
+)
 @config_option
 @json_option
 def command(
@@ -88,12 +96,22 @@ def _line(text: str) -> str:
 
 
 async def _serve(capture: Capture, port: int) -> None:
-    server = await serve(capture, port)
+    """Serve until Ctrl-C or SIGTERM."""
+    try:
+        server = await serve(capture, port)
+    except OSError as error:
+        where = f"{HOST}:{port}"
+        if error.errno == errno.EADDRINUSE:
+            raise Trouble(
+                f"{where} is in use by another program. Choose another --port, or none for a free one."
+            ) from None
+        raise Trouble(f"cannot listen on {where}: {error.strerror}") from None
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     click.echo(
         f"The upstream of {capture.request_id} listens on http://{HOST}:{server.port}. A dragoman.toml for it:\n"
     )
     click.echo(stanza(capture, server.port))
-    try:
-        await asyncio.Event().wait()
-    finally:
-        await server.close()
+    await stopped.wait()
+    await server.close()

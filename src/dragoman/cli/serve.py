@@ -64,6 +64,7 @@ def command(
     from dragoman.net.limits import raise_open_files_limit
     from dragoman.observers.request_log import as_json, readable
 
+    _replace_closed_streams()
     raise_open_files_limit(OPEN_FILES)
     handler = log_to_stderr(JsonLine() if log_json else Line(), logging.DEBUG if verbose else logging.INFO)
     find = partial(settings_file, config_file)
@@ -80,6 +81,18 @@ def command(
             log.warning("%s", warning)
         code = _serve(Order(config, stamp, reload, find, bound, handler, as_json if log_json else readable), workers)
     sys.exit(code)
+
+
+def _replace_closed_streams() -> None:
+    """Open the null device for each standard stream that is closed, before a socket gets its descriptor."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    # Python has None for a stream that was closed at its start.
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _serve(order: Order, workers: int) -> int:
@@ -130,7 +143,6 @@ def _share(order: Order, workers: int, announce: Callable[[], None]) -> int:
             return 1
         return 0
 
-    sys.stdout.flush()
     return Crew(workers, labour, parent).run()
 
 

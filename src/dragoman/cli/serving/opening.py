@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import os
+import sys
+from contextlib import suppress
 
 import click
 
@@ -68,13 +71,19 @@ class Opening:
         self._keys = asyncio.run(self._counted())
 
     def announce(self) -> None:
-        click.echo(banner(self._config, self._target, self._keys))
         self._shown = True
+        try:
+            _write_stdout(banner(self._config, self._target, self._keys))
+        except OSError as error:
+            log.warning("the banner could not be written to stdout: %s", error.strerror)
+            if self._keys.made is not None:
+                log.warning("so the client key that was made is lost; `dragoman keys create` makes another")
 
     def leave_key(self) -> None:
         """A key made by a start that then failed would be lost: it is shown all the same."""
         if self._keys.made is not None and not self._shown:
-            click.echo(f"A client key was made, shown only this once:\n  {key_line(self._keys.made)}")
+            with suppress(OSError):
+                _write_stdout(f"A client key was made, shown only this once:\n  {key_line(self._keys.made)}")
 
     async def _counted(self) -> Keys:
         store, keyring = await open_keys(self._config)
@@ -93,3 +102,16 @@ class Opening:
         if not keys.stored and not keys.outside and not is_loopback(self._config.server.host):
             raise Trouble(NO_KEY.format(host=self._config.server.host))
         return keys
+
+
+def _write_stdout(text: str) -> None:
+    """Write past Python's buffer: what it cannot write, it would try again at the end, and fail the whole process."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # closed, or no file
+        click.echo(text)
+        return
+    sys.stdout.flush()
+    data = f"{text}\n".encode(sys.stdout.encoding or "utf-8", "replace")
+    while data:
+        data = data[os.write(descriptor, data) :]
