@@ -62,7 +62,8 @@ def test_custom_tools_and_namespaces_stay_where_the_protocol_has_them() -> None:
     request = asked(Custom("apply_patch", grammar=Grammar("lark", "start: x")), Function("f", namespace="mcp"))
     found, tool_map, losses = lowered(request, RESPONSES)
     assert found is request
-    assert not tool_map
+    assert not tool_map.tools
+    assert tool_map.kinds == {(None, "apply_patch"): True, ("mcp", "f"): False}
     assert losses == []
 
 

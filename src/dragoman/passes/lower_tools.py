@@ -37,11 +37,12 @@ _GRAMMAR_AT = {"chat": "/custom/format", "responses": "/format"}
 
 
 def lower_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[Request, ToolMap]:
-    """Changes only what must change: a request that fits comes back itself, with an empty map."""
+    """Changes only what must change: a request that fits comes back itself, with a map that renames nothing."""
     names = assign_names(_offered(request), _remembered(request), limits)
     changed = {tool: name for tool, name in names.items() if _differs(tool, name, limits)}
+    kinds = _kinds_sent(request, changed, limits)
     if not changed:
-        return request, ToolMap()
+        return request, ToolMap(kinds=kinds)
     _tell_losses(request, limits, ledger)
     lowering = _Lowering(names, limits)
     lowered = replace(
@@ -51,7 +52,14 @@ def lower_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[R
         turns=tuple(map(lowering.turn, request.turns)),
     )
     wrapped = frozenset(name for tool, name in changed.items() if tool.custom and not limits.custom)
-    return lowered, ToolMap({name: tool for tool, name in changed.items()}, wrapped)
+    return lowered, ToolMap({name: tool for tool, name in changed.items()}, wrapped, kinds)
+
+
+def _kinds_sent(request: Request, changed: dict[ToolId, str], limits: ToolLimits) -> dict[tuple[str | None, str], bool]:
+    """Return the kinds of the unchanged tools, where the upstream has both kinds and may answer with the wrong one."""
+    if not limits.custom:
+        return {}
+    return {(tool.namespace, tool.name): tool.custom for tool in _offered(request) if tool not in changed}
 
 
 def _offered(request: Request) -> Iterator[ToolId]:

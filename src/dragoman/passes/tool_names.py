@@ -26,9 +26,10 @@ class ToolMap(Struct, frozen=True):
 
     tools: dict[str, ToolId] = {}
     wrapped: frozenset[str] = frozenset()  # custom tools that the upstream sees as functions of one string
+    kinds: dict[tuple[str | None, str], bool] = {}  # namespace and name of tools sent as they are -> whether custom
 
     def __bool__(self) -> bool:
-        return bool(self.tools)
+        return bool(self.tools or self.kinds)
 
 
 def assign_names(offered: Iterable[ToolId], remembered: Iterable[ToolId], limits: ToolLimits) -> dict[ToolId, str]:

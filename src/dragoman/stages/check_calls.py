@@ -9,21 +9,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, Used
+from dragoman.hub.events import CallBlock, Closed, Delta, Event, Failed, Opened
 from dragoman.hub.failure import Failure, Kind
+from dragoman.stages.held_end import HeldEnd
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_CUT = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
 
 
 class CheckCalls:
-    __slots__ = ("_arguments", "_broken", "_held", "_names")
+    __slots__ = ("_arguments", "_broken", "_names")
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}  # of the tools that open calls are for
         self._arguments: dict[int, list[str]] = {}
-        self._broken: str | None = None  # the tool whose call turned out broken
-        self._held: list[Event] = []  # since then
+        self._broken: HeldEnd | None = None  # of a call that turned out broken
 
     def feed(self, event: Event) -> Sequence[Event]:
         if self._broken is not None:
@@ -38,8 +37,7 @@ class CheckCalls:
                 self._arguments[block] = []
             case Closed(block=block) if block in self._arguments:
                 if not _is_object("".join(self._arguments.pop(block))):
-                    self._broken = self._names[block]
-                    self._held.append(event)
+                    self._broken = HeldEnd(self._names[block], event, "input that is not a JSON object")
                     return ()
             case _:
                 pass
@@ -60,20 +58,11 @@ class CheckCalls:
         arguments.append(text)
         return (Delta(event.block, text),)
 
-    def _go_on(self, tool: str, event: Event) -> Sequence[Event]:
-        """What follows a broken call: other ends may, and a cut excuses it; anything else does not."""
-        match event:
-            case Closed() | Used():
-                self._held.append(event)
-                return ()
-            case Ended(stop=stop) if stop in _CUT:
-                self._broken = None
-                return (*self._held, event)
-            case Failed():
-                return (event,)
-            case _:
-                message = f"the model called {tool!r} with input that is not a JSON object"
-                return (Failed(Failure(Kind.CORRUPT, message)),)
+    def _go_on(self, broken: HeldEnd, event: Event) -> Sequence[Event]:
+        told = broken.feed(event)
+        if broken.released:
+            self._broken = None
+        return told
 
 
 def _is_object(arguments: str) -> bool:

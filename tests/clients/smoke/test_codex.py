@@ -1,14 +1,17 @@
 """Codex works through the gateway on upstreams of every protocol."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from clients.codex import BUILT_IN, ask, completed, said
 from clients.proof import Proves
 from clients.rig import UPSTREAMS, Rig
-from fakes.agent import Use
+from fakes.agent import Heard, Use
+from fakes.upstream import Answer
 
 PATCH = "*** Begin Patch\n*** Add File: patched.txt\n+Grüße 👋 from apply_patch\n*** End Patch\n"
 RUN = Use("exec_command", {"cmd": "echo hello-from-tool > out.txt && cat out.txt"})
@@ -29,6 +32,39 @@ def test_codex_runs_a_command_and_applies_a_freeform_patch(
     assert here.agent.complaints == []
     assert "hello-from-tool" in here.agent.heard[-1].results[0]
     proves("Codex", upstream, "tools", "streamed", "freeform")
+
+
+def call_as_function(answer: Answer, heard: Heard, before: int) -> Answer:
+    """Turn the freeform call of a Chat stream into a call of a function with one string, as many servers write it."""
+    events: list[bytes] = []
+    open_call = False
+    for event in answer.body.split(b"\n\n"):
+        chunk = None if b"[DONE]" in event or not event else msgspec.json.decode(event.removeprefix(b"data: "))
+        for choice in chunk["choices"] if chunk else ():
+            for piece in choice["delta"].get("tool_calls", ()):
+                if "custom" not in piece:
+                    continue
+                custom = piece.pop("custom")
+                text = msgspec.json.encode(custom["input"]).decode()[1:-1]
+                piece["function"] = {"arguments": text}
+                if "name" in custom:
+                    piece |= {"type": "function", "function": {"name": custom["name"], "arguments": '{"input":"'}}
+                    open_call = True
+            if open_call and choice["finish_reason"]:
+                choice["delta"] = {"tool_calls": [{"index": 0, "function": {"arguments": '"}'}}]}
+        events.append(b"data: " + msgspec.json.encode(chunk) if chunk else event)
+    return replace(answer, body=b"\n\n".join(events))
+
+
+def test_codex_applies_a_freeform_patch_that_a_chat_upstream_calls_as_a_function(
+    rig: Callable[..., Rig], client: Callable[[str], Path], tmp_path: Path
+) -> None:
+    here = rig("chat", Use("apply_patch", PATCH), amend=call_as_function)
+    ran = ask(here, client("codex"), "Write a file.")
+    assert ran.code == 0, ran
+    assert completed(ran), ran
+    assert (tmp_path / "work" / "patched.txt").read_text() == "Grüße 👋 from apply_patch\n"
+    assert here.agent.complaints == []
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
