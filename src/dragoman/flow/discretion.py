@@ -13,7 +13,6 @@ from dragoman.hub.failure import Failure
 MASK = HIDDEN.decode()
 # So many characters of a secret are not worth holding back: many a word begins with them.
 TOLERATED = 3
-NOTHING = ("", "")
 
 
 def hushed(failure: Failure, secrets: Secrets) -> Failure:
@@ -32,23 +31,47 @@ class EventRedactor:
     What may be the beginning of a secret is held back until it is known; its first three characters are not.
     """
 
-    __slots__ = ("_blocks", "_finder", "_secrets")
+    __slots__ = ("_finder", "_held", "_secrets", "_suspects", "_tails")
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
         self._finder = finder_of(secrets)
-        # block -> how what may be a secret begins: what of it has gone out already, and what is held back
-        self._blocks: dict[int, tuple[str, str]] = {}
+        self._suspects = self._finder.suspects
+        self._tails: dict[int, str] = {}  # block -> the last characters that went out
+        self._held: dict[int, str] = {}  # block -> what is held back behind them
 
     def feed(self, events: Sequence[Event]) -> Sequence[Event]:
         if len(events) == 1 and type(events[0]) is Delta:
-            return self._delta(events[0])
-        return [clean for event in events for clean in self._clean(event)]
+            return self._run(events)  # type: ignore[arg-type]
+        out: list[Event] = []
+        run: list[Delta] = []  # deltas of one block that follow each other: they are searched as one
+        for event in events:
+            if type(event) is Delta:
+                if run and run[0].block != event.block:
+                    out += self._run(run)
+                    run = []
+                run.append(event)
+                continue
+            if run:
+                out += self._run(run)
+                run = []
+            out += self._clean(event)
+        if run:
+            out += self._run(run)
+        return out
+
+    def _run(self, run: Sequence[Delta]) -> Sequence[Event]:
+        block = run[0].block
+        if block not in self._held:
+            text = self._tails.get(block, "")
+            text += run[0].text if len(run) == 1 else "".join([event.text for event in run])
+            if not self._suspects(text):
+                self._tails[block] = text[-TOLERATED:]
+                return run
+        return [clean for event in run for clean in self._delta(event)]
 
     def _clean(self, event: Event) -> Sequence[Event]:
         match event:
-            case Delta():
-                return self._delta(event)
             case Closed(block=block):
                 return (*self._released(block), event)
             case Used():
@@ -61,36 +84,33 @@ class EventRedactor:
                 return self._described(event)
 
     def _delta(self, event: Delta) -> Sequence[Event]:
-        sent, held = self._blocks.pop(event.block, NOTHING) if self._blocks else NOTHING
-        text = sent + held + event.text
-        if not held and not self._finder.holds_start(text):
-            ending = self._finder.short_end(text)
-            if ending:
-                self._blocks[event.block] = (ending, "")
-            return (event,)
-        out, at, after = "", len(sent), 0
+        block = event.block
+        tail = self._tails.get(block, "")
+        text = tail + self._held.pop(block, "") + event.text
+        out, at, after = "", len(tail), 0
         for start, end in self._finder.spans(text):
             out += text[at:start] + MASK
             at = after = end
         begun = self._finder.begun(text[max(after, len(text) - self._finder.reach) :])
-        begins = len(text) - begun
-        keep = max(begins, at) if begun > TOLERATED else _without_escape(text, begins)
+        begins = max(len(text) - begun, at)
+        keep = begins if begun > TOLERATED else _without_escape(text, begins)
         out += text[at:keep]
-        if begun:
-            self._blocks[event.block] = (text[begins:keep], text[keep:])
+        self._tails[block] = text[max(after, keep - TOLERATED) : keep]
+        if keep < len(text):
+            self._held[block] = text[keep:]
         if out == event.text:
             return (event,)
-        return (Delta(event.block, out),) if out else ()
+        return (Delta(block, out),) if out else ()
 
     def _released(self, block: int) -> Sequence[Event]:
         """What is held back of a block that ends; not if so much of a secret that the rest could be guessed."""
-        sent, held = self._blocks.pop(block, NOTHING)
+        tail, held = self._tails.pop(block, ""), self._held.pop(block, "")
         if not held:
             return ()
-        return (Delta(block, MASK if len(sent) + len(held) >= SHORTEST else held),)
+        return (Delta(block, MASK if self._finder.begun(tail + held) >= SHORTEST else held),)
 
     def _all_released(self) -> list[Event]:
-        return [event for block in list(self._blocks) for event in self._released(block)]
+        return [event for block in list(self._held) for event in self._released(block)]
 
     def _described(self, event: Event) -> Sequence[Event]:
         """An event that is told whole."""
