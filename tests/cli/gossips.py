@@ -13,6 +13,7 @@ from fakes.eventstream import exception
 from fakes.kiro import FakeKiro, framed, words
 from fakes.service import json_answer, stream
 from fakes.upstream import Answer, Asked, FakeUpstream
+from wire_json import JsonObject
 
 TELLING = ("authorization", "x-api-key", "x-team", "x-tenant", "proxy-authorization", "chatgpt-account-id")
 TOKEN_PATHS = ("/refreshToken", "/token", "/oauth/token", "/login/oauth/access_token", "/copilot_internal/v2/token")
@@ -20,8 +21,16 @@ MODES = ("good", "401", "403", "400", "429", "500", "quota", "cut", "refresh")
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None,
-           "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}  # fmt: skip
+MESSAGE: JsonObject = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [],
+    "stop_reason": None,
+    "stop_sequence": None,
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+}
 
 
 def heard(asked: Asked) -> str:
@@ -108,7 +117,10 @@ class Vendor(FakeUpstream):
             message = {"role": "assistant", "content": "Hello"}
             choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
             return json_answer({**CHUNK, "object": "chat.completion", "choices": choices, "usage": USAGE})
-        deltas = ({"role": "assistant", "content": "Hello"}, None), ({}, "stop")
+        deltas: tuple[tuple[JsonObject, str | None], ...] = (
+            ({"role": "assistant", "content": "Hello"}, None),
+            ({}, "stop"),
+        )
         chunks = [{**CHUNK, "choices": [{"index": 0, "delta": d, "finish_reason": f}]} for d, f in deltas]
         data = [*map(msgspec.json.encode, chunks), b"[DONE]"]
         return Answer(b"".join(b"data: %b\n\n" % each for each in data))

@@ -13,6 +13,8 @@ from types import TracebackType
 
 import msgspec
 
+from wire_json import Json
+
 PROGRAM = (sys.executable, "-m", "dragoman")
 PATIENT = """
 from dragoman.cli.main import main
@@ -33,7 +35,7 @@ class Done(msgspec.Struct, frozen=True):
     err: str
 
     @property
-    def json(self) -> object:
+    def json(self) -> Json:
         return msgspec.json.decode(self.out)
 
 

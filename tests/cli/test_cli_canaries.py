@@ -56,13 +56,16 @@ def forms(secret: str) -> set[bytes]:
     return written
 
 
+Gossip = Vendor | GossipingKiro | GossipingCodex | GossipingCopilot
+
+
 @dataclass
 class Town:
     """All vendors, and the shell in which one gateway is configured for all of them."""
 
     shell: Shell
     canaries: Canaries
-    vendors: list[Vendor | GossipingKiro | GossipingCodex | GossipingCopilot]
+    vendors: list[Gossip]
     toml: str
     environ: dict[str, str]
     kiro: GossipingKiro
@@ -124,7 +127,7 @@ def town(shell: Shell) -> Iterator[Town]:
             "OTEL_EXPORTER_OTLP_HEADERS": f"authorization={quote(bearer, safe='')}",
             "OTEL_BSP_SCHEDULE_DELAY": "200",
         }
-        vendors = [vendor, proxy, kiro, codex, copilot]
+        vendors: list[Gossip] = [vendor, proxy, kiro, codex, copilot]
         yield Town(shell, canaries, vendors, "\n".join(toml), environ, kiro, codex, copilot, collector)
 
 

@@ -46,6 +46,9 @@ class Heard:
     def count(self) -> int:
         return self.texts.total() + len(self.wrong)
 
+    def wait_for(self, count: int) -> None:
+        wait_for(lambda: self.count >= count)
+
 
 def test_no_request_notices_that_the_configuration_is_edited(shell: Shell) -> None:
     path = shell.write("edited.toml", "")
@@ -59,7 +62,7 @@ def test_no_request_notices_that_the_configuration_is_edited(shell: Shell) -> No
             try:
                 for number in range(1, EDITS + 1):
                     edit(served, path, number, one, two)
-                    wait_for(lambda number=number: heard.count >= number * REQUESTS // EDITS)
+                    heard.wait_for(number * REQUESTS // EDITS)
             finally:
                 over.set()
                 for client in clients:
@@ -141,7 +144,8 @@ def keep_asking(served: Served, heard: Heard, over: threading.Event) -> None:
 
 
 def whole(body: bytes) -> str:
-    return msgspec.json.decode(body)["choices"][0]["message"]["content"]
+    text: str = msgspec.json.decode(body)["choices"][0]["message"]["content"]
+    return text
 
 
 def folded(body: bytes) -> str:

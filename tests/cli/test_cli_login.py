@@ -25,7 +25,7 @@ def test_a_login_by_code_is_found_by_doctor_and_serve(tmp_path: Path) -> None:
         assert "aoaFAKE" not in done.out + done.err
         stored = tmp_path / ".local" / "share" / "dragoman" / "kiro.json"
         assert msgspec.json.decode(stored.read_bytes())["accessToken"] == "aoaFAKE-access-token-1"
-        checks = shell.run("doctor", "--json").json["checks"]  # type: ignore[index]
+        checks = shell.run("doctor", "--json").json["checks"]
         kiro = [check for check in checks if check["what"].startswith("provider kiro")]
         assert [check["state"] for check in kiro] == ["ok", "ok"]
         assert "12.5 of 50" in kiro[1]["found"]
@@ -50,7 +50,7 @@ def test_a_file_that_the_ide_left_makes_a_kiro_provider_appear(tmp_path: Path) -
     shell = Shell(tmp_path)
     path = shell.write(".aws/sso/cache/kiro-auth-token.json", '{"accessToken": "aoaFAKE", "refreshToken": "aorFAKE"}')
     shown = shell.run("config", "show", "--json").json
-    kind = next(value for value in shown if value["key"] == "providers.kiro.kind")  # type: ignore[union-attr]
+    kind = next(value for value in shown if value["key"] == "providers.kiro.kind")
     assert (kind["value"], kind["origin"]) == ("kiro", str(path))
     said = banner(load(None, {}, tmp_path, tmp_path), Target("http://127.0.0.1:8484"), Keys(None, 1, False))
     assert f"kiro  kiro  from {path}" in said

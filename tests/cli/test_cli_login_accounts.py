@@ -27,7 +27,7 @@ def test_a_login_with_chatgpt_is_found_by_doctor(tmp_path: Path) -> None:
         tokens = msgspec.json.decode(stored.read_bytes())["tokens"]
         assert stat.S_IMODE(stored.stat().st_mode) == 0o600
         assert not any(token in done.out + done.err for token in tokens.values())
-        checks = shell.run("doctor", "--json").json["checks"]  # type: ignore[index]
+        checks = shell.run("doctor", "--json").json["checks"]
         codex = [check for check in checks if check["what"].startswith("provider codex")]
         assert [check["state"] for check in codex] == ["ok", "ok"]
         assert "plus" in codex[0]["found"]
@@ -47,7 +47,7 @@ def test_a_login_with_github_is_found_by_doctor(tmp_path: Path) -> None:
         assert APP_TOKEN not in done.out + done.err
         stored = tmp_path / ".local" / "share" / "dragoman" / "copilot.json"
         assert msgspec.json.decode(stored.read_bytes()) == {"github.com": {"oauth_token": APP_TOKEN, "auth": "direct"}}
-        checks = shell.run("doctor", "--json").json["checks"]  # type: ignore[index]
+        checks = shell.run("doctor", "--json").json["checks"]
         (copilot,) = [check for check in checks if check["what"].startswith("provider copilot")]
         assert (copilot["state"], "3 models" in copilot["found"]) == ("ok", True)
         assert "1 more whose terms you have not accepted (https://github.com/settings/" in copilot["found"]
@@ -59,7 +59,7 @@ def test_an_account_without_copilot_is_told_to_settle_that_with_github(tmp_path:
     with FakeCopilot() as fake:
         fake.script(EXCHANGE, json_answer({"error_details": details}, 403))
         shell.write("dragoman.toml", fake.stanza("env:FAKE_GITHUB_TOKEN"))
-        checks = shell.run("doctor", "--json", FAKE_GITHUB_TOKEN=EDITOR_TOKEN).json["checks"]  # type: ignore[index]
+        checks = shell.run("doctor", "--json", FAKE_GITHUB_TOKEN=EDITOR_TOKEN).json["checks"]
     (copilot,) = [check for check in checks if check["what"].startswith("provider copilot")]
     assert copilot["state"] == "broken"
     assert "no_copilot_access" in copilot["found"]
@@ -100,7 +100,7 @@ def test_two_accounts_are_kept_in_two_files_and_looked_at_one_by_one(tmp_path: P
         shell.write("dragoman.toml", f'{stanza}credentials = ["{first}", "{second}"]\n')
         done = shell.run("login", "codex", "--device", "--file", str(first))
         assert "A running gateway uses it" in done.err
-        checks = shell.run("doctor", "--json").json["checks"]  # type: ignore[index]
+        checks = shell.run("doctor", "--json").json["checks"]
     looked_at = [check["what"] for check in checks if check["state"] == "ok"]
     for name in ("1 of 2 (first.json)", "2 of 2 (second.json)"):
         assert f"provider codex, credential {name}" in looked_at

@@ -70,7 +70,7 @@ def test_each_request_has_one_line_of_json_with_its_id(shell: Shell) -> None:
     with shell.serve("--log-json") as served:
         good = ask(served, stream=True, **{"user-agent": "fake-agent/1.2 (x)"})
         bad = ask(served, "echo/no-such-model")
-        chosen = ask(served, **{"x-request-id": "my-own-id-7"})
+        chosen = ask(served, stream=False, **{"x-request-id": "my-own-id-7"})
         assert served.end() == 0
     lines = [msgspec.json.decode(line, type=dict[str, object]) for line in served.err.splitlines()]
     by_id = {line.get("request_id"): line for line in lines if line["logger"] == "dragoman.requests"}

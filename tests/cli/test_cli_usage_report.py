@@ -4,6 +4,7 @@ import asyncio
 import csv
 import time
 import urllib.request
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from io import StringIO
 
@@ -78,7 +79,7 @@ def test_the_numbers_are_exact_by_any_group(shell: Shell, rows: list[UsageRow], 
     groups, total = report["rows"], report["total"]
     assert isinstance(groups, list)
     assert isinstance(total, dict)
-    names = {
+    names: dict[str, Callable[[UsageRow], str]] = {
         "day": lambda one: datetime.fromtimestamp(one.time_ms / 1000).date().isoformat(),
         "model": lambda one: f"up/{one.model}",
         "key": lambda one: one.key,

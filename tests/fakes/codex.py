@@ -97,8 +97,8 @@ def spoken(text: str, index: int = 0) -> list[dict[str, object]]:
     ]
 
 
-def reply(text: str, **how: object) -> Answer:
-    return stream(*numbered(begun(), *spoken(text), ended()), **how)  # type: ignore[arg-type]
+def reply(text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+    return stream(*numbered(begun(), *spoken(text), ended()), headers=headers)
 
 
 class FakeCodex(FakeService):

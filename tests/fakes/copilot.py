@@ -183,8 +183,9 @@ def _responses(body: dict[str, object]) -> Answer:
 
 
 def _renamed(event: dict[str, object], id_: str) -> dict[str, object]:
-    if isinstance(event.get("item"), dict):
-        return {**event, "item": {**event["item"], "id": id_}}  # type: ignore[dict-item]
+    item = event.get("item")
+    if isinstance(item, dict):
+        return {**event, "item": {**item, "id": id_}}
     return {**event, "item_id": id_}
 
 

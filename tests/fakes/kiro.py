@@ -7,14 +7,16 @@ import asyncio
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, Unpack
 from urllib.parse import parse_qs, urlsplit
 
 import click
 import msgspec
 
 from fakes.eventstream import event
-from fakes.upstream import Answer, Asked, FakeUpstream
+from fakes.upstream import Answer, Asked, Delivery, FakeUpstream
+from wire_json import JsonObject
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 ARN = "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKEPROFILE"
@@ -32,7 +34,7 @@ NATIVE = {
         "max_tokens": {"type": "integer", "maximum": 64000},
     },
 }
-MODELS = [
+MODELS: list[JsonObject] = [
     {
         "modelId": "auto",
         "modelName": "Auto",
@@ -67,15 +69,15 @@ def json_answer(value: object, status: int = 200, delay_s: float = 0.0) -> Answe
 def refusal(status: int, message: str, reason: str | None = None, kind: str = "ValidationException") -> Answer:
     """An error in Kiro's own shape."""
     answer = json_answer({"message": message, "reason": reason}, status)
-    return Answer(**{**answer.__dict__, "headers": (("x-amzn-errortype", f"{kind}:http://internal/"),)})
+    return replace(answer, headers=(("x-amzn-errortype", f"{kind}:http://internal/"),))
 
 
 INVALID_BEARER = refusal(403, "The bearer token included in the request is invalid.", kind="AccessDeniedException")
 
 
-def framed(*frames: bytes, **how: object) -> Answer:
+def framed(*frames: bytes, **how: Unpack[Delivery]) -> Answer:
     """A reply made of these frames."""
-    return Answer(b"".join(frames), content_type=EVENT_STREAM, **how)  # type: ignore[arg-type]
+    return Answer(b"".join(frames), content_type=EVENT_STREAM, **how)
 
 
 def words(text: str) -> bytes:
@@ -113,12 +115,12 @@ class FakeKiro(FakeUpstream):
         self.access: set[str] = set()
         self.refresh: set[str] = {SEED}
         self.counts: Counter[str] = Counter()
-        self.before: dict[str, Callable[[], None]] = {}
+        self.before: dict[str, Callable[[], object]] = {}
         self.life_s = LIFE_S
         self.refresh_delay_s = 0.0
         self.rotates = True
         self.profiles = [ARN]
-        self.listed: list[dict[str, object]] = list(MODELS)
+        self.listed = list(MODELS)
         self.page = 2
         self.device: deque[str] = deque()  # what a device's polling hears before its tokens
         self._scripts: dict[str, deque[Answer]] = {}
@@ -246,8 +248,8 @@ class FakeKiro(FakeUpstream):
         snake = {"access_token": tokens["accessToken"], "refresh_token": tokens["refreshToken"]}
         return json_answer({**snake, "expires_in": self.life_s, "token_type": "Bearer"})
 
-    _paths: ClassVar = {
-        "/generateAssistantResponse": _chat,
+    _paths: ClassVar[dict[str, Callable[["FakeKiro", Asked], Answer]]] = {
+        "/generateAssistantResponse": lambda fake, asked: fake._chat(asked),  # which others override
         "/ListAvailableModels": _models,
         "/ListAvailableProfiles": _profiles,
         "/getUsageLimits": _usage,
@@ -283,10 +285,10 @@ def _path(asked: Asked) -> str:
 def _demonstration(asked: Asked) -> Answer:
     """The last thing said, word by word, so that a stream is seen to be one."""
     state = asked.json["conversationState"]
-    said = state["currentMessage"]["userInputMessage"]["content"]  # type: ignore[index,call-overload]
+    said = state["currentMessage"]["userInputMessage"]["content"]
     pieces = [words(f"{word} ") for word in ("You said:", *str(said).split()[-40:])]
     body = framed(event("messageMetadataEvent", {"conversationId": "fake"}), *pieces, tail(percentage=1.0))
-    return Answer(**{**body.__dict__, "cut": 160, "pause_s": 0.02})
+    return replace(body, cut=160, pause_s=0.02)
 
 
 @click.command()

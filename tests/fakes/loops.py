@@ -24,7 +24,8 @@ def on_both_loops(test: Callable[..., Coroutine[None, None, None]]) -> Callable[
     functools.update_wrapper(run, test)
     own = inspect.signature(test)
     loop_kind = inspect.Parameter("loop_kind", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    run.__signature__ = own.replace(parameters=[*own.parameters.values(), loop_kind], return_annotation=None)
+    signature = own.replace(parameters=[*own.parameters.values(), loop_kind], return_annotation=None)
+    setattr(run, "__signature__", signature)  # noqa: B010 - pytest reads the parameters there; functions declare no such attribute
     return pytest.mark.parametrize("loop_kind", FACTORIES)(run)
 
 

@@ -42,7 +42,7 @@ class FakeService(FakeUpstream):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
-        self.before: dict[str, Callable[[], None]] = {}
+        self.before: dict[str, Callable[[], object]] = {}
         self.ahead_s = 0.0  # how far its clock is ahead of ours
         self._scripts: dict[str, deque[Answer]] = {}
 

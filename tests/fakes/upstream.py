@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, repeat
+from typing import TypedDict
 
 import msgspec
 
 from fakes.threaded import ThreadedServer
+from wire_json import JsonObject
 
 
 class End(Enum):
@@ -40,6 +42,25 @@ class Answer:
     sign_pause_s: float = 0.1
 
 
+class Delivery(TypedDict, total=False):
+    """Keywords for an `Answer`: all but its body and their type."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    cut: int
+    floods: bool
+    opening: bytes
+    end: End
+    pause_s: float
+    delay_s: float
+    chunked: bool
+    linger_s: float
+    headless: bool
+    signs: int
+    sign: bytes
+    sign_pause_s: float
+
+
 @dataclass
 class Asked:
     method: str
@@ -49,8 +70,8 @@ class Asked:
     fields: tuple[tuple[str, str], ...] = ()  # the headers as they came, repeated ones too
 
     @property
-    def json(self) -> dict[str, object]:
-        return msgspec.json.decode(self.body, type=dict)
+    def json(self) -> JsonObject:
+        return msgspec.json.decode(self.body, type=JsonObject)
 
 
 def cuts(answer: Answer) -> Iterable[bytes]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import anthropic
 import openai
+from anthropic.types import TextBlockParam
 
 from fakes.upstream import Answer, Asked, FakeUpstream
 from gateway import KEY, running, stanza
@@ -27,13 +28,13 @@ def picky(asked: Asked) -> Answer:
 def test_fields_that_a_server_refuses_are_left_out_and_told(tmp_path: Path) -> None:
     with FakeUpstream(choose=picky) as fake, running(stanza("chat", fake.url), tmp_path) as gateway:
         client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
-        words = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]
+        words: TextBlockParam = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
 
         def ask() -> tuple[str, str]:
             reply = client.messages.with_raw_response.create(
                 model="up/m",
                 max_tokens=9,
-                messages=[{"role": "user", "content": words}],  # type: ignore[typeddict-item]
+                messages=[{"role": "user", "content": [words]}],
                 extra_headers={"x-dragoman-explain": "1"},
             )
             block = reply.parse().content[0]

@@ -42,6 +42,7 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.hub.usage import Source, Usage
+from dragoman.net.client import HttpClient
 from dragoman.providers.echo.models import LISTED, MODELS
 from dragoman.providers.echo.provider import make
 from dragoman.providers.echo.script import words, write
@@ -249,7 +250,7 @@ def test_a_call_cut_by_max_tokens_stays_cut() -> None:
 
 
 def test_every_model_listed_answers_or_fails_as_it_says() -> None:
-    provider = make(ProviderConfig(name="echo", kind="echo"), None, {})
+    provider = make(ProviderConfig(name="echo", kind="echo"), HttpClient().send, {})
     assert provider.protocols == ("native",)
     assert [model.id for model in provider.models] == list(LISTED)
     for name, _ in MODELS:

@@ -6,6 +6,7 @@ from typing import get_args
 
 import anthropic
 import pytest
+from anthropic.types import ToolParam
 
 from dragoman.config import ConfigError, load
 from dragoman.config.settings import Quirk, ServerName
@@ -70,12 +71,12 @@ def test_requests_are_built_for_the_quirks_from_the_first(tmp_path: Path) -> Non
     local = stanza("chat", "{}") + 'quirks = "llama-cpp-python"\n'
     with FakeUpstream(choose=lambda _: answer) as fake, running(local.format(fake.url), tmp_path) as gateway:
         client = anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0)
-        tool = {"name": "look", "input_schema": {"type": "object"}}
+        tool: ToolParam = {"name": "look", "input_schema": {"type": "object"}}
         reply = client.messages.with_raw_response.create(
             model="up/m",
             max_tokens=9,
             messages=[{"role": "user", "content": "Hi"}],
-            tools=[tool],  # type: ignore[list-item]
+            tools=[tool],
             tool_choice={"type": "any"},
             extra_body={"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
             extra_headers={"x-dragoman-explain": "1"},

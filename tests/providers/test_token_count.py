@@ -4,6 +4,7 @@ import socket
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.hub.request import (
     Custom,
@@ -15,6 +16,7 @@ from dragoman.hub.request import (
     Image,
     Inline,
     Link,
+    Part,
     Request,
     Role,
     Shape,
@@ -26,8 +28,8 @@ from dragoman.hub.request import (
 from dragoman.providers.count import IMAGE_TOKENS, PAGE_TOKENS, SLICE_CHARACTERS, count_request, count_text, estimate
 
 
-def asked(*parts: object, **fields: object) -> Request:
-    return Request("messages", "m", (Turn(Role.USER, parts),), **fields)
+def asked(*parts: Part, **fields: object) -> Request:
+    return replace(Request("messages", "m", (Turn(Role.USER, parts),)), **fields)
 
 
 def test_words_are_counted_as_the_vocabulary_has_them() -> None:

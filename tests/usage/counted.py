@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from random import Random
-from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -88,7 +87,7 @@ def _error(number: int, times: int) -> Answer | None:
 
 
 class CountedKiro(FakeKiro):
-    def _counted(self, asked: Asked) -> Answer:
+    def _chat(self, asked: Asked) -> Answer:
         self.asked.clear()
         number = number_of(asked.body)
         if number % 20 == REFUSED:
@@ -105,8 +104,6 @@ class CountedKiro(FakeKiro):
             event("metadataEvent", {"stopReason": "END_TURN", "tokenUsage": usage}),
             event("meteringEvent", {"unit": "credit", "unitPlural": "credits", "usage": counts.credits}),
         )
-
-    _paths: ClassVar = {**FakeKiro._paths, "/generateAssistantResponse": _counted}
 
 
 def _chat_usage(counts: Counts) -> dict[str, object]:

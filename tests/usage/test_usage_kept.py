@@ -7,15 +7,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.store import open_store
-from dragoman.store.usage_rows import Span, UsageRow
+from store.storing import EVER, row
 from usage.serving import rigged, wait_for
 
 DAY_MS = 86_400_000
-EVER = Span(0, 2**62)
-ROW = UsageRow(
-    *(b"", 0, "", "", "", "chat", "chat", "up", "m", "m", False),
-    *(1, 0, 0, 1, 0, None, "reported", None, None, 1, "ok", None, 0, 1),
-)
+ROW = row(0)
 
 
 async def prepared(url: str) -> None:

@@ -10,6 +10,7 @@ from dragoman.hub.failure import Kind, Refused
 from dragoman.providers.codex.credential import Credential
 from fakes.codex import ACCOUNT, TOKEN, FakeCodex, auth, jwt
 from fakes.service import json_answer
+from fakes.upstream import Answer
 from providers.codex.codex_kit import Rig, leave, read, rigged, tokens
 
 
@@ -81,10 +82,10 @@ def test_a_refresh_token_that_was_used_before_is_not_tried_again_until_the_file_
         json_answer({}, 401),
     ],
 )
-def test_every_spelling_of_a_permanent_refusal_is_known(tmp_path: Path, objection: object) -> None:
+def test_every_spelling_of_a_permanent_refusal_is_known(tmp_path: Path, objection: Answer) -> None:
     with FakeCodex() as fake:
         path = leave(tmp_path / "auth.json", fake.auth_file(-60))
-        fake.script(TOKEN, objection)  # type: ignore[arg-type]
+        fake.script(TOKEN, objection)
 
         async def work(rig: Rig) -> None:
             for _ in range(2):
@@ -286,7 +287,7 @@ def test_a_token_that_codex_has_used_up_is_found_renewed(tmp_path: Path) -> None
         path = leave(tmp_path / "auth.json", table)
         fake.used.add(tokens(table)["refresh_token"])
         newer = fake.auth_file(3600)
-        fake.before[TOKEN] = lambda: print(leave(path, newer))
+        fake.before[TOKEN] = lambda: leave(path, newer)
 
         async def work(rig: Rig) -> str:
             return (await rig.keeper.credential()).access_token

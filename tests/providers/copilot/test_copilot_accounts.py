@@ -4,12 +4,13 @@ import asyncio
 import stat
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.accounts.asking import Line
 from dragoman.accounts.credential import Unusable
@@ -31,10 +32,10 @@ T = TypeVar("T")
 
 def stanza(credentials: str | Path | None = None, **settings: object) -> CopilotProviderConfig:
     secret = None if credentials is None else SecretSource(str(credentials), "providers.copilot.credentials")
-    return CopilotProviderConfig(name="copilot", kind="copilot", credentials=secret, **settings)  # type: ignore[arg-type]
+    return replace(CopilotProviderConfig(name="copilot", kind="copilot", credentials=secret), **settings)
 
 
-def leave(path: Path, table: dict[str, object]) -> Path:
+def leave(path: Path, table: Mapping[str, object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(table))
     return path
@@ -248,7 +249,7 @@ def test_the_host_that_the_exchange_names_is_kept_if_it_is_trusted() -> None:
         assert rigged(fake, stanza(EDITOR_TOKEN), session).api == ""
 
 
-def own(life_s: float) -> dict[str, object]:
+def own(life_s: float) -> dict[str, dict[str, object]]:
     """What a login with an app of one's own leaves, if the app's tokens expire."""
     expires_at = format_moment(time.time() + life_s)
     entry = {"oauth_token": "ghu_FAKE1", "auth": "direct", "refresh_token": "ghr_FAKE1", "expires_at": expires_at}
@@ -281,8 +282,8 @@ def test_a_refresh_token_that_somebody_else_has_used_is_found_renewed(tmp_path: 
     with FakeCopilot() as fake:
         fake.used.add("ghr_FAKE1")
         newer = own(7200)
-        newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}  # type: ignore[dict-item]
-        fake.before[TOKEN] = lambda: print(leave(path, newer))
+        newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}
+        fake.before[TOKEN] = lambda: leave(path, newer)
         assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE2"
     assert fake.counts[TOKEN] == 1
 
@@ -300,9 +301,9 @@ def test_a_refresh_token_that_is_refused_for_good_is_told(tmp_path: Path) -> Non
 def test_a_token_that_rotates_while_we_renew_it_is_left_to_who_rotated_it(tmp_path: Path) -> None:
     path = leave(tmp_path / "copilot.json", own(-60))
     newer = own(7200)
-    newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}  # type: ignore[dict-item]
+    newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}
     with FakeCopilot() as fake:
-        fake.before[TOKEN] = lambda: print(leave(path, newer))
+        fake.before[TOKEN] = lambda: leave(path, newer)
         assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE1x"
     assert msgspec.json.decode(path.read_bytes()) == newer
 

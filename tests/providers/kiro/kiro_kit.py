@@ -1,12 +1,13 @@
 """Credential files as Kiro's tools write them, and keepers that renew them at a fake Kiro."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.accounts.asking import Line
 from dragoman.accounts.keeper import Keeper
@@ -17,6 +18,7 @@ from dragoman.net.client import Dial, HttpClient
 from dragoman.providers.kiro.refresh import Issuers
 from dragoman.providers.kiro.sources import source_of
 from fakes.kiro import FakeKiro
+from narrowing import expect
 
 T = TypeVar("T")
 
@@ -45,7 +47,7 @@ def read(path: Path) -> dict[str, object]:
     return msgspec.json.decode(path.read_bytes(), type=dict[str, object])
 
 
-def database(path: Path, rows: dict[str, object], state: dict[str, object] | None = None) -> Path:
+def database(path: Path, rows: Mapping[str, object], state: Mapping[str, object] | None = None) -> Path:
     """kiro-cli's database with these rows in auth_kv, values as JSON."""
     connection = apsw.Connection(str(path))
     connection.pragma("journal_mode", "WAL")
@@ -66,12 +68,12 @@ def row(path: Path, key: str) -> dict[str, object]:
         value = connection.execute("SELECT value FROM auth_kv WHERE key = ?", (key,)).fetchall()[0][0]
     finally:
         connection.close()
-    return msgspec.json.decode(value, type=dict[str, object])
+    return msgspec.json.decode(expect(str, value), type=dict[str, object])
 
 
 def stanza(credentials: str | Path | None, **settings: object) -> KiroProviderConfig:
     secret = None if credentials is None else SecretSource(str(credentials), "providers.kiro.credentials")
-    return KiroProviderConfig(name="kiro", kind="kiro", credentials=secret, **settings)  # type: ignore[arg-type]
+    return replace(KiroProviderConfig(name="kiro", kind="kiro", credentials=secret), **settings)
 
 
 class Rig:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -11,6 +12,7 @@ from dragoman.config.settings import KiroProviderConfig
 from dragoman.hub.failure import Kind, Refused
 from dragoman.net.client import Dial, HttpClient, Lost, Outgoing
 from dragoman.protocols.kiro.wire import KiroOptions
+from dragoman.providers.finding import Finding
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.hosts import addresses, api_region, region_of
 from dragoman.providers.kiro.identity import fingerprint, user_agent
@@ -18,7 +20,9 @@ from dragoman.providers.kiro.provider import make
 from dragoman.providers.provider import Answer, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
 from providers.kiro.kiro_kit import ide_file, stanza
+from wire_json import Json
 
+T = TypeVar("T")
 EUROPEAN = "arn:aws:codewhisperer:eu-central-1:123456789012:profile/FAKEPROFILE"
 SOCIAL = Credential(Method.DESKTOP, access_token="a", refresh_token="r")
 BUILDER = Credential(Method.OIDC, access_token="a", refresh_token="r", builder_id=True)
@@ -79,12 +83,17 @@ def test_the_user_agent_names_us_and_a_stable_machine() -> None:
     assert user_agent(stanza("x.json", user_agent="mine/1")) == "mine/1"
 
 
-async def provided(config: KiroProviderConfig, work: Callable[[Provider], Awaitable[object]]) -> object:
+async def provided(config: KiroProviderConfig, work: Callable[[Provider], Awaitable[T]]) -> T:
     http = HttpClient()
     try:
         return await work(make(config, http.send, {}))
     finally:
         await http.close()
+
+
+async def inspected(provider: Provider) -> list[Finding]:
+    assert provider.inspect is not None
+    return await provider.inspect()
 
 
 def aimed(config: KiroProviderConfig) -> KiroOptions:
@@ -158,7 +167,7 @@ def test_models_are_listed_page_by_page_with_their_windows_and_fields(tmp_path: 
         fake.access, fake.page = {"aoaFAKE-a"}, 1
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
 
-        async def look(provider: Provider) -> tuple[object, ...]:
+        async def look(provider: Provider) -> tuple[list[str], int | None, Json]:
             assert provider.list_models is not None
             assert provider.rename("claude-4.6-opus-high") == "claude-opus-4.6"
             listed = await provider.list_models()
@@ -166,7 +175,7 @@ def test_models_are_listed_page_by_page_with_their_windows_and_fields(tmp_path: 
             assert isinstance(options, KiroOptions)
             return [model.id for model in listed], provider.window("claude-opus-4.6"), options.fields_schema
 
-        ids, window, schema = asyncio.run(provided(there(fake, path), look))  # type: ignore[misc]
+        ids, window, schema = asyncio.run(provided(there(fake, path), look))
     assert ids == ["auto", "claude-sonnet-4.5", "claude-opus-4.6"]
     assert window == 1_000_000
     assert schema["properties"]["max_tokens"]["maximum"] == 64000
@@ -190,16 +199,12 @@ def test_the_account_is_inspected(tmp_path: Path) -> None:
         fake.access = {"aoaFAKE-a"}
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
 
-        async def inspected(provider: Provider) -> object:
-            assert provider.inspect is not None
-            return await provider.inspect()
-
-        account, usage = asyncio.run(provided(there(fake, path), inspected))  # type: ignore[misc]
+        account, usage = asyncio.run(provided(there(fake, path), inspected))
         assert (account.state, usage.state) == ("ok", "ok")
         assert "lists 3 models" in account.found
         assert usage.found == "KIRO FAKE: 12.5 of 50 credit used, reset on 2030-01-01"
         fake.access = set()
-        (broken,) = asyncio.run(provided(there(fake, path), inspected))  # type: ignore[misc]
+        (broken,) = asyncio.run(provided(there(fake, path), inspected))
     assert (broken.state, broken.to_do) == ("broken", "`dragoman login kiro`")
 
 
@@ -210,11 +215,7 @@ def test_a_truncated_refresh_token_is_told_before_it_is_needed(
         fake.access = {"aoaFAKE-a"}
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", refresh="aorFAKE-cut", life_s=3600, profileArn=ARN)
 
-        async def inspected(provider: Provider) -> object:
-            assert provider.inspect is not None
-            return await provider.inspect()
-
-        account, renewal, _ = asyncio.run(provided(there(fake, path), inspected))  # type: ignore[misc]
+        account, renewal, _ = asyncio.run(provided(there(fake, path), inspected))
     assert (account.state, renewal.state, renewal.to_do) == ("ok", "warning", "`dragoman login kiro`")
     assert "truncated (11 characters)" in renewal.found
     assert "truncated (11 characters)" in caplog.text
@@ -233,22 +234,18 @@ def test_the_limit_of_a_body_is_as_configured(tmp_path: Path) -> None:
         assert aimed(there(fake, path, max_payload_bytes=615_000)).max_payload_bytes == 615_000
 
 
-@pytest.mark.parametrize(
-    ("credentials", "kind"), [({"authMethod": "social"}, None), ({"authMethod": "external_idp"}, b"EXTERNAL_IDP")]
-)
-def test_a_request_says_what_kind_of_token_it_carries(
-    tmp_path: Path, credentials: dict[str, object], kind: bytes | None
-) -> None:
-    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, **credentials)
+@pytest.mark.parametrize(("method", "kind"), [("social", None), ("external_idp", b"EXTERNAL_IDP")])
+def test_a_request_says_what_kind_of_token_it_carries(tmp_path: Path, method: str, kind: bytes | None) -> None:
+    path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, authMethod=method)
     headers = asyncio.run(provided(stanza(path), lambda provider: provider.authorize("kiro")))
-    fields = dict(headers)  # type: ignore[call-overload]
+    fields = dict(headers)
     assert fields[b"authorization"] == b"Bearer aoaFAKE-a"
     assert fields.get(b"tokentype") == kind
 
 
 def test_an_api_key_says_that_it_is_one() -> None:
     headers = asyncio.run(provided(stanza("ksk_fake"), lambda provider: provider.authorize("kiro")))
-    assert dict(headers)[b"tokentype"] == b"API_KEY"  # type: ignore[call-overload]
+    assert dict(headers)[b"tokentype"] == b"API_KEY"
 
 
 def test_another_account_that_signs_in_is_followed_to_its_hosts(tmp_path: Path) -> None:
