@@ -25,7 +25,8 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.providers.count import IMAGE_TOKENS, PAGE_TOKENS, SLICE_CHARACTERS, count_request, count_text, estimate
+from dragoman.providers.count import SLICE_CHARACTERS, count_request, count_text, estimate
+from dragoman.providers.media_tokens import IMAGE_TOKENS, PAGE_TOKENS
 
 
 def asked(*parts: Part, **fields: object) -> Request:

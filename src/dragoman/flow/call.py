@@ -53,7 +53,7 @@ class Call:
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         self.model, self.stream = _read_head(body)
-        trail.wanted, trail.stream, trail.body_bytes = self.model, self.stream, len(body)
+        trail.wanted, trail.stream, trail.body = self.model, self.stream, body
 
     @property
     def tenant(self) -> str:

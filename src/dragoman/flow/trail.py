@@ -18,6 +18,7 @@ from dragoman.net.headers import Headers
 from dragoman.net.refusals import ClientGone
 from dragoman.net.refusals import Refused as Unreadable
 from dragoman.observers.watch import Seen, Watch
+from dragoman.providers.media_tokens import BYTES_PER_TOKEN, guess_tokens
 from dragoman.routing.resolve import Route
 
 VERSION = re.compile(r"v?\d")
@@ -26,7 +27,6 @@ NAME_LENGTH = 40
 MAX_NAME_BYTES = 1024  # of what an upstream calls its model
 MAX_CODE_BYTES = 256  # of its error codes
 UNREADABLE = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
-BYTES_PER_TOKEN = 4  # roughly, where nobody has counted
 
 UNSEEN = Seen("", "", None, False, None, None, None, 0, 0, ())
 
@@ -44,8 +44,21 @@ class Trail:
     """One request's, from its head to its outcome."""
 
     __slots__ = (
-        *("asked", "began", "body_bytes", "client", "id", "key", "ledger", "recording", "route", "spoken", "steps"),
-        *("stream", "tenant", "trace", "wanted", "_code", "_ended", "_reply", "_result", "_started", "_told", "_watch"),
+        *("asked", "began", "body", "client", "id", "key", "ledger", "recording", "route", "spoken", "steps"),
+        *(
+            "stream",
+            "tenant",
+            "trace",
+            "wanted",
+            "_code",
+            "_ended",
+            "_guessed_input",
+            "_reply",
+            "_result",
+            "_started",
+            "_told",
+            "_watch",
+        ),
     )
 
     def __init__(self, id: str, asked: str, headers: Headers, key: str = "", tenant: str = "") -> None:
@@ -57,7 +70,7 @@ class Trail:
         self.trace = headers.get(b"traceparent") or b""
         self.wanted = ""
         self.stream = False
-        self.body_bytes = 0
+        self.body = b""  # the request's, until its end
         self.route: Route | None = None
         self.spoken = ""
         self.ledger: Ledger | None = None  # None: passed through
@@ -66,6 +79,7 @@ class Trail:
         self._reply: Answered | None = None
         self._watch: Watch | None = None
         self._told: Usage | None = None
+        self._guessed_input = 0  # tokens
         self._ended = 0.0
         self._result = OK
         self._code: str | None = None
@@ -105,8 +119,11 @@ class Trail:
         """Notes when it was, and lets the reply go: its bytes need not wait for an observer."""
         self._ended = time.monotonic()
         reply, self._reply = self._reply, None
+        body, self.body = self.body, b""
         if reply is not None:
             self._watch, self._told = reply.watch, reply.usage
+            if self._told is None and self._watch.counts is None:
+                self._guessed_input = guess_tokens(body, "" if self.route is None else self.route.model)
 
     def outcome(self) -> Outcome:
         """After the end."""
@@ -154,8 +171,8 @@ class Trail:
         """From sizes, where an upstream answered and told no counts."""
         if not seen.deltas and not seen.blocks:
             return None
-        asked, told = self.body_bytes // BYTES_PER_TOKEN, seen.bytes // BYTES_PER_TOKEN
-        return Usage(input=asked, output=told, source=Source.ESTIMATED)
+        output = seen.bytes // BYTES_PER_TOKEN
+        return Usage(input=self._guessed_input, output=output, source=Source.ESTIMATED)
 
 
 @lru_cache(maxsize=256)

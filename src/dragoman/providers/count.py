@@ -8,6 +8,7 @@ from functools import cache
 import msgspec
 import splintr
 
+from dragoman.framing.mediahead import Media
 from dragoman.hub.request import (
     Audio,
     Custom,
@@ -26,19 +27,12 @@ from dragoman.hub.request import (
     ToolCall,
     ToolResult,
 )
+from dragoman.providers.media_tokens import BYTES_PER_TOKEN, PAGE_TOKENS, data_url_tokens, image_tokens, media_tokens
 
 VOCABULARY = "cl100k_base"  # of those in the wheel the smallest in memory; o200k_base takes half as much again
 CLAUDE_CORRECTION = 1.15  # Claude's own vocabulary makes more tokens of the same text
 TURN_TOKENS = 4  # the role and the marks around a turn
 TOOL_TOKENS = 8  # the marks around a tool's definition
-
-# Both vendors scale large images down: Anthropic to about 1,600 tokens, OpenAI to 85 in low detail.
-IMAGE_TOKENS = 1600
-LOW_DETAIL_IMAGE_TOKENS = 85
-# Anthropic states 1,500 to 3,000 tokens for a page of PDF; such a page is often about 75 KB.
-PAGE_TOKENS = 2250
-PAGE_BYTES = 75_000
-AUDIO_BYTES_PER_TOKEN = 1600  # ten tokens for a second at 128 kbit/s
 
 # The tokenizer holds the interpreter while it works, and makes a list of all tokens: short slices keep the
 # event loop alive beside a counting thread, and the list small. A slice's edge costs at most one token.
@@ -80,50 +74,71 @@ def _count_slice(tokenizer: splintr.AnyTokenizer, text: str) -> int:
 
 def estimate(request: Request, model: str) -> int:
     """The input tokens of a request to that model. Pure, but slow for large ones: run it in a thread above 64 KB."""
-    count = count_request(request)
-    return round(count * CLAUDE_CORRECTION) if "claude" in model.lower() else count
+    return _Count(request, model).tokens(CLAUDE_CORRECTION if "claude" in model.lower() else 1.0)
 
 
 def count_request(request: Request) -> int:
     """The request in tokens of our vocabulary, images and documents approximated."""
-    pieces: list[str] = []
-    extra = 0
-    for turn in request.turns:
-        extra += TURN_TOKENS
-        for part in turn.parts:
-            extra += _add(part, pieces)
-    for tool in request.tools:
-        extra += TOOL_TOKENS
-        pieces.append(_definition(tool))
-    if request.format is not None and request.format.schema is not None:
-        pieces.append(_json(request.format.schema))
-    return extra + count_text("\n".join(pieces))
+    return _Count(request, request.model).tokens(1.0)
 
 
-def _add(part: Part, pieces: list[str]) -> int:
-    """Adds the part's text to the pieces; returns the tokens of what is no text."""
-    match part:
-        case Text(text=text) | Refusal(text=text) | Thinking(text=text):
-            pieces.append(text)
-        case ToolCall(name=name, arguments=arguments):
-            pieces += (name, arguments)
-        case ToolResult(content=content):
-            return sum(_add(held, pieces) for held in content)
-        case Foreign(raw=raw):
-            pieces.append(_json(raw))
-        case Document(source=str() as text):
-            pieces.append(text)
-        case Document(source=source):
-            return PAGE_TOKENS * max(1, _size(source) // PAGE_BYTES)
-        case Image(detail=detail):
-            return LOW_DETAIL_IMAGE_TOKENS if detail == "low" else IMAGE_TOKENS
-        case Audio(source=source):
-            return _size(source) // AUDIO_BYTES_PER_TOKEN
-    return 0
+class _Count:
+    """What a request holds: text, which is counted, and media, which are estimated by their kind and size."""
 
+    def __init__(self, request: Request, model: str) -> None:
+        self._model = model
+        self._pieces: list[str] = []
+        self._marks = TURN_TOKENS * len(request.turns) + TOOL_TOKENS * len(request.tools)
+        self._media = 0
+        for turn in request.turns:
+            for part in turn.parts:
+                self._add(part)
+        self._pieces += map(_definition, request.tools)
+        if request.format is not None and request.format.schema is not None:
+            self._pieces.append(_json(request.format.schema))
 
-def _size(source: object) -> int:
-    return len(source.data) * 3 // 4 if isinstance(source, Inline) else 0
+    def tokens(self, correction: float) -> int:
+        return round((self._marks + count_text("\n".join(self._pieces))) * correction) + self._media
+
+    def _add(self, part: Part) -> None:
+        match part:
+            case Text(text=text) | Refusal(text=text) | Thinking(text=text):
+                self._pieces.append(text)
+            case ToolCall(name=name, arguments=arguments):
+                self._pieces += (name, arguments)
+            case ToolResult(content=content):
+                for held in content:
+                    self._add(held)
+            case Foreign(raw=raw):
+                self._pieces.append(_json(self._without_media(raw)))
+            case Document(source=str() as text):
+                self._pieces.append(text)
+            case Document(source=Inline(media_type=media_type, data=data)) if media_type.startswith("text/"):
+                self._marks += len(data) * 3 // 4 // BYTES_PER_TOKEN
+            case Document(source=source):
+                self._media += self._file(source, Media.PDF, None) or PAGE_TOKENS
+            case Image(source=source, detail=detail):
+                self._media += self._file(source, Media.IMAGE, detail) or image_tokens(None, self._model, detail)
+            case Audio(source=source):
+                self._media += self._file(source, Media.AUDIO, None)
+
+    def _file(self, source: object, kind: Media, detail: str | None) -> int:
+        """The tokens of a file that the request carries; 0 for one that it only names."""
+        if not isinstance(source, Inline):
+            return 0
+        return media_tokens(source.data.encode(errors="replace"), self._model, detail, kind)
+
+    def _without_media(self, value: Json) -> Json:
+        """The value with its files taken out, which are counted apart."""
+        if isinstance(value, dict):
+            return {key: self._without_media(held) for key, held in value.items()}
+        if isinstance(value, list):
+            return [self._without_media(held) for held in value]
+        tokens = data_url_tokens(value, self._model) if isinstance(value, str) else None
+        if tokens is None:
+            return value
+        self._media += tokens
+        return ""
 
 
 def _definition(tool: Tool) -> str:

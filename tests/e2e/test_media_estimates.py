@@ -1,0 +1,69 @@
+"""A large picture costs what its vendor makes of it, in every path where the gateway must estimate."""
+
+import base64
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from e2e.raw_http import post
+from e2e.rig import ONCE, PATHS, PROTOCOLS, Rig, rigged
+from fakes.upstream import Answer
+from media_files import png
+
+PICTURE = base64.b64encode(png(1024, 768, 300_000)).decode()
+URL = "data:image/png;base64," + PICTURE
+MOST = 2000  # of the 100,000 that its base64 would be as text
+UNCOUNTED = {  # replies that tell no usage
+    "chat": b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
+    b"data: [DONE]\n\n",
+    "responses": b'data: {"type":"response.completed","response":{"id":"r","status":"completed","output":'
+    b'[{"type":"message","content":[{"type":"output_text","text":"Hi"}]}]}}\n\n',
+    "messages": b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":"Hi"}}\n\n'
+    b'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"}}\n\ndata: {"type":"message_stop"}\n\n',
+}
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+        yield shared
+
+
+def body(client: str, model: str, **fields: object) -> bytes:
+    match client:
+        case "chat":
+            part: object = {"type": "image_url", "image_url": {"url": URL}}
+            fields["messages"] = [{"role": "user", "content": [part]}]
+        case "responses":
+            fields["input"] = [{"role": "user", "content": [{"type": "input_image", "image_url": URL}]}]
+        case _:
+            source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
+            fields |= {
+                "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}],
+                "max_tokens": 9,
+            }
+    return msgspec.json.encode({"model": model, **fields})
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+@pytest.mark.parametrize("client", PROTOCOLS)
+def test_usage_that_nobody_told_is_estimated_by_what_a_picture_is(
+    rig: Rig, client: str, upstream: str, stream: bool
+) -> None:
+    rig.plays(upstream, Answer(UNCOUNTED[upstream]))
+    answered = post(rig.gateway.port, PATHS[client], body(client, rig.model(upstream), stream=stream))
+    assert answered.status == 200, answered
+    usage = rig.gateway.outcome(answered.get("x-request-id") or "").usage
+    assert usage
+    assert usage.source.value == "estimated"
+    assert 500 <= usage.input <= MOST
+
+
+@pytest.mark.parametrize("client", ["messages", "responses"])
+def test_counting_tokens_estimates_a_picture_alike(rig: Rig, client: str) -> None:
+    path = {"messages": "/v1/messages/count_tokens", "responses": "/v1/responses/input_tokens"}[client]
+    answered = post(rig.gateway.port, path, body(client, rig.model("chat")))
+    assert answered.get("x-dragoman-estimate") == "1"
+    assert 500 <= msgspec.json.decode(answered.body)["input_tokens"] <= MOST
