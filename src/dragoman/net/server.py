@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from dragoman.net.acceptor import Acceptor
+from dragoman.net.acceptor import Acceptor, CarefulAcceptor, LoopAcceptor
 from dragoman.net.budget import ByteBudget
 from dragoman.net.exchange import Exchange, Handler
 from dragoman.net.headers import Header, Headers
@@ -57,7 +57,10 @@ class Server:
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _KERNEL_UNSENT_BYTES)
         self.port = int(listening.getsockname()[1])
         self._service.highest_descriptor = open_files_limit() - _SPARE_DESCRIPTORS
-        self._acceptor = Acceptor(listening, self._connect, self._refuse_without_descriptor)
+        if open_files_limit() >= 2 * self._service.limits.max_connections + _BACKLOG:
+            self._acceptor = await LoopAcceptor.start(listening, self._connect, _BACKLOG)
+        else:
+            self._acceptor = CarefulAcceptor(listening, self._connect, self._refuse_without_descriptor)
 
     def limit(self, limits: Limits) -> None:
         """From the next request on, these are the bounds."""
