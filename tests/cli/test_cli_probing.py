@@ -7,7 +7,7 @@ import pytest
 
 from cli.shell import Shell
 from dragoman.config import load
-from fakes.compatible import Body, Server, refusal
+from fakes.compatible import Body, MoodyServer, Server, refusal
 from fakes.upstream import FakeUpstream
 
 KEY = "sk-fake-0123456789"
@@ -52,6 +52,22 @@ def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> N
     assert file.read_text().startswith("# mine\n")
     assert written.retry.attempts == 2
     assert "is right already" in again.err
+
+
+def test_three_times_out_of_three_the_same_is_written_whatever_the_model_says(shell: Shell) -> None:
+    server = MoodyServer(7, "ignores cap", "ignores required", objection=has_developer)
+    written: set[str] = set()
+    with FakeUpstream(choose=server, models=("tiny",)) as fake:
+        for _ in range(3):
+            file = shell.write("dragoman.toml", stanza(fake.url))
+            assert shell.run("doctor", "up", "--write").code == 0
+            written.add(file.read_text())
+    (text,) = written
+    assert tomllib.loads(text)["providers"]["up"]["quirks"] == ["max_tokens", "no_developer", "no_required"]
+
+
+def has_developer(body: Body) -> str | None:
+    return "no such role" if '"developer"' in msgspec.json.encode(body).decode() else None
 
 
 def test_a_server_that_was_found_gets_a_stanza_of_its_own(shell: Shell) -> None:

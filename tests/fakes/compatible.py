@@ -1,5 +1,6 @@
 """A compatible server that takes all that OpenAI takes, and the ways in which real ones differ from it, one by one."""
 
+import random
 from collections.abc import Callable
 
 import msgspec
@@ -38,30 +39,38 @@ class Server:
         return self._stream(body) if body.get("stream") else reply(self._whole(body))
 
     def _whole(self, body: Body) -> Piece:
-        cap = body.get("max_tokens") or body.get("max_completion_tokens")
-        text = self._text(body)
-        assert isinstance(cap, int)
-        cut = len(text.split()) > cap and not ("ignores cap" in self._odd and "max_tokens" not in body)
-        text = " ".join(text.split()[:cap]) if cut else text
+        words, finish = self._said(body)
+        text = " ".join(words)
         message: Piece = {"role": "assistant", "content": text}
         if self._calls(body):
             message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-        finish = self._finish(body) or ("length" if cut else "stop")
-        usage = {"prompt_tokens": 9, "completion_tokens": len(text.split()), "total_tokens": 99}
+        finish = self._finish(body) or finish
+        usage = {"prompt_tokens": 9, "completion_tokens": len(words), "total_tokens": 99}
         choice = {"index": 0, "message": message, "finish_reason": finish}
         return {"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": usage}
 
+    def _said(self, body: Body) -> tuple[list[str], str]:
+        """The words of an answer as far as its cap goes, and why they end."""
+        cap = body.get("max_tokens") or body.get("max_completion_tokens")
+        assert isinstance(cap, int)
+        words = self._text(body).split()
+        if len(words) <= cap or ("ignores cap" in self._odd and "max_tokens" not in body):
+            return words, "stop"
+        return words[:cap], "length"
+
     def _stream(self, body: Body) -> Answer:
-        pieces: list[Piece] = [{"role": "assistant", "content": "ok"}]
+        words, finish = self._said(body)
+        pieces: list[Piece] = [{"role": "assistant", "content": ""}]
+        pieces += [{"content": f"{word} "} for word in words]
         if self._calls(body):
-            words = ['{"word":"dragoman"}'] if "arguments at once" in self._odd else ['{"word":', '"dragoman"}']
+            parts = ['{"word":"dragoman"}'] if "arguments at once" in self._odd else ['{"word":', '"dragoman"}']
             ids: Piece = {} if "no call ids" in self._odd else {"id": "call_1"}
             pieces = [{"tool_calls": [{"index": 0, **ids, "function": {"name": "look_up", "arguments": ""}}]}]
-            pieces += [{"tool_calls": [{"index": 0, "function": {"arguments": word}}]} for word in words]
+            pieces += [{"tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in parts]
         chunks = [self._chunk([{"index": 0, "delta": piece, "finish_reason": None}]) for piece in pieces]
         cut = "cuts streams" in self._odd and "fifty" in str(body["messages"])
         if not cut:
-            finish = self._finish(body) or "stop"
+            finish = self._finish(body) or finish
             chunks.append(self._chunk([{"index": 0, "delta": {}, "finish_reason": finish}]))
         if "stream_options" in body and "no usage" not in self._odd:
             chunks.append(self._chunk([]) | {"usage": {"prompt_tokens": 9, "completion_tokens": 2}})
@@ -86,6 +95,39 @@ class Server:
         if body.get("tool_choice") and ("rambles" in self._odd or "thinks" in self._odd):
             return ("<think>" if "thinks" in self._odd else "") + " word" * 99
         return '{"ok":true}' if "response_format" in body else "ok"
+
+
+class MoodyServer(Server):
+    """The same server with a small model behind it: what it says, and whether it calls a tool, is a matter of luck.
+
+    Of the answers to prompts for a long text, at least every third is long; it never calls a tool twice in a row
+    unless the server makes it.
+    """
+
+    def __init__(self, seed: int, *odd: str, objection: Callable[[Body], str | None] = lambda body: None) -> None:
+        super().__init__(*odd, objection=objection)
+        self._luck = random.Random(seed)
+        self._asked_long = 0
+        self._in_the_mood = False  # to call a tool
+
+    def _text(self, body: Body) -> str:
+        if "response_format" in body and "ignores format" not in self._odd:
+            return '{"ok":' + self._luck.choice(["true", "false"]) + "}"
+        if any(sign in str(body["messages"]) for sign in ("fifty", "commas", "story")):
+            self._asked_long += 1
+            long = self._asked_long % 3 == 0 or self._luck.random() < 0.4
+            return "number " * self._luck.randint(30, 90) if long else self._luck.choice(["", "One.", "ok"])
+        return self._luck.choice(["", "ok", "Sure! What do you want me to say? " * 9, "<think>hm</think>ok", "{"])
+
+    def __call__(self, asked: Asked) -> Answer:
+        self._in_the_mood = not self._in_the_mood and self._luck.random() < 0.3
+        return super().__call__(asked)
+
+    def _calls(self, body: Body) -> bool:
+        choice = body.get("tool_choice", "auto")
+        if choice == "auto" or (choice == "required" and "ignores required" in self._odd):
+            return "tools" in body and self._in_the_mood
+        return True
 
 
 GONE = refusal("not found", 404)

@@ -20,7 +20,7 @@ def test_the_server_is_known_by_its_list_of_models(upstream: str) -> None:
     assert (server.name, server.endpoint, server.quirks) == ("llamacpp", upstream, ("llama-cpp-python",))
 
 
-def test_asking_the_server_finds_the_quirks_that_it_is_known_for(upstream: str) -> None:
+def asked(upstream: str) -> Profile:
     async def ask() -> Profile:
         http = HttpClient()
         config = ProviderConfig(name="p", kind="openai-compatible", endpoint=upstream, protocols=("chat",))
@@ -29,6 +29,14 @@ def test_asking_the_server_finds_the_quirks_that_it_is_known_for(upstream: str) 
         finally:
             await http.close()
 
-    profile = asyncio.run(ask())
-    assert profile.protocols == ("chat",)
-    assert set(profile.quirks) == SERVERS["llama-cpp-python"]
+    return asyncio.run(ask())
+
+
+def test_asking_the_server_three_times_finds_the_quirks_that_it_is_known_for(upstream: str) -> None:
+    profiles = [asked(upstream) for _ in range(3)]
+    assert profiles[0].protocols == ("chat",)
+    assert set(profiles[0].quirks) == SERVERS["llama-cpp-python"]
+    for profile in profiles[1:]:
+        assert (profile.protocols, profile.quirks) == (profiles[0].protocols, profiles[0].quirks)
+        found = [(trait.what, trait.found) for trait in profile.traits]
+        assert found == [(trait.what, trait.found) for trait in profiles[0].traits]

@@ -12,7 +12,7 @@ from dragoman.providers.compatible.probing.asking import Asker
 from dragoman.providers.compatible.probing.probe import Profile, probe
 from dragoman.providers.compatible.probing.trials import CAP, MAX_REQUESTS
 from dragoman.providers.compatible.provider import make
-from fakes.compatible import Body, Server, refusal
+from fakes.compatible import Body, MoodyServer, Server, refusal, reply
 from fakes.upstream import Answer, Asked, End, FakeUpstream
 
 Objection = Callable[[Body], str | None]
@@ -137,7 +137,7 @@ def test_a_server_without_tools_is_not_asked_for_more_of_them() -> None:
 def test_each_protocol_is_tried() -> None:
     assert probed(Server("responses", "messages")).protocols == ("chat", "responses", "messages")
     chatless = probed(Server("messages", objection=lambda body: "no chat here"))
-    assert (chatless.protocols, chatless.requests) == (("messages",), 3)
+    assert (chatless.protocols, chatless.requests) == (("messages",), 4)
 
 
 def test_a_server_that_knows_only_the_newer_cap_is_asked_with_it() -> None:
@@ -168,3 +168,50 @@ def test_every_request_is_small() -> None:
     probed(choose)
     caps = ("max_tokens", "max_completion_tokens", "max_output_tokens")
     assert all(any(0 < int(str(body.get(name, 0))) <= CAP for name in caps) for body in bodies)
+
+
+@pytest.mark.parametrize(
+    ("odd", "quirks"),
+    [
+        ((), ()),
+        (("ignores cap",), ("max_tokens",)),
+        (("ignores required",), ("no_required",)),
+        (("ignores format",), ("json_object_schema",)),
+        (("cuts streams", "ignores cap", "ignores required"), ("max_tokens", "no_required", "cut_then_done")),
+    ],
+    ids=["none", "cap", "required", "format", "several"],
+)
+def test_the_verdict_does_not_hang_on_what_the_model_says(odd: tuple[str, ...], quirks: tuple[str, ...]) -> None:
+    for seed in range(12):
+        profile = probed(MoodyServer(seed, *odd))
+        assert (profile.protocols, profile.quirks) == (("chat",), quirks), seed
+        assert profile.undecided == {"replay_reasoning"}, seed
+
+
+def test_requests_ask_for_the_same_answer_each_time() -> None:
+    settings: list[tuple[object, object]] = []
+
+    def server(asked: Asked) -> Answer:
+        if asked.path.endswith("/chat/completions"):
+            settings.append((asked.json.get("temperature"), asked.json.get("seed")))
+        return Server()(asked)
+
+    probed(server)
+    assert set(settings) == {(0, 1)}
+
+
+@pytest.mark.parametrize("word", ['"temperature"', '"seed"'])
+def test_a_server_that_takes_no_temperature_or_seed_is_asked_without(word: str) -> None:
+    profile = probed(Server(objection=has(word)))
+    assert (profile.protocols, profile.quirks) == (("chat",), ())
+
+
+def test_an_empty_answer_shows_its_protocol_as_well() -> None:
+    def server(asked: Asked) -> Answer:
+        answers: dict[str, Body] = {
+            "/v1/messages": {"type": "message", "content": []},
+            "/v1/responses": {"object": "response", "output": [], "error": None},
+        }
+        return reply(answers[asked.path]) if asked.path in answers else Server()(asked)
+
+    assert probed(server).protocols == ("chat", "responses", "messages")

@@ -1,6 +1,7 @@
 """A provider and a request's fields come in; what is heard of the answer goes out, whole or streamed, or why none."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from typing import Literal
 
 import msgspec
@@ -48,6 +49,11 @@ class Heard(Struct, frozen=True):
         return "".join(message.content for message in self.messages if isinstance(message.content, str))
 
     @property
+    def pieces(self) -> int:
+        """In how many pieces the text came."""
+        return sum(bool(message.content) for message in self.messages)
+
+    @property
     def finish(self) -> str | None:
         told = [choice.finish_reason for chunk in self.chunks for choice in chunk.choices or ()]
         return next((reason for reason in reversed(told) if reason), None)
@@ -74,6 +80,16 @@ class Asker:
     async def streamed(self, fields: Wire) -> Heard:
         return _heard([item async for item in self._stream(fields)])
 
+    async def glimpsed(self, fields: Wire, pieces: int) -> Heard:
+        """A stream that is left after so many pieces: a server that ignores a cap may go on for minutes."""
+        items: list[Chunk | bytes | Heard] = []
+        async with aclosing(self._stream(fields)) as stream:
+            async for item in stream:
+                items.append(item)
+                if _heard(items).pieces >= pieces:
+                    break
+        return _heard(items)
+
     async def disturbed(self, fields: Wire, by: Wire) -> Heard:
         """A stream during which another request comes, as soon as it has begun."""
         items = []
@@ -83,7 +99,7 @@ class Asker:
                 await self.whole(by)
         return _heard(items)
 
-    async def _stream(self, fields: Wire) -> AsyncIterator[Chunk | bytes | Heard]:
+    async def _stream(self, fields: Wire) -> AsyncGenerator[Chunk | bytes | Heard]:
         """Chunks as they come, and DONE; or what was heard instead."""
         answer = await self._post("chat", {**fields, "stream": True})
         if isinstance(answer, Heard):
@@ -115,7 +131,9 @@ class Asker:
             reply = msgspec.json.decode(body, type=dict[str, object])
         except msgspec.MsgspecError:
             reply = {}
-        return Heard("takes") if reply.get(mark) else Heard("refuses", "its answer is of another kind")
+        # An empty answer of a model that has nothing to say is one, too.
+        speaks = mark in reply and not reply.get("error")
+        return Heard("takes") if speaks else Heard("refuses", "its answer is of another kind")
 
     async def _post(self, protocol: str, fields: Wire) -> Answer | Heard:
         self.asked += 1

@@ -6,17 +6,19 @@ from msgspec import Struct
 
 from dragoman.config.settings import ProtocolName, Quirk
 from dragoman.providers.compatible.probing.asking import Asker, Heard, Wire
-from dragoman.providers.compatible.probing.streams import about_calls, about_stream
+from dragoman.providers.compatible.probing.streams import about_calls, about_stream, is_long
 from dragoman.providers.compatible.probing.traits import Trait
 from dragoman.providers.compatible.probing.trials import (
     ABOUT_TEXT,
     ABOUT_TOOLS,
     CAP,
-    COUNT,
+    COUNTS,
     LOOK_UP,
+    MANY_PIECES,
     NAMED,
     PROTOCOLS,
     SAY,
+    STEADY,
     STREAM,
     TOOLS,
     Trial,
@@ -54,16 +56,17 @@ class _Examination:
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
         self._cap = "max_tokens"
+        self._steady = STEADY
         self.traits: list[Trait] = []
         self.settled: set[Quirk] = set()  # of which an answer told whether they are needed
         self.doubted: set[Quirk] = set()  # of which an answer told nothing
 
     async def protocols(self) -> tuple[ProtocolName, ...]:
         spoken: list[ProtocolName] = []
-        chat = await self._asker.whole({**SAY, self._cap: CAP})
-        if chat.manner == "refuses" and self._cap in chat.said:
-            self._cap = "max_completion_tokens"
-            chat = await self._asker.whole({**SAY, self._cap: CAP})
+        chat = await self._plain_chat()
+        if chat.manner == "refuses" and self._steady:
+            self._steady = {}
+            chat = await self._plain_chat()
         self._note(Trait("protocol chat", chat.manner, chat.said))
         if chat.manner == "takes":
             spoken.append("chat")
@@ -75,6 +78,13 @@ class _Examination:
                 spoken.append(name)
         return tuple(spoken)
 
+    async def _plain_chat(self) -> Heard:
+        heard = await self._asker.whole(self._capped(SAY))
+        if heard.manner == "refuses" and self._cap in heard.said and self._cap != "max_completion_tokens":
+            self._cap = "max_completion_tokens"
+            heard = await self._asker.whole(self._capped(SAY))
+        return heard
+
     async def chat(self) -> None:
         for trial in ABOUT_TEXT:
             await self._try(trial)
@@ -85,13 +95,33 @@ class _Examination:
         await self._stream()
 
     async def _try(self, trial: Trial) -> Trait:
-        heard = await self._asker.whole(self._capped(trial.fields) if trial.capped else trial.fields)
-        trait = _judged(trial, heard)
+        trait = await self._judge(trial)
         if trait.quirk is not None and trait.quirk == trial.quirk and trial.remedy is not None:
             trait = await self._with_remedy(trait, trial.remedy)
         if trial.quirk is not None:
             (self.doubted if trait.found == "unclear" else self.settled).add(trial.quirk)
         return self._note(trait)
+
+    async def _judge(self, trial: Trial) -> Trait:
+        """Ask until an answer proves something, whatever the model says in the others."""
+        proofs = 0
+        for fields in (trial.fields, *trial.others):
+            heard = await (self._asker.whole(self._capped(fields)) if trial.capped else self._uncapped(fields))
+            if heard.manner != "takes":
+                return _judge_refusal(trial, heard)
+            obeyed = trial.obeyed(heard)
+            if obeyed is False:
+                return Trait(trial.what, "ignores", quirk=trial.quirk)
+            proofs += obeyed is True
+            if proofs == trial.proofs:
+                return Trait(trial.what, "takes")
+        return Trait(trial.what, "unclear", "its answers ended too soon to tell")
+
+    async def _uncapped(self, fields: Wire) -> Heard:
+        """Ask for a stream, and for the whole where the server does not take that."""
+        fields = {**fields, **self._steady}
+        heard = await self._asker.glimpsed(fields, MANY_PIECES)
+        return heard if heard.manner == "takes" else await self._asker.whole(fields)
 
     async def _with_remedy(self, trait: Trait, remedy: Wire) -> Trait:
         heard = await self._asker.whole(self._capped(remedy))
@@ -118,32 +148,32 @@ class _Examination:
 
     async def _disturb(self) -> None:
         """Some servers cut a stream short when the next request comes, and end it as if it were whole."""
-        what = "a stream during another request"
-        heard = await self._asker.disturbed(self._capped(COUNT), self._capped(SAY))
-        if heard.manner != "takes" or not heard.done:
-            self._note(Trait(what, "unclear", heard.said or "it has no end"))
-            return
-        self.settled.add("cut_then_done")
-        cut = heard.finish is None
-        self._note(Trait(what, "is cut" if cut else "is whole", quirk="cut_then_done" if cut else None))
+        what, said = "a stream during another request", ""
+        for count in COUNTS:
+            heard = await self._asker.disturbed(self._capped(count), self._capped(SAY))
+            if heard.manner != "takes" or not heard.done:
+                said = heard.said or "it has no end"
+                break
+            if heard.finish is None:
+                self.settled.add("cut_then_done")
+                self._note(Trait(what, "is cut", quirk="cut_then_done"))
+                return
+            if is_long(heard):
+                self.settled.add("cut_then_done")
+                self._note(Trait(what, "is whole"))
+                return
+            said = "its answers ended too soon to tell"
+        self._note(Trait(what, "unclear", said))
 
     def _capped(self, fields: Wire) -> Wire:
-        return {**fields, self._cap: CAP}
+        return {**fields, **self._steady, self._cap: CAP}
 
     def _note(self, trait: Trait) -> Trait:
         self.traits.append(trait)
         return trait
 
 
-def _judged(trial: Trial, heard: Heard) -> Trait:
-    if heard.manner == "takes":
-        match trial.obeyed(heard):
-            case True:
-                return Trait(trial.what, "takes")
-            case False:
-                return Trait(trial.what, "ignores", quirk=trial.quirk)
-            case None:
-                return Trait(trial.what, "unclear", "its answer ended too soon to tell")
+def _judge_refusal(trial: Trial, heard: Heard) -> Trait:
     if heard.manner == "refuses":
         other = trial.complaint
         named = other is not None and other[0] in heard.said

@@ -3,6 +3,14 @@
 from dragoman.providers.compatible.probing.asking import Heard
 from dragoman.providers.compatible.probing.traits import Trait
 
+MANY_PIECES = 16  # of a stream that goes on long enough for another request to come in between
+SHORT_ARGUMENTS = 12  # characters that may well come at once
+
+
+def is_long(heard: Heard) -> bool:
+    """Whether a stream ran until its cap, or came in so many pieces that another request met it under way."""
+    return heard.finish == "length" or heard.pieces >= MANY_PIECES
+
 
 def about_stream(heard: Heard) -> list[Trait]:
     return [
@@ -18,17 +26,23 @@ def about_calls(heard: Heard) -> list[Trait]:
     if heard.manner != "takes" or not heard.calls:
         return [Trait("a call in a stream", "unclear", heard.said or "no tool was called")]
     pieces = [call for call in heard.calls if call.function is not None and call.function.arguments]
-    at_once = len(pieces) < 2
     lies = heard.finish != "tool_calls"
     return [
         _there("ids of calls", any(call.id for call in heard.calls), "we make them"),
-        Trait("arguments in a stream", "odd", "all at once, at the end")
-        if at_once
-        else Trait("arguments in a stream", "right", f"in {len(pieces)} pieces"),
+        _about_arguments([str(call.function.arguments) for call in pieces if call.function is not None]),
         Trait("finish_reason after a call", "lies", f"{heard.finish or 'nothing'}; the call counts")
         if lies
         else Trait("finish_reason after a call", "right"),
     ]
+
+
+def _about_arguments(pieces: list[str]) -> Trait:
+    what = "arguments in a stream"
+    if len(pieces) > 1:
+        return Trait(what, "right", "in pieces")
+    if len("".join(pieces)) < SHORT_ARGUMENTS:
+        return Trait(what, "unclear", "they are too short to come in pieces")
+    return Trait(what, "odd", "all at once, at the end")
 
 
 def _there(what: str, told: bool, otherwise: str) -> Trait:

@@ -10,16 +10,29 @@ from dragoman.config.settings import Quirk
 from dragoman.providers.compatible.probing.asking import Heard, Wire
 
 CAP = 64  # tokens of answer that a trial asks for at most
-SHORT_CAP = 8
-LONG_TEXT = 120  # characters that a capped answer cannot have
+SHORT_CAP = 2  # so short that hardly any answer ends by itself before it
+SLACK = 2  # tokens beyond a cap that some servers count, for an end mark
+LONG_TEXT = 60  # characters that a capped answer cannot have
+MANY_PIECES = 12  # of a stream, which a capped answer cannot have
+STEADY: Wire = {"temperature": 0, "seed": 1}  # the same answer each time, as far as the server can
 
 SAY: Wire = {"messages": [{"role": "user", "content": "Say ok."}]}
-COUNT: Wire = {"messages": [{"role": "user", "content": "Count from one to fifty, in words."}]}
+LONG_PROMPTS = (
+    "Count from one to fifty, in words.",
+    "Write the numbers from 1 to 100, separated by commas.",
+    "Write a story about an interpreter who travels with a caravan.",
+)
+COUNTS: tuple[Wire, ...] = tuple({"messages": [{"role": "user", "content": text}]} for text in LONG_PROMPTS)
+GREET: Wire = {"messages": [{"role": "user", "content": "Hello! How are you today?"}]}
 SCHEMA: Wire = {
     "type": "object",
     "properties": {"ok": {"type": "boolean"}},
     "required": ["ok"],
     "additionalProperties": False,
+}
+JSON_SCHEMA: Wire = {
+    "type": "json_schema",
+    "json_schema": {"name": "reply", "schema": SCHEMA, "strict": True},
 }
 WORD: Wire = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
 TOOL: Wire = {
@@ -62,13 +75,13 @@ def _called(content: str | None) -> Wire:
     return {"messages": messages, "tools": [TOOL]}
 
 
-def _format(kind: str, schema: Wire) -> Wire:
-    return {**SAY, "response_format": {"type": kind, **schema}}
-
-
 def _was_capped(heard: Heard) -> bool | None:
-    long = len(heard.text) > LONG_TEXT if heard.tokens is None else heard.tokens > 2 * SHORT_CAP
-    return not long
+    """None where the answer ended by itself: then nobody can tell whether the cap counts."""
+    if heard.tokens is not None and heard.tokens > SHORT_CAP + SLACK:
+        return False
+    if heard.pieces >= MANY_PIECES or len(heard.text) > LONG_TEXT:
+        return False
+    return True if heard.finish == "length" else None
 
 
 def _called_a_tool(heard: Heard) -> bool | None:
@@ -80,32 +93,41 @@ def _called_a_tool(heard: Heard) -> bool | None:
 
 
 def _is_json(heard: Heard) -> bool | None:
+    """None where the answer was cut while it could still become an object."""
     try:
         msgspec.json.decode(heard.text, type=dict[str, object])
     except msgspec.MsgspecError:
-        return None if heard.finish == "length" else False
+        begun = heard.text.lstrip()
+        return None if heard.finish == "length" and (not begun or begun.startswith(("{", "<think"))) else False
     return True
 
 
 class Trial(Struct, frozen=True):
-    """One thing tried. A quirk counts only where the request as it would be built then, `remedy`, is taken."""
+    """One thing tried. A quirk counts only where the request as it would be built then, `remedy`, is taken.
+
+    The verdict must not hang on what the model says. An answer that proves nothing is followed by the next of
+    `others`, and `proofs` answers in a row must obey where a model may do so by chance; one that does not is enough.
+    """
 
     what: str
     fields: Wire
     quirk: Quirk | None = None
     remedy: Wire | None = None
     obeyed: Callable[[Heard], bool | None] = lambda heard: True  # False: taken, but ignored; None: nobody can tell
-    capped: bool = True
+    capped: bool = True  # else it is asked for as a stream, which is left as soon as it is too long
     complaint: tuple[str, Quirk] | None = None  # a word of the refusal that means another quirk
+    others: tuple[Wire, ...] = ()  # the same request in other words
+    proofs: int = 1
 
 
 ABOUT_TEXT = (
     Trial(
         "max_completion_tokens",
-        {**COUNT, "max_completion_tokens": SHORT_CAP},
+        {**COUNTS[0], "max_completion_tokens": SHORT_CAP},
         "max_tokens",
         obeyed=_was_capped,
         capped=False,
+        others=tuple({**count, "max_completion_tokens": SHORT_CAP} for count in COUNTS[1:]),
     ),
     Trial(
         "developer messages",
@@ -122,10 +144,11 @@ ABOUT_TEXT = (
     Trial("cache key, metadata, tier", {**SAY, **EXTRAS}, "plain"),
     Trial(
         "response_format json_schema",
-        _format("json_schema", {"json_schema": {"name": "reply", "schema": SCHEMA, "strict": True}}),
+        {**SAY, "response_format": JSON_SCHEMA},
         "json_object_schema",
-        remedy=_format("json_object", {"schema": SCHEMA}),
+        remedy={**SAY, "response_format": {"type": "json_object", "schema": SCHEMA}},
         obeyed=_is_json,
+        others=({**GREET, "response_format": JSON_SCHEMA},),
     ),
     Trial("reasoning_effort", {**SAY, "reasoning_effort": "low"}),
 )
@@ -136,10 +159,12 @@ ABOUT_TOOLS = (
     Trial("a tool without parameters", {**SAY, "tools": [BARE_TOOL]}, "needs_parameters"),
     Trial(
         "tool_choice required",
-        {**LOOK_UP, "tool_choice": "required"},
+        {**SAY, "tools": [TOOL], "tool_choice": "required"},  # nothing to look up: only the server can make it call
         "no_required",
         remedy={**LOOK_UP, "tool_choice": NAMED},
         obeyed=_called_a_tool,
+        others=({**GREET, "tools": [TOOL], "tool_choice": "required"}, {**LOOK_UP, "tool_choice": "required"}),
+        proofs=3,
     ),
     Trial("parallel_tool_calls", {**SAY, "tools": [TOOL], "parallel_tool_calls": False}),
     Trial("freeform tools", {**SAY, "tools": [CUSTOM_TOOL]}, "no_custom_tools"),
@@ -161,12 +186,15 @@ PROTOCOLS: Mapping[str, tuple[Wire, str]] = MappingProxyType(
         "messages": ({**SAY, "max_tokens": CAP}, "content"),
     }
 )
-PLAIN_CHAT = 2  # with either name for the cap
-STREAMS = 5  # one with and one without options, one with a call, one that is disturbed and what disturbs it
+PLAIN_CHAT = 4  # with either name for the cap, and with or without `STEADY`
+STREAMS = 3 + 2 * len(
+    COUNTS
+)  # one with and one without options, one with a call, and each that is disturbed by another
+TRIALS = (*ABOUT_TEXT, TOOLS, *ABOUT_TOOLS)
 MAX_REQUESTS = (
     PLAIN_CHAT
     + len(PROTOCOLS)
-    + len((*ABOUT_TEXT, TOOLS, *ABOUT_TOOLS))
-    + sum(trial.remedy is not None for trial in (*ABOUT_TEXT, *ABOUT_TOOLS))
+    + sum((1 + len(trial.others)) * (1 if trial.capped else 2) for trial in TRIALS)
+    + sum(trial.remedy is not None for trial in TRIALS)
     + STREAMS
 )
