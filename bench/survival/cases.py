@@ -91,7 +91,7 @@ def stall_readers(gateway: Gateway) -> str:
     before = gateway.resident_mb()
     with ExitStack() as stack:
         for _ in range(STALLED_READERS):
-            sock = stack.enter_context(connect(gateway.port))
+            sock = stack.enter_context(connect(gateway.port, receive_bytes=1 << 16))
             sock.sendall(data)
         time.sleep(8.0)
         each = (gateway.resident_mb() - before) * 1e3 / STALLED_READERS
@@ -124,7 +124,8 @@ CASES = (
     Case("5,000 calls in one stream", lambda: stream_calls(5_000)),
     Case("100,000 calls in one stream", lambda: stream_calls(100_000)),
     Case("8 replies of 250 MB at once", ask_large, most_peak_mb=800),
-    Case("100 stalled readers", lambda: stall_readers, most_peak_mb=STALLED_READERS * 0.256),
+    # Until they stall, a hundred upstreams write as fast as one core translates: what is judged is the memory.
+    Case("100 stalled readers", lambda: stall_readers, most_peak_mb=STALLED_READERS * 0.2621, most_p99_s=5.0),
     Case("JSON reply trickled, time-outs 2 s", lambda: trickle("trickle-json"), patience_s=2.0, most_seconds=30),
     Case("error body trickled, time-outs 2 s", lambda: trickle("trickle-error"), patience_s=2.0, most_seconds=40),
 )

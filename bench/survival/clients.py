@@ -21,8 +21,13 @@ def request(kind: str, body: bytes, *fields: str) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def connect(port: int, timeout_s: float = 180.0) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+def connect(port: int, timeout_s: float = 180.0, receive_bytes: int | None = None) -> socket.socket:
+    sock = socket.socket()
+    sock.settimeout(timeout_s)
+    if receive_bytes is not None:  # what the kernel takes in for a reader that has stopped
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    sock.connect(("127.0.0.1", port))
+    return sock
 
 
 def ask(port: int, data: bytes) -> tuple[int, int]:

@@ -1,8 +1,11 @@
 """Usage that an upstream did not tell is estimated, tagged, and told just before the end."""
 
+import sys
 from collections.abc import Callable
 
-from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, Started, ThinkingBlock, Used
+import pytest
+
+from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, Started, TextBlock, ThinkingBlock, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Source, Usage
 from dragoman.stages.estimate_usage import EstimateUsage
@@ -83,3 +86,19 @@ def test_credits_without_counts_are_kept_beside_the_estimate() -> None:
 def test_reported_usage_wins_over_a_context() -> None:
     reply = [START, *text(0, "one"), Used(Usage(context=2, source=Source.DERIVED)), Used(Usage(1, 1)), END]
     assert estimated(*reply) == [*reply[:-3], *reply[-2:]]
+
+
+def test_a_reply_of_any_length_is_counted_in_bounded_memory() -> None:
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return len(text) // 4
+
+    stage = EstimateUsage(count, 7)
+    stage.feed(Opened(0, TextBlock()))
+    for _ in range(100_000):
+        stage.feed(Delta(0, "word "))
+    assert stage.so_far().output == pytest.approx(125_000, rel=0.01)
+    assert max(counted) < 40_000
+    assert sum(sys.getsizeof(piece) for piece in stage._text._pieces) < 100_000

@@ -14,7 +14,7 @@ from dragoman.net.requesthead import RequestHead, parse_head, path_of
 from dragoman.net.service import Service
 
 _HEAD_END = b"\r\n\r\n"
-_WRITE_HIGH = 64 * 1024
+_WRITE_HIGH = 32 * 1024
 _UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler has not asked for
 TOO_MANY_CONNECTIONS = "Too many connections to this gateway. Try again in a second."
 _RETIRE_S = 0.5  # a request that is on its way to a connection which we are about to close still arrives

@@ -1,7 +1,9 @@
 """Request bytes go out and one parsed response at a time comes back, over one HTTP/1.1 client connection."""
 
 import asyncio
+import contextlib
 import select
+import socket
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from enum import Enum, auto
@@ -16,7 +18,11 @@ from dragoman.net.outbox import Outbox
 from dragoman.net.pouring import Sink
 
 HEAD_LIMIT = 64 << 10
-BUFFER_LIMIT = 128 << 10
+BUFFER_LIMIT = 32 << 10
+# What the kernel takes in of a stream. It bounds a single read as well, and so what a client that has stopped reading
+# makes us hold; no model writes faster. A whole answer may come at the speed of its line.
+STREAM_RECEIVE_BYTES = 24 << 10
+WHOLE_RECEIVE_BYTES = 1 << 20
 
 
 class Phase(Enum):
@@ -52,6 +58,9 @@ class Connection(asyncio.Protocol):
         self.headers = _NO_HEADERS
         self.used = False
         self.idle_since = 0.0
+        self._receives = 0  # bytes at once: the kernel's buffer
+        self._poured = False  # the response is a stream
+        self._taken = 0  # bytes of the response, of reads that were paused
         self._loop = loop
         self._outbox = outbox
         self._on_lost = on_lost
@@ -92,6 +101,10 @@ class Connection(asyncio.Protocol):
         if transport.is_closing():
             raise Lost(f"{self.where} closed the connection at once", sent=False, received=False)
         self._forget_response()
+        self._poured = False
+        self._taken = 0
+        if self._receives != STREAM_RECEIVE_BYTES:
+            self._receive_at_once(STREAM_RECEIVE_BYTES)
         self._bodiless = bodiless
         self.phase = HEAD
         self._unsent = (head, body) if body else (head,)
@@ -115,6 +128,7 @@ class Connection(asyncio.Protocol):
         The future also ends when the sink wants no more, which makes it true, or fails.
         """
         waiter = self.wait(timeout_s)
+        self._poured = True
         # In the context of whoever pours: what the sink logs is about their request, not the connection's first one.
         self._context = copy_context()
         self._sink = sink
@@ -132,6 +146,9 @@ class Connection(asyncio.Protocol):
         self._buffered = 0
         if self._paused:
             self._paused = False
+            self._taken += len(data)
+            if self._taken > WHOLE_RECEIVE_BYTES != self._receives and not self._poured:
+                self._receive_at_once(WHOLE_RECEIVE_BYTES)
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
         return data
@@ -172,7 +189,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._arrivals.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._socket = transport.get_extra_info("socket")
+        self._arrivals.register(self._socket.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self.phase is not HEAD and self.phase is not BODY:
@@ -259,6 +277,11 @@ class Connection(asyncio.Protocol):
             self._news = True
 
     # Inside
+
+    def _receive_at_once(self, size: int) -> None:
+        self._receives = size
+        with contextlib.suppress(OSError):  # it has just been closed
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     def _drain(self, sink: Sink) -> bool:
         """Whether there is nothing left to do but wait for more."""

@@ -1,0 +1,66 @@
+"""A client that stops reading makes the gateway hold no more than 256 KB, however fast its upstream writes."""
+
+import gc
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from dragoman.net.inbound import Inbound
+from dragoman.net.outbound import STREAM_RECEIVE_BYTES, Connection
+from e2e.cases import CASES
+from e2e.raw_http import request_bytes
+from e2e.rig import FEW_PAIRS, ONCE, PATHS, SPEAKERS, Rig, rigged
+from fakes.upstream import Answer
+
+MOST = 256 * 1024
+
+pairs = pytest.mark.parametrize(("client", "upstream"), FEW_PAIRS, ids=[">".join(pair) for pair in FEW_PAIRS])
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rigged(tmp_path_factory.mktemp("gateway"), ONCE) as shared:
+        yield shared
+
+
+def body_of(client: str, model: str) -> bytes:
+    user = [{"role": "user", "content": "Go on."}]
+    told = {"input": user} if client == "responses" else {"messages": user}
+    return msgspec.json.encode({"model": model, "max_tokens": 9, "stream": True, **told})
+
+
+def split(upstream: str) -> tuple[bytes, bytes]:
+    """A stream up to its first text, and that text over and over."""
+    events = SPEAKERS[upstream].stream(CASES["text"].meant).split(b"\n\n")
+    first = next(at for at, event in enumerate(events) if b"The q" in event)
+    return b"\n\n".join(events[: first + 1]) + b"\n\n", (events[first] + b"\n\n") * 200
+
+
+@pairs
+def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None:
+    opening, again = split(upstream)
+    fake = rig.plays(upstream, Answer(again, floods=True, opening=opening))
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
+        sock.connect(("127.0.0.1", rig.gateway.port))
+        sock.sendall(request_bytes(PATHS[client], body_of(client, rig.model(upstream))))
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+        wait_until_quiet(lambda: fake.sent)
+        held = 2 * STREAM_RECEIVE_BYTES  # the kernel doubles what is asked for
+        for item in gc.get_objects():
+            if isinstance(item, Inbound) and item.blocked:
+                held += item._transport.get_write_buffer_size() + item._unsent_bytes
+            elif isinstance(item, Connection):
+                held += item._buffered
+        assert 0 < held <= MOST
+
+
+def wait_until_quiet(sent: Callable[[], int]) -> None:
+    patience, last = time.monotonic() + 60.0, -1
+    while last != sent():
+        assert time.monotonic() < patience
+        last = sent()
+        time.sleep(0.5)
