@@ -13,6 +13,7 @@ from dragoman.hub.loss import Ledger, Loss
 from dragoman.hub.profile import Target
 from dragoman.passes.lower_tools import lower_tools
 from dragoman.protocols import PROTOCOLS
+from narrowing import expect
 
 Json = dict[str, object]
 Path = tuple[str | int, ...]
@@ -121,7 +122,7 @@ def leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
 
 def removed(body: Json, path: Path) -> Json:
     """The body without one value; what is not on the way there is shared."""
-    return _without(body, path)  # type: ignore[return-value]
+    return expect(dict, _without(body, path))
 
 
 def _without(value: object, path: Path) -> object:

@@ -6,13 +6,13 @@ What comes out is a reply, or a failure that is the upstream's and never ours.
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count, product
 
 import msgspec
 import pytest
 
-from dragoman.framing.sse import Frame, SseFramer
+from dragoman.framing.sse import Broken, Frame, SseFramer
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.limits import ReplySize
@@ -143,7 +143,7 @@ def event_places(frames: list[Frame]) -> Iterator[tuple[int, Json, Place]]:
             yield number, event, at
 
 
-def translate(protocol: str, frames: list[Frame], client: str) -> None:
+def translate(protocol: str, frames: Sequence[Frame | Broken], client: str) -> None:
     decoder = upstream_of(protocol).decoder(ISSUER, Ledger())
     encoder = client_of(client).encoder(asked(client), Ledger())
     events = staged(ReplySize().admit(run(decoder, frames)), client_of(client).serial)
@@ -176,7 +176,7 @@ def test_no_bytes_of_any_stream_raise(protocol: str) -> None:
         framer = SseFramer()
         body = spoil_bytes(chance.choice(streams), chance)
         items = [*framer.feed(body), *framer.finish()]
-        translate(protocol, items, CLIENTS[turn % 3])  # type: ignore[arg-type]
+        translate(protocol, items, CLIENTS[turn % 3])
 
 
 @pytest.mark.parametrize("make", [filling_output, steadying_ids, OneChoice])

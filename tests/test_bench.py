@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from bench.cases import CASES, Case
+from bench.cases import CASES, Case, Mode
 from bench.chart import draw
 from bench.gateways import headers
 from bench.load import Outcome, Shot, run_counted
@@ -58,8 +58,8 @@ def test_every_upstream_tells_its_reply_in_the_same_number_of_events(protocol: s
 
 
 @pytest.mark.parametrize("mode", ["whole", "burst", "paced"])
-def test_the_upstream_answers_every_request_of_a_counted_load(mode: str) -> None:
-    outcome = uvloop.run(load_upstream(Case("chat", "chat", mode), 3, 8))  # type: ignore[arg-type]
+def test_the_upstream_answers_every_request_of_a_counted_load(mode: Mode) -> None:
+    outcome = uvloop.run(load_upstream(Case("chat", "chat", mode), 3, 8))
     assert (outcome.requests, outcome.errors) == (8, 0)
     assert outcome.first_p50 is not None
     assert 0 < outcome.first_p50 <= outcome.p50

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.config import ConfigError, KiroProviderConfig, load
+from dragoman.config.secret import SecretSource
 from dragoman.config.several import credentials_of, singles
+from narrowing import expect, expect_all
 
 
 def problems_of(directory: Path, text: str) -> list[str]:
@@ -41,7 +43,8 @@ def test_accounts_are_listed_by_their_files(tmp_path: Path) -> None:
     config = load(None, {}, tmp_path, home)
     kiro = config.providers["k"]
     assert isinstance(kiro, KiroProviderConfig)
-    assert [single.credentials.text for single in singles(kiro)] == [str(home / "a.json"), "env:TOKEN"]  # type: ignore[attr-defined]
+    accounts = expect_all(KiroProviderConfig, singles(kiro))
+    assert [expect(SecretSource, one.credentials).text for one in accounts] == [str(home / "a.json"), "env:TOKEN"]
     assert credentials_of(config.providers["c"]) == (tmp_path / "a" / "auth.json", home / "b" / "auth.json")
 
 

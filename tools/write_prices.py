@@ -4,6 +4,7 @@ Prices become whole picodollars (10**-12 US dollars) per token, search or reques
 [base, tokens, price above them, ...].
 """
 
+from datetime import time
 from decimal import Decimal
 from importlib.metadata import distribution
 from pathlib import Path
@@ -102,8 +103,8 @@ def _when(constraint: object) -> dict[str, str]:
     raise ValueError(f"a condition of a new kind: {constraint}")
 
 
-def _utc(moment: object) -> str:
-    return theirs._utc_timetz(moment).strftime("%H:%M")  # type: ignore[arg-type]
+def _utc(moment: time) -> str:
+    return theirs._utc_timetz(moment).strftime("%H:%M")
 
 
 def _match(clause: object) -> object:

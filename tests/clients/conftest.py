@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -79,7 +79,7 @@ Rigging = Callable[..., Rig]
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Rigging:  # type: ignore[misc]
+def rig(tmp_path: Path) -> Iterator[Rigging]:
     """A gateway before an upstream of the named protocol that plays the given script.
 
     At the end, what the upstream was sent is built for every other upstream: each run is a capture of its own.

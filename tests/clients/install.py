@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / ".clients"
-PINS: dict[str, dict[str, dict[str, str]]] = tomllib.loads((Path(__file__).parent / "versions.toml").read_text())
-NODE_PINS: dict[str, str] = PINS.pop("node")  # type: ignore[assignment]
+VERSIONS = tomllib.loads((Path(__file__).parent / "versions.toml").read_text())
+NODE_PINS: dict[str, str] = VERSIONS.pop("node")
+PINS: dict[str, dict[str, dict[str, str]]] = VERSIONS
 PATIENCE_S = 900
 
 Tell = Callable[[str], None]

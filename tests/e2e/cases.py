@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.meaning import CallTool, Ending, Meant, Refuse, Say, Stop, Think, Tokens
+from wire_json import JsonObject
 
 WORDS = "The quick brown fox jumps over the lazy dog."
 UNICODE = (
@@ -69,7 +70,7 @@ def asked(client: str, model: str, case: Case | None = None) -> dict[str, Any]:
     user: list[Any] = [{"role": "user", "content": "Go on."}]
     match client:
         case "chat":
-            extra = {"reasoning_effort": "low"} if reasons else {}
+            extra: JsonObject = {"reasoning_effort": "low"} if reasons else {}
             return {"model": model, "messages": user, **extra, **({"tools": _chat_tools()} if tools else {})}
         case "responses":
             reasoning = {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"]}

@@ -110,8 +110,9 @@ def chat_chunks(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
                 for call in choice.delta.tool_calls or ():
                     known = calls.setdefault(call.index, ["", "", ""])
                     known[0] += call.id or ""
-                    known[1] += call.function.name or ""
-                    known[2] += call.function.arguments or ""
+                    if call.function is not None:
+                        known[1] += call.function.name or ""
+                        known[2] += call.function.arguments or ""
     except Exception as error:
         return Broke(fields["content"], error)
     return Heard(
@@ -347,5 +348,5 @@ def meant_for(client: str, upstream: str, meant: Meant) -> Heard:
     )
 
 
-def _joined(meant: Meant, kind: type) -> str:
+def _joined(meant: Meant, kind: type[Say] | type[Refuse] | type[Think]) -> str:
     return "".join(part.text for part in meant.of(kind))

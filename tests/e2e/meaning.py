@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class Tokens:
     reasoning: int = 0
 
 
+Kind = TypeVar("Kind", bound=Part)
+
+
 @dataclass(frozen=True)
 class Meant:
     parts: tuple[Part, ...]
@@ -66,7 +70,7 @@ class Meant:
     explanation: str | None = None  # of a refusal
     ending: Ending = Ending.PROPER
 
-    def of(self, kind: type[Part]) -> list[Part]:
+    def of(self, kind: type[Kind]) -> list[Kind]:
         return [part for part in self.parts if isinstance(part, kind)]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from e2e.meaning import CallTool, Ending, Meant, Part, Refuse, Say, Stop, Think, Tokens, pieces
+from wire_json import JsonObject
 
 REASON = {
     Stop.NATURAL: "end_turn",
@@ -34,7 +35,7 @@ def whole(meant: Meant) -> bytes:
 def _events(meant: Meant) -> Iterator[dict[str, object]]:
     begun = {**_usage(meant.tokens), "output_tokens": 1}
     begun.pop("output_tokens_details")
-    message = {**HEAD, "content": [], "stop_reason": None, "stop_sequence": None, "usage": begun}
+    message: JsonObject = {**HEAD, "content": [], "stop_reason": None, "stop_sequence": None, "usage": begun}
     yield {"type": "message_start", "message": message}
     for index, part in enumerate(meant.parts):
         yield {"type": "content_block_start", "index": index, "content_block": _empty(part)}
@@ -81,7 +82,7 @@ def _empty(part: Part) -> dict[str, object]:
             return {"type": "tool_use", "id": id, "name": name, "input": {}}
 
 
-def _deltas(part: Part) -> Iterator[dict[str, object]]:
+def _deltas(part: Part) -> Iterator[JsonObject]:
     match part:
         case Say(text) | Refuse(text):
             yield from ({"type": "text_delta", "text": piece} for piece in pieces(text))

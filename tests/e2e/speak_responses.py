@@ -69,7 +69,7 @@ def _events(meant: Meant) -> Iterator[Json]:
 def _message(place: int, part: Part, kind: str, text: str) -> Iterator[Json]:
     at = {"item_id": f"msg_{place}", "output_index": place, "content_index": 0}
     field = "text" if kind == "output_text" else "refusal"
-    extra = {"logprobs": []} if kind == "output_text" else {}
+    extra: dict[str, list[object]] = {"logprobs": []} if kind == "output_text" else {}
     yield _added(place, {**_item(place, part), "status": "in_progress", "content": []})
     yield {"type": "response.content_part.added", **at, "part": _part(part, "")}
     for piece in pieces(text):

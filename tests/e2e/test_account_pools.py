@@ -73,16 +73,14 @@ class Accounts:
 
 def watched(fake: FakeUpstream, path: str, refusals: Answers, seen: list[str]) -> None:
     """Requests to the path are noted, and refused where their bearer is."""
-    usual: Callable[[Asked], Answer] = fake._answer
 
-    def answer(asked: Asked) -> Answer:
-        if asked.method == "POST" and urlsplit(asked.path).path == path:
-            seen.append(key_of(asked))
-            if key_of(asked) in refusals:
-                return refusals[key_of(asked)]
-        return usual(asked)
+    def refuse(asked: Asked) -> Answer | None:
+        if asked.method != "POST" or urlsplit(asked.path).path != path:
+            return None
+        seen.append(key_of(asked))
+        return refusals.get(key_of(asked))
 
-    fake._answer = answer  # type: ignore[method-assign]
+    fake.intercept = refuse
 
 
 @contextmanager
@@ -124,8 +122,8 @@ def codex_accounts(folder: Path) -> Iterator[Accounts]:
         for name in ("a.json", "b.json"):
             file = upstream.auth_file(7200)
             (folder / name).write_bytes(msgspec.json.encode(file))
-            bearers.append(str(file["tokens"]["access_token"]))  # type: ignore[index]
-        stanza = upstream.stanza(["a.json", "b.json"])  # type: ignore[arg-type]
+            bearers.append(str(file["tokens"]["access_token"]))
+        stanza = upstream.stanza(["a.json", "b.json"])
         pair = (bearers[0], bearers[1])
         with accounts(upstream, stanza, codex.RESPONSES, "codex/gpt-5.5", pair, folder) as own:
             yield own
@@ -139,7 +137,7 @@ def copilot_accounts(folder: Path) -> Iterator[Accounts]:
         upstream.github |= set(pair)
         for name, token in zip(("a.json", "b.json"), pair, strict=True):
             (folder / name).write_bytes(msgspec.json.encode({"github.com": {"oauth_token": token}}))
-        stanza = upstream.stanza(["a.json", "b.json"])  # type: ignore[arg-type]
+        stanza = upstream.stanza(["a.json", "b.json"])
         with accounts(upstream, stanza, copilot.CHAT, "copilot/gpt-4.1", pair, folder) as own:
             yield own
 

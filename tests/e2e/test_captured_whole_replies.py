@@ -85,7 +85,7 @@ def chat_stream() -> Answer:
 
 
 def body_of(client: str, model: str, stream: bool) -> bytes:
-    fields: dict[str, object] = {"responses": {"input": TURN}}.get(client, {"messages": TURN})
+    fields: dict[str, object] = {"input": TURN} if client == "responses" else {"messages": TURN}
     if client == "messages":
         fields["max_tokens"] = 500
     return json.dumps({"model": model, "stream": stream, **fields}).encode()

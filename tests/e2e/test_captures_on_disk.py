@@ -289,8 +289,8 @@ def test_no_secret_reaches_a_capture(tmp_path: Path) -> None:
         settings = debug(tmp_path) + "[retry]\nattempts = 1\n" + provider
         with running(settings, tmp_path) as gateway:
             body = said(f"My key is {CANARIES['prompt']}, and {{'password': '{CANARIES['arguments']}'}}")
-            fields = (f"x-other-token: {CANARIES['header']}", f"cookie: session={CANARIES['header']}")
-            fields = (*fields, f"x-request-id: {CANARIES['request id']}", f"user-agent: {CANARIES['prompt']}/1")
+            credentials = (f"x-other-token: {CANARIES['header']}", f"cookie: session={CANARIES['header']}")
+            fields = (*credentials, f"x-request-id: {CANARIES['request id']}", f"user-agent: {CANARIES['prompt']}/1")
             for _ in range(5):
                 ask(gateway, body, *fields, query=f"?key={CANARIES['query']}&token={CANARIES['query']}")
             ask(gateway, said(model=f"up/{CANARIES['model']}"))

@@ -17,6 +17,7 @@ from e2e.raw_http import get
 from fakes.codex import ACCOUNT, RESPONSES, TOKEN, FakeCodex, begun, done, ended, numbered, reply, spoken
 from fakes.service import json_answer, plain, stream
 from gateway import KEY
+from wire_json import JsonObject
 
 MODEL = "codex/gpt-5.5"
 CLIENTS = ("chat", "responses", "messages")
@@ -73,7 +74,7 @@ def test_a_chat_request_becomes_what_the_backend_takes(rig: Rig) -> None:
     assert said.choices[0].message.content == "Hello"
     (body,) = rig.fake.bodies
     assert body["instructions"] == "Be brief."
-    assert [item["role"] for item in body["input"]] == ["user"]  # type: ignore[attr-defined]
+    assert [item["role"] for item in body["input"]] == ["user"]
     assert not body.keys() & {"max_output_tokens", "max_tokens", "temperature"}
     assert (body["store"], body["stream"]) == (False, True)
     losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
@@ -84,7 +85,7 @@ def test_a_bare_string_becomes_a_list_and_instructions_are_there(rig: Rig) -> No
     said = rig.sdk.openai.responses.create(model=MODEL, input="hi", extra_headers={"x-dragoman-explain": "1"})
     assert said.output_text == "Hello"
     (body,) = rig.fake.bodies
-    assert len(body["input"]) == 1  # type: ignore[arg-type]
+    assert len(body["input"]) == 1
     assert body["instructions"]
     losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
     assert [(loss["path"], loss["how"]) for loss in losses] == [("/instructions", "invented")]
@@ -136,7 +137,7 @@ def test_system_messages_are_folded_into_instructions_or_become_the_developers(r
     rig.sdk.openai.responses.create(model=MODEL, input=given)
     (body,) = rig.fake.bodies
     assert body["instructions"] == "Be brief."
-    assert [item["role"] for item in body["input"]] == ["user", "developer", "user"]  # type: ignore[attr-defined]
+    assert [item["role"] for item in body["input"]] == ["user", "developer", "user"]
 
 
 def test_cache_breakpoints_and_bare_reasoning_never_reach_the_backend(rig: Rig) -> None:
@@ -208,7 +209,7 @@ def test_an_exhausted_plan_is_told_with_the_moment_of_its_reset_and_not_tried_ag
 @clients
 @modes
 def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed: bool) -> None:
-    limits = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
+    limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
     trouble = {"type": "error", "status_code": 429, "error": exhausted(time.time()), "headers": {}}
     rig.fake.plays(stream(*numbered(begun(), limits, trouble)))
     heard = ask(rig, client, streamed)
@@ -221,7 +222,7 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
 @clients
 @modes
 def test_a_limit_that_is_reached_by_this_very_reply_does_not_end_it(rig: Rig, client: str, streamed: bool) -> None:
-    limits = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
+    limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
     rig.fake.plays(stream(*numbered(begun(), limits, *spoken("All of it."), ended())))
     heard = ask(rig, client, streamed)
     assert isinstance(heard, Heard), heard
@@ -314,7 +315,7 @@ def test_a_second_turn_brings_back_the_backends_own_reasoning(rig: Rig) -> None:
     first = rig.sdk.openai.responses.create(model=MODEL, input="hi", include=["reasoning.encrypted_content"])
     given: list[Any] = [item.model_dump(exclude_none=True) for item in first.output]
     rig.sdk.openai.responses.create(model=MODEL, input=[*given, {"role": "user", "content": "more"}])
-    sent = [item for item in rig.fake.bodies[1]["input"] if item.get("type") == "reasoning"]  # type: ignore[attr-defined]
+    sent = [item for item in rig.fake.bodies[1]["input"] if item.get("type") == "reasoning"]
     assert [item["encrypted_content"] for item in sent] == ["ZmFrZS1zZWFs"]
 
 
@@ -325,7 +326,7 @@ TURNS: list[Any] = [{"role": "user", "content": "hi"}, THOUGHT, {"role": "user",
 def test_reasoning_that_passed_as_it_was_comes_back_where_the_request_must_be_built_anew(rig: Rig) -> None:
     """A stream passes byte for byte; the next turn is asked for as a whole, or says what the backend refuses."""
     rig.sdk.openai.responses.create(model=MODEL, input=TURNS, temperature=0.5)
-    (sent,) = [item for item in rig.fake.bodies[0]["input"] if item.get("type") == "reasoning"]  # type: ignore[attr-defined]
+    (sent,) = [item for item in rig.fake.bodies[0]["input"] if item.get("type") == "reasoning"]
     assert sent["encrypted_content"] == THOUGHT["encrypted_content"]
 
 
@@ -334,5 +335,5 @@ def test_reasoning_of_another_service_of_the_vendor_is_left_out_once_the_backend
     rig.fake.plays(json_answer({"error": told}, 400), reply("Fine."))
     said = rig.sdk.openai.responses.create(model=MODEL, input=TURNS)
     assert said.output_text == "Fine."
-    kinds = [[item.get("type") for item in body["input"]] for body in rig.fake.bodies]  # type: ignore[attr-defined]
+    kinds = [[item.get("type") for item in body["input"]] for body in rig.fake.bodies]
     assert [("reasoning" in kind) for kind in kinds] == [True, False]

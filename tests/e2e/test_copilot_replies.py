@@ -24,6 +24,7 @@ from fakes.copilot import (
 )
 from fakes.service import json_answer, plain
 from fakes.upstream import Answer, Asked
+from narrowing import expect
 
 CLIENTS = ("chat", "responses", "messages")
 ENDPOINTS = {"claude-sonnet-4.5": MESSAGES, "gpt-5.5": RESPONSES, "gpt-4.1": CHAT}
@@ -146,7 +147,7 @@ def test_a_tool_field_that_copilot_refuses_is_dropped_and_told(rig: Rig) -> None
         tools=[tool],
         extra_headers={"x-dragoman-explain": "1"},
     )
-    assert said.content[0].text == "Hello"  # type: ignore[union-attr]
+    assert expect(anthropic.types.TextBlock, said.content[0]).text == "Hello"
     losses = msgspec.json.decode(rig.sdk.headers["x-dragoman-loss-detail"])
     assert [loss["path"] for loss in losses] == ["/tools/0/eager_input_streaming"]
 
@@ -243,7 +244,7 @@ def test_thoughts_of_a_chat_model_return_with_what_vouches_for_them(rig: Rig) ->
     assert [block.type for block in said.content] == ["thinking", "text"]
     history: Any = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in said.content]}
     rig.sdk.anthropic.messages.create(**asking, messages=[user, history, user])
-    told = last(rig).json["messages"][1]  # type: ignore[index]
+    told = last(rig).json["messages"][1]
     assert (told["reasoning_text"], told["reasoning_opaque"]) == ("Weigh it up.", "ZmFrZS1vcGFxdWU=")
     assert "reasoning_content" not in told
 

@@ -3,11 +3,12 @@
 import logging
 
 import pytest
+from anthropic.types import MessageParam
 
 from e2e.rig import Rig
 from fakes.upstream import Answer
 
-USER = [{"role": "user", "content": "How many tokens are these words?"}]
+USER: list[MessageParam] = [{"role": "user", "content": "How many tokens are these words?"}]
 
 
 def test_an_upstream_that_counts_is_asked(rig: Rig) -> None:

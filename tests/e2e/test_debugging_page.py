@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anthropic
 import pytest
+from anthropic.types import ToolParam
 
 from cli.shell import Shell, wait_for
 from e2e.kiro_rig import sign
@@ -20,7 +21,7 @@ PAGE = ROOT / "docs" / "debugging.md"
 FIXTURES = ROOT / "tests" / "fixtures" / "captures"
 BLOCK = re.compile(r"```console\n\$ dragoman (?P<words>[^\n]*)\n(?P<shown>.*?)```", re.DOTALL)
 MODEL = "kiro/claude-sonnet-4.5"
-WRITE = {
+WRITE: ToolParam = {
     "name": "write",
     "description": "Writes a file.",
     "input_schema": {
@@ -49,7 +50,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
             with client.messages.stream(
                 model=MODEL,
                 max_tokens=1000,
-                tools=[WRITE],  # type: ignore[list-item]
+                tools=[WRITE],
                 messages=[{"role": "user", "content": "Write my notes."}],
             ) as stream:
                 assert stream.get_final_message().stop_reason == "max_tokens"

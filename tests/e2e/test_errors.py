@@ -4,6 +4,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 
+import anthropic
+import openai
 import pytest
 
 from e2e.cases import CASES, asked
@@ -51,6 +53,7 @@ def test_a_refusal_keeps_its_meaning(rig: Rig, client: str, upstream: str, strea
     assert rig.sdk.headers.get("x-should-retry") == ("false" if fault.status in (401, 403) else None)
     assert rig.sdk.headers.get("retry-after") == dict(fault.headers).get("retry-after")
     if passed:
+        assert isinstance(error, openai.APIStatusError | anthropic.APIStatusError)
         assert error.response.content == body_of(upstream, fault)
     if fault.status == 401:
         assert f"Provider '{upstream}'" in str(error)

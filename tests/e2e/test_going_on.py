@@ -12,7 +12,7 @@ import pytest
 from dragoman.hub.outcome import Step
 from dragoman.hub.usage import Source
 from e2e.cases import WEATHER, asked
-from e2e.hearing import STREAMS, Broke, Heard, Sdk
+from e2e.hearing import STREAMS, Broke, Halted, Heard, Sdk
 from e2e.meaning import Ending, Meant, Say, Stop, Tokens
 from e2e.raw_http import request_bytes
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS
@@ -69,8 +69,8 @@ def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Relay(gateway, fakes, speaks, sdk)
 
 
-def says(protocol: str, text: str, **more: object) -> Answer:
-    return Answer(SPEAKERS[protocol].stream(Meant((Say(text),), **more)))
+def says(protocol: str, text: str, ending: Ending = Ending.PROPER) -> Answer:
+    return Answer(SPEAKERS[protocol].stream(Meant((Say(text),), ending=ending)))
 
 
 def breaks(protocol: str, text: str, end: End) -> Answer:
@@ -80,7 +80,9 @@ def breaks(protocol: str, text: str, end: End) -> Answer:
 
 
 def heard(relay: Relay, client: str) -> Heard | Broke:
-    return STREAMS[client][0](relay.sdk, asked(client, "three"))
+    reply = STREAMS[client][0](relay.sdk, asked(client, "three"))
+    assert not isinstance(reply, Halted), reply
+    return reply
 
 
 @clients

@@ -6,6 +6,7 @@ from pathlib import Path
 import anthropic
 import msgspec
 import pytest
+from anthropic.types import MessageParam, ToolParam
 
 from e2e.kiro_rig import QUICK, KiroRig, kiro_rigged, sign
 from fakes.kiro import FakeKiro, framed, tail, tool, words
@@ -13,7 +14,7 @@ from fakes.upstream import Answer
 from gateway import KEY, running
 
 MODEL = "kiro/claude-sonnet-4.5"
-WRITE = {
+WRITE: ToolParam = {
     "name": "write",
     "description": "Writes a file.",
     "input_schema": {
@@ -23,7 +24,7 @@ WRITE = {
     },
 }
 CUT = framed(words("I will write it."), tool("t1", "write", input='{"path": "notes/to'))
-QUESTION = {"role": "user", "content": "Write my notes."}
+QUESTION: MessageParam = {"role": "user", "content": "Write my notes."}
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +33,12 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KiroRig]:
         yield shared
 
 
-def ask(rig: KiroRig, *messages: object, model: str = MODEL) -> anthropic.types.Message:
+def ask(rig: KiroRig, *messages: MessageParam, model: str = MODEL) -> anthropic.types.Message:
     with rig.sdk.anthropic.messages.stream(
         model=model,
         max_tokens=1000,
-        tools=[WRITE],  # type: ignore[list-item]
-        messages=list(messages or (QUESTION,)),  # type: ignore[arg-type]
+        tools=[WRITE],
+        messages=list(messages or (QUESTION,)),
     ) as stream:
         return stream.get_final_message()
 
@@ -129,11 +130,11 @@ def test_both_questions_are_paid_for_whatever_came_of_the_second(rig: KiroRig, f
 
 
 def test_the_next_request_of_the_conversation_tells_the_model_what_was_lost(rig: KiroRig) -> None:
-    question = {"role": "user", "content": "Write my diary."}
+    question: MessageParam = {"role": "user", "content": "Write my diary."}
     rig.plays(CUT, framed(words("No."), tail()), framed(words("Sorry."), tail()))
     first = ask(rig, question)
     assert first.stop_reason == "max_tokens"
-    said = {"role": "assistant", "content": "I will write it."}
+    said: MessageParam = {"role": "assistant", "content": "I will write it."}
     ask(rig, question, said, {"role": "user", "content": "Well?"})
     told = current(rig, 2)
     assert "Well?" in told
@@ -169,8 +170,8 @@ def test_the_client_is_kept_alive_while_a_call_is_withheld_and_while_its_rest_is
                 model=MODEL,
                 max_tokens=1000,
                 stream=True,
-                tools=[WRITE],  # type: ignore[list-item]
-                messages=[QUESTION],  # type: ignore[list-item]
+                tools=[WRITE],
+                messages=[QUESTION],
             ) as response:
                 sent = b"".join(response.iter_bytes())
         assert fake.counts["/generateAssistantResponse"] == 2

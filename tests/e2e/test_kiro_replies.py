@@ -17,6 +17,7 @@ from e2e.raw_http import post
 from fakes.eventstream import event, exception
 from fakes.kiro import framed, refusal, tail, tool, words
 from fakes.upstream import Answer, End
+from narrowing import expect
 
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of eleven": 11}
 TOOLED = Case(Meant(()), tools=True)
@@ -199,7 +200,7 @@ def test_a_cut_call_is_never_executable(rig: KiroRig, client: str, provider: str
     model = MODEL.replace("kiro/", f"{provider}/", 1)
     for heard in everyone(rig, client, asked(client, model, TOOLED)):
         assert told("Writing.", STOPS[client][Stop.CAP], heard)
-        assert isinstance(heard, Halted) or heard.calls == ()  # type: ignore[union-attr]
+        assert isinstance(heard, Halted) or expect(Heard, heard).calls == ()
 
 
 @clients
@@ -281,7 +282,7 @@ def test_brackets_in_code_or_for_unknown_tools_are_words(rig: KiroRig, client: s
 def test_usage_that_is_reported_is_told_as_reported(rig: KiroRig, client: str) -> None:
     """Behaviour 23."""
     counted = {"uncachedInputTokens": 10, "cacheReadInputTokens": 2, "cacheWriteInputTokens": 1, "outputTokens": 5}
-    rig.plays(framed(words("Hi"), tail(**counted)))
+    rig.plays(framed(words("Hi"), tail("END_TURN", 2.0, **counted)))
     for heard in everyone(rig, client, asked(client, MODEL)):
         assert isinstance(heard, Heard), heard
         assert heard.tokens == Tokens(13, 5, cached=2, written=1)
@@ -337,7 +338,7 @@ def test_reasoning_that_kiro_will_not_take_back_is_left_out_once(rig: KiroRig) -
     ask["messages"] += [{"role": "assistant", "content": first.content}, {"role": "user", "content": "Go on."}]
     rig.fake.script("/generateAssistantResponse", refusal(400, "Invalid.", "THINKING_SIGNATURE_INVALID"))
     second = rig.sdk.anthropic.messages.create(**ask)
-    assert second.content[0].text == "Second."  # type: ignore[union-attr]
+    assert expect(anthropic.types.TextBlock, second.content[0]).text == "Second."
     tried, again = (chat.body for chat in rig.fake.chats[1:])
     assert b'"signature":"S"' in tried
     assert b"reasoningContent" not in again

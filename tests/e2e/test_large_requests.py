@@ -105,7 +105,7 @@ def test_the_event_loop_goes_on_while_a_large_request_is_read(rig: Rig, client: 
     """The longest stall is a small part of the whole time, so that a busy machine lengthens both."""
     body = body_of(client, rig.model(upstream), VALUES // 4)
     assert len(body) > 4 * offload.LARGE_BYTES
-    shares = []
+    shares: list[float] = []
     while not shares or (shares[-1] > 0.5 and len(shares) < 5):
         heart = Heart()
         beating = asyncio.run_coroutine_threadsafe(heart.beat(), rig.gateway._loop)

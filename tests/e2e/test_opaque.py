@@ -1,10 +1,12 @@
 """Reasoning that only its issuer can read travels through any client and back, to its issuer alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
+from openai.types.chat import ChatCompletionMessage
+from pydantic import BaseModel
 
 from dragoman.hub.opaque import Form, Opaque, seal
 from e2e.cases import CASES, asked
@@ -32,6 +34,7 @@ cases = pytest.mark.parametrize("case", MEANT)
 
 def chat_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
     completions = rig.sdk.openai.chat.completions
+    message: ChatCompletionMessage
     if stream:
         with completions.stream(**{name: value for name, value in request.items() if name != "tools"}) as events:
             message = events.get_final_completion().choices[0].message
@@ -44,6 +47,7 @@ def chat_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
 
 
 def responses_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
+    output: Sequence[BaseModel]
     if stream:
         with rig.sdk.openai.responses.stream(**request) as events:
             output = events.get_final_response().output
@@ -57,6 +61,7 @@ def responses_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
 
 
 def messages_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
+    content: Sequence[BaseModel]
     if stream:
         with rig.sdk.anthropic.messages.stream(**request) as events:
             content = events.get_final_message().content
@@ -88,15 +93,15 @@ def ask_again(rig: Rig, client: str, upstream: str, request: Json, turns: list[J
     agrees = Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json")
     fake = rig.plays(upstream, *refusals, agrees)
     field = "input" if client == "responses" else "messages"
-    again = {**request, "model": rig.model(upstream), field: [*request[field], *turns]}
-    explain = {"extra_headers": {"x-dragoman-explain": "1"}}
+    again: Json = {**request, "model": rig.model(upstream), field: [*request[field], *turns]}
+    again["extra_headers"] = {"x-dragoman-explain": "1"}
     match client:
         case "chat":
-            rig.sdk.openai.chat.completions.create(**again, **explain)
+            rig.sdk.openai.chat.completions.create(**again)
         case "responses":
-            rig.sdk.openai.responses.create(**again, **explain)
+            rig.sdk.openai.responses.create(**again)
         case _:
-            rig.sdk.anthropic.messages.create(**again, **explain)
+            rig.sdk.anthropic.messages.create(**again)
     assert b"dgm1." not in fake.calls[-1].body
     return fake.calls[-1].json
 

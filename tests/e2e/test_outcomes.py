@@ -14,6 +14,7 @@ from e2e.hearing import STREAMS, WHOLE
 from e2e.raw_http import dial, post, request_bytes
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig, rigged
 from fakes.upstream import Answer, End
+from wire_json import JsonObject
 
 COUNTED = CASES["cached and reasoning tokens"].meant
 
@@ -114,7 +115,14 @@ def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str)
 
 @pytest.mark.parametrize("client", ["chat", "messages"])
 def test_of_a_broken_reply_the_input_is_as_told_and_the_output_an_estimate(rig: Rig, client: str) -> None:
-    start = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+    start: JsonObject = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+    }
     counts = {"input_tokens": 100, "cache_read_input_tokens": 50, "output_tokens": 1}
     events: list[dict[str, object]] = [
         {"type": "message_start", "message": {**start, "usage": counts}},

@@ -14,7 +14,9 @@ from dragoman.accounts.pool import State
 from dragoman.hub.outcome import Outcome, Step
 from e2e.pool_rig import QUICK, PoolRig, error, keys_of, pooled, stanza_of
 from e2e.raw_http import post
+from fakes.upstream import Answer, Asked
 from gateway import running
+from wire_json import JsonObject
 
 ONE, TWO = keys_of(2)
 LIMITED = error(429, "Slow down.", "rate_limit_exceeded")
@@ -77,13 +79,13 @@ def test_conversations_are_spread_over_the_keys(tmp_path: Path) -> None:
     ],
     ids=["claude code", "codex", "user id of today", "user id of before"],
 )
-def test_a_clients_own_word_for_its_session_is_heeded(tmp_path: Path, own: dict[str, object]) -> None:
+def test_a_clients_own_word_for_its_session_is_heeded(tmp_path: Path, own: JsonObject) -> None:
     """What is said changes; a session that compacts its history stays where its cache is."""
     with pooled(tmp_path, "messages", keys_of(5)) as rig:
         for number in range(6):
             turn = {"role": "user", "content": f"something else {number}"}
-            body = {"model": "up/claude-sonnet-4-5", "max_tokens": 9, "messages": [turn], **own.get("body", {})}  # type: ignore[dict-item]
-            headers: tuple[str, ...] = own.get("headers", ())  # type: ignore[assignment]
+            body = {"model": "up/claude-sonnet-4-5", "max_tokens": 9, "messages": [turn], **own.get("body", {})}
+            headers: tuple[str, ...] = own.get("headers", ())
             assert post(rig.gateway.port, "/v1/messages", msgspec.json.encode(body), *headers).status == 200
         assert len(set(rig.keyed.taken())) == 1
 
@@ -348,9 +350,14 @@ def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: P
         ]
         usual = rig.upstream.choose
         assert usual is not None
-        rig.upstream.choose = lambda asked: (
-            unreadable if b"fake-sealed" in asked.body and not rig.keyed.seen.append("sealed") else usual(asked)  # type: ignore[func-returns-value]
-        )
+
+        def refuse_sealed(asked: Asked) -> Answer:
+            if b"fake-sealed" not in asked.body:
+                return usual(asked)
+            rig.keyed.seen.append("sealed")
+            return unreadable
+
+        rig.upstream.choose = refuse_sealed
         body = {"model": "up/gpt-5", "input": items, "store": False}
         answer = post(rig.gateway.port, "/v1/responses", msgspec.json.encode(body), "x-dragoman-explain: 1")
         assert answer.status == 200, answer.body

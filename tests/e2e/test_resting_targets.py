@@ -11,7 +11,7 @@ import pytest
 from dragoman.accounts.pool import DOUBTED_S, Pool
 from e2e.pool_rig import QUICK, Keyed, error
 from e2e.raw_http import post
-from fakes.upstream import FakeUpstream
+from fakes.upstream import Answer, FakeUpstream
 from gateway import Running, running, stanza
 from scraping import scrape, value
 
@@ -77,8 +77,8 @@ def test_a_long_rest_is_doubted_by_one_request_and_ends_with_a_good_answer(duo: 
 
 
 @pytest.mark.parametrize("refusal", [ENDLESS, LIMITED, error(401, "Incorrect API key.", "invalid_api_key")])
-def test_what_is_no_used_up_account_or_says_no_end_of_it_is_asked_first_again(duo: Duo, refusal: object) -> None:
-    duo.upstream.refusals[FIRST] = refusal  # type: ignore[assignment]
+def test_what_is_no_used_up_account_or_says_no_end_of_it_is_asked_first_again(duo: Duo, refusal: Answer) -> None:
+    duo.upstream.refusals[FIRST] = refusal
     assert [duo.ask() for _ in range(2)] == [(200, [FIRST, SECOND])] * 2
 
 

@@ -24,6 +24,7 @@ from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, rigged
 from e2e.targets import ROUTES, Site, Targets, targeted
 from fakes.upstream import Answer, Asked, End
 from gateway import KEY
+from narrowing import expect
 
 ATTEMPTS = 3
 SETTINGS = f"[retry]\nattempts = {ATTEMPTS}\nbase_s = 0.002\n"
@@ -114,7 +115,7 @@ def test_the_next_target_answers_or_the_last_ones_error_is_told(
     assert heard.text == ""
     if trouble.seen[client] == 402:
         assert isinstance(heard.error, anthropic.APIStatusError)
-        assert heard.error.body["error"]["type"] == "billing_error"  # type: ignore[index]
+        assert expect(dict, heard.error.body)["error"]["type"] == "billing_error"
     else:
         assert_told_properly(client, heard.error, trouble.seen[client])
     told = targets.sdk.headers

@@ -12,6 +12,7 @@ import msgspec
 
 from fakes.service import FakeService, json_answer, plain, stream
 from fakes.upstream import Answer, Asked
+from wire_json import JsonObject
 
 RESPONSES = "/backend-api/codex/responses"
 MODELS = "/backend-api/codex/models"
@@ -123,7 +124,7 @@ class FakeCodex(FakeService):
         return f"{self.root}/backend-api/codex"
 
     @property
-    def bodies(self) -> list[dict[str, object]]:
+    def bodies(self) -> list[JsonObject]:
         return [asked.json for asked in self.at(RESPONSES)]
 
     def plays(self, *replies: Answer) -> None:
@@ -141,12 +142,12 @@ class FakeCodex(FakeService):
         self.refresh.add(refresh)
         return {"id_token": jwt(**auth(self.account)), "access_token": access, "refresh_token": refresh}
 
-    def auth_file(self, life_s: float = 3600.0, **more: object) -> dict[str, object]:
+    def auth_file(self, life_s: float = 3600.0, **more: object) -> JsonObject:
         """What `codex login` leaves."""
         tokens = {**self.issue(life_s), "account_id": self.account}
         return {"auth_mode": "chatgpt", "OPENAI_API_KEY": None, "tokens": tokens, **more}
 
-    def stanza(self, credentials: str, **settings: object) -> str:
+    def stanza(self, credentials: str | list[str], **settings: object) -> str:
         given = {"endpoint": self.endpoint, "auth_endpoint": self.root, "credentials": credentials, **settings}
         lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items()]
         return "\n".join(["[providers.codex]", 'kind = "codex"', *lines, ""])

@@ -62,7 +62,7 @@ class FakeCopilot(FakeService):
         self.headers: tuple[tuple[str, str], ...] = ()
         self._number = itertools.count(1)
 
-    def stanza(self, credentials: str, **settings: object) -> str:
+    def stanza(self, credentials: str | list[str], **settings: object) -> str:
         roots = {"endpoint": self.root, "auth_endpoint": self.root, "control_endpoint": self.root}
         given = {**roots, "credentials": credentials, **settings}
         lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in given.items()]

@@ -50,6 +50,10 @@ class FakeService(FakeUpstream):
     def root(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def stanza(self, credentials: str | list[str], **settings: object) -> str:
+        """The lines of a dragoman.toml that point here."""
+        raise NotImplementedError
+
     def script(self, path: str, *answers: Answer) -> None:
         self._scripts.setdefault(path, deque()).extend(answers)
 

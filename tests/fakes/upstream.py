@@ -85,6 +85,7 @@ class FakeUpstream(ThreadedServer):
 
     answers: list[Answer] = field(default_factory=list)
     choose: Callable[[Asked], Answer] | None = None
+    intercept: Callable[[Asked], Answer | None] | None = None  # asked before all else; None: as usual
     asked: list[Asked] = field(default_factory=list)
     closed: list[float] = field(default_factory=list)  # monotonic times at which a client gave up on an answer
     sent: int = 0
@@ -105,7 +106,8 @@ class FakeUpstream(ThreadedServer):
         try:
             while (asked := await _read(reader)) is not None:
                 self.asked.append(asked)
-                if not await self._play(self._answer(asked), reader, writer) or not self.keep_alive:
+                answer = self.intercept(asked) if self.intercept is not None else None
+                if not await self._play(answer or self._answer(asked), reader, writer) or not self.keep_alive:
                     return
         except (ConnectionError, asyncio.IncompleteReadError):
             self.closed.append(self._loop.time())

@@ -7,6 +7,8 @@ from typing import Any
 import anthropic
 import msgspec
 import openai
+from openai.types.chat import ChatCompletionStreamOptionsParam
+from openai.types.responses import Response
 
 Json = dict[str, Any]
 Each = Callable[[], None]
@@ -81,10 +83,10 @@ def responses(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
         asked["tool_choice"] = {"type": "function", "name": wish.tool}
     elif wish.schema:
         asked["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": wish.schema}}
+    reply: Response | None = None
     if each is None:
         reply = sdks.openai.responses.create(**asked)
     else:
-        reply = None
         for event in sdks.openai.responses.create(**asked, stream=True):
             if event.type.endswith(".delta"):
                 each()
@@ -92,11 +94,12 @@ def responses(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
                 raise Broken(str(event))
             elif event.type in ("response.completed", "response.incomplete"):
                 reply = event.response
-        if reply is None:
-            raise Broken("no terminal event")
+    if reply is None:
+        raise Broken("no terminal event")
+    assert reply.usage is not None
     calls = tuple((item.name, item.arguments) for item in reply.output if item.type == "function_call")
     stop = reply.incomplete_details.reason if reply.incomplete_details else reply.status
-    return Heard(reply.output_text, calls, stop, reply.usage.input_tokens, reply.usage.output_tokens)
+    return Heard(reply.output_text, calls, stop or "", reply.usage.input_tokens, reply.usage.output_tokens)
 
 
 def chat(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
@@ -112,8 +115,10 @@ def chat(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
         return _chunks(sdks, asked, each)
     reply = sdks.openai.chat.completions.create(**asked)
     choice = reply.choices[0]
-    calls = tuple((call.function.name, call.function.arguments) for call in choice.message.tool_calls or ())
+    functions = [call.function for call in choice.message.tool_calls or () if call.type == "function"]
+    calls = tuple((function.name, function.arguments) for function in functions)
     told = reply.usage
+    assert told is not None
     text = choice.message.content or ""
     return Heard(text, calls, choice.finish_reason, told.prompt_tokens, told.completion_tokens)
 
@@ -121,7 +126,7 @@ def chat(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
 def _chunks(sdks: Sdks, asked: Json, each: Each) -> Heard:
     text, stop, used = "", "", (0, 0)
     calls: dict[int, tuple[str, str]] = {}
-    options = {"include_usage": True}
+    options: ChatCompletionStreamOptionsParam = {"include_usage": True}
     for chunk in sdks.openai.chat.completions.create(**asked, stream=True, stream_options=options):
         if chunk.usage:
             used = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
@@ -130,6 +135,8 @@ def _chunks(sdks: Sdks, asked: Json, each: Each) -> Heard:
                 each()
             text += choice.delta.content or ""
             for call in choice.delta.tool_calls or ():
+                if call.function is None:
+                    continue
                 name, arguments = calls.get(call.index, ("", ""))
                 calls[call.index] = (call.function.name or name, arguments + (call.function.arguments or ""))
             stop = choice.finish_reason or stop

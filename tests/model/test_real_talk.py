@@ -3,6 +3,9 @@
 from collections.abc import Callable
 
 import pytest
+from anthropic.types import MessageParam, TextBlockParam
+from openai.types.chat import ChatCompletionMessageFunctionToolCallParam, ChatCompletionMessageParam
+from openai.types.responses import ResponseInputParam
 
 from model.asking import Json, Sdks
 
@@ -11,8 +14,8 @@ LOOK = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 def messages(sdks: Sdks) -> str:
-    marked = {"type": "text", "text": "Look it up:", "cache_control": {"type": "ephemeral"}}
-    talk: list[Json] = [
+    marked: TextBlockParam = {"type": "text", "text": "Look it up:", "cache_control": {"type": "ephemeral"}}
+    talk: list[MessageParam] = [
         {"role": "user", "content": [marked, {"type": "text", "text": "how is the weather in Paris?"}]},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}]},
@@ -26,7 +29,7 @@ def messages(sdks: Sdks) -> str:
 
 
 def responses(sdks: Sdks) -> str:
-    talk: list[Json] = [
+    talk: ResponseInputParam = [
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "The weather in Paris?"}]},
         {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
@@ -37,8 +40,12 @@ def responses(sdks: Sdks) -> str:
 
 
 def chat(sdks: Sdks) -> str:
-    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    talk: list[Json] = [
+    call: ChatCompletionMessageFunctionToolCallParam = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "look", "arguments": "{}"},
+    }
+    talk: list[ChatCompletionMessageParam] = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "The weather"}, {"type": "text", "text": "in Paris?"}]},
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -46,6 +53,7 @@ def chat(sdks: Sdks) -> str:
     ]
     asked: Json = {"tools": [{"type": "function", "function": {"name": "look"}}]}
     reply = sdks.openai.chat.completions.create(model="smollm2", max_completion_tokens=CAP, messages=talk, **asked)
+    assert reply.usage is not None
     assert reply.usage.completion_tokens <= CAP, "the newer cap is heard as well"
     return str(reply.choices[0].message.content)
 

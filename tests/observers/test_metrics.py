@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.hub.outcome import GONE, Outcome, Step
@@ -26,16 +27,16 @@ def seen(*outcomes: Outcome) -> Scrape:
 
 
 def outcome(**given: object) -> Outcome:
-    fields: dict[str, object] = {
-        "request_id": "req_1",
-        "started_at": 1763200000.0,
-        "client_protocol": "messages",
-        "upstream_protocol": "chat",
-        "provider": "local",
-        "model": "qwen",
-        "duration_s": 0.5,
-    }
-    return Outcome(**{**fields, **given})  # type: ignore[arg-type]
+    usual = Outcome(
+        request_id="req_1",
+        started_at=1763200000.0,
+        client_protocol="messages",
+        upstream_protocol="chat",
+        provider="local",
+        model="qwen",
+        duration_s=0.5,
+    )
+    return replace(usual, **given)
 
 
 def test_requests_are_counted_by_their_way_and_their_end() -> None:

@@ -12,6 +12,8 @@ import grammar_messages
 import grammar_responses
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running, stanza
+from narrowing import expect
+from wire_json import JsonObject
 
 PROTOCOLS = ("chat", "responses", "messages")
 GRAMMARS = {"chat": grammar_chat, "responses": grammar_responses, "messages": grammar_messages}
@@ -19,7 +21,7 @@ PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages
 ONCE = "[retry]\nattempts = 1\n"
 JSON = "application/json"
 TOOL = {"type": "object", "properties": {"a": {"type": "integer"}}}
-TOOLS: dict[str, list[dict]] = {
+TOOLS: dict[str, list[JsonObject]] = {
     "chat": [{"type": "function", "function": {"name": "weather", "parameters": TOOL}}],
     "responses": [{"type": "function", "name": "weather", "parameters": TOOL, "strict": False}],
     "messages": [{"name": "weather", "input_schema": TOOL}],
@@ -33,8 +35,8 @@ class Answered:
     body: bytes
 
     @property
-    def json(self) -> dict:
-        return json.loads(self.body)
+    def json(self) -> JsonObject:
+        return expect(dict, json.loads(self.body))
 
     @property
     def losses(self) -> list[tuple[str, str]]:
@@ -69,7 +71,7 @@ class Outside:
         body = asked(client, model, stream, **fields)
         return self.send("POST", PATHS[client], body, content_type=JSON, x_dragoman_explain="1")
 
-    def hears(self, client: str, upstream: str, answer: Answer, stream: bool = True, **fields: object) -> dict:
+    def hears(self, client: str, upstream: str, answer: Answer, stream: bool = True, **fields: object) -> JsonObject:
         """The reply as the client's own grammar folds it."""
         self.plays(upstream, answer)
         told = self.ask(client, f"{upstream}/m", stream, **fields)
@@ -77,7 +79,7 @@ class Outside:
         return folded(client, told.body) if stream else GRAMMARS[client].whole(told.body)
 
 
-def folded(client: str, body: bytes) -> dict:
+def folded(client: str, body: bytes) -> JsonObject:
     """What a stream tells; Illegal if it departs from the grammar."""
     return grammar_chat.fold(body, usage_asked=True) if client == "chat" else GRAMMARS[client].fold(body)
 
@@ -96,12 +98,12 @@ def asked(client: str, model: str, stream: bool = False, **fields: object) -> by
     return json.dumps(body | fields).encode()
 
 
-def sse(*events: dict | str) -> bytes:
+def sse(*events: JsonObject | str) -> bytes:
     """Events as their vendor writes them; those that have a type are named by it."""
     return b"".join(_block(event) for event in events)
 
 
-def _block(event: dict | str) -> bytes:
+def _block(event: JsonObject | str) -> bytes:
     if isinstance(event, str):
         return f"data: {event}\n\n".encode()
     name = f"event: {event['type']}\n" if "type" in event else ""

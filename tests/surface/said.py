@@ -3,6 +3,7 @@
 import json
 
 from surface.outside import sse
+from wire_json import JsonObject
 
 CHAT_USAGE = {
     "prompt_tokens": 100,
@@ -27,7 +28,7 @@ RESPONSES_USAGE = {
 }
 
 
-def chunk(delta: dict, finish: str | None = None, **fields: object) -> dict:
+def chunk(delta: JsonObject, finish: str | None = None, **fields: object) -> JsonObject:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return {**head, "choices": [choice], **fields}
@@ -37,13 +38,13 @@ CHAT_END = ({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1
              "usage": CHAT_USAGE}, "[DONE]")  # fmt: skip
 
 
-def chat(message: dict, finish: str = "stop", **fields: object) -> dict:
+def chat(message: JsonObject, finish: str = "stop", **fields: object) -> JsonObject:
     choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": finish}
     head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m"}
     return {**head, "choices": [choice], "usage": CHAT_USAGE, **fields}
 
 
-def message(*content: dict, stop: str = "end_turn", **fields: object) -> dict:
+def message(*content: JsonObject, stop: str = "end_turn", **fields: object) -> JsonObject:
     return {
         "id": "msg_1",
         "type": "message",
@@ -57,7 +58,7 @@ def message(*content: dict, stop: str = "end_turn", **fields: object) -> dict:
     }
 
 
-def response(*output: dict, status: str = "completed", **fields: object) -> dict:
+def response(*output: JsonObject, status: str = "completed", **fields: object) -> JsonObject:
     return {
         "id": "resp_1",
         "object": "response",
@@ -72,7 +73,7 @@ def response(*output: dict, status: str = "completed", **fields: object) -> dict
     }
 
 
-def text_item(text: str) -> dict:
+def text_item(text: str) -> JsonObject:
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
 

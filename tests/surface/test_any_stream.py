@@ -10,11 +10,12 @@ from fakes.upstream import Answer
 from grammar_sse import Illegal
 from surface.outside import GRAMMARS, PROTOCOLS, Outside, folded, sse
 from surface.said import CHAT_END, MESSAGES_USAGE, chunk, message, response, text_item
+from wire_json import JsonObject
 
-Event = dict | str
+Event = JsonObject | str
 
 
-def call(index: int | None, id: str | None, name: str | None, arguments: object) -> dict:
+def call(index: int | None, id: str | None, name: str | None, arguments: object) -> JsonObject:
     piece = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
     return chunk({"tool_calls": [{key: value for key, value in piece.items() if value is not None}]})
 
@@ -41,11 +42,11 @@ CHAT: list[Event] = [
 ]
 
 
-def opened(index: int, **block: object) -> dict:
+def opened(index: int, **block: object) -> JsonObject:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def grown(index: int, **delta: object) -> dict:
+def grown(index: int, **delta: object) -> JsonObject:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
@@ -76,7 +77,7 @@ REASONING = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_te
 SEARCH = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}
 
 
-def told(kind: str, index: int, **fields: object) -> dict:
+def told(kind: str, index: int, **fields: object) -> JsonObject:
     return {"type": f"response.{kind}", "output_index": index, "item_id": "any", "content_index": 0, **fields}
 
 

@@ -8,6 +8,7 @@ from dragoman.hub.opaque import Form, Opaque, seal
 from fakes.upstream import Answer
 from surface.outside import JSON, Outside, sse
 from surface.said import CHAT_END, WHOLE, chat, chunk
+from wire_json import JsonObject
 
 VOUCHED = {"google": {"thought_signature": "c2lnbmVk/+=="}}
 CALLS = [
@@ -30,7 +31,7 @@ def called(stream: bool) -> Answer:
     return Answer(sse(*deltas, chunk({}, "tool_calls"), *CHAT_END))
 
 
-def history(client: str, told: dict) -> dict:
+def history(client: str, told: JsonObject) -> JsonObject:
     if client == "messages":
         results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "sunny"} for call in CALLS]
         return {

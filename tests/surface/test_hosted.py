@@ -9,6 +9,7 @@ from fakes.upstream import Answer
 from gateway import KEY
 from surface.outside import JSON, Outside, sse
 from surface.said import message, response, text_item
+from wire_json import JsonObject
 
 CODE_ITEM = {
     "id": "ci_1",
@@ -28,7 +29,7 @@ MCP_ITEM = {
     "output": "Cats purr.",
     "error": None,
 }
-CODE_BLOCKS = (
+CODE_BLOCKS: tuple[JsonObject, ...] = (
     {"type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": {"code": "print(6*7)"}},
     {
         "type": "code_execution_tool_result",
@@ -42,7 +43,7 @@ CODE_BLOCKS = (
         },
     },
 )
-MCP_BLOCKS = (
+MCP_BLOCKS: tuple[JsonObject, ...] = (
     {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "look_up", "server_name": "wiki", "input": {"q": "cats"}},
     {
         "type": "mcp_tool_result",
@@ -51,14 +52,14 @@ MCP_BLOCKS = (
         "content": [{"type": "text", "text": "Cats purr."}],
     },
 )
-ITEMS = {"code": CODE_ITEM, "mcp": MCP_ITEM}
+ITEMS: dict[str, JsonObject] = {"code": CODE_ITEM, "mcp": MCP_ITEM}
 BLOCKS = {"code": CODE_BLOCKS, "mcp": MCP_BLOCKS}
 
 works = pytest.mark.parametrize("work", ["code", "mcp"])
 modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-def responses_answer(item: dict, stream: bool) -> Answer:
+def responses_answer(item: JsonObject, stream: bool) -> Answer:
     whole = response(item, text_item("So."))
     if not stream:
         return Answer(json.dumps(whole).encode(), content_type=JSON)
@@ -73,11 +74,11 @@ def responses_answer(item: dict, stream: bool) -> Answer:
     )
 
 
-def messages_answer(blocks: tuple[dict, ...], stream: bool) -> Answer:
+def messages_answer(blocks: tuple[JsonObject, ...], stream: bool) -> Answer:
     whole = message(*blocks, {"type": "text", "text": "So."})
     if not stream:
         return Answer(json.dumps(whole).encode(), content_type=JSON)
-    events: list[dict] = [{"type": "message_start", "message": message()}]
+    events: list[JsonObject] = [{"type": "message_start", "message": message()}]
     for index, block in enumerate(whole["content"]):
         events.append({"type": "content_block_start", "index": index, "content_block": block})
         events.append({"type": "content_block_stop", "index": index})
@@ -85,7 +86,7 @@ def messages_answer(blocks: tuple[dict, ...], stream: bool) -> Answer:
     return Answer(sse(*events, ending, {"type": "message_stop"}))
 
 
-def without_ids(blocks: tuple[dict, ...]) -> list[dict]:
+def without_ids(blocks: tuple[JsonObject, ...]) -> list[JsonObject]:
     return [{key: value for key, value in block.items() if key not in ("id", "tool_use_id")} for block in blocks]
 
 

@@ -7,6 +7,7 @@ import pytest
 from fakes.upstream import Answer
 from surface.outside import JSON, Outside
 from surface.said import MESSAGES_USAGE, chat, message, response, text_item
+from wire_json import JsonObject
 
 LIKELY = [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}]
 HI = {"type": "text", "text": "Hi"}
@@ -18,19 +19,19 @@ SEARCHED = (
 )
 
 
-def chat_likely() -> dict:
+def chat_likely() -> JsonObject:
     reply = chat({"content": "Hi"})
     reply["choices"][0]["logprobs"] = {"content": LIKELY, "refusal": None}
     return reply
 
 
-def responses_likely() -> dict:
+def responses_likely() -> JsonObject:
     item = text_item("Hi")
     item["content"][0]["logprobs"] = LIKELY
     return response(item)
 
 
-CASES: list[tuple[str, str, dict, tuple[str, str]]] = [
+CASES: list[tuple[str, str, JsonObject, tuple[str, str]]] = [
     ("messages", "chat", chat_likely(), ("/content/0/logprobs", "dropped")),
     ("messages", "responses", responses_likely(), ("/content/0/logprobs", "dropped")),
     ("messages", "chat", chat({"content": "Hi"}, service_tier="flex"), ("/service_tier", "dropped")),
@@ -55,7 +56,7 @@ CASES: list[tuple[str, str, dict, tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("client", "upstream", "reply", "loss"), CASES)
-def test_a_loss_is_told(gate: Outside, client: str, upstream: str, reply: dict, loss: tuple[str, str]) -> None:
+def test_a_loss_is_told(gate: Outside, client: str, upstream: str, reply: JsonObject, loss: tuple[str, str]) -> None:
     gate.plays(upstream, Answer(json.dumps(reply).encode(), content_type=JSON))
     answer = gate.ask(client, f"{upstream}/m")
     assert answer.status == 200, answer.body

@@ -27,6 +27,7 @@ from surface.told import (
     text,
     text_in,
 )
+from wire_json import JsonObject
 
 others = pytest.mark.parametrize("client", ["messages", "responses"])  # than Chat
 elsewhere = pytest.mark.parametrize("client", ["chat", "responses"])  # than Messages
@@ -182,7 +183,7 @@ def test_blocks_that_survive_are_numbered_anew(gate: Outside) -> None:
     unknown = {"type": "response.output_item.done", "output_index": 1, "item": {"type": "acme:thing", "id": "x"}}
     items = [{"type": "response.output_item.done", "output_index": n, "item": {**text_item(w), "id": f"m{n}"}}
              for n, w in ((0, "a"), (2, "b"))]  # fmt: skip
-    events = [CREATED, items[0], unknown, items[1]]
+    events: list[JsonObject] = [CREATED, items[0], unknown, items[1]]
     last = {"type": "response.completed", "response": response(*(e["item"] for e in events[1:]))}
     assert text_in("messages", gate.hears("messages", "responses", Answer(sse(*events, last)))) == "ab"
 
@@ -213,7 +214,7 @@ def test_a_signature_in_two_pieces_is_one(gate: Outside) -> None:
 
 @elsewhere
 @pytest.mark.parametrize("hidden", [{"type": "redacted_thinking", "data": "b3BhcXVl"}, None])
-def test_thoughts_without_words_are_opaque_only(gate: Outside, client: str, hidden: dict | None) -> None:
+def test_thoughts_without_words_are_opaque_only(gate: Outside, client: str, hidden: JsonObject | None) -> None:
     omitted = {"type": "signature_delta", "signature": "c2ln"}
     opening = hidden or {"type": "thinking", "thinking": "", "signature": ""}
     thought = block(0, opening, *(() if hidden else (omitted,)))
@@ -284,7 +285,12 @@ def test_another_id_or_model_in_mid_stream_is_an_error(gate: Outside, client: st
     for change in ({"id": "chatcmpl-2"}, {"model": "x"}):
         gate.plays("chat", Answer(sse(ROLE, chunk({"content": "a"}), chunk({"content": "b"}, **change), *CHAT_END)))
         assert broken(client, gate.ask(client, "chat/m", True).body) == "a"
-    late = [{**ROLE, "id": "", "model": ""}, chunk({"content": "Hi"}), chunk({}, "stop"), *CHAT_END]
+    late: list[JsonObject | str] = [
+        {**ROLE, "id": "", "model": ""},
+        chunk({"content": "Hi"}),
+        chunk({}, "stop"),
+        *CHAT_END,
+    ]
     assert text_in(client, gate.hears(client, "chat", Answer(sse(*late)))) == "Hi"
 
 
@@ -298,7 +304,7 @@ def test_a_fallback_of_the_vendors_own_may_change_the_model(gate: Outside, clien
 @pytest.mark.parametrize("client", ["chat", "messages"])
 def test_rotating_ids_and_untold_deltas_are_told_exactly_once(gate: Outside, client: str) -> None:
     item = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}', "status": "completed"}
-    rotating = [
+    rotating: list[JsonObject] = [
         CREATED,
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "id": "r1", "arguments": ""}},
         {"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "r2", "delta": '{"a"'},

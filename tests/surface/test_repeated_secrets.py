@@ -9,6 +9,7 @@ from fakes.upstream import Answer
 from gateway import KEY
 from surface.outside import JSON, PROTOCOLS, Outside, outside, sse
 from surface.said import CHAT_END, chat, chunk, message, response, text_item
+from wire_json import JsonObject
 
 SECRET = "sk-fake-upstream"
 ESCAPED = "".join(f"\\u{ord(character):04x}" for character in SECRET)
@@ -44,7 +45,7 @@ def stream(upstream: str, text: str, arguments: str, size: int) -> bytes:
     if upstream == "messages":
         call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
 
-        def delta(index: int, **what: str) -> dict:
+        def delta(index: int, **what: str) -> JsonObject:
             return {"type": "content_block_delta", "index": index, "delta": what}
 
         return sse(
@@ -226,9 +227,9 @@ def test_a_list_of_models_does_not_repeat_it(tmp_path: Path, written: str) -> No
         for fake in gate.fakes.values():
             fake.pages = {path: Answer(body, content_type=JSON) for path in ("/v1/models", "/v1/models?limit=1000")}
         gate.gateway.settle()
-        shapes = [{}, {"anthropic_version": "2023-06-01"}, {"x_goog_api_key": KEY}]
-        answers = [gate.send("GET", "/v1/models?limit=1000", **fields) for fields in shapes]
-        answers += [gate.send("GET", f"/v1/models/{name}/m", **shapes[1]) for name in PROTOCOLS]
+        shapes: list[dict[str, str]] = [{}, {"anthropic_version": "2023-06-01"}, {"x_goog_api_key": KEY}]
+        answers = [gate.send("GET", "/v1/models?limit=1000", None, **fields) for fields in shapes]
+        answers += [gate.send("GET", f"/v1/models/{name}/m", None, **shapes[1]) for name in PROTOCOLS]
     for answer in answers:
         assert answer.status == 200, answer.body
         assert b"m" in answer.body

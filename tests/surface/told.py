@@ -5,6 +5,7 @@ import json
 from fakes.upstream import Answer
 from surface.outside import GRAMMARS, sse
 from surface.said import CHAT_END, MESSAGES_USAGE, chunk, message, response
+from wire_json import JsonObject
 
 ROLE = chunk({"role": "assistant", "content": ""})
 STARTED = {"type": "message_start", "message": message(stop_reason=None)}
@@ -13,18 +14,18 @@ STOPPED = {"type": "message_stop"}
 TOOL_ENDS = {"chat": "tool_calls", "messages": "tool_use", "responses": "completed"}
 
 
-def called(*pieces: dict) -> dict:
+def called(*pieces: JsonObject) -> JsonObject:
     return chunk({"tool_calls": list(pieces)})
 
 
-def piece(index: int | None = None, arguments: object = None, **fields: str) -> dict:
+def piece(index: int | None = None, arguments: object = None, **fields: str) -> JsonObject:
     """One entry of a delta's tool_calls."""
     function = {key: value for key, value in (("name", fields.pop("name", None)), ("arguments", arguments)) if value}
     place = {} if index is None else {"index": index}
     return {**place, **fields, "function": function}
 
 
-def block(index: int, content: dict, *deltas: dict) -> list[dict]:
+def block(index: int, content: JsonObject, *deltas: JsonObject) -> list[JsonObject]:
     return [
         {"type": "content_block_start", "index": index, "content_block": content},
         *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
@@ -32,24 +33,24 @@ def block(index: int, content: dict, *deltas: dict) -> list[dict]:
     ]
 
 
-def text(index: int, *pieces: str) -> list[dict]:
+def text(index: int, *pieces: str) -> list[JsonObject]:
     return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": piece} for piece in pieces))
 
 
-def ending(stop: str = "end_turn", **fields: object) -> dict:
+def ending(stop: str = "end_turn", **fields: object) -> JsonObject:
     delta = {"stop_reason": stop, "stop_sequence": None, **fields}
     return {"type": "message_delta", "delta": delta, "usage": MESSAGES_USAGE}
 
 
-def chat(*chunks: dict, finish: str = "stop") -> Answer:
+def chat(*chunks: JsonObject, finish: str = "stop") -> Answer:
     return Answer(sse(ROLE, *chunks, chunk({}, finish), *CHAT_END))
 
 
-def messages(*events: dict, stop: str = "end_turn") -> Answer:
+def messages(*events: JsonObject, stop: str = "end_turn") -> Answer:
     return Answer(sse(STARTED, *events, ending(stop), STOPPED))
 
 
-def calls_in(client: str, told: dict) -> list[tuple[str, str, object]]:
+def calls_in(client: str, told: JsonObject) -> list[tuple[str, str, object]]:
     """Id, name and arguments of every call, in order."""
     match client:
         case "chat":
@@ -63,10 +64,11 @@ def calls_in(client: str, told: dict) -> list[tuple[str, str, object]]:
     return [(id, name, json.loads(arguments)) for id, name, arguments in found]
 
 
-def text_in(client: str, told: dict) -> str | None:
+def text_in(client: str, told: JsonObject) -> str | None:
     match client:
         case "chat":
-            return told["content"]
+            text: str | None = told["content"]
+            return text
         case "responses":
             parts = [part for item in told["output"] if item["type"] == "message" for part in item["content"]]
         case _:
@@ -76,8 +78,10 @@ def text_in(client: str, told: dict) -> str | None:
 
 def broken(client: str, body: bytes) -> str:
     """What a stream says before its error; Illegal where it ends otherwise."""
-    return GRAMMARS[client].fold_broken(body)[0]
+    text: str = GRAMMARS[client].fold_broken(body)[0]
+    return text
 
 
-def end_in(client: str, told: dict) -> str:
-    return told[{"chat": "finish", "messages": "stop", "responses": "status"}[client]]
+def end_in(client: str, told: JsonObject) -> str:
+    ended: str = told[{"chat": "finish", "messages": "stop", "responses": "status"}[client]]
+    return ended

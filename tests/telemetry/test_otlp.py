@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
@@ -21,17 +22,17 @@ SCOPE = otlp.scope_message("dragoman", "0")
 
 
 def outcome(**given: object) -> Outcome:
-    fields: dict[str, object] = {
-        "request_id": "req_1",
-        "started_at": 1763200000.25,
-        "client_protocol": "messages",
-        "upstream_protocol": "chat",
-        "requested_model": "best",
-        "provider": "local",
-        "model": "qwen",
-        "duration_s": 1.5,
-    }
-    return Outcome(**{**fields, **given})  # type: ignore[arg-type]
+    usual = Outcome(
+        request_id="req_1",
+        started_at=1763200000.25,
+        client_protocol="messages",
+        upstream_protocol="chat",
+        requested_model="best",
+        provider="local",
+        model="qwen",
+        duration_s=1.5,
+    )
+    return replace(usual, **given)
 
 
 def span(given: Outcome) -> Span | None:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import anthropic
 from anthropic import beta_tool
-from note import KEY, PROMPT, SCHEMA, URL, drive, model, write_note
+from anthropic.types import Message
+from note import KEY, PROMPT, SCHEMA, URL, Json, drive, model, write_note
 
 client = anthropic.Anthropic(base_url=URL, api_key=KEY, timeout=30)
-TOOL = {"name": "write_note", "description": "Writes a note.", "input_schema": SCHEMA}
+TOOL: Json = {"name": "write_note", "description": "Writes a note.", "input_schema": SCHEMA}
 
 
 def whole(mode: str) -> str:
@@ -15,16 +16,16 @@ def whole(mode: str) -> str:
 
 
 def stream(mode: str) -> str:
-    def ask(asked: dict):
+    def ask(asked: Json) -> Message:
         with client.messages.stream(**asked) as stream:
             return stream.get_final_message()
 
     return _loop(mode, ask)
 
 
-def _loop(mode: str, ask: Callable) -> str:
-    messages: list = [{"role": "user", "content": PROMPT}]
-    asked = {"model": model(mode), "max_tokens": 2048, "system": "Be brief.", "tools": [TOOL]}
+def _loop(mode: str, ask: Callable[[Json], Message]) -> str:
+    messages: list[Json] = [{"role": "user", "content": PROMPT}]
+    asked: Json = {"model": model(mode), "max_tokens": 2048, "system": "Be brief.", "tools": [TOOL]}
     while True:
         reply = ask({**asked, "thinking": {"type": "adaptive"}, "messages": messages})
         messages.append({"role": "assistant", "content": reply.content})
@@ -33,26 +34,28 @@ def _loop(mode: str, ask: Callable) -> str:
             assert reply.stop_reason == "end_turn", reply
             return "".join(block.text for block in reply.content if block.type == "text")
         assert reply.stop_reason == "tool_use", reply
-        results = [
-            {"type": "tool_result", "tool_use_id": use.id, "content": write_note(mode, **use.input)} for use in uses
-        ]
+        results = [{"type": "tool_result", "tool_use_id": use.id, "content": _write(mode, use.input)} for use in uses]
         messages.append({"role": "user", "content": results})
 
 
+def _write(mode: str, given: Json) -> str:
+    return write_note(mode, **given)
+
+
 def runner(mode: str) -> str:
-    last = _runner(mode).until_done()
+    last = client.beta.messages.tool_runner(**_asked(mode)).until_done()
     return "".join(block.text for block in last.content if block.type == "text")
 
 
 def runner_stream(mode: str) -> str:
     text = ""
-    for streamed in _runner(mode, stream=True):
+    for streamed in client.beta.messages.tool_runner(**_asked(mode), stream=True):
         message = streamed.get_final_message()
         text = "".join(block.text for block in message.content if block.type == "text")
     return text
 
 
-def _runner(mode: str, **more: object):
+def _asked(mode: str) -> Json:
     @beta_tool(name="write_note")
     def write(title: str, text: str) -> str:
         """Writes a note.
@@ -63,9 +66,8 @@ def _runner(mode: str, **more: object):
         """
         return write_note(mode, title, text)
 
-    return client.beta.messages.tool_runner(
-        model=model(mode), max_tokens=2048, tools=[write], messages=[{"role": "user", "content": PROMPT}], **more
-    )
+    question = {"role": "user", "content": PROMPT}
+    return {"model": model(mode), "max_tokens": 2048, "tools": [write], "messages": [question]}
 
 
 WAYS = {"messages": whole, "messages-stream": stream, "runner": runner, "runner-stream": runner_stream}

@@ -1,7 +1,8 @@
 """LangChain over each protocol that it speaks, whole and streaming."""
 
 from langchain_anthropic import ChatAnthropic
-from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import Runnable
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from note import KEY, PROMPT, URL, drive, model, write_note
@@ -29,16 +30,16 @@ def talk(way: str, mode: str) -> str:
         return write_note(mode, title, text)
 
     speaking = MODELS[protocol](model(mode)).bind_tools([write])
-    messages: list = [SystemMessage("Be brief."), HumanMessage(PROMPT)]
+    messages: list[BaseMessage] = [SystemMessage("Be brief."), HumanMessage(PROMPT)]
     while True:
         reply = _streamed(speaking, messages) if streaming else speaking.invoke(messages)
         messages.append(reply)
         if not reply.tool_calls:
-            return reply.text
+            return str(reply.text)
         messages += [ToolMessage(write.invoke(call["args"]), tool_call_id=call["id"]) for call in reply.tool_calls]
 
 
-def _streamed(speaking, messages: list):
+def _streamed(speaking: Runnable, messages: list[BaseMessage]) -> AIMessage:
     whole = None
     for chunk in speaking.stream(messages):
         whole = chunk if whole is None else whole + chunk

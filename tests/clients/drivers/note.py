@@ -6,11 +6,14 @@ import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]  # what an SDK takes; each has types of its own for it
 
 URL = os.environ["GATEWAY_URL"]
 KEY = os.environ["GATEWAY_KEY"]
 PROMPT = "Write a note."
-SCHEMA = {
+SCHEMA: Json = {
     "type": "object",
     "properties": {"title": {"type": "string"}, "text": {"type": "string"}},
     "required": ["title", "text"],

@@ -1,10 +1,13 @@
 """openai-python in every way that it can hold a conversation with tools."""
 
 from collections.abc import Callable
+from typing import Any
 
 import openai
 import pydantic
-from note import KEY, PROMPT, SCHEMA, URL, drive, model, write_note
+from note import KEY, PROMPT, SCHEMA, URL, Json, drive, model, write_note
+from openai.types.chat import ChatCompletionMessageToolCallUnion
+from openai.types.responses import Response
 
 client = openai.OpenAI(base_url=URL + "/v1", api_key=KEY, timeout=30)
 
@@ -17,12 +20,12 @@ class WriteNote(pydantic.BaseModel):
     text: str
 
 
-FUNCTION = {"name": "write_note", "description": "Writes a note.", "parameters": SCHEMA}
+FUNCTION: Json = {"name": "write_note", "description": "Writes a note.", "parameters": SCHEMA}
 
 
 def chat(mode: str) -> str:
-    messages: list = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
-    tools: list = [{"type": "function", "function": FUNCTION}]
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
+    tools: list[Any] = [{"type": "function", "function": FUNCTION}]
     while True:
         message = client.chat.completions.create(model=model(mode), messages=messages, tools=tools).choices[0].message
         messages.append(message)
@@ -32,8 +35,8 @@ def chat(mode: str) -> str:
 
 
 def chat_stream(mode: str) -> str:
-    messages: list = [{"role": "user", "content": PROMPT}]
-    tools: list = [openai.pydantic_function_tool(WriteNote, name="write_note")]
+    messages: list[Any] = [{"role": "user", "content": PROMPT}]
+    tools: list[Any] = [openai.pydantic_function_tool(WriteNote, name="write_note")]
     while True:
         with client.chat.completions.stream(model=model(mode), messages=messages, tools=tools) as stream:
             message = stream.get_final_completion().choices[0].message
@@ -43,8 +46,9 @@ def chat_stream(mode: str) -> str:
         messages += [_chat_result(mode, call) for call in message.tool_calls]
 
 
-def _chat_result(mode: str, call) -> dict:
-    given = pydantic.TypeAdapter(dict).validate_json(call.function.arguments)
+def _chat_result(mode: str, call: ChatCompletionMessageToolCallUnion) -> Json:
+    assert call.type == "function"
+    given = pydantic.TypeAdapter(dict[str, str]).validate_json(call.function.arguments)
     return {"role": "tool", "tool_call_id": call.id, "content": write_note(mode, **given)}
 
 
@@ -53,16 +57,16 @@ def responses(mode: str) -> str:
 
 
 def responses_stream(mode: str) -> str:
-    def ask(asked: dict):
+    def ask(asked: Json) -> Response:
         with client.responses.stream(**asked) as stream:
             return stream.get_final_response()
 
     return _responses(mode, ask)
 
 
-def _responses(mode: str, ask: Callable) -> str:
-    items: list = [{"role": "user", "content": PROMPT}]
-    asked = {
+def _responses(mode: str, ask: Callable[[Json], Response]) -> str:
+    items: list[Json] = [{"role": "user", "content": PROMPT}]
+    asked: Json = {
         "model": model(mode),
         "instructions": "Be brief.",
         "tools": [{"type": "function", "strict": True, **FUNCTION}],
@@ -77,7 +81,7 @@ def _responses(mode: str, ask: Callable) -> str:
         if not calls:
             return reply.output_text
         for call in calls:
-            given = pydantic.TypeAdapter(dict).validate_json(call.arguments)
+            given = pydantic.TypeAdapter(dict[str, str]).validate_json(call.arguments)
             output = write_note(mode, **given)
             items.append({"type": "function_call_output", "call_id": call.call_id, "output": output})
 

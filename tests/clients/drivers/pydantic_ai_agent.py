@@ -27,8 +27,8 @@ async def talk(way: str, mode: str) -> str:
         return write_note(mode, title, text)
 
     if not streaming:
-        return (await agent.run(PROMPT)).output
-    return (await agent.run(PROMPT, event_stream_handler=watch)).output
+        return str((await agent.run(PROMPT)).output)
+    return str((await agent.run(PROMPT, event_stream_handler=watch)).output)
 
 
 async def watch(_: object, events: AsyncIterable[object]) -> None:
