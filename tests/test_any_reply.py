@@ -15,7 +15,6 @@ import pytest
 from dragoman.framing.sse import Broken, Frame, SseFramer
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Kind, Refused
-from dragoman.hub.limits import ReplySize
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Asked, Client, Issuer, Upstream
 from dragoman.hub.request import Request
@@ -84,7 +83,7 @@ def read_whole(protocol: str, body: bytes) -> list[Event]:
     upstream = upstream_of(protocol)
     if upstream.glance is not None:
         assert upstream.glance(body, ISSUER, Ledger())
-    events = ReplySize().admit(upstream.whole(body, ISSUER, Ledger()))
+    events = upstream.whole(body, ISSUER, Ledger())
     assert events
     return events
 
@@ -146,7 +145,7 @@ def event_places(frames: list[Frame]) -> Iterator[tuple[int, Json, Place]]:
 def translate(protocol: str, frames: Sequence[Frame | Broken], client: str) -> None:
     decoder = upstream_of(protocol).decoder(ISSUER, Ledger())
     encoder = client_of(client).encoder(asked(client), Ledger())
-    events = staged(ReplySize().admit(run(decoder, frames)), client_of(client).serial)
+    events = staged(run(decoder, frames), client_of(client).serial)
     assert not any(isinstance(event, Failed) and event.failure.kind is Kind.BUG for event in events)
     assert run(encoder, events)
 
@@ -205,7 +204,7 @@ def test_no_value_in_any_field_of_any_kiro_event_raises(name: str) -> None:
     for payload in (KIRO[name], {name: KIRO[name]}):
         for turn, (at, value) in enumerate(product(places(payload), VALUES)):
             body = before + kiro_message(name, with_value(payload, at, value)) + after
-            events = ReplySize().admit(upstream_of("kiro").whole(body, ISSUER, Ledger()))
+            events = upstream_of("kiro").whole(body, ISSUER, Ledger())
             write_whole(events, CLIENTS[turn % 3])
 
 

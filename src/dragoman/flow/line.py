@@ -9,7 +9,7 @@ from dragoman.flow.sink import Sink
 from dragoman.framing.known_secrets import Secrets, Veil
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.limits import ReplySize
+from dragoman.hub.limits import MAX_BLOCKS
 from dragoman.hub.ports import Client
 from dragoman.hub.stage import Stage
 from dragoman.hub.usage import Source as UsageSource
@@ -50,12 +50,11 @@ class Line(Protocol):
 class Source:
     """Bytes to events: a framer and the decoder that reads its frames."""
 
-    __slots__ = ("_decoder", "_framer", "_size", "frames")
+    __slots__ = ("_decoder", "_framer", "frames")
 
     def __init__(self, framer: Stage[bytes, object], decoder: Stage[object, Event]) -> None:
         self._framer = framer
         self._decoder = decoder
-        self._size = ReplySize()
         self.frames = 0
 
     @property
@@ -75,18 +74,14 @@ class Source:
         decode = self._decoder.feed
         frames = self._framer.feed(chunk)
         self.frames += len(frames)
-        if self._size.exceeded:  # the rest is not read
-            return events
         for frame in frames:
             events += decode(frame)
-        return events if len(events) == 1 and type(events[0]) is Delta else self._size.admit(events)
+        return events
 
     def finish(self) -> list[Event]:
-        if self._size.exceeded:  # the rest is not read
-            return []
         events = [event for frame in self._framer.finish() for event in self._decoder.feed(frame)]
         events += self._decoder.finish()
-        return self._size.admit(events)
+        return events
 
 
 class Translation:
@@ -261,6 +256,8 @@ class Tap:
                         return
                     event = Failed(hushed(event.failure, self._secrets))
                 self.watch.see(event)
+            if self.watch.blocks > MAX_BLOCKS:
+                self._unwatched = True  # a reply without bounds must not fill the memory of its watcher
         except Exception as bug:
             log.error("the stream goes on unwatched: %s", place_of(bug))
             self._unwatched = True

@@ -30,7 +30,6 @@ from dragoman.framing.jsonread import is_object
 from dragoman.framing.known_secrets import hide, hide_in_fields
 from dragoman.hub.events import Event, Failed, Used
 from dragoman.hub.failure import NO_REPLY, Failure, Kind, Refused
-from dragoman.hub.limits import ReplySize
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ErrorShape
 from dragoman.hub.usage import Usage
@@ -297,7 +296,7 @@ def is_speaking(prepared: Prepared, watch: Watch, at_work: bool) -> bool:
 def _events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:
     """What a body tells that was read to its end."""
     if not streamed:
-        return ReplySize().admit(prepared.upstream.whole(body, prepared.issuer, ledger))
+        return prepared.upstream.whole(body, prepared.issuer, ledger)
     source = source_of(prepared, ledger)
     return source.feed(body) + source.finish()
 

@@ -4,7 +4,7 @@ The numbers are far above what models send. A reply beyond them is an upstream's
 every other client time and memory, so it fails.
 """
 
-from dragoman.hub.events import CallBlock, Cited, Delta, Event, Failed, HostedBlock, Opened
+from dragoman.hub.events import CallBlock, Cited, HostedBlock, Opened
 from dragoman.hub.failure import Failure, Kind
 
 MAX_CALLS = 1_000
@@ -15,23 +15,14 @@ MAX_CITATIONS = 10_000  # search results included
 class ReplySize:
     """Counts what one reply holds."""
 
-    __slots__ = ("_blocks", "_calls", "_citations", "exceeded")
+    __slots__ = ("_blocks", "_calls", "_citations")
 
     def __init__(self) -> None:
         self._blocks = 0
         self._calls = 0
         self._citations = 0
-        self.exceeded = False
 
-    def admit(self, events: list[Event]) -> list[Event]:
-        """Return the events up to the one that makes the reply too large, which becomes its failure."""
-        for at, event in enumerate(events):
-            if type(event) is not Delta and (failure := self.excess(event)) is not None:
-                self.exceeded = True
-                return [*events[:at], Failed(failure)]
-        return events
-
-    def excess(self, event: Event) -> Failure | None:
+    def excess(self, event: Opened | Cited) -> Failure | None:
         """Count the event; return the failure that it is if it is one too many."""
         match event:
             case Opened(what=what):
@@ -42,8 +33,6 @@ class ReplySize:
                     self._citations += len(what.results or ())
             case Cited():
                 self._citations += 1
-            case _:
-                return None
         return excess_of(self._calls, self._blocks, self._citations)
 
 

@@ -105,6 +105,11 @@ class Watch:
             self._end = Failed(failure)
 
     @property
+    def blocks(self) -> int:
+        """How many there were so far."""
+        return len(self._blocks)
+
+    @property
     def usage(self) -> Usage | None:
         return self._usage
 

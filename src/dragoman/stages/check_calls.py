@@ -2,6 +2,7 @@
 
 Such a call has no name, or arguments that are not a JSON object. Whether broken arguments are the model's mistake, or
 were merely cut by a limit or a filter, is known when the reply goes on: until then the end of such a call is held.
+A reply of more blocks, calls or citations than `hub/limits.py` allows is a failure, too.
 Custom tools take free text, which is never broken. No arguments at all are those of a tool without parameters.
 """
 
@@ -9,36 +10,45 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.hub.events import CallBlock, Closed, Delta, Event, Failed, Opened
+from dragoman.hub.events import CallBlock, Cited, Closed, Delta, Event, Failed, Opened
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.limits import ReplySize
 from dragoman.stages.held_end import HeldEnd
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class CheckCalls:
-    __slots__ = ("_arguments", "_broken", "_names")
+    __slots__ = ("_arguments", "_broken", "_idle", "_names", "_size")
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}  # of the tools that open calls are for
         self._arguments: dict[int, list[str]] = {}
         self._broken: HeldEnd | None = None  # of a call that turned out broken
+        self._idle = True  # no call is open or broken, so that a Delta costs one look
+        self._size = ReplySize()
 
     def feed(self, event: Event) -> Sequence[Event]:
+        if type(event) is Delta and self._idle:
+            return (event,)
         if self._broken is not None:
             return self._go_on(self._broken, event)
         if type(event) is Delta:
             return self._argue(event) if event.block in self._arguments else (event,)
+        if isinstance(event, Opened | Cited) and (failure := self._size.excess(event)) is not None:
+            return (Failed(failure),)
         match event:
             case Opened(what=CallBlock(name=name)) if not name.strip():
                 return (Failed(Failure(Kind.CORRUPT, "the model called a tool without naming it")),)
             case Opened(block=block, what=CallBlock(name=name, custom=False)):
                 self._names[block] = name
                 self._arguments[block] = []
+                self._idle = False
             case Closed(block=block) if block in self._arguments:
                 if not _is_object("".join(self._arguments.pop(block))):
                     self._broken = HeldEnd(self._names[block], event, "input that is not a JSON object")
                     return ()
+                self._idle = not self._arguments
             case _:
                 pass
         return (event,)
@@ -62,6 +72,7 @@ class CheckCalls:
         told = broken.feed(event)
         if broken.released:
             self._broken = None
+            self._idle = not self._arguments
         return told
 
 

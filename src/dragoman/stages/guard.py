@@ -25,7 +25,7 @@ from dragoman.hub.events import (
     Used,
 )
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.limits import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS, ReplySize
+from dragoman.hub.limits import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
 
 
 class Phase(Enum):
@@ -118,7 +118,7 @@ class Guard:
     that goes out, whoever found it.
     """
 
-    __slots__ = ("_blocks", "_on_failure", "_on_trip", "_phase", "_size", "_usage", "_writable")
+    __slots__ = ("_blocks", "_on_failure", "_on_trip", "_phase", "_usage", "_writable")
 
     def __init__(
         self, on_trip: Callable[[str], None], on_failure: Callable[[Failure], None] = lambda failure: None
@@ -129,7 +129,6 @@ class Guard:
         self._blocks: dict[int, BlockState] = {}
         self._writable: set[int] = set()  # the blocks that take text, so that a Delta costs one lookup
         self._usage: Used | None = None
-        self._size = ReplySize()
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta and event.block in self._writable:
@@ -165,8 +164,6 @@ class Guard:
         state = BLOCKS[self._blocks.get(event.block, BlockState.UNKNOWN)][type(event)]
         if isinstance(state, str):
             return self._trip(state)
-        if isinstance(event, Opened | Cited) and (failure := self._size.excess(event)) is not None:
-            return self._fail(failure)
         if isinstance(event, Opened):
             state = KINDS[type(event.what)]
         if isinstance(BLOCKS[state][Delta], str):

@@ -215,7 +215,7 @@ class Encoder:
             return self._first_delta(writing, event)
         if not event.text:
             return ()
-        writing.add(event.text)
+        writing.text.append(event.text)
         number = self._sequence
         self._sequence = number + 1
         return (b"%b%b%b%d}\n\n" % (writing.head, _encode(event.text), writing.tail, number),)
@@ -227,7 +227,7 @@ class Encoder:
         frames = [*self._begin(writing)] if writing.head is None else []
         if event.logprobs is None:
             return [*frames, *self._delta(event)]
-        writing.add(event.text)
+        writing.text.append(event.text)
         writing.logprobs += msgspec.json.decode(event.logprobs, type=list[Raw])
         fields = {**writing.place, "delta": event.text, "logprobs": event.logprobs}
         return [*frames, self._event(writing.manner.delta, fields)]
@@ -249,7 +249,7 @@ class Encoder:
         return ()
 
     def _annotate(self, writing: Writing, block: int, citation: Citation) -> Bytes:
-        annotation = annotation_of(citation, writing.length)
+        annotation = annotation_of(citation, writing.length())
         if annotation is None:
             self._ledger.dropped(f"/content/{block}/citations", "responses cites only what has an address")
             return ()

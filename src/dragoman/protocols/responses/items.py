@@ -71,12 +71,13 @@ class Writing:
     """One item, from the opening of its block to its end."""
 
     __slots__ = (
+        "_length",
+        "_measured",
         "annotations",
         "citations",
         "head",
         "id",
         "index",
-        "length",
         "logprobs",
         "manner",
         "opaque",
@@ -93,7 +94,8 @@ class Writing:
         self.index = index
         self.id = mint(self.manner.prefix)
         self.text: list[str] = []
-        self.length = 0  # of the text so far
+        self._length = 0  # of the first `_measured` pieces of text
+        self._measured = 0
         self.annotations: list[Json] = []
         self.citations: list[Citation] = []  # whose bounds are those of the whole text, known at its end
         self.logprobs: list[Raw] = []
@@ -101,9 +103,11 @@ class Writing:
         self.head: bytes | None = None  # what stands before a delta's text; None until its part is opened
         self.tail = b',"logprobs":[],"sequence_number":' if self.manner is TEXT else b',"sequence_number":'
 
-    def add(self, text: str) -> None:
-        self.text.append(text)
-        self.length += len(text)
+    def length(self) -> int:
+        """Return how many characters of text there are, without looking at a piece twice."""
+        self._length += sum(map(len, self.text[self._measured :]))
+        self._measured = len(self.text)
+        return self._length
 
     @property
     def place(self) -> Item:
