@@ -43,7 +43,15 @@ def command(
     said = sys.stdin.read() if text == ("-",) else " ".join(text)
     if not said.strip():
         raise click.UsageError("there is nothing to say: TEXT is empty.")
+    for name, words in (("TEXT", said), ("--model", model or "")):
+        if not _is_text(words):
+            raise click.UsageError(f"{name} is not valid UTF-8.")
     asyncio.run(_chat(read_found_settings(config_file), key, _Question(said, model, think), _Manner(verbose, as_json)))
+
+
+def _is_text(words: str) -> bool:
+    """Whether all bytes that the shell passed on could be decoded."""
+    return not any("\ud800" <= character <= "\udfff" for character in words)
 
 
 class _Question(msgspec.Struct, frozen=True):

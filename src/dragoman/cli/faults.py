@@ -19,12 +19,15 @@ def explain(fault: BaseException) -> str:
         case ConfigError():
             return redacted(f"the configuration cannot be used:\n{indented(str(fault))}")
         case StoreError():
-            advice = "`dragoman doctor` says more; store.url names another file."
+            server = "postgresql" in str(fault)
+            advice = "is the server of store.url up?" if server else "store.url may name another file."
+            advice = f"`dragoman doctor` says more; {advice}"
             return redacted(f"the store cannot be used: {fault}\n{advice}")
         case Lost() | TimedOut():
             return redacted(str(fault))
         case OSError():
-            return redacted(f"{fault.filename or 'the system'}: {fault.strerror or fault}")
+            place = f"{fault.filename}: " if fault.filename else ""
+            return redacted(f"{place}{fault.strerror or fault}")
         case _:
             return f"dragoman has a bug: {place_of(fault)}"
 

@@ -91,9 +91,11 @@ async def reach(config: Config, key: str | None) -> AsyncIterator[Gateway]:
 
 
 def known_key(config: Config, given: str | None) -> str | None:
-    if given:
-        return given
-    return config.client_key.reveal() if config.client_key is not None else None
+    key = given or (config.client_key.reveal() if config.client_key is not None else None)
+    if key is not None and not key.isprintable():  # undecodable bytes are not, either
+        where = "--key" if given else "$DRAGOMAN_API_KEY"
+        raise Trouble(f"the key in {where} holds characters that no key has: was it copied whole, on one line?")
+    return key
 
 
 async def find_running(config: Config) -> str | None:

@@ -10,7 +10,10 @@ from dragoman.store.captures import Captures, Unknown, captures_of, load
 
 
 def kept_captures(config_file: str | None) -> Captures:
-    return captures_of(read_settings(config_file).debug)
+    debug = read_settings(config_file).debug
+    if debug.directory.exists() and not debug.directory.is_dir():
+        raise Trouble(f"debug.directory must name a folder, and {debug.directory} is a file.")
+    return captures_of(debug)
 
 
 def chosen(which: str, config_file: str | None) -> Capture:

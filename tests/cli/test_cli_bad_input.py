@@ -1,0 +1,41 @@
+"""Whatever a person types, a command says what is wrong with it; none calls a person's mistake a bug."""
+
+import pytest
+
+from cli.shell import Shell
+
+KEY = "dgm_fake-key-of-the-gateways-owner"
+
+
+@pytest.mark.parametrize("words", [("models",), ("usage",), ("chat", "hi")])
+@pytest.mark.parametrize("key", ["a\nb", "\udcff", "\x1b[31m"])
+def test_a_key_that_no_header_can_carry_is_said_so(shell: Shell, words: tuple[str, ...], key: str) -> None:
+    with shell.serve(DRAGOMAN_API_KEY=KEY):
+        done = shell.run(*words, "--key", key)
+    assert (done.code, done.out) == (1, "")
+    assert "the key in --key holds characters that no key has" in done.err
+    assert key not in done.err
+
+
+@pytest.mark.parametrize("words", [("chat", "\udcff\udcfe"), ("chat", "-m", "\udcff", "hi")])
+def test_words_that_are_not_utf8_are_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
+    done = shell.run(*words)
+    assert (done.code, done.out) == (2, "")
+    assert "is not valid UTF-8" in done.err
+
+
+def test_a_store_on_a_server_that_is_down_is_not_called_a_file(shell: Shell) -> None:
+    shell.write("dragoman.toml", '[store]\nurl = "postgresql://u@127.0.0.1:9/db"\n')
+    done = shell.run("keys", "list")
+    assert done.code == 1
+    assert "is the server of store.url up?" in done.err
+    assert "file" not in done.err
+
+
+def test_a_folder_of_captures_that_is_a_file_is_said_so(shell: Shell) -> None:
+    shell.write("captures", "no folder")
+    shell.write("dragoman.toml", '[debug]\ndirectory = "captures"\n')
+    for words in (("list",), ("list", "--json"), ("show", "last")):
+        done = shell.run("capture", *words)
+        assert (done.code, done.out) == (1, "")
+        assert "debug.directory must name a folder" in done.err
