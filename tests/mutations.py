@@ -3,11 +3,11 @@
 import copy
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
-Json = Any
+from wire_json import Json
+
 Place = tuple[str | int, ...]
 
 DEEP = 5_000

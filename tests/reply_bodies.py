@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from mutations import Json
+from wire_json import Json
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

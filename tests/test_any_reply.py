@@ -28,8 +28,9 @@ from dragoman.stages.guard import Guard
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from fakes.eventstream import encode_message
 from laws import run
-from mutations import VALUES, Json, Place, places, spoil_bytes, with_twin_key, with_value, without
+from mutations import VALUES, Place, places, spoil_bytes, with_twin_key, with_value, without
 from reply_bodies import FIXTURES, KIRO, WHOLE
+from wire_json import Json
 
 RUNS = int(os.environ.get("DRAGOMAN_MUTATIONS", "1500"))
 CLIENTS = ("chat", "responses", "messages")

@@ -1,10 +1,9 @@
 """The cases of the matrix: what is asked, and what the upstream means to answer."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from e2e.meaning import CallTool, Ending, Meant, Refuse, Say, Stop, Think, Tokens
-from wire_json import JsonObject
+from wire_json import Json, JsonObject
 
 WORDS = "The quick brown fox jumps over the lazy dog."
 UNICODE = (
@@ -63,11 +62,11 @@ PICTURE = f"data:image/png;base64,{PIXEL}"
 PHOTO = "https://pictures.example.com/photo.jpg"
 
 
-def asked(client: str, model: str, case: Case | None = None) -> dict[str, Any]:
+def asked(client: str, model: str, case: Case | None = None) -> JsonObject:
     """The arguments with which this protocol's SDK is called."""
     tools = case is not None and case.tools
     reasons = case is not None and case.reasons
-    user: list[Any] = [{"role": "user", "content": "Go on."}]
+    user: list[Json] = [{"role": "user", "content": "Go on."}]
     match client:
         case "chat":
             extra: JsonObject = {"reasoning_effort": "low"} if reasons else {}
@@ -82,10 +81,10 @@ def asked(client: str, model: str, case: Case | None = None) -> dict[str, Any]:
             return {"model": model, "messages": user, "max_tokens": 1024, **extra, **tooled}
 
 
-def asked_with_pictures(client: str, model: str) -> dict[str, Any]:
+def asked_with_pictures(client: str, model: str) -> JsonObject:
     match client:
         case "chat":
-            parts: list[Any] = [
+            parts: list[Json] = [
                 {"type": "text", "text": "Compare."},
                 {"type": "image_url", "image_url": {"url": PICTURE}},
                 {"type": "image_url", "image_url": {"url": PHOTO}},
@@ -107,7 +106,7 @@ def asked_with_pictures(client: str, model: str) -> dict[str, Any]:
             return {"model": model, "max_tokens": 64, "messages": [{"role": "user", "content": parts}]}
 
 
-def pictures_in(upstream: str, body: dict[str, Any]) -> list[str]:
+def pictures_in(upstream: str, body: JsonObject) -> list[str]:
     """The images of the last turn of a request, as an upstream of this protocol finds them."""
     turn = (body["input"] if upstream == "responses" else body["messages"])[-1]
     match upstream:
@@ -123,9 +122,9 @@ def pictures_in(upstream: str, body: dict[str, Any]) -> list[str]:
             ]
 
 
-def _chat_tools() -> list[Any]:
+def _chat_tools() -> list[Json]:
     return [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in TOOLS]
 
 
-def _responses_tools() -> list[Any]:
+def _responses_tools() -> list[Json]:
     return [{"type": "function", "name": name, "parameters": SCHEMA, "strict": False} for name in TOOLS]

@@ -1,17 +1,22 @@
 """What a client makes of a reply, read by the official SDK of its protocol and told in one common shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import anthropic
+import httpx2
 import msgspec
 import openai
+from anthropic.types import Message
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletionMessage
+from openai.types.responses import Response, ResponseUsage
 
 from e2e.meaning import CallTool, Meant, Refuse, Say, Stop, Think, Tokens, sayable
+from wire_json import JsonObject
 
 ENVELOPE = "<envelope>"
-Kwargs = dict[str, Any]
+Kwargs = JsonObject
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,17 @@ class Halted:
     stop: str
 
 
+Reply = Heard | Broke | Halted
+StatusError = openai.APIStatusError | anthropic.APIStatusError
+
+
+def status_error(reply: Reply) -> StatusError:
+    """The SDK's exception for an HTTP status; anything else fails the test."""
+    assert isinstance(reply, Broke), reply
+    assert isinstance(reply.error, StatusError), reply.error
+    return reply.error
+
+
 @dataclass
 class Sdk:
     """The two SDKs, pointed at one gateway; the headers of the last answer are kept."""
@@ -64,7 +80,7 @@ class Sdk:
         self.openai.close()
         self.anthropic.close()
 
-    def _keep(self, response: Any) -> None:
+    def _keep(self, response: httpx2.Response) -> None:
         self.headers = dict(response.headers)
 
 
@@ -73,7 +89,7 @@ def chat_whole(sdk: Sdk, asked: Kwargs) -> Heard:
     return _chat(reply.choices[0].message, reply.choices[0].finish_reason, reply.usage)
 
 
-def chat_stream(sdk: Sdk, asked: Kwargs) -> Heard | Broke | Halted:
+def chat_stream(sdk: Sdk, asked: Kwargs) -> Reply:
     """Through the SDK's stream helper; it takes strict tools only, so it is given none."""
     asked = {name: value for name, value in asked.items() if name != "tools"}
     text: list[str] = []
@@ -96,7 +112,7 @@ def chat_chunks(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
     """Chunk by chunk, put together as simple clients do it."""
     fields: dict[str, str] = {"content": "", "refusal": "", "reasoning_content": ""}
     calls: dict[int, list[str]] = {}
-    details: list[dict[str, object]] = []
+    details: list[JsonObject] = []
     finish, usage = None, None
     try:
         for chunk in sdk.openai.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
@@ -126,20 +142,25 @@ def chat_chunks(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
     )
 
 
-def _chat(message: Any, finish: str, usage: Any) -> Heard:
+def _chat(message: ChatCompletionMessage, finish: str, usage: CompletionUsage | None) -> Heard:
     extra = message.model_dump()
+    functions = [call for call in message.tool_calls or () if call.type == "function"]
+    assert len(functions) == len(message.tool_calls or ())
     return Heard(
         text=message.content or "",
         refusal=message.refusal or "",
         thinking=extra.get("reasoning_content") or "",
         seals=_detail_seals(extra.get("reasoning_details") or ()),
-        calls=tuple((call.id, call.function.name, _read(call.function.arguments)) for call in message.tool_calls or ()),
+        calls=tuple((call.id, call.function.name, _read(call.function.arguments)) for call in functions),
         stop=finish,
         tokens=_chat_tokens(usage),
     )
 
 
-def _chat_tokens(usage: Any) -> Tokens:
+def _chat_tokens(usage: CompletionUsage | None) -> Tokens:
+    assert usage is not None
+    assert usage.prompt_tokens_details is not None
+    assert usage.completion_tokens_details is not None
     read, said = usage.prompt_tokens_details.model_dump(), usage.completion_tokens_details.model_dump()
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     return Tokens(
@@ -151,7 +172,7 @@ def _chat_tokens(usage: Any) -> Tokens:
     )
 
 
-def _detail_seals(details: Any) -> tuple[str, ...]:
+def _detail_seals(details: Iterable[JsonObject]) -> tuple[str, ...]:
     return tuple(_seal(detail.get("signature") or detail.get("data")) for detail in details)
 
 
@@ -176,9 +197,11 @@ def responses_stream(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
     return heard
 
 
-def _response(reply: Any) -> Heard:
+def _response(reply: Response) -> Heard:
     texts: dict[str, list[str]] = {"output_text": [], "refusal": [], "reasoning": []}
-    seals, calls, order = [], [], []
+    seals: list[str] = []
+    calls: list[tuple[str, str, object]] = []
+    order: list[str] = []
     for item in reply.output:
         order.append({"message": "text", "reasoning": "thinking", "function_call": "call"}[item.type])
         match item.type:
@@ -197,13 +220,14 @@ def _response(reply: Any) -> Heard:
         thinking="".join(texts["reasoning"]),
         seals=tuple(seals),
         calls=tuple(calls),
-        stop=f"{reply.status} {reason}" if reason else reply.status,
+        stop=f"{reply.status} {reason}" if reason else str(reply.status),
         tokens=_response_tokens(reply.usage),
         order=tuple(order),
     )
 
 
-def _response_tokens(usage: Any) -> Tokens:
+def _response_tokens(usage: ResponseUsage | None) -> Tokens:
+    assert usage is not None
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
     return Tokens(
         usage.input_tokens,
@@ -233,8 +257,12 @@ def messages_stream(sdk: Sdk, asked: Kwargs) -> Heard | Broke:
     return heard
 
 
-def _message(reply: Any) -> Heard:
-    texts, thoughts, seals, calls, order = [], [], [], [], []
+def _message(reply: Message) -> Heard:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    seals: list[str] = []
+    calls: list[tuple[str, str, object]] = []
+    order: list[str] = []
     for block in reply.content:
         match block.type:
             case "text":
@@ -255,14 +283,14 @@ def _message(reply: Any) -> Heard:
         thinking="".join(thoughts),
         seals=tuple(seals),
         calls=tuple(calls),
-        stop=reply.stop_reason,
+        stop=str(reply.stop_reason),
         sequence=reply.stop_sequence,
         tokens=_message_tokens(reply.usage),
         order=tuple(order),
     )
 
 
-def _message_tokens(usage: Any) -> Tokens:
+def _message_tokens(usage: anthropic.types.Usage) -> Tokens:
     read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     details = usage.output_tokens_details
     reasoning = details.thinking_tokens if details else 0
@@ -273,7 +301,7 @@ def _read(arguments: str) -> object:
     return msgspec.json.decode(arguments) if arguments else ""
 
 
-def _seal(value: Any) -> str:
+def _seal(value: object) -> str:
     assert isinstance(value, str)
     return ENVELOPE if value.startswith("dgm1.") else value
 
@@ -283,7 +311,7 @@ WHOLE: dict[str, Callable[[Sdk, Kwargs], Heard]] = {
     "responses": responses_whole,
     "messages": messages_whole,
 }
-STREAMS: dict[str, tuple[Callable[[Sdk, Kwargs], Heard | Broke | Halted], ...]] = {
+STREAMS: dict[str, tuple[Callable[[Sdk, Kwargs], Reply], ...]] = {
     "chat": (chat_stream, chat_chunks),
     "responses": (responses_stream,),
     "messages": (messages_stream,),

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -85,7 +84,7 @@ def watched(fake: FakeUpstream, path: str, refusals: Answers, seen: list[str]) -
 
 @contextmanager
 def accounts(
-    fake: Any, stanza: str, path: str, model: str, bearers: tuple[str, str], folder: Path
+    fake: FakeUpstream, stanza: str, path: str, model: str, bearers: tuple[str, str], folder: Path
 ) -> Iterator[Accounts]:
     refusals: Answers = {}
     seen: list[str] = []
@@ -156,7 +155,7 @@ USED_UP: dict[str, Callable[[], Answer]] = {
     "codex": lambda: json_answer({"error": used_up(DAYS_4_S)}, 429),
     "copilot": lambda: json_answer({"error": {"code": "quota_exceeded", "message": "No quota left."}}, 402),
 }
-KINDS: dict[str, Callable[[Path], Any]] = {
+KINDS: dict[str, Callable[[Path], AbstractContextManager[Accounts]]] = {
     "kiro": kiro_accounts,
     "codex": codex_accounts,
     "copilot": copilot_accounts,

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import anthropic
 import openai
@@ -19,7 +18,7 @@ CLIENTS = ("chat", "responses", "messages")
 
 def everything(sdk: Sdk, model: str) -> str:
     """All that every client is told, whole and streamed."""
-    told: list[Any] = []
+    told: list[object] = []
     for client in CLIENTS:
         for listen in (WHOLE[client], *STREAMS[client]):
             try:

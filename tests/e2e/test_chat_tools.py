@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
@@ -15,10 +14,11 @@ from e2e.meaning import Meant, Say
 from e2e.pool_rig import error
 from fakes.upstream import Answer, Asked, FakeUpstream
 from gateway import KEY, running
+from wire_json import Json
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-TOOLS: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-MESSAGES: Any = [{"role": "user", "content": "Hi"}]
+TOOLS: Json = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+MESSAGES: Json = [{"role": "user", "content": "Hi"}]
 REFUSED = error(
     400,
     "Function tools with reasoning_effort are not supported for new-model in /v1/chat/completions. "
@@ -61,8 +61,8 @@ def endpoints(directory: Path, kind: str) -> Iterator[Endpoints]:
                 sdk.close()
 
 
-def said(rig: Endpoints, model: str, stream: bool, **more: Any) -> str:
-    reply: Any = rig.sdk.openai.chat.completions.create(model=model, messages=MESSAGES, stream=stream, **more)
+def said(rig: Endpoints, model: str, stream: bool, **more: Json) -> str:
+    reply: Json = rig.sdk.openai.chat.completions.create(model=model, messages=MESSAGES, stream=stream, **more)
     if not stream:
         return str(reply.choices[0].message.content)
     return "".join(chunk.choices[0].delta.content or "" for chunk in reply if chunk.choices)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import anthropic
 import msgspec
@@ -12,12 +11,12 @@ import pytest
 
 from e2e.account_rig import AccountRig, codex_rigged
 from e2e.cases import asked
-from e2e.hearing import STREAMS, WHOLE, Broke, Heard
+from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Reply, status_error
 from e2e.raw_http import get
 from fakes.codex import ACCOUNT, RESPONSES, TOKEN, FakeCodex, begun, done, ended, numbered, reply, spoken
 from fakes.service import json_answer, plain, stream
 from gateway import KEY
-from wire_json import JsonObject
+from wire_json import Json, JsonObject
 
 MODEL = "codex/gpt-5.5"
 CLIENTS = ("chat", "responses", "messages")
@@ -33,7 +32,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield own
 
 
-def ask(rig: Rig, client: str, streamed: bool = False) -> Any:
+def ask(rig: Rig, client: str, streamed: bool = False) -> Reply:
     """The reply, or the SDK's exception."""
     listen = STREAMS[client][-1] if streamed else WHOLE[client]
     try:
@@ -128,7 +127,7 @@ def test_strict_mode_refuses_what_would_be_lost_before_the_backend_is_asked(rig:
 
 
 def test_system_messages_are_folded_into_instructions_or_become_the_developers(rig: Rig) -> None:
-    given: list[Any] = [
+    given: list[Json] = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hi"},
         {"role": "system", "content": "Be kind."},
@@ -141,7 +140,7 @@ def test_system_messages_are_folded_into_instructions_or_become_the_developers(r
 
 
 def test_cache_breakpoints_and_bare_reasoning_never_reach_the_backend(rig: Rig) -> None:
-    given: list[Any] = [
+    given: list[Json] = [
         {"type": "reasoning", "id": "rs_1", "summary": []},
         {
             "role": "user",
@@ -195,11 +194,11 @@ def test_an_exhausted_plan_is_told_with_the_moment_of_its_reset_and_not_tried_ag
     rig: Rig, client: str, streamed: bool
 ) -> None:
     rig.fake.plays(json_answer({"error": exhausted(time.time())}, 429))
-    heard = ask(rig, client, streamed)
-    assert isinstance(heard.error, openai.RateLimitError | anthropic.APIStatusError)
-    assert heard.error.status_code == 429
-    assert 590 <= int(heard.error.response.headers["retry-after"]) <= 600
-    assert heard.error.response.headers["x-should-retry"] == "false"  # else the SDK asks twice more
+    error = status_error(ask(rig, client, streamed))
+    assert isinstance(error, openai.RateLimitError | anthropic.APIStatusError)
+    assert error.status_code == 429
+    assert 590 <= int(error.response.headers["retry-after"]) <= 600
+    assert error.response.headers["x-should-retry"] == "false"  # else the SDK asks twice more
     assert rig.fake.counts[RESPONSES] == 1
     limits = rig.gateway.app.gateway.world.providers["codex"].limits()
     assert limits is not None
@@ -212,10 +211,10 @@ def test_a_quota_inside_a_stream_is_a_real_error(rig: Rig, client: str, streamed
     limits: JsonObject = {"type": "codex.rate_limits", "rate_limits": {"limit_reached": True}}
     trouble = {"type": "error", "status_code": 429, "error": exhausted(time.time()), "headers": {}}
     rig.fake.plays(stream(*numbered(begun(), limits, trouble)))
-    heard = ask(rig, client, streamed)
-    assert isinstance(heard.error, openai.RateLimitError | anthropic.APIStatusError)
-    assert heard.error.status_code == 429
-    assert 590 <= int(heard.error.response.headers["retry-after"]) <= 600
+    error = status_error(ask(rig, client, streamed))
+    assert isinstance(error, openai.RateLimitError | anthropic.APIStatusError)
+    assert error.status_code == 429
+    assert 590 <= int(error.response.headers["retry-after"]) <= 600
     assert rig.fake.counts[RESPONSES] == 1
 
 
@@ -241,7 +240,7 @@ def test_an_empty_last_output_is_filled_in_order(rig: Rig, client: str) -> None:
 def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protocol(rig: Rig) -> None:
     """Where the bytes pass."""
     rig.fake.plays(stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended())))
-    body: dict[str, Any] = {**CODEX_BODY}
+    body: JsonObject = {**CODEX_BODY}
     del body["stream"], body["client_metadata"]
     with rig.sdk.openai.responses.create(**body, stream=True) as events:
         last = [event for event in events if event.type == "response.completed"]
@@ -262,17 +261,17 @@ def test_an_empty_last_output_is_filled_in_order_for_clients_of_the_same_protoco
 )
 def test_failures_keep_their_meaning(rig: Rig, status: int, body: object, wanted: int) -> None:
     rig.fake.plays(json_answer(body, status))
-    heard = ask(rig, "chat")
-    assert heard.error.status_code == wanted, heard.error
+    error = status_error(ask(rig, "chat"))
+    assert error.status_code == wanted, error
     assert rig.fake.counts[RESPONSES] == (3 if wanted == 503 else 1)
 
 
 def test_cloudflare_is_no_reason_to_sign_in_again(rig: Rig) -> None:
     page = plain("<html><title>Attention Required! | Cloudflare</title></html>", 403)
     rig.fake.script(RESPONSES, page)
-    heard = ask(rig, "chat")
-    assert heard.error.status_code == 403
-    assert "Cloudflare" in str(heard.error)
+    error = status_error(ask(rig, "chat"))
+    assert error.status_code == 403
+    assert "Cloudflare" in str(error)
     assert rig.fake.counts[TOKEN] == 0
 
 
@@ -313,14 +312,14 @@ def test_a_second_turn_brings_back_the_backends_own_reasoning(rig: Rig) -> None:
     told = {"type": "response.output_item.done", "output_index": 0, "item": thought}
     rig.fake.plays(stream(*numbered(begun(), told, *spoken("Yes.", 1), ended())), reply("Again."))
     first = rig.sdk.openai.responses.create(model=MODEL, input="hi", include=["reasoning.encrypted_content"])
-    given: list[Any] = [item.model_dump(exclude_none=True) for item in first.output]
+    given: list[Json] = [item.model_dump(exclude_none=True) for item in first.output]
     rig.sdk.openai.responses.create(model=MODEL, input=[*given, {"role": "user", "content": "more"}])
     sent = [item for item in rig.fake.bodies[1]["input"] if item.get("type") == "reasoning"]
     assert [item["encrypted_content"] for item in sent] == ["ZmFrZS1zZWFs"]
 
 
 THOUGHT = {"type": "reasoning", "id": "rs_0", "summary": [], "encrypted_content": "ZmFrZS1zZWFs"}
-TURNS: list[Any] = [{"role": "user", "content": "hi"}, THOUGHT, {"role": "user", "content": "more"}]
+TURNS: list[Json] = [{"role": "user", "content": "hi"}, THOUGHT, {"role": "user", "content": "more"}]
 
 
 def test_reasoning_that_passed_as_it_was_comes_back_where_the_request_must_be_built_anew(rig: Rig) -> None:

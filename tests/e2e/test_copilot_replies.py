@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import anthropic
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 
 from e2e.account_rig import AccountRig, copilot_rigged
 from e2e.cases import PIXEL, asked
-from e2e.hearing import STREAMS, WHOLE, Broke, Heard
+from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Reply, status_error
 from fakes.copilot import (
     APP_TOKEN,
     CHAT,
@@ -25,6 +24,7 @@ from fakes.copilot import (
 from fakes.service import json_answer, plain
 from fakes.upstream import Answer, Asked
 from narrowing import expect
+from wire_json import Json, JsonObject
 
 CLIENTS = ("chat", "responses", "messages")
 ENDPOINTS = {"claude-sonnet-4.5": MESSAGES, "gpt-5.5": RESPONSES, "gpt-4.1": CHAT}
@@ -40,7 +40,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield own
 
 
-def ask(rig: Rig, client: str, model: str = "copilot/gpt-4.1", streamed: bool = False) -> Any:
+def ask(rig: Rig, client: str, model: str = "copilot/gpt-4.1", streamed: bool = False) -> Reply:
     """The reply, or the SDK's exception."""
     listen = STREAMS[client][-1] if streamed else WHOLE[client]
     try:
@@ -83,13 +83,13 @@ def test_an_item_keeps_its_first_id(rig: Rig) -> None:
     assert ids == {"a"}
 
 
-HISTORY: list[Any] = [
+HISTORY: list[Json] = [
     {"role": "user", "content": "one"},
     {"role": "assistant", "content": "two"},
     {"role": "user", "content": "three"},
 ]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-CALLED: list[Any] = [
+CALLED: list[Json] = [
     {"role": "user", "content": "one"},
     {"role": "assistant", "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "call_1", "content": "two"},
@@ -102,7 +102,7 @@ CALLED: list[Any] = [
     [(HISTORY, "user"), (CALLED, "agent"), ([*CALLED, {"role": "user", "content": "go on"}], "user")],
     ids=["a person", "a tool", "a person after a tool"],
 )
-def test_who_caused_the_request_is_told_truthfully(rig: Rig, model: str, messages: list[Any], initiator: str) -> None:
+def test_who_caused_the_request_is_told_truthfully(rig: Rig, model: str, messages: list[Json], initiator: str) -> None:
     rig.sdk.openai.chat.completions.create(model=f"copilot/{model}", messages=messages)
     assert last(rig).headers["x-initiator"] == initiator
     assert "copilot-vision-request" not in last(rig).headers
@@ -111,7 +111,7 @@ def test_who_caused_the_request_is_told_truthfully(rig: Rig, model: str, message
 def test_an_image_inside_a_tool_result_is_announced(rig: Rig) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [image]}
-    messages: list[Any] = [
+    messages: list[Json] = [
         {"role": "user", "content": "look"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]},
         {"role": "user", "content": [result, {"type": "text", "text": "<reminder>"}]},
@@ -139,7 +139,7 @@ def test_a_cap_is_told_in_the_word_that_gpt_models_take(rig: Rig) -> None:
 
 
 def test_a_tool_field_that_copilot_refuses_is_dropped_and_told(rig: Rig) -> None:
-    tool: Any = {"name": "look", "input_schema": {"type": "object"}, "eager_input_streaming": True}
+    tool: Json = {"name": "look", "input_schema": {"type": "object"}, "eager_input_streaming": True}
     said = rig.sdk.anthropic.messages.create(
         model="copilot/claude-sonnet-4.5",
         max_tokens=100,
@@ -174,10 +174,10 @@ def test_an_expired_session_is_exchanged_anew_once(rig: Rig, client: str, stream
 @clients
 def test_a_session_that_is_refused_again_is_the_gateways_fault(rig: Rig, client: str) -> None:
     rig.fake.script(CHAT, *[plain("unauthorized: token expired", 401)] * 9)
-    heard = ask(rig, client)
-    assert heard.error.status_code == 502
-    assert "dragoman login copilot" in str(heard.error)
-    assert "tid=" not in str(heard.error)
+    error = status_error(ask(rig, client))
+    assert error.status_code == 502
+    assert "dragoman login copilot" in str(error)
+    assert "tid=" not in str(error)
     assert rig.fake.counts[CHAT] == 2
 
 
@@ -194,8 +194,8 @@ def test_a_session_that_is_refused_again_is_the_gateways_fault(rig: Rig, client:
 def test_failures_keep_their_meaning(rig: Rig, status: int, code: str, wanted: int) -> None:
     answer = json_answer({"error": {"code": code, "message": "no"}}, status, (("retry-after", "600"),))
     rig.fake.script(CHAT, answer)
-    heard = ask(rig, "responses")
-    assert heard.error.status_code == wanted, heard.error
+    error = status_error(ask(rig, "responses"))
+    assert error.status_code == wanted, error
     assert rig.fake.counts[CHAT] == 1
 
 
@@ -237,12 +237,12 @@ def test_thoughts_of_a_chat_model_return_with_what_vouches_for_them(rig: Rig) ->
     head = {"id": "chatcmpl-fake", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4.1"}
     encoded = [msgspec.json.encode({**head, **chunk}) for chunk in chunks]
     rig.fake.script(CHAT, Answer(b"".join(b"data: %b\n\n" % data for data in [*encoded, b"[DONE]"])))
-    asking: dict[str, Any] = {"model": "copilot/gpt-4.1", "max_tokens": 100}
-    user: Any = {"role": "user", "content": "Well?"}
+    asking: JsonObject = {"model": "copilot/gpt-4.1", "max_tokens": 100}
+    user: Json = {"role": "user", "content": "Well?"}
     with rig.sdk.anthropic.messages.stream(**asking, messages=[user]) as stream:
         said = stream.get_final_message()
     assert [block.type for block in said.content] == ["thinking", "text"]
-    history: Any = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in said.content]}
+    history: Json = {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in said.content]}
     rig.sdk.anthropic.messages.create(**asking, messages=[user, history, user])
     told = last(rig).json["messages"][1]
     assert (told["reasoning_text"], told["reasoning_opaque"]) == ("Weigh it up.", "ZmFrZS1vcGFxdWU=")

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import anthropic
 import openai
 import pytest
 
 from e2e.cases import asked
-from e2e.hearing import STREAMS, WHOLE, Broke, Heard
+from e2e.hearing import STREAMS, WHOLE, Broke, Heard, Reply, StatusError, status_error
 from e2e.kiro_rig import CLIENTS, MODEL, KiroRig, kiro_rigged, sign
 from fakes.kiro import INVALID_BEARER, FakeKiro, framed, json_answer, refusal, tail, words
 from fakes.upstream import Answer
+from narrowing import expect
 
 CHAT = "/generateAssistantResponse"
 HELLO = framed(words("Hello"), tail())
@@ -46,14 +46,13 @@ def ask(rig: KiroRig, client: str, stream: bool = False) -> Heard | Broke:
     return heard
 
 
-def refused(heard: Heard | Broke, status: int) -> Any:
+def refused(heard: Reply, status: int) -> StatusError:
     """The exception, which must be of the SDK's class for this status."""
-    assert isinstance(heard, Broke), heard
-    assert isinstance(heard.error, openai.APIStatusError | anthropic.APIStatusError), heard.error
-    assert heard.error.status_code == status, heard.error
-    assert "FAKE" not in str(heard.error)
-    assert "arn:aws" not in str(heard.error)
-    return heard.error
+    error = status_error(heard)
+    assert error.status_code == status, error
+    assert "FAKE" not in str(error)
+    assert "arn:aws" not in str(error)
+    return error
 
 
 @clients
@@ -123,9 +122,9 @@ def test_a_used_up_month_is_not_tried_again(rig: KiroRig, client: str, status: i
     rig.plays(HELLO)
     error = refused(ask(rig, client), 402 if client == "messages" else 429)
     if client == "messages":
-        assert error.type == "billing_error"
+        assert expect(anthropic.APIStatusError, error).type == "billing_error"
     else:
-        assert error.code == "insufficient_quota"
+        assert expect(openai.APIStatusError, error).code == "insufficient_quota"
     assert rig.fake.counts[CHAT] == 1
     assert rig.fake.counts["/refreshToken"] == 0
 
@@ -138,7 +137,7 @@ def test_a_conversation_that_is_too_long_is_told_as_such(rig: KiroRig, client: s
     if client == "messages":
         assert "prompt is too long" in str(error)
     else:
-        assert error.code == "context_length_exceeded"
+        assert expect(openai.APIStatusError, error).code == "context_length_exceeded"
     assert rig.fake.counts[CHAT] == 1
 
 
@@ -230,7 +229,7 @@ def test_what_was_asked_reaches_kiro_with_our_name_and_the_accounts_profile(rig:
     assert sent.headers["x-amzn-codewhisperer-optout"] == "true"
     assert "x-amz-target" not in sent.headers
     assert "tokentype" not in sent.headers
-    body: Any = sent.json
+    body = sent.json
     assert body["profileArn"] == "arn:aws:codewhisperer:us-east-1:123456789012:profile/FAKEPROFILE"
     assert body["conversationState"]["currentMessage"]["userInputMessage"]["modelId"] == "claude-sonnet-4.5"
     assert rig.sdk.headers["x-dragoman-route"] == "kiro/claude-sonnet-4.5"

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import anthropic
 import msgspec
@@ -18,6 +17,7 @@ from fakes.eventstream import event, exception
 from fakes.kiro import framed, refusal, tail, tool, words
 from fakes.upstream import Answer, End
 from narrowing import expect
+from wire_json import Json
 
 CUTS = {"in one piece": 0, "byte by byte": 1, "in pieces of eleven": 11}
 TOOLED = Case(Meant(()), tools=True)
@@ -294,7 +294,9 @@ def test_credits_are_summed_and_told_beside_the_tokens_of_a_chat(rig: KiroRig) -
     question = asked("chat", MODEL)
     whole = rig.sdk.openai.chat.completions.create(**question)
     *_, last = rig.sdk.openai.chat.completions.create(**question, stream=True, stream_options={"include_usage": True})
-    assert [reply.usage.model_extra["credits_used"] for reply in (whole, last)] == [0.5, 0.5]
+    for usage in (whole.usage, last.usage):
+        assert usage is not None
+        assert usage.model_dump()["credits_used"] == 0.5
 
 
 @clients
@@ -333,7 +335,7 @@ def test_reasoning_that_kiro_will_not_take_back_is_left_out_once(rig: KiroRig) -
         tail(),
     )
     rig.plays(signed, framed(words("Second."), tail()))
-    ask: Any = asked("messages", MODEL, REASONING)
+    ask: Json = asked("messages", MODEL, REASONING)
     first = rig.sdk.anthropic.messages.create(**ask)
     ask["messages"] += [{"role": "assistant", "content": first.content}, {"role": "user", "content": "Go on."}]
     rig.fake.script("/generateAssistantResponse", refusal(400, "Invalid.", "THINKING_SIGNATURE_INVALID"))

@@ -1,7 +1,5 @@
 """The ledger in the headers, and strict mode: what a translation loses is told, or refused before anyone is called."""
 
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -10,17 +8,16 @@ from e2e.meaning import Meant, Say, Stop
 from e2e.raw_http import Answered, post
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 from fakes.upstream import Answer
-
-Json = dict[str, Any]
+from wire_json import JsonObject
 
 USER = [{"role": "user", "content": "Go on."}]
 # No other protocol has these: what the ledger must name, in the client's own terms.
-LOSSY: dict[str, tuple[Json, set[str]]] = {
+LOSSY: dict[str, tuple[JsonObject, set[str]]] = {
     "chat": ({"messages": USER, "logit_bias": {"50": 1}, "größe": 1}, {"/logit_bias", "/größe"}),
     "responses": ({"input": USER, "truncation": "auto", "größe": 1}, {"/truncation", "/größe"}),
     "messages": ({"messages": USER, "max_tokens": 99, "top_k": 5, "größe": 1}, {"/top_k", "/größe"}),
 }
-LOSSLESS: dict[str, Json] = {
+LOSSLESS: dict[str, JsonObject] = {
     "chat": {"messages": USER, "max_completion_tokens": 99, "temperature": 0.5},
     "responses": {"input": USER, "max_output_tokens": 99, "temperature": 0.5},
     "messages": {"messages": USER, "max_tokens": 99, "temperature": 0.5},
@@ -31,7 +28,9 @@ pairs = pytest.mark.parametrize(("client", "upstream"), PAIRS)
 modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-def asks(rig: Rig, client: str, upstream: str, request: Json, *fields: str, meant: Meant | None = None) -> Answered:
+def asks(
+    rig: Rig, client: str, upstream: str, request: JsonObject, *fields: str, meant: Meant | None = None
+) -> Answered:
     meant = meant or CASES["text"].meant
     speak, stream = SPEAKERS[upstream], request.get("stream")
     answer = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")

@@ -1,7 +1,6 @@
 """Reasoning that only its issuer can read travels through any client and back, to its issuer alone."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,8 +13,7 @@ from e2e.meaning import CallTool, Meant, Say, Stop, Think
 from e2e.raw_http import post
 from e2e.rig import PATHS, PROTOCOLS, SPEAKERS, Rig
 from fakes.upstream import Answer
-
-Json = dict[str, Any]
+from wire_json import JsonObject
 
 CALL = CallTool("call_a1", "weather", '{"city":"Ulm"}')
 MEANT = {
@@ -32,7 +30,7 @@ modes = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"]
 cases = pytest.mark.parametrize("case", MEANT)
 
 
-def chat_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
+def chat_turns(rig: Rig, request: JsonObject, stream: bool) -> list[JsonObject]:
     completions = rig.sdk.openai.chat.completions
     message: ChatCompletionMessage
     if stream:
@@ -46,7 +44,7 @@ def chat_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
     return [said, {"role": "tool", "tool_call_id": CALL.id, "content": "sunny"}]
 
 
-def responses_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
+def responses_turns(rig: Rig, request: JsonObject, stream: bool) -> list[JsonObject]:
     output: Sequence[BaseModel]
     if stream:
         with rig.sdk.openai.responses.stream(**request) as events:
@@ -60,7 +58,7 @@ def responses_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
     return [*said, {"type": "function_call_output", "call_id": CALL.id, "output": "sunny"}]
 
 
-def messages_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
+def messages_turns(rig: Rig, request: JsonObject, stream: bool) -> list[JsonObject]:
     content: Sequence[BaseModel]
     if stream:
         with rig.sdk.anthropic.messages.stream(**request) as events:
@@ -72,14 +70,16 @@ def messages_turns(rig: Rig, request: Json, stream: bool) -> list[Json]:
     return [{"role": "assistant", "content": said}, {"role": "user", "content": [result]}]
 
 
-TURNS: dict[str, Callable[[Rig, Json, bool], list[Json]]] = {
+TURNS: dict[str, Callable[[Rig, JsonObject, bool], list[JsonObject]]] = {
     "chat": chat_turns,
     "responses": responses_turns,
     "messages": messages_turns,
 }
 
 
-def first_turns(rig: Rig, client: str, upstream: str, meant: Meant, stream: bool) -> tuple[Json, list[Json]]:
+def first_turns(
+    rig: Rig, client: str, upstream: str, meant: Meant, stream: bool
+) -> tuple[JsonObject, list[JsonObject]]:
     """Has the upstream think and call a tool; what the client asked, and what it appends to its history."""
     speak = SPEAKERS[upstream]
     answer = Answer(speak.stream(meant)) if stream else Answer(speak.whole(meant), content_type="application/json")
@@ -88,12 +88,14 @@ def first_turns(rig: Rig, client: str, upstream: str, meant: Meant, stream: bool
     return request, TURNS[client](rig, request, stream)
 
 
-def ask_again(rig: Rig, client: str, upstream: str, request: Json, turns: list[Json], *refusals: Answer) -> Json:
+def ask_again(
+    rig: Rig, client: str, upstream: str, request: JsonObject, turns: list[JsonObject], *refusals: Answer
+) -> JsonObject:
     """Sends the history on, and returns what the upstream was asked, last if it refused before."""
     agrees = Answer(SPEAKERS[upstream].whole(CASES["text"].meant), content_type="application/json")
     fake = rig.plays(upstream, *refusals, agrees)
     field = "input" if client == "responses" else "messages"
-    again: Json = {**request, "model": rig.model(upstream), field: [*request[field], *turns]}
+    again: JsonObject = {**request, "model": rig.model(upstream), field: [*request[field], *turns]}
     again["extra_headers"] = {"x-dragoman-explain": "1"}
     match client:
         case "chat":
@@ -106,7 +108,7 @@ def ask_again(rig: Rig, client: str, upstream: str, request: Json, turns: list[J
     return fake.calls[-1].json
 
 
-def thoughts_in(upstream: str, body: Json) -> list[tuple[str, str]]:
+def thoughts_in(upstream: str, body: JsonObject) -> list[tuple[str, str]]:
     """The thoughts of a history and their seals, as an upstream of this protocol finds them."""
     match upstream:
         case "chat":
@@ -200,7 +202,7 @@ def test_what_the_same_protocol_has_sealed_stays_where_a_foreign_envelope_is_tak
 BROKEN = ["dgm1.", "dgm1.AAAA", "dgm1.not base64 !", "dgm1." + "A" * 4000]
 
 
-def with_thought(client: str, token: str) -> list[Json]:
+def with_thought(client: str, token: str) -> list[JsonObject]:
     """A history in which the client's opaque slot holds this."""
     match client:
         case "chat":

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import anthropic
 import msgspec
@@ -10,7 +9,8 @@ import openai
 from openai.types.chat import ChatCompletionStreamOptionsParam
 from openai.types.responses import Response
 
-Json = dict[str, Any]
+from wire_json import JsonObject
+
 Each = Callable[[], None]
 
 
@@ -19,7 +19,7 @@ class Wish:
     prompt: str
     cap: int = 200
     tool: str = ""  # must be called
-    schema: Json | None = None  # of the tool's arguments, or else of the reply
+    schema: JsonObject | None = None  # of the tool's arguments, or else of the reply
     model: str = "smollm2"
 
 
@@ -43,13 +43,13 @@ class Sdks:
 
     @classmethod
     def at(cls, url: str, key: str) -> "Sdks":
-        common: Json = {"api_key": key, "max_retries": 0, "timeout": 180}
+        common: JsonObject = {"api_key": key, "max_retries": 0, "timeout": 180}
         return cls(anthropic.Anthropic(base_url=url, **common), openai.OpenAI(base_url=f"{url}/v1", **common))
 
 
 def messages(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
     """`each` is called with every piece of a stream; without it the reply is asked for whole."""
-    asked: Json = {
+    asked: JsonObject = {
         "model": wish.model,
         "max_tokens": wish.cap,
         "messages": [{"role": "user", "content": wish.prompt}],
@@ -77,7 +77,7 @@ def messages(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
 
 
 def responses(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
-    asked: Json = {"model": wish.model, "max_output_tokens": wish.cap, "input": wish.prompt, "temperature": 0}
+    asked: JsonObject = {"model": wish.model, "max_output_tokens": wish.cap, "input": wish.prompt, "temperature": 0}
     if wish.tool:
         asked["tools"] = [{"type": "function", "name": wish.tool, "parameters": wish.schema, "strict": False}]
         asked["tool_choice"] = {"type": "function", "name": wish.tool}
@@ -103,7 +103,7 @@ def responses(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
 
 
 def chat(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
-    asked: Json = {"model": wish.model, "max_tokens": wish.cap, "temperature": 0}
+    asked: JsonObject = {"model": wish.model, "max_tokens": wish.cap, "temperature": 0}
     asked["messages"] = [{"role": "user", "content": wish.prompt}]
     if wish.tool:
         asked["tools"] = [{"type": "function", "function": {"name": wish.tool, "parameters": wish.schema}}]
@@ -123,7 +123,7 @@ def chat(sdks: Sdks, wish: Wish, each: Each | None) -> Heard:
     return Heard(text, calls, choice.finish_reason, told.prompt_tokens, told.completion_tokens)
 
 
-def _chunks(sdks: Sdks, asked: Json, each: Each) -> Heard:
+def _chunks(sdks: Sdks, asked: JsonObject, each: Each) -> Heard:
     text, stop, used = "", "", (0, 0)
     calls: dict[int, tuple[str, str]] = {}
     options: ChatCompletionStreamOptionsParam = {"include_usage": True}

@@ -7,7 +7,8 @@ from anthropic.types import MessageParam, TextBlockParam
 from openai.types.chat import ChatCompletionMessageFunctionToolCallParam, ChatCompletionMessageParam
 from openai.types.responses import ResponseInputParam
 
-from model.asking import Json, Sdks
+from model.asking import Sdks
+from wire_json import JsonObject
 
 CAP = 24
 LOOK = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -20,7 +21,7 @@ def messages(sdks: Sdks) -> str:
         {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}]},
     ]
-    asked: Json = {
+    asked: JsonObject = {
         "system": [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind."}],
         "tools": [{"name": "look", "input_schema": LOOK}],
     }
@@ -35,7 +36,7 @@ def responses(sdks: Sdks) -> str:
         {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
     ]
-    asked: Json = {"tools": [{"type": "function", "name": "look", "parameters": None, "strict": False}]}
+    asked: JsonObject = {"tools": [{"type": "function", "name": "look", "parameters": None, "strict": False}]}
     return str(sdks.openai.responses.create(model="smollm2", max_output_tokens=CAP, input=talk, **asked).output_text)
 
 
@@ -51,7 +52,7 @@ def chat(sdks: Sdks) -> str:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
     ]
-    asked: Json = {"tools": [{"type": "function", "function": {"name": "look"}}]}
+    asked: JsonObject = {"tools": [{"type": "function", "function": {"name": "look"}}]}
     reply = sdks.openai.chat.completions.create(model="smollm2", max_completion_tokens=CAP, messages=talk, **asked)
     assert reply.usage is not None
     assert reply.usage.completion_tokens <= CAP, "the newer cap is heard as well"

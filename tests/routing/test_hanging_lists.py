@@ -6,12 +6,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fakes.upstream import Answer, End, FakeUpstream
 from gateway import KEY, Running, running, stanza
+from wire_json import JsonObject
 
 HEAD = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
 HANGS = Answer(headless=True, end=End.HANG)
@@ -33,7 +33,7 @@ def gateway(tmp_path: Path) -> Iterator[Running]:
         yield started
 
 
-def ask(gateway: Running, model: str) -> tuple[int, dict[str, Any], float]:
+def ask(gateway: Running, model: str) -> tuple[int, JsonObject, float]:
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hi"}]}).encode()
     request = urllib.request.Request(gateway.url + "/v1/chat/completions", body, HEAD)
     begun = time.monotonic()

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from dragoman.hub.failure import Refused
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_requests import Built, ask, chat, refused, user
-from wire_json import JsonObject
+from wire_json import Json, JsonObject
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"  # where captures of real clients are at hand
@@ -64,7 +63,7 @@ def leaves(value: object, at: str = "") -> Iterator[str]:
 def without(body: JsonObject, at: str) -> JsonObject:
     """The body without one leaf."""
     body = deepcopy(body)
-    holder: Any = body
+    holder: Json = body
     *path, last = (token.replace("~1", "/").replace("~0", "~") for token in at.split("/")[1:])
     for token in path:
         holder = holder[int(token)] if isinstance(holder, list) else holder[token]

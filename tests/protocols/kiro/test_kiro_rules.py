@@ -1,38 +1,38 @@
 """The judge of Kiro's requests: it finds what is wrong with a body that breaks a rule."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
 
 from protocols.kiro.kiro_requests import answer, ask, called, messages, said, tool, user
 from protocols.kiro.kiro_rules import broken_rules
+from wire_json import Json
 
 TURNS = (user("1"), called("c"), user(answer("c")), said("A"), user("2"))
 
 
-def state(payload: Any) -> Any:
+def state(payload: Json) -> Json:
     return payload["conversationState"]
 
 
-def current(payload: Any) -> Any:
+def current(payload: Json) -> Json:
     return state(payload)["currentMessage"]["userInputMessage"]
 
 
-def specification(payload: Any) -> Any:
+def specification(payload: Json) -> Json:
     return current(payload)["userInputMessageContext"]["tools"][0]["toolSpecification"]
 
 
-def history(payload: Any, index: int) -> Any:
+def history(payload: Json, index: int) -> Json:
     return next(iter(state(payload)["history"][index].values()))
 
 
-def outcome(payload: Any) -> Any:
+def outcome(payload: Json) -> Json:
     return history(payload, 2)["userInputMessageContext"]["toolResults"][0]
 
 
-BREAKS: dict[str, Callable[[Any], Any]] = {
+BREAKS: dict[str, Callable[[Json], Json]] = {
     "a system field": lambda payload: state(payload).update(systemPrompt="S"),
     "a sampling field": lambda payload: payload.update(inferenceConfig={"temperature": 1}),
     "a null": lambda payload: payload.update(profileArn=None),

@@ -1,13 +1,11 @@
 """Thinking for Kiro: by the model's own fields where its schema has them, else by tags at the front of the prompt."""
 
-from typing import Any
-
 import pytest
 
 from dragoman.protocols.kiro.thinking import MAX_BUDGET
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_requests import Built, ask, chat, messages, user
-from wire_json import JsonObject
+from wire_json import Json, JsonObject
 
 EFFORTS = ["low", "medium", "high", "max"]
 CLAUDE = {
@@ -49,7 +47,7 @@ def think(schema: JsonObject | None = None, by: str = "auto", **fields: object) 
     return ask("messages", messages(user("hi"), **fields), options(schema, by))
 
 
-def fields_of(built: Built) -> Any:
+def fields_of(built: Built) -> Json:
     """What is said of thinking in the model's own fields."""
     found = built.payload.get("additionalModelRequestFields", {})
     return {key: value for key, value in found.items() if key != "max_tokens"} or None
