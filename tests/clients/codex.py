@@ -26,14 +26,16 @@ def ask(
     model: str = "gpt-5.5",
     config: str = CUSTOM,
     patience_s: float = PATIENCE_S,
+    key: str = KEY,
 ) -> Ran:
     home = rig.home / "codex"
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(config.format(url=rig.url))
-    (home / "auth.json").write_bytes(msgspec.json.encode({"OPENAI_API_KEY": KEY}))
+    (home / "auth.json").write_bytes(msgspec.json.encode({"OPENAI_API_KEY": key}))
     mode = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--disable", "plugins")
     binary = native(directory, "@openai/codex-*/vendor/*/bin/codex")
-    return rig.run(binary, "exec", *mode, "-m", model, prompt, patience_s=patience_s, env={"CODEX_HOME": str(home)})
+    env = {"CODEX_HOME": str(home), "GATEWAY_KEY": key}
+    return rig.run(binary, "exec", *mode, "-m", model, prompt, patience_s=patience_s, env=env)
 
 
 def said(ran: Ran) -> list[str]:

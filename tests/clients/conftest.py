@@ -17,6 +17,7 @@ from fakes.upstream import Asked
 SMOKE, REST = (Path(__file__).parent / name for name in ("smoke", "all"))
 WRITE = "DRAGOMAN_CLIENTS_PAGE"  # set, a whole run writes the page instead of comparing with it
 PROVEN: proof.Proven = defaultdict(set)
+REACTIONS: proof.Reactions = {}
 CLAIMED = proof.read(proof.PAGE.read_text() if proof.PAGE.exists() else "")
 
 
@@ -40,8 +41,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if not whole or exitstatus != pytest.ExitCode.OK:
         return
     if os.environ.get(WRITE):
-        proof.PAGE.write_text(proof.page(PROVEN))
-    elif proof.page(PROVEN) != proof.PAGE.read_text():
+        proof.PAGE.write_text(proof.page(PROVEN, REACTIONS))
+    elif proof.page(PROVEN, REACTIONS) != proof.PAGE.read_text():
         raise pytest.UsageError("docs/clients.md is stale: run `make clients-page`")
 
 
@@ -56,6 +57,12 @@ def proves() -> proof.Proves:
             assert not missing, f"docs/clients.md does not know {missing}: run `make clients-page`"
 
     return prove
+
+
+@pytest.fixture
+def reactions() -> proof.Reactions:
+    """What was seen of clients after an error goes in here, and onto the page."""
+    return REACTIONS
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ NO_ERRORS: Mapping[str, bytes] = {}
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body><center>nginx</center></body></html>"
 
 
-def _refusal(status: int, kinds: tuple[bytes, bytes], *headers: tuple[str, str]) -> Callable[[str, Answer], Answer]:
+def refusal(status: int, kinds: tuple[bytes, bytes], *headers: tuple[str, str]) -> Callable[[str, Answer], Answer]:
     def refuse(upstream: str, _: Answer) -> Answer:
         if upstream == "kiro":
             return replace(kiro.refusal(status, "The engine overheated.", kind="ThrottlingException"), headers=headers)
@@ -67,8 +67,8 @@ def _end_of_event(upstream: str, body: bytes, inside: int) -> int:
 
 # Before the first byte: nothing is lost, and who asks again gets an answer.
 REFUSALS: dict[str, Callable[[str, Answer], Answer]] = {
-    "429": _refusal(429, (b"rate_limit_error", b"rate_limit_error"), ("retry-after", "1")),
-    "529": _refusal(529, (b"server_error", b"overloaded_error")),
+    "429": refusal(429, (b"rate_limit_error", b"rate_limit_error"), ("retry-after", "1")),
+    "529": refusal(529, (b"server_error", b"overloaded_error")),
     "html-502": lambda _, answer: Answer(HTML, 502, "text/html"),
 }
 # In the middle of the text: a reply that ends here is not whole.

@@ -31,6 +31,7 @@ CLIENTS: dict[str, tuple[str, str, str]] = {
 }
 Proven = dict[tuple[str, str], set[str]]  # client, upstream -> capabilities
 Proves = Callable[..., None]  # client, upstream, capabilities
+Reactions = dict[tuple[str, str], str]  # client, trouble -> how often it asked, and whether that was enough
 
 HEAD = """# Clients
 
@@ -46,11 +47,31 @@ loses is in [compatibility.md](compatibility.md).
 - **late tools**: tools that come as an input item, in a namespace, work
 - **fallback**: the WebSocket that it tries first is refused with 426, and it goes on at once
 - **counts**: its questions about the size of its context are answered
-- **recovers**: after 429, 529, an HTML 502, an error event, a dropped or reset connection, a clean end without
-  terminator, and a stall, it asks again and finishes its work; or, being an SDK that never asks again in mid-stream,
-  it raises
+- **recovers**: after 429, 529, an HTML 502, an error event, an overload in mid-stream, a dropped or reset connection,
+  a clean end without terminator, and a stall, it asks again and finishes its work; or, being an SDK that never asks
+  again in mid-stream, it raises
 - **not fooled**: a reply that is cut off is never taken for a whole one
 """
+
+AFTER_ERRORS = """
+## After an error
+
+How many requests each client made for one reply, and whether its work was done (✓) or it reported the error (✗). The
+gateway had its default settings but for shorter pauses between its own retries, and translated for every client.
+
+- **401**: the client key is wrong. **402**: the upstream's allowance is spent. **403**: the model is not allowed.
+  **502**: the upstream refuses the gateway's own credential. No retry mends these, and the error says
+  `x-should-retry: false`; Codex and opencode do not read that header.
+- **429 short**: a rate limit with `retry-after: 1`, also at the gateway's own three attempts. **429 long**: with
+  `retry-after: 10`, which is longer than the gateway waits. **529**: an overload, also at all three attempts. Then all
+  is well.
+- **overload in mid-stream**: an error event after some words, once; SDKs leave it to their callers to ask again.
+- **60 s of pings**: a minute of nothing but signs of life before the first token.
+"""
+TROUBLES = (
+    *("401", "402", "403", "429 short", "429 long", "502", "529"),
+    *("overload in mid-stream", "60 s of pings"),
+)
 
 NOTES = """
 ## What does not work
@@ -60,12 +81,12 @@ NOTES = """
   400 with the advice to send them. Set `providerOptions: { openai: { store: false } }`, as the tests do.
 - **Kiro** may end its stream between two frames without its last events. The client then hears that the reply reached
   its length (`max_tokens`, `length`, `incomplete`): Codex reports it, Claude Code goes on by itself.
-- **Claude Code** gives up after an error that the gateway has already asked about again (`retry.attempts`, 3): the
-  error says `x-should-retry: false`. Set `retry.attempts = 1` to leave all patience to the client.
+- **Codex** gives up where a Responses upstream itself says `server_is_overloaded` in mid-stream: that passes unchanged.
+  An overload from any other upstream is told in words that it retries.
 """
 
 
-def page(proven: Proven) -> str:
+def page(proven: Proven, reactions: Reactions) -> str:
     head = ["| client | version | speaks | " + " | ".join(f"on {NAMES[name]}" for name in UPSTREAMS) + " |"]
     rows = [
         f"| {client} | {pinned(client)} | {CLIENTS[client][2]} | "
@@ -73,7 +94,17 @@ def page(proven: Proven) -> str:
         + " |"
         for client in CLIENTS
     ]
-    return "\n".join([HEAD, *head, "|-" * (3 + len(UPSTREAMS)) + "|", *rows, NOTES])
+    table = [*head, "|-" * (3 + len(UPSTREAMS)) + "|", *rows]
+    return "\n".join([HEAD, *table, AFTER_ERRORS, *_reaction_table(reactions), NOTES])
+
+
+def _reaction_table(reactions: Reactions) -> list[str]:
+    clients = [client for client in CLIENTS if any(name == client for name, _ in reactions)]
+    rows = [
+        f"| {client} | " + " | ".join(reactions.get((client, trouble), "") for trouble in TROUBLES) + " |"
+        for client in clients
+    ]
+    return ["| client | " + " | ".join(TROUBLES) + " |", "|-" * (1 + len(TROUBLES)) + "|", *rows]
 
 
 def pinned(client: str) -> str:
@@ -90,3 +121,13 @@ def read(text: str) -> Proven:
             for name, cell in zip(UPSTREAMS, cells[3:], strict=True):
                 claimed[cells[0], name] = set() if cell == "✗" else set(cell.split(", "))
     return claimed
+
+
+def read_reactions(text: str) -> Reactions:
+    """What a page says of clients after an error."""
+    found: Reactions = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] in CLIENTS and len(cells) == 1 + len(TROUBLES):
+            found |= {(cells[0], trouble): cell for trouble, cell in zip(TROUBLES, cells[1:], strict=True)}
+    return found
