@@ -17,12 +17,12 @@ ALIAS = "smollm2"
 
 
 @contextmanager
-def serving(model: Model, directory: Path) -> Iterator[str]:
-    """The address of a server that answers."""
+def serving(model: Model, directory: Path, *options: str) -> Iterator[str]:
+    """The address of a server that answers; `options` are further words of its command line."""
     port = _free_port()
     url = f"http://127.0.0.1:{port}/v1"
     where = ("--host", "127.0.0.1", "--port", str(port))
-    size = ("--n_ctx", str(CONTEXT), "--n_threads", "2")
+    size = options or ("--n_ctx", str(CONTEXT), "--n_threads", "2")
     words = [str(model.python), "-m", "llama_cpp.server", "--model", str(model.weights), "--model_alias", ALIAS]
     with (directory / "server.log").open("w") as log:
         server = subprocess.Popen([*words, *where, *size], stdout=log, stderr=log, cwd=directory)

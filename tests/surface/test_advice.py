@@ -76,6 +76,14 @@ def test_a_date_is_judged_by_the_clock_that_wrote_it(
 
 @clients
 @upstreams
+def test_a_reset_that_only_other_headers_name_is_told(patient: Outside, client: str, upstream: str) -> None:
+    spent = {"x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "1m30s"}
+    patient.plays(upstream, refusal(429, **spent))
+    assert 80 <= int(patient.ask(client, f"{upstream}/m").headers["retry-after"]) <= 90
+
+
+@clients
+@upstreams
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_an_error_that_names_it(patient: Outside, client: str, upstream: str, status: int) -> None:
     fake = patient.plays(upstream, refusal(status, location="https://elsewhere.example/v1/chat?key=s3cret"))

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -111,9 +112,9 @@ class Opener:
     ) -> tuple[Answer, list[Event] | None, bytes]:
         """An answer to its end: what it told, where it is the stream that was asked for, else its body."""
         wait = self._wait(prepared)
-        head_s = wait.left(_now()) if prepared.streams else self._server.idle_timeout_s
-        late = wait.failure(prepared.provider.name, has_token=not prepared.streams)
-        answer = await self._send(prepared, head_s, late)
+        if not prepared.streams:  # then all of its tokens come at once, at the end
+            wait.extend(_now(), has_token=True)
+        answer = await self._send(prepared, wait)
         events: list[Event] | None = None
         begun = b""
         try:
@@ -139,10 +140,9 @@ class Opener:
             speaking = speaking or is_speaking(prepared, watch, source.at_work)
             now = _now()
             wait.extend(now, speaking)
-            late = wait.failure(prepared.provider.name, speaking)
             if now >= wait.deadline:
-                raise Refused(late)
-            chunk = await _received(prepared, answer.chunk(wait.left(now)), late)
+                raise Refused(wait.failure())
+            chunk = await _received(prepared, answer.chunk(wait.left(now)), wait.failure)
             size += len(chunk)
             hold(call.buffered, len(chunk))
             if size > MAX_REPLY_BYTES:
@@ -176,13 +176,12 @@ class Opener:
         if client is not None:
             client.attempt(prepared)
         wait = self._wait(prepared)
-        late = wait.failure(prepared.provider.name, has_token=False)
-        answer = await self._send(prepared, wait.left(_now()), late)
+        answer = await self._send(prepared, wait)
         try:
             wait.extend(_now(), has_token=False)
             begun = b""
             if not is_named_stream(answer.headers):
-                begun = await _received(prepared, answer.chunk(wait.left(_now())), late)
+                begun = await _received(prepared, answer.chunk(wait.left(_now())), wait.failure)
                 if not begins_events(prepared.upstream, begun):
                     return await self._stream_of_whole(call, prepared, answer, sink, begun)
             line = self._build.line(call, prepared, sink)
@@ -235,22 +234,23 @@ class Opener:
         return Streaming(prepared, answer, line, held, True, self._wait(prepared))
 
     def _wait(self, prepared: Prepared) -> Wait:
-        return Wait(patience_with(prepared.provider, self._server), _now())
+        provider = prepared.provider
+        return Wait(provider.name, patience_with(provider, self._server), _now())
 
     async def _body(self, call: Call, prepared: Prepared, answer: Answer) -> bytes:
         patience, name = patience_with(prepared.provider, self._server), prepared.provider.name
         total_s = patience.first_token_s + patience.token_s
         reading = read_reply(call, answer, patience.idle_s, total_s, name)
-        return await _received(prepared, reading, _stopped(name, patience.idle_s, total_s))
+        return await _received(prepared, reading, partial(_stopped, name, patience.idle_s, total_s))
 
-    async def _send(self, prepared: Prepared, head_timeout_s: float, late: Failure) -> Answer:
-        provider = prepared.provider
+    async def _send(self, prepared: Prepared, wait: Wait) -> Answer:
+        provider, head_timeout_s = prepared.provider, wait.left(_now())
         try:
             answer = await provider.ask(prepared.out, head_timeout_s)
         except TimedOut as fault:
             if fault.phase == "connect":
                 raise Refused(_lost(prepared, fault)) from fault
-            raise Refused(late) from fault
+            raise Refused(wait.failure()) from fault
         except Lost as lost:
             raise Refused(_lost(prepared, lost)) from lost
         if answer.status < 300:
@@ -260,7 +260,7 @@ class Opener:
             raise Refused(redirected(prepared.provider.name, answer.status, answer.headers))
         try:
             silence_s = min(head_timeout_s, ERROR_BODY_S)
-            late = _stopped(provider.name, silence_s, ERROR_BODY_S)
+            late = partial(_stopped, provider.name, silence_s, ERROR_BODY_S)
             body = hide(await _received(prepared, read_error(answer, silence_s), late), prepared.secrets)
         finally:
             answer.close()
@@ -322,8 +322,7 @@ async def _next_chunk(reply: Streaming, due_at: float) -> bytes | None:
     except TimedOut as late:
         if _now() < wait.deadline:
             return None
-        has_token = is_speaking(prepared, line.watch, line.at_work)
-        raise Refused(wait.failure(prepared.provider.name, has_token)) from late
+        raise Refused(wait.failure()) from late
     except Lost as lost:
         if not line.is_whole:
             raise Refused(_lost(prepared, lost)) from lost
@@ -333,10 +332,9 @@ async def _next_chunk(reply: Streaming, due_at: float) -> bytes | None:
 def _go_on_waiting(reply: Streaming) -> None:
     """Bytes without a token are a sign of life, but not for ever; raises Refused."""
     prepared, line, wait, now = reply.prepared, reply.line, reply.wait, _now()
-    has_token = is_speaking(prepared, line.watch, line.at_work)
-    wait.extend(now, has_token)
+    wait.extend(now, is_speaking(prepared, line.watch, line.at_work))
     if now >= wait.deadline:
-        raise Refused(wait.failure(prepared.provider.name, has_token))
+        raise Refused(wait.failure())
 
 
 def _now() -> float:
@@ -348,12 +346,12 @@ def _stopped(name: str, silence_s: float, total_s: float) -> Failure:
     return Failure(Kind.TIMEOUT, why)
 
 
-async def _received(prepared: Prepared, coming: Awaitable[bytes], late: Failure) -> bytes:
+async def _received(prepared: Prepared, coming: Awaitable[bytes], late: Callable[[], Failure]) -> bytes:
     """What comes from the upstream; Refused where it does not, with `late` if that is all that is wrong."""
     try:
         return await coming
     except TimedOut as fault:
-        raise Refused(late) from fault
+        raise Refused(late()) from fault
     except TooLarge as large:
         raise Refused(_too_much(prepared)) from large
     except Lost as lost:

@@ -1,10 +1,20 @@
 """How long an upstream may be silent: the three time-outs of the configuration as one pure decision."""
 
+from typing import Protocol
+
 from msgspec import Struct
 
 from dragoman.config.settings import Server
 from dragoman.hub.failure import Failure, Kind
-from dragoman.providers.provider import Provider
+
+
+class Timed(Protocol):
+    """A provider, as far as its time-outs go."""
+
+    @property
+    def first_token_timeout_s(self) -> float | None: ...
+    @property
+    def first_token_limit_s(self) -> float: ...
 
 
 class Patience(Struct, frozen=True):
@@ -15,7 +25,7 @@ class Patience(Struct, frozen=True):
     idle_s: float  # after the first token: between two signs of life
 
 
-def patience_with(provider: Provider, server: Server) -> Patience:
+def patience_with(provider: Timed, server: Server) -> Patience:
     """A provider's own time-out wins; else its kind may be more hurried than the server, never less."""
     first = provider.first_token_timeout_s
     if first is None:
@@ -26,15 +36,18 @@ def patience_with(provider: Provider, server: Server) -> Patience:
 class Wait:
     """When to give up on one request that was sent; times are those of the event loop's clock."""
 
-    __slots__ = ("_patience", "_token_deadline", "deadline")
+    __slots__ = ("_name", "_patience", "_token_deadline", "deadline", "has_token")
 
-    def __init__(self, patience: Patience, now: float) -> None:
+    def __init__(self, name: str, patience: Patience, now: float) -> None:
+        self._name = name  # of the provider
         self._patience = patience
         self._token_deadline = now + patience.token_s
+        self.has_token = False  # the model answers, or has said that it works in silence
         self.deadline = min(now + patience.first_token_s, self._token_deadline)
 
     def extend(self, now: float, has_token: bool) -> None:
-        """A sign of life came; `has_token`: the model answers, or has said that it works in silence."""
+        """A sign of life came."""
+        self.has_token = has_token
         if has_token:
             self.deadline = now + self._patience.idle_s
         else:
@@ -44,13 +57,13 @@ class Wait:
         """Seconds until the deadline; never 0, which some timers take for none."""
         return max(0.001, self.deadline - now)
 
-    def failure(self, name: str, has_token: bool) -> Failure:
+    def failure(self) -> Failure:
         """What the client is told once the deadline has passed."""
         patience = self._patience
-        if has_token:
+        if self.has_token:
             why = f"sent no data for {patience.idle_s:g} s; idle_timeout_s"
         elif self.deadline >= self._token_deadline:
             why = f"sent no token within {patience.token_s:g} s; token_timeout_s"
         else:
             why = f"sent no data for {patience.first_token_s:g} s before its first token; first_token_timeout_s"
-        return Failure(Kind.TIMEOUT, f"Provider {name!r} {why} sets how long to wait.")
+        return Failure(Kind.TIMEOUT, f"Provider {self._name!r} {why} sets how long to wait.")

@@ -1,6 +1,7 @@
 """A failure before the first byte goes out as a real HTTP error, in the client's own shape."""
 
 import math
+import time
 
 from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.headers import id_headers, passed_on
@@ -31,22 +32,31 @@ def refuse_exchange(exchange: Exchange, client: Client, refused: Refused, reques
 
 
 def _without(fields: list[Header], failure: Failure) -> list[Header]:
-    ours = {name for name, _ in _advice(failure)} | ({b"retry-after-ms"} if failure.retry_after is not None else set())
+    ours = {name for name, _ in _advice(failure)}
+    if b"retry-after" in ours:
+        ours.add(b"retry-after-ms")
     return [field for field in fields if field[0] not in ours]
 
 
 def _advice(failure: Failure) -> list[Header]:
     """Whether and when the client should try again."""
     head: list[Header] = []
-    wait = failure.retry_after
+    wait = _wait_s(failure)
     if wait is not None:
         head.append((b"retry-after", str(math.ceil(wait)).encode()))
-        if wait % 1:
+        if wait % 1 and failure.retry_after is not None:
             head.append((b"retry-after-ms", str(round(wait * 1000)).encode()))
     again = should_retry(failure)
     if again is not None:
         head.append((b"x-should-retry", b"true" if again else b"false"))
     return head
+
+
+def _wait_s(failure: Failure) -> float | None:
+    """Seconds until a retry may help, as the upstream has named them, or the moment."""
+    if failure.retry_after is not None or failure.resets_at is None:
+        return failure.retry_after
+    return max(0.0, failure.resets_at - time.time())
 
 
 def should_retry(failure: Failure) -> bool | None:

@@ -152,7 +152,8 @@ class Relay:
 
     def _silence(self) -> Failure:
         prepared, line = self._reply.prepared, self._reply.line
-        return self._wait.failure(prepared.provider.name, is_speaking(prepared, line.watch, line.at_work))
+        self._wait.has_token = is_speaking(prepared, line.watch, line.at_work)
+        return self._wait.failure()
 
     def _patience(self) -> float:
         """How long the next bytes may take; shorter than the deadline where the client must be kept alive."""

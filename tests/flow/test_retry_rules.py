@@ -1,0 +1,84 @@
+"""The decisions after a failure, as tables: who is asked again, what the client is advised, when to give up."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from dragoman.config.settings import Server
+from dragoman.flow.attempt import AFTER, may_ask_again
+from dragoman.flow.patience import Patience, Wait, patience_with
+from dragoman.flow.refusal import should_retry
+from dragoman.hub.failure import Failure, Kind
+
+PASSES_BY_ITSELF = {Kind.LOST, Kind.RATE_LIMITED, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT}
+UNMENDABLE = {Kind.AUTH, Kind.CREDENTIAL, Kind.QUOTA, Kind.FORBIDDEN}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_same_target_is_asked_again_after_what_passes_by_itself(kind: Kind) -> None:
+    assert may_ask_again(Failure(kind, "x"), repeats_timeouts=False) is (kind in PASSES_BY_ITSELF)
+
+
+def test_only_who_repeats_timeouts_is_asked_again_after_one() -> None:
+    late = Failure(Kind.TIMEOUT, "x")
+    assert not may_ask_again(late, repeats_timeouts=False)
+    assert may_ask_again(late, repeats_timeouts=True)
+    assert AFTER[Kind.TIMEOUT].elsewhere
+
+
+def test_an_upstream_that_wants_no_retry_gets_none() -> None:
+    assert not may_ask_again(Failure(Kind.RATE_LIMITED, "x", should_retry=False), repeats_timeouts=True)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_client_is_told_not_to_retry_what_no_retry_mends(kind: Kind) -> None:
+    assert should_retry(Failure(kind, "x")) is (False if kind in UNMENDABLE else None)
+
+
+@pytest.mark.parametrize("kind", set(Kind) - {Kind.AUTH, Kind.CREDENTIAL})
+@pytest.mark.parametrize("advice", [True, False])
+def test_an_upstreams_own_advice_passes(kind: Kind, advice: bool) -> None:
+    assert should_retry(Failure(kind, "x", should_retry=advice)) is advice
+
+
+def test_no_advice_of_an_upstream_mends_a_refused_credential() -> None:
+    assert should_retry(Failure(Kind.CREDENTIAL, "x", should_retry=True)) is False
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A provider, as far as its time-outs go."""
+
+    first_token_timeout_s: float | None = None
+    first_token_limit_s: float = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("provider", "server_s", "first_token_s"),
+    [
+        (Timed(), 300, 300),
+        (Timed(first_token_timeout_s=40), 300, 40),
+        (Timed(first_token_limit_s=15), 300, 15),
+        (Timed(first_token_limit_s=15), 2, 2),
+        (Timed(first_token_timeout_s=40, first_token_limit_s=15), 300, 40),
+    ],
+)
+def test_a_providers_own_time_wins_then_the_shorter_of_its_kinds_and_the_servers(
+    provider: Timed, server_s: float, first_token_s: float
+) -> None:
+    server = Server(first_token_timeout_s=server_s)
+    assert patience_with(provider, server) == Patience(first_token_s, server.token_timeout_s, server.idle_timeout_s)
+
+
+def test_signs_of_life_move_the_deadline_but_not_beyond_the_time_for_a_token() -> None:
+    wait = Wait("up", Patience(10, 25, 5), now=100)
+    assert wait.deadline == 110
+    assert "first_token_timeout_s" in wait.failure().message
+    wait.extend(109, has_token=False)
+    assert wait.deadline == 119
+    wait.extend(118, has_token=False)
+    assert wait.deadline == 125
+    assert "; token_timeout_s" in wait.failure().message
+    wait.extend(124, has_token=True)
+    assert wait.deadline == 129
+    assert "idle_timeout_s" in wait.failure().message
