@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from dragoman.framing.mediahead import image_size, media_kind
-from dragoman.hub.request import Audio, Document, Foreign, Image, Inline, Request, Role, Text, ToolResult, Turn
+from dragoman.hub.request import Audio, Document, Foreign, Image, Inline, Part, Request, Role, Text, ToolResult, Turn
 from dragoman.providers.count import count_request, estimate
 from dragoman.providers.media_tokens import IMAGE_TOKENS, MAX_PAGES, PAGE_TOKENS, guess_tokens, media_tokens
 from media_files import gif, jpeg, pdf, png, wav, webp
@@ -27,8 +27,8 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def asked(*parts: object, model: str = "m") -> Request:
-    return Request("messages", model, (Turn(Role.USER, (Text("hi"), *parts)),))  # type: ignore[arg-type]
+def asked(*parts: Part, model: str = "m") -> Request:
+    return Request("messages", model, (Turn(Role.USER, (Text("hi"), *parts)),))
 
 
 PLAIN = count_request(asked())
