@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.framing.eventstream import EventStreamFramer, Message
-from dragoman.framing.redact import WINDOW, masked, masked_fields, masked_url
+from dragoman.framing.redact import WINDOW, masked, masked_fields, masked_url, redacted
 from dragoman.framing.reseal import resealed
 from dragoman.framing.sse import Broken
 from fakes.eventstream import event
@@ -123,3 +123,8 @@ def test_escapes_do_not_hide_a_secret(secret: str, slashes: str, every: int) -> 
     assert hidden.endswith(b', more"}')
     assert written[-12:].encode() not in hidden
     assert msgspec.json.decode(hidden)["b"].endswith(", more")
+
+
+@pytest.mark.parametrize("text", [r'{"a":"\u0022 said"}', r"\u007f\u0041", r"no \u0073ecret here"])
+def test_escapes_that_hide_no_secret_stay_as_they_are(text: str) -> None:
+    assert redacted(text) == text

@@ -11,7 +11,7 @@ from collections.abc import Callable
 MARK = "\\u00"  # a text without this holds no such escape
 MARK_BYTES = MARK.encode()
 
-_ESCAPE = re.compile(r"\\+(?:u00([2-7][0-9A-Fa-f])|([/\"]))")
+_ESCAPE = re.compile(r"\\+(?:u00([2-6][0-9A-Fa-f]|7[0-9A-Ea-e])|([/\"]))")
 
 
 def unescape(text: str) -> str:

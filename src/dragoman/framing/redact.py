@@ -104,8 +104,16 @@ Field = tuple[str, str]
 
 
 def redacted(text: str) -> str:
-    if MARK in text:
-        text = unescape(text)
+    """Return the text with secrets masked; escapes of ASCII characters are resolved only where they hide one."""
+    direct = _mask_secrets(text)
+    if MARK not in text:
+        return direct
+    plain = unescape(text)
+    resolved = _mask_secrets(plain)
+    return direct if resolved == plain else resolved
+
+
+def _mask_secrets(text: str) -> str:
     if not ANY_MARK.search(text.lower()):
         return text
     return CARRIED.sub(rf"\g<before>{MASK}", SECRET.sub(MASK, text))
