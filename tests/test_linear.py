@@ -30,11 +30,11 @@ from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation, Request
 from dragoman.passes.tool_names import ToolId, ToolMap
 from dragoman.protocols import PROTOCOLS
-from dragoman.stages.carry_on import CarryOn
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
 from dragoman.stages.hold_cut import HoldCut
+from dragoman.stages.join_replies import JoinReplies
 from dragoman.stages.raise_tools import RaiseTools
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.thinking_tags import ThinkingTags
@@ -111,7 +111,7 @@ REPLIES: dict[str, tuple[Events, int]] = {
 }
 TOOLS = ToolMap({"tool": ToolId("tool", custom=True)}, frozenset(("tool",)))
 STAGES: dict[str, Callable[[], Machine[Event, Event]]] = {
-    "carry_on": CarryOn,
+    "carry_on": JoinReplies,
     "check_calls": CheckCalls,
     "estimate_usage": lambda: EstimateUsage(len, 1),
     "guard": lambda: Guard(lambda trip: None),

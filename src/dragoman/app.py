@@ -26,9 +26,9 @@ from dragoman.config.proxies import detours
 from dragoman.config.secret import out_of_reach
 from dragoman.config.stamp import Stamp, stamp_file
 from dragoman.flow.fetch import Fetcher
+from dragoman.flow.gateway import Gateway
 from dragoman.flow.headers import id_headers
 from dragoman.flow.learnt import Learnt
-from dragoman.flow.serve import Gateway
 from dragoman.flow.world import World
 from dragoman.http.readings import gateway_readings, provider_address
 from dragoman.http.safety import Doorkeeper, is_loopback

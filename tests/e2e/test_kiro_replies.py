@@ -131,7 +131,7 @@ def test_an_exception_after_words_is_an_error_event_and_never_a_clean_end(rig: K
 LATE = {  # exception in a stream -> the error type for a Messages client, the type and code for Responses
     "throttlingException": ("rate_limit_error", b'"rate_limit_exceeded"'),
     "serviceQuotaExceededException": ("billing_error", b'"insufficient_quota"'),
-    "serviceUnavailableException": ("overloaded_error", b'"server_is_overloaded"'),
+    "serviceUnavailableException": ("overloaded_error", b'"server_error"'),  # a code that Codex retries
     "validationException": ("invalid_request_error", b'"invalid_prompt"'),
     "accessDeniedException": ("permission_error", b'"server_error"'),
     "resourceNotFoundException": ("not_found_error", b'"server_error"'),

@@ -190,7 +190,7 @@ def test_a_log_names_the_credential_and_never_tells_it(rig: PoolRig, caplog: pyt
     opening = falls_to(rig, ONE)
     rig.keyed.refusals[ONE] = REVOKED
     chat(rig, opening)
-    assert "provider up, credential 1 of 2: credential, it rests for 3600 s" in caplog.text
+    assert "provider up, credential 1 of 2: credential, not used for 3600 s" in caplog.text
     assert ONE not in caplog.text
     assert TWO not in caplog.text
 

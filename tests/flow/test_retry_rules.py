@@ -1,33 +1,15 @@
-"""The decisions after a failure, as tables: who is asked again, what the client is advised, when to give up."""
+"""What a client is advised after a failure, and when an upstream is given up, as tables."""
 
 from dataclasses import dataclass
 
 import pytest
 
 from dragoman.config.settings import Server
-from dragoman.flow.attempt import AFTER, may_ask_again
 from dragoman.flow.patience import Patience, Wait, patience_with
 from dragoman.flow.refusal import should_retry
 from dragoman.hub.failure import Failure, Kind
 
-PASSES_BY_ITSELF = {Kind.LOST, Kind.RATE_LIMITED, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT}
 UNMENDABLE = {Kind.AUTH, Kind.CREDENTIAL, Kind.QUOTA, Kind.FORBIDDEN}
-
-
-@pytest.mark.parametrize("kind", Kind)
-def test_the_same_target_is_asked_again_after_what_passes_by_itself(kind: Kind) -> None:
-    assert may_ask_again(Failure(kind, "x"), repeats_timeouts=False) is (kind in PASSES_BY_ITSELF)
-
-
-def test_only_who_repeats_timeouts_is_asked_again_after_one() -> None:
-    late = Failure(Kind.TIMEOUT, "x")
-    assert not may_ask_again(late, repeats_timeouts=False)
-    assert may_ask_again(late, repeats_timeouts=True)
-    assert AFTER[Kind.TIMEOUT].elsewhere
-
-
-def test_an_upstream_that_wants_no_retry_gets_none() -> None:
-    assert not may_ask_again(Failure(Kind.RATE_LIMITED, "x", should_retry=False), repeats_timeouts=True)
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -60,7 +60,9 @@ def test_whole_arguments_are_read(gate: Outside, arguments: str) -> None:
     assert told["content"][1]["input"] == json.loads(arguments.strip() or "{}")
 
 
-@pytest.mark.parametrize("client", ["responses"])
-def test_other_clients_get_them_raw(gate: Outside, client: str) -> None:
-    told = gate.hears(client, "chat", chat_call(BROKEN, "tool_calls"))
-    assert told["output"][1]["arguments"] == BROKEN
+def test_a_responses_client_gets_the_same_failure(gate: Outside) -> None:
+    gate.plays("chat", chat_call(BROKEN, "tool_calls"))
+    reply = gate.ask("responses", "chat/m", True)
+    assert reply.status == 200
+    assert b"event: response.failed" in reply.body
+    assert b"event: response.completed" not in reply.body

@@ -5,13 +5,13 @@ import logging
 import msgspec
 
 from dragoman.flow.call import Call
+from dragoman.flow.credential_rotation import least_restrained
+from dragoman.flow.gateway import Gateway
 from dragoman.flow.headers import id_headers
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.plan import Passthrough, plan
 from dragoman.flow.prepare import prepare
+from dragoman.flow.protocol_choice import choose_protocol
 from dragoman.flow.recorded_world import watched
-from dragoman.flow.rotation import rested
-from dragoman.flow.serve import Gateway
 from dragoman.flow.world import World, fitting, targets
 from dragoman.hub.failure import Refused
 from dragoman.hub.loss import Ledger
@@ -85,9 +85,10 @@ async def _relayed(world: World, call: Call, route: Route) -> bytes:
     provider = world.providers.get(route.provider)
     if provider is None:
         raise NoCount("there is no such provider")
-    provider = rested(provider, route.model)
-    way = plan(call.protocol.name, await provider.spoken(route.model), profile_of(route.model), call.body)
-    if not isinstance(way, Passthrough) or not provider.counts_tokens:
+    provider = least_restrained(provider, route.model)
+    speaks = await provider.spoken(route.model)
+    choice = choose_protocol(call.protocol.name, speaks, profile_of(route.model), call.body)
+    if not choice.unchanged or not provider.counts_tokens:
         raise NoCount("it does not count such requests")
     try:
         status, body = await _asked(world, call, route, provider)
@@ -101,7 +102,7 @@ async def _relayed(world: World, call: Call, route: Route) -> bytes:
 
 
 async def _asked(world: World, call: Call, route: Route, provider: Provider) -> tuple[int, bytes]:
-    prepared = await prepare(call, route, provider, fitting(world, route, call.tenant))
+    prepared = await prepare(call, route, provider, fitting(world, route, call.tenant), number=1)
     url, query_mark, query = prepared.out.url.partition("?")
     out = msgspec.structs.replace(prepared.out, url=url + SUFFIX[call.protocol.name] + query_mark + query)
     answer = await provider.ask(out, COUNT_TIMEOUT_S)

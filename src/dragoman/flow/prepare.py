@@ -1,6 +1,6 @@
 """A call and its target come in; the bytes and headers to send upstream go out, with what was lost on the way."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from urllib.parse import parse_qsl, urlencode
 
@@ -12,7 +12,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.plan import Passthrough, plan
+from dragoman.flow.protocol_choice import choose_protocol
 from dragoman.framing.jsonspan import replace_string
 from dragoman.framing.known_secrets import Secrets, secrets_in
 from dragoman.hub.failure import Failure, Kind, Refused
@@ -45,24 +45,16 @@ ACCOUNT_CHOICES = frozenset((b"openai-organization", b"openai-project", b"x-goog
 KEPT_BACK_PREFIXES = (b"x-dragoman-", b"x-forwarded-", b"x-real-", b"cf-", b"sec-")
 
 
-class Prepared(Struct, frozen=True):
-    """One target's request, ready to go."""
+class Outbound(Struct, frozen=True, kw_only=True):
+    """One target's request, ready to be sent."""
 
     route: Route
     provider: Provider
     protocol: Protocol  # the upstream's
     out: Outgoing
-    ledger: Ledger | None  # None: passed through
-    request: Request | None
-    tools: ToolMap | None
     options: object
     secrets: Secrets  # which must not come back in what the upstream says
-    losses: int  # of the request: so many come first in the ledger
     owner: bool  # the client may know of the account that the upstream is asked with
-
-    @property
-    def passthrough(self) -> bool:
-        return self.ledger is None
 
     @property
     def issuer(self) -> Issuer:
@@ -72,12 +64,32 @@ class Prepared(Struct, frozen=True):
     @property
     def streams(self) -> bool:
         """Whether the upstream streams, whatever the client has asked for."""
-        return self.upstream.always_streams or (self.request is not None and self.request.stream)
+        return self.upstream.always_streams
 
     @property
     def upstream(self) -> Upstream:
         assert self.protocol.upstream is not None
         return self.protocol.upstream
+
+
+class Passthrough(Outbound, frozen=True, kw_only=True):
+    """The client's own bytes, for an upstream of the same protocol."""
+
+
+class Translated(Outbound, frozen=True, kw_only=True):
+    """A request that was built for its upstream."""
+
+    request: Request
+    tools: ToolMap
+    ledger: Ledger
+    losses: int  # of the request: so many come first in the ledger
+
+    @property
+    def streams(self) -> bool:
+        return self.upstream.always_streams or self.request.stream
+
+
+Prepared = Passthrough | Translated
 
 
 class Fitting(Struct, frozen=True):
@@ -94,52 +106,101 @@ Change = Pass
 
 
 async def prepare(
-    call: Call, route: Route, provider: Provider, fitting: Fitting, changes: Sequence[Change] = ()
+    call: Call, route: Route, provider: Provider, fitting: Fitting, number: int, changes: Sequence[Change] = ()
 ) -> Prepared:
-    spoken = await provider.spoken(route.model)
+    """Make the request for one target; `number` is that of this upstream request in its call. Raises Refused."""
+    speaks = await provider.spoken(route.model)
     passing = None
-    if call.protocol.name in spoken:
+    if call.protocol.name in speaks:
         passing = await run_off_loop(len(call.body), partial(provider.as_is, call.protocol.name, call.body))
-    altered = provider.stages is not None or bool(changes) or call.retold or call.continues or passing is None
-    chosen = plan(call.protocol.name, spoken, fitting.profile, call.body, altered)
-    protocol = fitting.protocols[chosen.protocol]
-    assert protocol.upstream is not None
+    choice = choose_protocol(call.protocol.name, speaks, fitting.profile, call.body)
+    protocol = fitting.protocols[choice.protocol]
     options = await provider.aim(route.model)
-    request, ledger, tools = None, None, None
-    if isinstance(chosen, Passthrough):
-        body = passing or call.body
-        if route.model != call.model:
-            name = msgspec.json.encode(route.model)
-            body = await run_off_loop(len(body), partial(replace_string, body, "model", name))
+    trial = Trial(call.uuid, number, call.tenant)
+    is_altered = provider.stages is not None or bool(changes) or call.retold or call.continues
+    if passing is not None and choice.unchanged and not is_altered:
+        body = await _with_model(passing, call.model, route.model)
+        message = _Message(body, _client_headers(call, provider), _query(call.query), call.request)
+        out, secrets = await _address(message, call, provider, protocol, trial)
+        return Passthrough(
+            route=route,
+            provider=provider,
+            protocol=protocol,
+            out=out,
+            options=options,
+            secrets=secrets,
+            owner=call.is_owner,
+        )
+    await call.read()
+    ledger = call.ledger()
+    request, tools, message = await _translate(call, route, provider, fitting, protocol, options, changes, ledger)
+    out, secrets = await _address(message, call, provider, protocol, trial)
+    return Translated(
+        route=route,
+        provider=provider,
+        protocol=protocol,
+        out=out,
+        options=options,
+        secrets=secrets,
+        owner=call.is_owner,
+        request=request,
+        tools=tools,
+        ledger=ledger,
+        losses=len(ledger),
+    )
+
+
+class _Message(Struct, frozen=True):
+    """What is sent, before it is addressed."""
+
+    body: bytes
+    headers: tuple[Header, ...]
+    query: str
+    request: Callable[[], Request]  # parsed only where the provider's own headers depend on it
+
+
+async def _with_model(body: bytes, asked: str, model: str) -> bytes:
+    if model == asked:
+        return body
+    return await run_off_loop(len(body), partial(replace_string, body, "model", msgspec.json.encode(model)))
+
+
+async def _translate(
+    call: Call,
+    route: Route,
+    provider: Provider,
+    fitting: Fitting,
+    protocol: Protocol,
+    options: object,
+    changes: Sequence[Change],
+    ledger: Ledger,
+) -> tuple[Request, ToolMap, _Message]:
+    assert protocol.upstream is not None
+    request, tools = await _fitted(call, provider, protocol.upstream, fitting, ledger, changes)
+    quirks = provider.quirks | fitting.quirks
+    target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
+    body = await run_off_loop(len(call.body), partial(protocol.upstream.build, request, target, ledger))
+    if call.strict and len(ledger):
+        raise Refused(strict_refusal(ledger))
+    headers, query = _translated(request, protocol.name), ""
+    if request.protocol == protocol.name == call.protocol.name:  # betas and the like belong to what the body says
         headers, query = _client_headers(call, provider), _query(call.query)
-    else:
-        await call.read()
-        ledger = call.ledger()
-        request, tools = await _fitted(call, provider, protocol.upstream, fitting, ledger, changes)
-        profile, budgets = fitting.profile, fitting.budgets
-        quirks = provider.quirks | fitting.quirks
-        target = Target(route.model, provider.issuer, profile, budgets, quirks, options)
-        body = await run_off_loop(len(call.body), partial(protocol.upstream.build, request, target, ledger))
-        if call.strict and len(ledger):
-            raise Refused(strict_refusal(ledger))
-        headers, query = _translated(request, protocol.name), ""
-        if request.protocol == protocol.name == call.protocol.name:  # betas and the like belong to what the body says
-            headers, query = _client_headers(call, provider), _query(call.query)
+    return request, tools, _Message(body, headers, query, lambda: request)
+
+
+async def _address(
+    message: _Message, call: Call, provider: Provider, protocol: Protocol, trial: Trial
+) -> tuple[Outgoing, Secrets]:
+    """Add the provider's own headers and credential; return what is sent, and the secrets in it."""
+    assert protocol.upstream is not None
     credentials = await _authorized(provider, protocol.name)
-    read = call.request if request is None else lambda: request
-    asked = () if provider.describe is None else provider.describe(read, call.headers, _trial(call))
-    own = (JSON, IDENTITY, *provider.headers, *asked, *credentials)
+    described = () if provider.describe is None else provider.describe(message.request, call.headers, trial)
+    own = (JSON, IDENTITY, *provider.headers, *described, *credentials)
     names = dict(own)
-    fields = (*own, *[field for field in headers if field[0] not in names])
+    fields = (*own, *[field for field in message.headers if field[0] not in names])
     path = provider.paths.get(protocol.name, protocol.upstream.path)
-    out = Outgoing("POST", provider.endpoint + path + query, fields, body)
-    secrets = secrets_in(credentials, provider.secrets)
-    losses = 0 if ledger is None else len(ledger)
-    return Prepared(route, provider, protocol, out, ledger, request, tools, options, secrets, losses, call.is_owner)
-
-
-def _trial(call: Call) -> Trial:
-    return Trial(call.uuid, len(call.trail.steps) + 1, call.tenant)
+    out = Outgoing("POST", provider.endpoint + path + message.query, fields, message.body)
+    return out, secrets_in(credentials, provider.secrets)
 
 
 async def _authorized(provider: Provider, protocol: str) -> tuple[Header, ...]:

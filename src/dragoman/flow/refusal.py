@@ -3,8 +3,8 @@
 import math
 import time
 
-from dragoman.flow.attempt import TurnedAway
 from dragoman.flow.headers import id_headers, passed_on
+from dragoman.flow.step import ErrorReply
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.ports import Client
 from dragoman.net.exchange import Exchange
@@ -16,16 +16,25 @@ UNMENDABLE = (Kind.AUTH, Kind.CREDENTIAL)
 UNMENDABLE_BY_DEFAULT = (Kind.QUOTA, Kind.FORBIDDEN)
 
 
+class RefusedUpstream(Refused):
+    """No upstream answered; `error_reply` is the last one's own error where the client can read it."""
+
+    def __init__(self, failure: Failure, error_reply: ErrorReply | None) -> None:
+        super().__init__(failure)
+        self.error_reply = error_reply
+
+
 def refuse_exchange(exchange: Exchange, client: Client, refused: Refused, request_id: str) -> None:
     """The upstream's own error where client and upstream speak one protocol, else the failure rendered anew."""
     if exchange.started:
         exchange.abort()  # unless the stream, whose head was out already, has told the error and ended
         return
     failure = refused.failure
-    if isinstance(refused, TurnedAway):
-        fields = _without(passed_on(refused.headers), failure)
+    error = refused.error_reply if isinstance(refused, RefusedUpstream) else None
+    if error is not None:
+        fields = _without(passed_on(error.headers), failure)
         head = [*fields, *id_headers(client, request_id, fields), *_advice(failure)]
-        exchange.respond(refused.status, head, refused.body)
+        exchange.respond(error.status, head, error.body)
         return
     rendered = client.render(failure, request_id)
     exchange.respond(rendered.status, [JSON, *id_headers(client, request_id, []), *_advice(failure)], rendered.body)

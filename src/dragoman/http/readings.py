@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from dragoman.accounts.usage import UsageWriter
-from dragoman.flow.serve import Gateway
+from dragoman.flow.gateway import Gateway
 from dragoman.http.site import Site
 from dragoman.net.server import Server
 from dragoman.observers import metrics_catalogue as catalogue

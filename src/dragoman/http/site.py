@@ -16,11 +16,11 @@ from dragoman import __version__
 from dragoman.accounts.keys import KeyId, Keyring, presented_keys
 from dragoman.flow.call import Call
 from dragoman.flow.count import count_tokens
+from dragoman.flow.gateway import Gateway
 from dragoman.flow.headers import id_headers
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.reading import no_room
 from dragoman.flow.refusal import refuse_exchange
-from dragoman.flow.serve import Gateway
 from dragoman.flow.trail import Trail
 from dragoman.flow.world import UNLISTED_WAIT_S
 from dragoman.framing.jsonsize import exceeds_values

@@ -9,7 +9,7 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Part, Request
-from dragoman.hub.stage import Stage
+from dragoman.hub.stage import Decoder, Stage
 
 
 class Asked(Struct, frozen=True):
@@ -78,7 +78,7 @@ class Upstream(Struct, frozen=True):
 
     path: str  # below the endpoint
     build: Callable[[Request, Target, Ledger], bytes]  # raises Refused
-    decoder: Callable[[Issuer, Ledger], Stage[object, Event]]  # takes what `framer` gives
+    decoder: Callable[[Issuer, Ledger], Decoder]  # takes what `framer` gives
     framer: Callable[[], Stage[bytes, object]]
     whole: Callable[[bytes, Issuer, Ledger], list[Event]]
     read: Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body

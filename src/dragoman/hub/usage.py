@@ -36,6 +36,7 @@ class Usage(Struct, frozen=True, gc=False):
     def __add__(self, other: "Usage") -> "Usage":
         """Of two replies together, no better known than the worse known of them."""
         credits = [usage.credits for usage in (self, other) if usage.credits is not None]
+        has_contexts = self.context is not None and other.context is not None
         return Usage(
             input=self.input + other.input,
             output=self.output + other.output,
@@ -44,6 +45,7 @@ class Usage(Struct, frozen=True, gc=False):
             cache_write_1h=self.cache_write_1h + other.cache_write_1h,
             reasoning=self.reasoning + other.reasoning,
             web_searches=self.web_searches + other.web_searches,
+            context=(self.context or 0) + (other.context or 0) if has_contexts else None,
             credits=sum(credits) if credits else None,
             service_tier=other.service_tier,
             source=max(self.source, other.source, key=list(Source).index),

@@ -20,8 +20,8 @@ from dragoman.config.secret import Secret
 from dragoman.config.settings import Debug
 from dragoman.flow.call import Call
 from dragoman.flow.capturing import Capturing
+from dragoman.flow.gateway import Gateway
 from dragoman.flow.recording import Recording
-from dragoman.flow.serve import Gateway
 from dragoman.http.safety import Doorkeeper
 from dragoman.http.site import Site
 from dragoman.hub.ports import Asked

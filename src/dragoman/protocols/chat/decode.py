@@ -32,6 +32,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
+from dragoman.hub.stage import Progress
 from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.chat.calls import Calls, argument_text, number
 from dragoman.protocols.chat.errors import UNEXPLAINED, failure_in, read_error
@@ -98,14 +99,10 @@ class Decoder:
         self._tier: str | None = None
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the reply counts without the rest of its stream, which is only counts and `[DONE]`."""
-        return self.has_stopped
-
-    @property
-    def has_stopped(self) -> bool:
-        """Whether the model has said all that it had to say, though the stream may not have ended."""
-        return self._finish is not None and self._finish not in FAILED_STOPS
+    def progress(self) -> Progress:
+        """After the finish reason only counts and `[DONE]` follow, without which the reply is complete too."""
+        has_stopped = self._finish is not None and self._finish not in FAILED_STOPS
+        return Progress.COMPLETE if has_stopped else Progress.READING
 
     def feed(self, item: object) -> list[Event]:
         if self._over:

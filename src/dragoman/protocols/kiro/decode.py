@@ -14,6 +14,7 @@ from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
+from dragoman.hub.stage import Progress
 from dragoman.hub.usage import Source, Usage, clamp_usage, mark_clamped
 from dragoman.protocols.kiro import citations
 from dragoman.protocols.kiro.blocks import Blocks
@@ -95,6 +96,7 @@ class Decoder:
         "_blocks", "_calls", "_credits", "_id", "_issuer", "_ledger", "_model", "_over", "_percentage", "_started",
         "_steps", "_stop_reason", "_tail", "_tokens",
     )  # fmt: skip
+    progress = Progress.READING
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._issuer = issuer

@@ -12,6 +12,7 @@ from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.limits import excess_of
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
+from dragoman.hub.stage import Progress
 from dragoman.hub.usage import Usage, clamp_usage, mark_clamped
 from dragoman.protocols.messages.blocks import Blocks
 from dragoman.protocols.messages.errors import failure_of
@@ -77,9 +78,8 @@ class Decoder:
         }
 
     @property
-    def has_stopped(self) -> bool:
-        """Whether the model has said all that it had to say, though the stream may not have ended."""
-        return self._ending is not None
+    def progress(self) -> Progress:
+        return Progress.READING if self._ending is None else Progress.STOPPED
 
     def feed(self, item: object) -> Sequence[Event]:
         if self._phase is _OVER:

@@ -9,6 +9,7 @@ from dragoman.hub.events import Ended, Event, Failed, Sealed, Used
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
+from dragoman.hub.stage import Progress
 from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.native.wire import LINE, LINES, Line, event_of
 
@@ -60,6 +61,7 @@ class Decoder:
     """Reads one event from each line; after the end, or the first line that cannot be read, it is silent."""
 
     __slots__ = ("_issuer", "_ledger", "_over")
+    progress = Progress.READING
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._issuer = issuer

@@ -14,6 +14,7 @@ from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.limits import excess_of
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
+from dragoman.hub.stage import Progress
 from dragoman.hub.usage import Usage, clamp_usage
 from dragoman.protocols.responses import errors, wire
 from dragoman.protocols.responses.hosted import read_hosted
@@ -49,7 +50,7 @@ class Decoder:
         self._early: dict[int, Raw] = {}  # items that came whole before the one that they follow
         self._searches = 0
         self._trouble: wire.Error | None = None  # an error event, which a failed response usually follows
-        self.at_work = False  # it thinks or searches, and may have nothing to show of it for minutes
+        self.progress = Progress.READING
         self._readers = self._table()
 
     def feed(self, item: object) -> Events:
@@ -241,7 +242,8 @@ class Decoder:
         type_ = _typed.decode(notice.item).type
         custom = _CALLS.get(type_)
         if custom is None:
-            self.at_work |= type_ == "reasoning" or type_ in wire.HOSTED_ITEMS
+            if type_ == "reasoning" or type_ in wire.HOSTED_ITEMS:
+                self.progress = Progress.WORKING_SILENTLY
             return ()
         return self._calls.opened(notice.output_index, custom, _call_item.decode(notice.item))
 

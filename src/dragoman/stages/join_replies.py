@@ -1,10 +1,10 @@
 """Join the replies of one upstream after another into one reply, as if the first had never broken off.
 
-A failure is held back while the reply is such that another upstream could continue it: it has text, and no tool was
-called. After `resume`, the next upstream's events continue the first one's: its text joins the open block. Its thoughts
-are left out: a reply that ends with one cannot be sent back to its vendor, and a sentence that one interrupts is not
-the sentence that was begun. Text is left out only where it certainly is a repetition (see `ContinuationStart`).
-Whatever is left out is noted in the ledger of the upstream that said it. Usage is summed over all upstreams.
+A reply can be continued while it has text and no tool was called. After `interrupt`, the next upstream's events
+continue the first one's: its text joins the open block. Its thoughts are left out: a reply that ends with one cannot be
+sent back to its vendor, and a sentence that one interrupts is not the sentence that was begun. Text is left out only
+where it certainly is a repetition (see `ContinuationStart`). What is left out is noted in the ledger of the upstream
+that wrote it. Usage is summed over all upstreams.
 """
 
 from collections.abc import Sequence
@@ -26,64 +26,61 @@ from dragoman.hub.events import (
     ThinkingBlock,
     Used,
 )
-from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.usage import Usage
 
 FINAL = (CallBlock, HostedBlock, RefusalBlock)  # after which nobody else can go on
 
 
-class CarryOn:
+class JoinReplies:
     """Stands between the stages of an upstream, which change with it, and those of the client, which stay."""
 
     def __init__(self) -> None:
-        self.broken: Failure | None = None  # held back
-        self.spent: Usage | None = None  # by those who broke off and were gone on with
-        self._before: Usage | None = None  # the same, with the one that somebody is to go on with
+        self.used_before: Usage | None = None  # by upstreams whose reply was continued
+        self._interrupted: Usage | None = None  # the same, with the one that is to be continued
         self._said: list[str] = []
         self._final = False
-        self._open: dict[int, bool] = {}  # blocks that went out -> whether they hold words
-        self._numbers: dict[int, int] = {}  # this upstream's blocks -> those that went out
-        self._unopened: set[int] = set()  # its blocks of words that have none yet
+        self._open: dict[int, bool] = {}  # blocks that were passed on -> whether they hold text
+        self._numbers: dict[int, int] = {}  # this upstream's blocks -> those that were passed on
+        self._unopened: set[int] = set()  # its text blocks that have no text yet
         self._thoughts: set[int] = set()  # its blocks that are left out
         self._next = 0
-        self._stale: list[int] = []  # blocks without words that broke off and are not closed yet
+        self._stale: list[int] = []  # blocks without text that broke off and are not closed yet
         self._first = True
-        self._marker = ""
         self._start: ContinuationStart | None = None
-        self._ledger = Ledger()  # of the upstream that speaks now; its own is not known before its first token
+        self._ledger = Ledger()  # of the upstream that is read now; its own is not known before its first token
 
     @property
     def said(self) -> str:
         return "".join(self._said)
 
-    def resume(self, spent: Usage, marker: str) -> None:
-        """Expect another upstream, which was asked to write `marker` first; `spent` is what the last one has used."""
-        self.broken = None
-        self._before = spent if self.spent is None else self.spent + spent
-        self._first = False
-        self._marker = marker
-        self._stale = [number for number, words in self._open.items() if not words]
+    @property
+    def can_be_continued(self) -> bool:
+        return bool(self._said) and not self._final
 
-    def begin_upstream(self) -> None:
-        """Forget what an upstream that failed before its first token has sent: the next events are another's."""
-        self.broken = None
+    def interrupt(self, used: Usage) -> None:
+        """Expect another upstream after one that has used so much and broke off."""
+        self._interrupted = used if self.used_before is None else self.used_before + used
+        self._first = False
+        self._stale = [number for number, has_text in self._open.items() if not has_text]
+
+    def begin_continuation(self, marker: str) -> None:
+        """Expect the events of an upstream that was asked to write `marker` first.
+
+        What one that failed before its first token has sent is forgotten.
+        """
         self._numbers.clear()
         self._unopened.clear()
         self._thoughts.clear()
-        self._start = ContinuationStart(self.said, self._marker)
+        self._start = ContinuationStart(self.said, marker)
         self._ledger = Ledger()
 
-    def gone_on(self, ledger: Ledger) -> None:
-        """There is another upstream indeed; what is left out of its reply is noted in its ledger."""
-        self.spent = self._before
+    def continued(self, ledger: Ledger) -> None:
+        """Note the first token of an upstream that continues; what is left out of its reply goes into its ledger."""
+        self.used_before = self._interrupted
         for loss in self._ledger:
             ledger.dropped(loss.path, loss.why)
         self._ledger = ledger
-
-    def seal(self) -> None:
-        """Nobody goes on."""
-        self.broken, self._final = None, True
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:
@@ -100,24 +97,21 @@ class CarryOn:
                 return ()
             case Opened(block=block, what=what):
                 self._final |= isinstance(what, FINAL)
-                return [*self._close_stale(), Opened(self._numbered(block, words=False), what)]
-            case Delta(block=block, text=text) if self._holds_words(block):
-                return self._words(block, text, event)
-            case Closed(block=block) if self._holds_words(block):
+                return [*self._close_stale(), Opened(self._numbered(block, has_text=False), what)]
+            case Delta(block=block, text=text) if self._holds_text(block):
+                return self._text(block, text, event)
+            case Closed(block=block) if self._holds_text(block):
                 return self._closed(block)
             case Closed(block=block):
                 self._open.pop(self._numbers.get(block, block), None)
                 return (_moved(event, self._numbers.get(block, block)),)
             case Delta(block=block) | Sealed(block=block) | Cited(block=block):
                 return (_moved(event, self._numbers.get(block, block)),)
-            case Used(usage=usage) if self._before is not None:
-                return (Used(self._before + usage),)
+            case Used(usage=usage) if self._interrupted is not None:
+                return (Used(self._interrupted + usage),)
             case Ended() if not self._first:
                 open_blocks = [*self._numbers, *self._unopened] if self._start is not None else ()
                 return [*(out for block in open_blocks for out in self._closed(block)), *self._close_stale(), event]
-            case Failed(failure=failure) if self._said and not self._final:
-                self.broken = failure
-                return ()
             case Failed() if self._start is not None:
                 return [*self._release_held(), event]
             case _:
@@ -126,10 +120,10 @@ class CarryOn:
     def finish(self) -> Sequence[Event]:
         return ()
 
-    def _holds_words(self, block: int) -> bool:
+    def _holds_text(self, block: int) -> bool:
         return block in self._unopened or self._open.get(self._numbers.get(block, -1), False)
 
-    def _words(self, block: int, text: str, event: Delta) -> list[Event]:
+    def _text(self, block: int, text: str, event: Delta) -> list[Event]:
         """Held back while they may stand before the marker."""
         if self._start is not None:
             fresh = self._start.feed(text)
@@ -151,16 +145,18 @@ class CarryOn:
         opening: list[Event] = []
         if block in self._unopened:
             self._unopened.discard(block)
-            joined = None if self._first else next((number for number, words in self._open.items() if words), None)
+            joined = (
+                None if self._first else next((number for number, has_text in self._open.items() if has_text), None)
+            )
             if joined is None:
-                opening.append(Opened(self._numbered(block, words=True), TextBlock()))
+                opening.append(Opened(self._numbered(block, has_text=True), TextBlock()))
             else:
                 self._numbers[block] = joined
         return [*self._close_stale(), *opening, _moved(event, self._numbers[block])]
 
     def _closed(self, block: int) -> list[Event]:
         told = self._release_held(block)
-        if block in self._unopened:  # it had no words
+        if block in self._unopened:  # it had no text
             self._unopened.discard(block)
             return []
         number = self._numbers[block]
@@ -168,11 +164,11 @@ class CarryOn:
         return [*told, Closed(number)]
 
     def _release_held(self, block: int | None = None) -> list[Event]:
-        """Pass on text that was held back; by default as part of the last block that may hold words."""
+        """Pass on text that was held back; by default as part of the last block that may hold text."""
         start, self._start = self._start, None
         if block is None:
             block = next(
-                (number for number in [*self._unopened, *reversed(self._numbers)] if self._holds_words(number)), None
+                (number for number in [*self._unopened, *reversed(self._numbers)] if self._holds_text(number)), None
             )
         if start is None or block is None:
             return []
@@ -185,10 +181,10 @@ class CarryOn:
             self._open.pop(number, None)
         return [Closed(number) for number in stale]
 
-    def _numbered(self, block: int, *, words: bool) -> int:
+    def _numbered(self, block: int, *, has_text: bool) -> int:
         number = self._numbers[block] = self._next
         self._next += 1
-        self._open[number] = words
+        self._open[number] = has_text
         return number
 
 

@@ -1,4 +1,4 @@
-"""The beginning of a tool call's arguments and what the model sent as their rest come in; whole arguments go out."""
+"""Join the beginning of a tool call's arguments with what the model sent as their rest."""
 
 import re
 
@@ -13,7 +13,7 @@ MAX_OVERLAP = 400
 REPEATED = 8  # characters in common that are no coincidence
 
 
-def splice(begun: str, rest: str, schema: Json) -> str | None:
+def join_arguments(begun: str, rest: str, schema: Json) -> str | None:
     """The first reading of `rest` that completes the arguments and satisfies the tool's schema."""
     fenced = FENCE.match(rest)
     texts = [rest, rest.strip()]

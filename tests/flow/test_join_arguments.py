@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from dragoman.flow.splice import splice
+from dragoman.flow.steps.join_arguments import join_arguments
 
 SCHEMA = {
     "type": "object",
@@ -38,7 +38,7 @@ WHOLE = '{"path": "notes/today.md", "lines": 3}'
     ],
 )
 def test_the_rest_completes_the_arguments(rest: str) -> None:
-    assert splice(BEGUN, rest, SCHEMA) == WHOLE
+    assert join_arguments(BEGUN, rest, SCHEMA) == WHOLE
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_the_rest_completes_the_arguments(rest: str) -> None:
     ids=["wrong type", "a required field is missing", "prose", "cut again", "nothing"],
 )
 def test_what_the_schema_does_not_accept_is_not_used(rest: str) -> None:
-    assert splice(BEGUN, rest, SCHEMA) is None
+    assert join_arguments(BEGUN, rest, SCHEMA) is None
 
 
 def test_a_tool_without_a_schema_takes_any_object() -> None:
-    assert splice('{"a":', "1}", None) == '{"a":1}'
-    assert splice("[1,", "2]", None) is None
+    assert join_arguments('{"a":', "1}", None) == '{"a":1}'
+    assert join_arguments("[1,", "2]", None) is None
 
 
 def test_a_schema_that_points_elsewhere_is_not_followed() -> None:
@@ -60,6 +60,6 @@ def test_a_schema_that_points_elsewhere_is_not_followed() -> None:
         listener.settimeout(0.3)
         port = listener.getsockname()[1]
         schema = {"type": "object", "properties": {"a": {"$ref": f"http://127.0.0.1:{port}/schema"}}}
-        assert splice('{"a":', "1}", schema) == '{"a":1}'
+        assert join_arguments('{"a":', "1}", schema) == '{"a":1}'
         with pytest.raises(TimeoutError):
             listener.accept()

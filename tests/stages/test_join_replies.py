@@ -25,7 +25,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.usage import Source, Usage
-from dragoman.stages.carry_on import CarryOn, ContinuationStart
+from dragoman.stages.join_replies import ContinuationStart, JoinReplies
 
 LOST = Failed(Failure(Kind.LOST, "the connection broke"))
 SAID = "The quick brown fox jumps over the lazy dog, and then it "
@@ -35,19 +35,19 @@ MARKER = "[[continue:0123456789ab]]"
 SPENT = Usage(input=20, output=9, cache_read=4, credits=0.5, source=Source.ESTIMATED)
 
 
-def told(carry: CarryOn, *events: Event) -> list[Event]:
-    return [out for event in events for out in carry.feed(event)]
+def told(joint: JoinReplies, *events: Event) -> list[Event]:
+    return [out for event in events for out in joint.feed(event)]
 
 
-def begun(*after: Event) -> CarryOn:
-    carry = CarryOn()
-    told(carry, Started("a", "m"), Opened(0, TextBlock()), Delta(0, SAID), *after, LOST)
-    return carry
+def begun(*after: Event) -> JoinReplies:
+    joint = JoinReplies()
+    told(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, SAID), *after)
+    return joint
 
 
-def resume(carry: CarryOn, spent: Usage = SPENT) -> None:
-    carry.resume(spent, MARKER)
-    carry.begin_upstream()
+def resume(joint: JoinReplies, spent: Usage = SPENT) -> None:
+    joint.interrupt(spent)
+    joint.begin_continuation(MARKER)
 
 
 def pieces(text: str, cuts: list[int]) -> list[str]:
@@ -57,12 +57,12 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 
 def continued(said: str, continuation: list[str], end: Event = CLEAN) -> tuple[str, Ledger]:
     """What a client reads in all where the first upstream breaks off after `said`."""
-    carry, ledger = CarryOn(), Ledger()
-    events = told(carry, Started("a", "m"), Opened(0, TextBlock()), Delta(0, said), LOST)
-    resume(carry)
-    carry.gone_on(ledger)
+    joint, ledger = JoinReplies(), Ledger()
+    events = told(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, said))
+    resume(joint)
+    joint.continued(ledger)
     deltas = [Delta(0, piece) for piece in continuation]
-    events += told(carry, Started("b", "n"), Opened(0, TextBlock()), *deltas, Closed(0), end)
+    events += told(joint, Started("b", "n"), Opened(0, TextBlock()), *deltas, Closed(0), end)
     assert events[-1] == end
     return text_of(events), ledger
 
@@ -71,52 +71,51 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Delta))
 
 
-def test_a_failure_after_words_is_held_back() -> None:
-    carry = begun()
-    assert carry.broken == LOST.failure
-    assert carry.said == SAID
+def test_a_reply_with_text_can_be_continued() -> None:
+    joint = begun()
+    assert joint.can_be_continued
+    assert joint.said == SAID
 
 
-def test_a_failure_before_any_word_is_told() -> None:
-    assert told(CarryOn(), Started("a", "m"), LOST)[-1] == LOST
+def test_a_reply_without_text_cannot_be_continued() -> None:
+    joint = JoinReplies()
+    told(joint, Started("a", "m"), Opened(0, TextBlock()))
+    assert not joint.can_be_continued
 
 
 @pytest.mark.parametrize("closed", [(), (Closed(1),)], ids=["open", "closed"])
-def test_after_a_tool_call_nobody_goes_on(closed: tuple[Event, ...]) -> None:
-    carry = CarryOn()
-    call = (Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), *closed)
-    events = told(carry, Started("a", "m"), Opened(0, TextBlock()), Delta(0, SAID), *call, LOST)
-    assert events[-1] == LOST
-    assert carry.broken is None
+def test_a_reply_with_a_tool_call_cannot_be_continued(closed: tuple[Event, ...]) -> None:
+    joint = begun(Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), *closed)
+    assert not joint.can_be_continued
 
 
 def test_the_next_upstreams_words_join_the_open_block() -> None:
-    carry = begun()
-    resume(carry)
-    events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), Ended(Stop.END))
+    joint = begun()
+    resume(joint)
+    events = told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), Ended(Stop.END))
     assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
 
 
 def test_new_blocks_get_new_numbers() -> None:
-    carry = begun(Closed(0))
-    resume(carry)
+    joint = begun(Closed(0))
+    resume(joint)
     call = (Opened(1, CallBlock("c", "tool")), Delta(1, "{}"), Closed(1))
-    events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), *call)
+    events = told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), *call)
     assert events[:3] == [Opened(1, TextBlock()), Delta(1, REST), Closed(1)]
     assert events[3:] == [Opened(2, CallBlock("c", "tool")), Delta(2, "{}"), Closed(2)]
 
 
 def test_a_thought_that_broke_off_is_closed() -> None:
-    carry = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
-    resume(carry)
-    events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
+    joint = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
+    resume(joint)
+    events = told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
     assert events == [Closed(1), Delta(0, REST)]
 
 
 def test_the_next_upstreams_thoughts_are_left_out() -> None:
     """A message that ends with a thought is refused by its vendor when the client sends it back."""
-    carry = begun()
-    resume(carry)
+    joint = begun()
+    resume(joint)
     thought = (
         Opened(0, ThinkingBlock()),
         Delta(0, "Hm"),
@@ -124,43 +123,42 @@ def test_the_next_upstreams_thoughts_are_left_out() -> None:
         Closed(0),
     )
     words = (Opened(1, TextBlock()), Delta(1, REST), Closed(1))
-    events = told(carry, Started("b", "n"), *thought, *words, Ended(Stop.END))
+    events = told(joint, Started("b", "n"), *thought, *words, Ended(Stop.END))
     assert events == [Delta(0, REST), Closed(0), Ended(Stop.END)]
 
 
 def test_it_can_break_off_again() -> None:
-    carry = begun()
-    resume(carry)
-    told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST), LOST)
-    assert carry.said == SAID + REST
-    resume(carry)
-    events = told(carry, Started("c", "o"), Opened(0, TextBlock()), Delta(0, " Well."), Ended(Stop.END))
+    joint = begun()
+    resume(joint)
+    told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
+    assert joint.said == SAID + REST
+    resume(joint)
+    events = told(joint, Started("c", "o"), Opened(0, TextBlock()), Delta(0, " Well."), Ended(Stop.END))
     assert events == [Delta(0, " Well."), Closed(0), Ended(Stop.END)]
 
 
 def test_what_all_of_them_used_is_told_and_no_better_known_than_the_worst() -> None:
-    carry = begun()
-    resume(carry)
-    assert carry.spent is None  # nobody has gone on yet
-    carry.gone_on(Ledger())
-    assert told(carry, Used(Usage(input=30, output=5))) == [
+    joint = begun()
+    resume(joint)
+    assert joint.used_before is None  # nobody has gone on yet
+    joint.continued(Ledger())
+    assert told(joint, Used(Usage(input=30, output=5))) == [
         Used(Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED))
     ]
-    resume(carry, Usage(input=30, output=5))
-    carry.gone_on(Ledger())
-    assert carry.spent == Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED)
+    resume(joint, Usage(input=30, output=5))
+    joint.continued(Ledger())
+    assert joint.used_before == Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED)
 
 
-def test_sealed_it_tells_the_failure() -> None:
-    carry = begun()
-    carry.seal()
-    assert told(carry, LOST) == [LOST]
+def test_a_failure_that_nobody_follows_is_passed_on() -> None:
+    joint = begun()
+    assert told(joint, LOST) == [LOST]
 
 
 def test_an_end_while_words_are_held_loses_none_of_them() -> None:
-    carry = begun()
-    resume(carry)
-    events = told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"), Ended(Stop.END))
+    joint = begun()
+    resume(joint)
+    events = told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"), Ended(Stop.END))
     assert text_of(events) == "The"
     assert events[-1] == Ended(Stop.END)
 
@@ -256,28 +254,26 @@ def test_the_beginning_of_a_marker_at_the_end_is_kept(cuts: list[int]) -> None:
 
 
 def test_text_that_is_held_when_nobody_goes_on_any_more_is_told_before_the_failure() -> None:
-    carry = begun()
-    resume(carry)
-    told(carry, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"))
-    carry.seal()
-    assert told(carry, LOST) == [Delta(0, "The"), LOST]
+    joint = begun()
+    resume(joint)
+    told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, "The"))
+    assert told(joint, LOST) == [Delta(0, "The"), LOST]
 
 
 def test_an_upstream_that_failed_before_its_first_word_leaves_nothing_behind() -> None:
-    carry = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
-    resume(carry)
-    assert told(carry, Started("b", "n"), Opened(0, ThinkingBlock()), LOST) == []
-    carry.begin_upstream()  # the next target is asked the same
-    assert carry.broken is None
-    events = told(carry, Started("c", "o"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), CLEAN)
+    joint = begun(Opened(1, ThinkingBlock()), Delta(1, "Hm"))
+    resume(joint)
+    assert told(joint, Started("b", "n"), Opened(0, ThinkingBlock())) == []
+    joint.begin_continuation(MARKER)  # the next target is asked the same
+    events = told(joint, Started("c", "o"), Opened(0, TextBlock()), Delta(0, REST), Closed(0), CLEAN)
     assert events == [Closed(1), Delta(0, REST), Closed(0), CLEAN]
 
 
 def test_thoughts_that_are_left_out_are_noted() -> None:
-    carry, ledger = begun(), Ledger()
-    resume(carry)
-    told(carry, Started("b", "n"), Opened(0, ThinkingBlock()), Delta(0, "Hm"), Closed(0))
-    carry.gone_on(ledger)  # which is known once the first token is there
+    joint, ledger = begun(), Ledger()
+    resume(joint)
+    told(joint, Started("b", "n"), Opened(0, ThinkingBlock()), Delta(0, "Hm"), Closed(0))
+    joint.continued(ledger)  # which is known once the first token is there
     assert [(loss.path, loss.how.value) for loss in ledger] == [("/thinking", "dropped")]
 
 

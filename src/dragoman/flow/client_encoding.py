@@ -1,0 +1,128 @@
+"""The stages and the encoder of one client's reply, which stay the same while upstream turns come and go."""
+
+from collections.abc import Callable, Sequence
+
+from dragoman.flow.steps.continue_reply import Continuation
+from dragoman.hub.events import Event, Failed
+from dragoman.hub.failure import Failure
+from dragoman.hub.loss import Ledger
+from dragoman.hub.stage import Stage
+from dragoman.hub.usage import Usage
+from dragoman.observers.watch import Watch
+from dragoman.stages.check_calls import CheckCalls
+from dragoman.stages.guard import Guard
+from dragoman.stages.join_replies import JoinReplies
+from dragoman.stages.serialise_blocks import SerialiseBlocks
+
+MakeEncoder = Callable[[Ledger], Stage[Event, bytes]]
+
+
+class ClientEncoding:
+    """Turns events into the client's bytes. `serial`: its blocks may not interleave; `joins`: turns may be joined."""
+
+    def __init__(
+        self, make_encoder: MakeEncoder, on_guard_trip: Callable[[str], None], *, serial: bool, joins: bool
+    ) -> None:
+        self._make_encoder = make_encoder
+        self._on_guard_trip = on_guard_trip
+        self._serial = serial
+        self._joint = JoinReplies() if joins else None
+        self._watch = _CurrentWatch()  # of the turn that is read now
+        self.stages: Sequence[Stage[Event, Event]] = ()
+        self._encoder: Stage[Event, bytes] | None = None
+        self.in_use = False  # the turn that runs now is encoded; else its bytes pass unchanged
+
+    @property
+    def encode(self) -> Callable[[Event], Sequence[bytes]]:
+        assert self._encoder is not None
+        return self._encoder.feed
+
+    @property
+    def used_before(self) -> Usage | None:
+        """Return what earlier turns have used whose reply is continued."""
+        return None if self._joint is None else self._joint.used_before
+
+    @property
+    def text_to_continue(self) -> str | None:
+        """Return the text so far of a reply that another upstream could continue; None if none could."""
+        return None if self._joint is None or not self._joint.can_be_continued else self._joint.said
+
+    def begin_turn(self, ledger: Ledger, continuation: Continuation | None, watch: Watch) -> None:
+        """Prepare for the events of a turn; what one that failed before its first token has given is forgotten."""
+        self.in_use = True
+        self._watch.watch = watch
+        if continuation is None:
+            self._encoder = self._make_encoder(ledger)
+            self.stages = self._make_stages()
+        else:
+            assert self._joint is not None
+            self._joint.begin_continuation(continuation.marker)
+
+    def interrupt(self, used: Usage) -> None:
+        """Note what a turn has used that broke off."""
+        if self._joint is not None:
+            self._joint.interrupt(used)
+
+    def continued(self, ledger: Ledger) -> None:
+        """Note that another upstream does continue; what is left out of its reply is noted in its ledger."""
+        if self._joint is not None:
+            self._joint.continued(ledger)
+
+    def fail(self, failure: Failure) -> bytes:
+        """Return the end of the reply as the client's error event."""
+        return self._encoded([Failed(failure)]) + self.finish()
+
+    def fail_alone(self, failure: Failure) -> bytes:
+        """Return a stream that consists of the error event alone; raises Refused if the request cannot be parsed."""
+        encoder = self._make_encoder(Ledger())
+        return b"".join([*encoder.feed(Failed(failure)), *encoder.finish()])
+
+    def finish(self) -> bytes:
+        """Return what the stages and the encoder still hold, each seeing what those before it gave."""
+        assert self._encoder is not None
+        events: list[Event] = []
+        for stage in self.stages:
+            events = [out for event in events for out in stage.feed(event)]
+            events += stage.finish()
+        pieces = [piece for event in events for piece in self._encoder.feed(event)]
+        return b"".join([*pieces, *self._encoder.finish()])
+
+    def _encoded(self, events: list[Event]) -> bytes:
+        for stage in self.stages:
+            events = [out for event in events for out in stage.feed(event)]
+        return b"".join([piece for event in events for piece in self.encode(event)])
+
+    def _make_stages(self) -> Sequence[Stage[Event, Event]]:
+        serialise = (SerialiseBlocks(),) if self._serial else ()
+        checks = (CheckCalls(), *serialise, Guard(self._on_guard_trip, self._watch.fail))
+        if self._joint is None:
+            return checks
+        self._joint = JoinReplies()
+        return (self._joint, *checks)
+
+
+class _CurrentWatch:
+    """The watch that is told a failure. The stages refer to this and not to the encoding, which holds them."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self) -> None:
+        self.watch: Watch | None = None
+
+    def fail(self, failure: Failure) -> None:
+        if self.watch is not None:
+            self.watch.fail(failure)
+
+
+class EventCollector:
+    """Keeps the events of a reply that is sent as one body."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def feed(self, event: Event) -> Sequence[bytes]:
+        self.events.append(event)
+        return ()
+
+    def finish(self) -> Sequence[bytes]:
+        return ()

@@ -1,0 +1,186 @@
+"""Try a provider's credentials in turn, and note which of them to leave alone for how long. No I/O."""
+
+import logging
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct
+
+from dragoman.accounts.pool import EVERYTHING, Choice, Pool
+from dragoman.flow.step import NoReply
+from dragoman.hub.failure import Failure, Kind
+from dragoman.net.headers import Headers
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Route
+
+log = logging.getLogger(__name__)
+
+SPENT = "spent"
+TEMPORARY = (Kind.RATE_LIMITED.value, SPENT)  # reasons for a cooldown that pass by themselves
+
+
+class Cooldown(Struct, frozen=True):
+    """How long a refused credential is left alone where the upstream does not say."""
+
+    seconds: float
+    whole_account: bool = False  # for every model, not only for the one that was asked for
+
+
+COOLDOWNS: dict[Kind, Cooldown] = {
+    Kind.RATE_LIMITED: Cooldown(30.0),
+    Kind.CREDENTIAL: Cooldown(3600.0, whole_account=True),
+    Kind.FORBIDDEN: Cooldown(3600.0),
+    Kind.QUOTA: Cooldown(3600.0, whole_account=True),
+}
+
+# Where every credential was refused, each for a reason of its own, the client is told the first of these.
+REPORTED_FIRST = (Kind.RATE_LIMITED, Kind.QUOTA, Kind.FORBIDDEN, Kind.CREDENTIAL, Kind.NOT_FOUND)
+
+
+class CredentialRound:
+    """One pass over the credentials of one provider, for one request.
+
+    `session` names the conversation, which stays with the credential that answered it before. `excluded` are
+    credentials that have broken off this very reply. `spares` says whether there is another target: a provider with a
+    single credential that is used up rests only then.
+    """
+
+    def __init__(
+        self, provider: Provider, model: str, session: str | None, excluded: Collection[int] = (), *, spares: bool
+    ) -> None:
+        self._provider = provider
+        self._model = model
+        self._session = session
+        self._excluded = excluded
+        self._pool = provider.pool if provider.pool is not None else (provider.rests if spares else None)
+        self._choice: Choice | None = None
+        self._refusals: dict[int, NoReply] = {}
+        self._member: Provider | None = None
+
+    @property
+    def member(self) -> Provider:
+        """The provider with the credential that is used now."""
+        assert self._member is not None
+        return self._member
+
+    def next(self) -> Provider | None:
+        """Choose the next credential; None if all that may be used have been."""
+        if self._provider.pool is None:
+            return self._next_alone()
+        pool = self._provider.pool
+        self._choice = pool.choose(self._session, self._model, {*self._excluded, *self._refusals}, pool.clock())
+        self._member = None if self._choice is None else self._provider.members[self._choice.member]
+        return self._member
+
+    def _next_alone(self) -> Provider | None:
+        if self._refusals:
+            return None
+        if self._pool is not None:
+            self._choice = self._pool.choose(None, self._model, (), self._pool.clock())
+        self._member = self._provider
+        return self._member
+
+    def answered(self, headers: Headers, response: str | None) -> None:
+        """Note the first token of a reply; `response` is its id where the upstream keeps it."""
+        if self._pool is not None and self._choice is not None:
+            self._pool.served(self._choice.member, self._model, self._session, response)
+            if self._provider.pool is not None:
+                self._rest_if_spent(self._pool, headers)
+        self.release()
+
+    def refused(self, end: NoReply) -> None:
+        """Note that the credential which is used now was of no use."""
+        self._refusals[self.member.seat] = end
+        self.learn(end.failure)
+        self.release()
+
+    def learn(self, failure: Failure) -> None:
+        """Note what a failure says of the credential that met with it."""
+        if self._provider.pool is not None:
+            start_cooldown(self.member, self._model, failure)
+        elif self._pool is not None and _says_how_long(failure, self._pool.clock()):
+            start_cooldown(self.member, self._model, failure)  # there is no other credential to use meanwhile
+
+    def release(self) -> None:
+        """The request that was to find out whether a cooldown is over has ended."""
+        if self._pool is not None and self._choice is not None:
+            self._pool.left(self._choice)
+        self._choice = None
+
+    def verdict(self, last: NoReply) -> NoReply:
+        """Return what to tell a client whose request every credential refused: what passes soonest."""
+        pool, model, refusals = self._provider.pool, self._model, self._refusals
+        if pool is None:
+            return last
+        if not refusals:
+            return self.exhausted()
+        now = pool.clock()
+        told = min(refusals, key=lambda seat: (_rank(refusals[seat]), pool.free_at(seat, model, now)))
+        soon = None if _rank(refusals[told]) == 0 else pool.awakes_at(model, TEMPORARY, refusals, now)
+        if soon is None or soon >= pool.free_at(told, model, now):
+            return refusals[told]
+        message = (
+            f"Some credentials of provider {self._provider.name!r} are refused, the others are rate limited for "
+            f"{soon - now:.0f} s more."
+        )
+        return NoReply(Failure(Kind.RATE_LIMITED, message, status=429, retry_after=soon - now))
+
+    def exhausted(self) -> NoReply:
+        """Return the failure of a round in which no credential could be chosen at all."""
+        return NoReply(Failure(Kind.QUOTA, f"No other credential of provider {self._provider.name!r} can be used now."))
+
+    def _rest_if_spent(self, pool: Pool, headers: Headers) -> None:
+        """A good answer may say that it was the last one for a while."""
+        now = pool.clock()
+        until = self.member.spent_until(headers, now)
+        if until is not None:
+            pool.park(self.member.seat, self._model, until, SPENT, now)
+
+
+def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
+    """Leave a credential alone for as long as its failure says, if it is one that says so."""
+    pool, cooldown = member.rests, COOLDOWNS.get(failure.kind)
+    if pool is None or cooldown is None:
+        return
+    now = pool.clock()
+    seconds = _seconds_left(failure, now)
+    until = now + (cooldown.seconds if seconds is None else seconds)
+    pool.park(member.seat, EVERYTHING if cooldown.whole_account else model, until, failure.kind.value, now)
+    which = f", credential {member.credential}" if member.credential else ""
+    log.info("provider %s%s: %s, not used for %.0f s", member.name, which, failure.kind.value, until - now)
+
+
+def available(routes: tuple[Route, ...], providers: Mapping[str, Provider]) -> tuple[Route, ...]:
+    """Return the targets that are not cooling down; all of them if all are."""
+    if len(routes) == 1:
+        return routes
+    return tuple(route for route in routes if not _is_cooling_down(route, providers)) or routes
+
+
+def least_restrained(provider: Provider, model: str) -> Provider:
+    """Return the credential that may be used soonest, for a question that belongs to no conversation."""
+    pool = provider.pool
+    return provider if pool is None else provider.members[pool.soonest(model, pool.clock())]
+
+
+def _is_cooling_down(route: Route, providers: Mapping[str, Provider]) -> bool:
+    provider = providers.get(route.provider)
+    pool = None if provider is None else provider.rests
+    return pool is not None and pool.is_at_rest(route.model, pool.clock())
+
+
+def _says_how_long(failure: Failure, now: float) -> bool:
+    """Whether the upstream itself says that the whole account must wait, and until when."""
+    cooldown = COOLDOWNS.get(failure.kind)
+    return cooldown is not None and cooldown.whole_account and _seconds_left(failure, now) is not None
+
+
+def _seconds_left(failure: Failure, now: float) -> float | None:
+    """Return how long the upstream itself says to wait."""
+    if failure.resets_at is not None and failure.resets_at > now:
+        return failure.resets_at - now
+    return failure.retry_after
+
+
+def _rank(end: NoReply) -> int:
+    kind = end.failure.kind
+    return REPORTED_FIRST.index(kind) if kind in REPORTED_FIRST else len(REPORTED_FIRST)

@@ -1,0 +1,306 @@
+"""Answer a client's call: a loop over upstream turns."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from dragoman.accounts.memory import Memory
+from dragoman.accounts.pool import Pool
+from dragoman.flow.audience import Audience
+from dragoman.flow.call import Call
+from dragoman.flow.capturing import Capturing
+from dragoman.flow.client_encoding import ClientEncoding, EventCollector
+from dragoman.flow.credential_rotation import available
+from dragoman.flow.offload import run_off_loop
+from dragoman.flow.pipes import TranslationPipe
+from dragoman.flow.policy import Limits, Policy, SecondChances
+from dragoman.flow.prepare import Passthrough, Translated
+from dragoman.flow.recorded_world import WatchedMemory, watched
+from dragoman.flow.refusal import RefusedUpstream
+from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
+from dragoman.flow.session import response_name, session_of, tenant_session
+from dragoman.flow.step import (
+    Ask,
+    CallCompleted,
+    CompleteCall,
+    Finish,
+    GiveUp,
+    Interrupted,
+    NoReply,
+    Step,
+    TurnEnd,
+    Wait,
+)
+from dragoman.flow.steps.complete_call import call_events, complete_call
+from dragoman.flow.turn import Surroundings, Turn
+from dragoman.flow.world import World, targets
+from dragoman.hub.events import Ended, Event, Stop, Used
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.outcome import Observe
+from dragoman.hub.ports import Asked
+from dragoman.hub.stage import Stage
+from dragoman.net.exchange import Exchange
+from dragoman.observers.watch import Watch
+from dragoman.passes.truncation_notice import digests, shortened
+from dragoman.routing.resolve import Route
+
+log = logging.getLogger("dragoman.requests")
+
+SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the request again.")
+
+
+class Gateway:
+    """Answers calls with the configuration in force."""
+
+    def __init__(self, world: World, memory: Memory, observers: Sequence[Observe] = ()) -> None:
+        self.world = world
+        self._memory = memory
+        self.audience = Audience(observers)
+        self.capturing = Capturing()
+        self.trips = 0  # how often the grammar guard had to step in
+        self.answered = 0
+        self.refused = 0
+        self._answering: set[Answering] = set()
+
+    def adopt(self, world: World) -> None:
+        """Use this configuration from the next request on."""
+        self.world = world
+
+    async def answer(self, exchange: Exchange, call: Call) -> None:
+        """Answer a call; raises Refused if nobody answers and nothing was sent to the client yet."""
+        world, memory, recording = self.world, self._memory, call.trail.recording
+        make_watch: Callable[[], Watch] = _make_watch
+        on_guard_trip: Callable[[str], None] = self._note_guard_trip
+        if recording is not None:
+            world, memory = watched(world, recording, call), WatchedMemory(memory, recording)
+            make_watch, on_guard_trip = recording.watch, recording.hearing(self._note_guard_trip)
+        routes = available(await targets(world, call.model), world.providers)
+        if recording is not None:
+            recording.routes = routes
+        call.continues = call.stream and world.config.retry.continue_streams and _has_fallback(routes, world)
+        policy = await _make_policy(call, world, routes)
+        writer = self._make_writer(exchange, call, world.config.server.keep_alive_s, on_guard_trip)
+        answering = Answering(call, world, memory, policy, writer, make_watch)
+        self._answering.add(answering)
+        try:
+            await answering.run(exchange)
+        finally:
+            self._answering.discard(answering)
+            answering.close()
+        self.answered += 1
+
+    @property
+    def streams(self) -> int:
+        """Return how many streamed replies are being written to their clients."""
+        return sum(answering.is_streaming for answering in self._answering)
+
+    def _make_writer(
+        self, exchange: Exchange, call: Call, keep_alive_s: float, on_guard_trip: Callable[[str], None]
+    ) -> ResponseWriter:
+        client = call.client
+        if call.stream:
+            encoding = ClientEncoding(
+                lambda ledger: client.encoder(self._asked(call), ledger),
+                on_guard_trip,
+                serial=client.serial,
+                joins=call.continues,
+            )
+            return StreamWriter(exchange, call, encoding, keep_alive_s)
+        collector = EventCollector()
+
+        def make_collector(ledger: Ledger) -> Stage[Event, bytes]:
+            collector.events.clear()
+            return collector
+
+        encoding = ClientEncoding(make_collector, on_guard_trip, serial=False, joins=False)
+        return WholeWriter(
+            exchange, call, encoding, lambda ledger: client.whole(collector.events, self._asked(call), ledger)
+        )
+
+    def _asked(self, call: Call) -> Asked:
+        done = self.world.config.server.responses_done
+        return Asked(call.request(), call.model, int(call.trail.began), _mint, time.time, done)
+
+    def _note_guard_trip(self, what: str) -> None:
+        self.trips += 1
+        log.error("the grammar guard stepped in: %s", what)
+
+
+class Answering:
+    """One call, from its first upstream turn to the end of its reply."""
+
+    def __init__(
+        self,
+        call: Call,
+        world: World,
+        memory: Memory,
+        policy: Policy,
+        writer: ResponseWriter,
+        make_watch: Callable[[], Watch],
+    ) -> None:
+        self._call = call
+        self._memory = memory
+        self._policy = policy
+        self._writer = writer
+        self._around = Surroundings(call, world, memory, writer, make_watch, self._note_first_token)
+        self._turn: Turn | None = None
+        self._accepted = False  # the turn that runs now has given its first token
+
+    async def run(self, exchange: Exchange) -> None:
+        try:
+            step = self._policy.begin()
+            while not isinstance(step, GiveUp | Finish):
+                step = await self._take(step)
+            await self._end(step)
+        except asyncio.CancelledError:
+            if not exchange.gone and self._writer.head_sent:  # the gateway stops, and the client is still there
+                self._break_off(SHUTTING_DOWN)
+            raise
+        if self._turn is not None:
+            await self._turn.let_upstream_end()
+
+    @property
+    def is_streaming(self) -> bool:
+        return self._writer.committed
+
+    def close(self) -> None:
+        self._policy.release()
+        self._writer.close()
+        if self._turn is not None:
+            self._turn.close()
+        del self._around, self._turn  # which refer back to this, and hold the request's body
+
+    async def _take(self, step: Ask | Wait | CompleteCall) -> Step:
+        match step:
+            case Wait(seconds=seconds):
+                await asyncio.sleep(seconds)
+                return self._policy.resume()
+            case CompleteCall():
+                return self._policy.after(await self._complete(step))
+            case Ask():
+                end = await self._ask(step)
+                following = self._policy.after(end)
+                if isinstance(end, Interrupted) and not isinstance(following, GiveUp):
+                    self._call.trail.failed_step(step.route, Refused(end.failure))
+                    self._writer.resume_keep_alives()
+                    log.warning("%s broke off (%s), another upstream continues", step.route, end.failure.kind.value)
+                return following
+
+    async def _ask(self, ask: Ask) -> TurnEnd:
+        if self._turn is not None:
+            self._turn.close()
+        self._turn = turn = Turn(ask, self._around)
+        self._accepted = False
+        try:
+            end = await turn.run()
+        except asyncio.CancelledError:
+            if not self._accepted:
+                self._call.trail.left_step(ask.route)
+            raise
+        if isinstance(end, NoReply):
+            self._call.release_reply()
+            if end.failure is not ask.renew_after:
+                self._call.trail.failed_step(ask.route, Refused(end.failure))
+        return end
+
+    def _note_first_token(self, turn: Turn) -> None:
+        prepared, reply = turn.prepared, turn.reply
+        assert prepared is not None
+        self._accepted = True
+        started = reply.watch.started
+        kept = response_name(started.id) if started is not None and isinstance(prepared, Passthrough) else None
+        self._policy.note_first_token(turn.headers, tenant_session(self._call.tenant, kept))
+        ledger = None if isinstance(prepared, Passthrough) else prepared.ledger
+        self._call.trail.answered(prepared.route, prepared.protocol.name, ledger, reply)
+
+    async def _complete(self, step: CompleteCall) -> CallCompleted:
+        """Ask for the rest of a cut call, and write the call if it is found."""
+        pipe = self._pipe()
+        assert pipe.hold is not None
+        assert isinstance(step.prepared, Translated)
+        [call] = step.calls
+        self._writer.resume_keep_alives()
+        completion = await complete_call(step.prepared, pipe.hold.said, call)
+        usage, before = completion.usage, pipe.watch.usage
+        both: tuple[Event, ...] = () if usage is None else (Used(usage if before is None else before + usage),)
+        if completion.arguments is None:
+            self._writer.keep_for_end(pipe.push(both))
+            return CallCompleted(step.calls, found=False)
+        completed = call_events(pipe.hold.next_block, call, completion.arguments)
+        self._writer.keep_for_end(pipe.push((*completed, *both, Ended(Stop.TOOL))))
+        return CallCompleted(step.calls, found=True)
+
+    async def _end(self, step: GiveUp | Finish) -> None:
+        if isinstance(step, GiveUp):
+            if not self._writer.head_sent:
+                raise RefusedUpstream(step.failure, step.error_reply)
+            self._fail(step.failure)
+            return
+        turn = self._turn
+        assert turn is not None
+        if step.lost:
+            lost = tuple(shortened(cut.name, cut.arguments) for cut in step.lost)
+            await self._memory.remember(self._call.tenant, digests(self._call.request())[0], lost)
+            self._writer.keep_for_end(self._pipe().push([Ended(Stop.LENGTH)]))
+        if turn.pipe is not None:
+            self._writer.keep_for_end(turn.pipe.finish())
+        self._writer.finish()
+
+    def _fail(self, failure: Failure) -> None:
+        """End a stream whose head has been sent with the protocol's error event."""
+        self._writer.fail(failure)
+        self._call.trail.ended_by(Refused(failure))
+
+    def _break_off(self, failure: Failure) -> None:
+        """End a stream in the middle of whatever is being done for it."""
+        if self._accepted and self._turn is not None and self._turn.pipe is not None:
+            self._writer.keep_for_end(self._turn.pipe.break_off(failure))
+        self._fail(failure)
+
+    def _pipe(self) -> TranslationPipe:
+        assert self._turn is not None
+        assert isinstance(self._turn.pipe, TranslationPipe)
+        return self._turn.pipe
+
+
+async def _make_policy(call: Call, world: World, routes: tuple[Route, ...]) -> Policy:
+    sessions: dict[str, str | None] = {}
+    for route in routes:
+        provider = world.providers.get(route.provider)
+        if provider is not None and provider.pool is not None and provider.name not in sessions:
+            sessions[provider.name] = await _session_with(call, provider.pool)
+    retry = world.config.retry
+    chances = SecondChances(world.learnt, call.tenant)
+    return Policy(routes, world.providers, Limits(retry, call.continues, _jitter), chances, sessions)
+
+
+async def _session_with(call: Call, pool: Pool) -> str | None:
+    """Return the name by which a pool of credentials knows the conversation of this call."""
+
+    def is_known(name: str) -> bool:
+        return pool.home(tenant_session(call.tenant, name)) is not None
+
+    name = await run_off_loop(len(call.body), lambda: session_of(call, is_known))
+    return tenant_session(call.tenant, name)
+
+
+def _has_fallback(routes: tuple[Route, ...], world: World) -> bool:
+    """Whether anybody could continue a reply that breaks off: another target, or another credential."""
+    first = world.providers.get(routes[0].provider)
+    return len(routes) > 1 or (first is not None and first.pool is not None)
+
+
+def _make_watch() -> Watch:
+    return Watch(time.monotonic)
+
+
+def _jitter() -> float:
+    return random.uniform(0.75, 1.25)  # spreads retries, guards nothing
+
+
+def _mint(prefix: str) -> str:
+    # To be unique is enough, for an id guards nothing: the system need not be asked for each.
+    return f"{prefix}{random.getrandbits(96):024x}"

@@ -1,0 +1,250 @@
+"""The way of an upstream's bytes to the client: through a translation, or unchanged and only watched."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dragoman.flow.discretion import EventRedactor, hushed
+from dragoman.framing.known_secrets import Secrets, Veil
+from dragoman.hub.events import Delta, Event, Failed
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.limits import MAX_BLOCKS
+from dragoman.hub.ports import Client
+from dragoman.hub.stage import Decoder, Stage
+from dragoman.hub.usage import Source as UsageSource
+from dragoman.hub.usage import Usage
+from dragoman.net.tasks import place_of
+from dragoman.observers.watch import Watch
+from dragoman.stages.estimate_usage import EstimateUsage
+from dragoman.stages.hold_cut import HoldCut
+
+log = logging.getLogger(__name__)
+
+TAIL = 32  # bytes of what has passed: more than an ending is long
+EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
+TRUNCATED = Failure(Kind.TRUNCATED, "the upstream's stream ended without its terminal event")
+
+
+class Source:
+    """Bytes to events: a framer and the decoder that reads its frames."""
+
+    __slots__ = ("_framer", "decoder", "frames")
+
+    def __init__(self, framer: Stage[bytes, object], decoder: Decoder) -> None:
+        self._framer = framer
+        self.decoder = decoder
+        self.frames = 0
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        events: list[Event] = []
+        decode = self.decoder.feed
+        frames = self._framer.feed(chunk)
+        self.frames += len(frames)
+        for frame in frames:
+            events += decode(frame)
+        return events
+
+    def finish(self) -> list[Event]:
+        events = [event for frame in self._framer.finish() for event in self.decoder.feed(frame)]
+        events += self.decoder.finish()
+        return events
+
+
+class Pipe(Protocol):
+    """One upstream turn's way to the client; each call returns the bytes to write."""
+
+    watch: Watch
+
+    @property
+    def decoder(self) -> Decoder: ...
+    @property
+    def usage(self) -> Usage | None: ...
+    def feed(self, chunk: bytes) -> bytes: ...
+    def drain(self) -> bytes: ...  # once, when the upstream's body has ended
+    def break_off(self, failure: Failure) -> bytes: ...  # instead of `drain`, when it will not end
+    def finish(self) -> bytes: ...  # once, last
+
+
+class ClientStages(Protocol):
+    """The part of a translation that belongs to the client and outlives the turn."""
+
+    @property
+    def stages(self) -> Sequence[Stage[Event, Event]]: ...
+    @property
+    def encode(self) -> Callable[[Event], Sequence[bytes]]: ...
+    @property
+    def used_before(self) -> Usage | None: ...  # by earlier turns of the same reply
+
+
+class TranslationPipe:
+    """Decodes, puts events through the stages of the upstream and then of the client, and encodes them.
+
+    A failure that the upstream's stages give is kept in `failure` and does not reach the client's stages: whoever runs
+    the turn decides whether another upstream continues or the client is told.
+    """
+
+    __slots__ = (
+        *("_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_source"),
+        *("failure", "hold", "watch"),
+    )
+
+    def __init__(
+        self,
+        source: Source,
+        hold: HoldCut | None,  # where an upstream may withhold calls that were cut
+        stages: Sequence[Stage[Event, Event]],
+        client: ClientStages,
+        watch: Watch,
+        secrets: Secrets = (),
+    ) -> None:
+        self._source = source
+        self._redactor = EventRedactor(secrets) if secrets else None
+        self.hold = hold
+        self._own: tuple[Stage[Event, Event], ...] = tuple(stages) if hold is None else (hold, *stages)
+        self._client = client
+        self._feeds = tuple(stage.feed for stage in (*self._own, *client.stages))
+        self._encode = client.encode
+        self._estimate = next((stage for stage in stages if isinstance(stage, EstimateUsage)), None)
+        self.failure: Failure | None = None
+        self.watch = watch
+
+    @property
+    def decoder(self) -> Decoder:
+        return self._source.decoder
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the client is told, with what earlier turns of the same reply have used."""
+        known, before = None if self._estimate is None else self._estimate.usage, self._client.used_before
+        return known if before is None else before + (known or self.used_so_far())
+
+    def used_so_far(self) -> Usage:
+        """Return what this turn alone has used, as far as it has come."""
+        return Usage(source=UsageSource.ESTIMATED) if self._estimate is None else self._estimate.so_far()
+
+    def feed(self, chunk: bytes) -> bytes:
+        events: Sequence[Event] = self._source.feed(chunk)
+        if self._redactor is not None:
+            events = self._redactor.feed(events)
+        if len(events) == 1 and type(events[0]) is Delta:
+            return self._feed_delta(events[0])
+        return self._watched(events)
+
+    def push(self, events: Sequence[Event]) -> bytes:
+        """Feed events that were not decoded from a chunk."""
+        return self._watched(events if self._redactor is None else self._redactor.feed(events))
+
+    def drain(self) -> bytes:
+        return self.push(self._source.finish())
+
+    def break_off(self, failure: Failure) -> bytes:
+        return self.push([Failed(failure)])
+
+    def finish(self) -> bytes:
+        """End the upstream's stages, each seeing what those before it still had to say."""
+        events: list[Event] = []
+        for stage in self._own:
+            events = [out for event in events for out in stage.feed(event)]
+            events += stage.finish()
+        return self._encoded(events, len(self._own)) if events else b""
+
+    def _watched(self, events: Sequence[Event]) -> bytes:
+        see = self.watch.see
+        for event in events:
+            see(event)
+        return self._encoded(events, 0)
+
+    def _feed_delta(self, event: Event) -> bytes:
+        """What nearly every read of a paced stream brings: one delta, of which each stage makes one."""
+        self.watch.see(event)
+        for number, feed in enumerate(self._feeds):
+            given = feed(event)
+            if len(given) != 1:
+                return self._encoded(given, number + 1)
+            event = given[0]
+        return b"".join(self._encode(event))
+
+    def _encoded(self, events: Sequence[Event], first: int) -> bytes:
+        """Put events through the stages from the one with this number on."""
+        own = len(self._own)
+        for feed in self._feeds[first:own]:
+            events = [out for event in events for out in feed(event)]
+        if first <= own:
+            events = self._without_failure(events)
+        for feed in self._feeds[max(first, own) :]:
+            events = [out for event in events for out in feed(event)]
+        encode = self._encode
+        return b"".join([piece for event in events for piece in encode(event)])
+
+    def _without_failure(self, events: Sequence[Event]) -> Sequence[Event]:
+        for place, event in enumerate(events):
+            if type(event) is Failed:
+                self.failure = event.failure
+                return events[:place]
+        return events
+
+
+class PassthroughPipe:
+    """The same protocol's bytes, unaltered; if they end without their terminal event, its error event is appended."""
+
+    __slots__ = (*("_client", "_ended_unseen", "_secrets", "_source", "_tail", "_unwatched", "_veil"), "watch")
+
+    def __init__(self, source: Source, client: Client, watch: Watch, secrets: Secrets = ()) -> None:
+        self._source = source
+        self._client = client
+        self._secrets = secrets
+        self._veil = Veil(secrets)
+        self._tail = b""
+        self._unwatched = False
+        self._ended_unseen = False
+        self.watch = watch
+
+    @property
+    def decoder(self) -> Decoder:
+        return self._source.decoder
+
+    @property
+    def usage(self) -> Usage | None:
+        return self.watch.counts
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._see(chunk)
+        if self._unwatched and not self._ended_unseen:
+            self._ended_unseen = any(ending in self._tail[-TAIL:] + chunk for ending in self._client.endings)
+        self._tail = chunk if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
+        return self._veil.feed(chunk)
+
+    def drain(self) -> bytes:
+        was_told = self.watch.failure is not None  # the upstream's own error event has already passed
+        self._see(None)
+        failure = TRUNCATED if self._unwatched else self.watch.failure
+        return b"" if was_told or failure is None else self.break_off(failure)
+
+    def break_off(self, failure: Failure) -> bytes:
+        """Return the protocol's error frames, set apart from an event that was cut in the middle."""
+        if self._ended_unseen:
+            return self.finish()
+        self.watch.see(Failed(failure))
+        apart = b"" if not self._tail or self._tail.endswith(EVENT_ENDS) else b"\n\n"
+        return self.finish() + apart + self._client.repair(failure, self.watch.started, self._source.frames)
+
+    def finish(self) -> bytes:
+        return self._veil.finish()
+
+    def _see(self, chunk: bytes | None) -> None:
+        """A watcher's bug costs no byte: it is logged, and the stream passes unwatched."""
+        if self._unwatched:
+            return
+        try:
+            for event in self._source.finish() if chunk is None else self._source.feed(chunk):
+                if isinstance(event, Failed):
+                    if chunk is not None and self.watch.substance and event.failure.kind is Kind.CORRUPT:
+                        self._unwatched = True  # what we cannot read, the client perhaps can
+                        return
+                    event = Failed(hushed(event.failure, self._secrets))
+                self.watch.see(event)
+            if self.watch.blocks > MAX_BLOCKS:
+                self._unwatched = True  # a reply without bounds must not fill the memory of its watcher
+        except Exception as bug:
+            log.error("the stream goes on unwatched: %s", place_of(bug))
+            self._unwatched = True

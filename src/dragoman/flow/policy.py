@@ -1,0 +1,267 @@
+"""Decide what follows each upstream turn: retry, another credential or target, a continuation, or the end.
+
+Nothing here waits, sends or reads: a `Policy` is fed how a turn ended and returns the next step.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+from msgspec import Struct
+
+from dragoman.config.settings import Retry
+from dragoman.flow.credential_rotation import CredentialRound
+from dragoman.flow.learnt import Learnt
+from dragoman.flow.prepare import Change
+from dragoman.flow.step import (
+    Ask,
+    CallCompleted,
+    CompleteCall,
+    Completed,
+    CutCalls,
+    Finish,
+    GiveUp,
+    Interrupted,
+    NoReply,
+    Step,
+    TurnEnd,
+    Wait,
+)
+from dragoman.flow.steps.continue_reply import Continuation
+from dragoman.hub.failure import Failure, Kind
+from dragoman.net.headers import Headers
+from dragoman.providers.provider import Amend, Provider
+from dragoman.routing.resolve import Route
+
+
+class After(Struct, frozen=True):
+    """What may follow a failure, tried in this order."""
+
+    next_credential: bool = False  # of the same provider, at once
+    retry: bool = False  # the same target, after a wait
+    next_target: bool = False
+
+
+AFTER: dict[Kind, After] = {
+    Kind.LOST: After(retry=True, next_target=True),
+    Kind.TIMEOUT: After(next_target=True),  # it was sent and may be billed; Kiro alone is asked again
+    Kind.RATE_LIMITED: After(next_credential=True, retry=True, next_target=True),
+    Kind.OVERLOADED: After(retry=True, next_target=True),
+    Kind.UPSTREAM: After(retry=True, next_target=True),
+    Kind.TRUNCATED: After(retry=True, next_target=True),  # before the first token: an empty reply
+    Kind.CORRUPT: After(retry=True, next_target=True),
+    Kind.CREDENTIAL: After(next_credential=True, next_target=True),
+    Kind.FORBIDDEN: After(next_credential=True, next_target=True),
+    Kind.QUOTA: After(next_credential=True, next_target=True),
+    Kind.NOT_FOUND: After(next_credential=True, next_target=True),  # accounts differ in the models that they have
+    Kind.BAD_REQUEST: After(),
+    Kind.TOO_LARGE: After(),
+    Kind.REQUEST_TIMEOUT: After(),
+    Kind.AUTH: After(),
+    Kind.CONFLICT: After(),
+    Kind.CONTEXT_TOO_LONG: After(),
+    Kind.REFUSED: After(),
+    Kind.BUSY: After(),
+    Kind.SHUTDOWN: After(),
+    Kind.BUG: After(),
+}
+
+
+class Limits(Struct, frozen=True):
+    """What one call may try."""
+
+    retry: Retry
+    continues: bool  # whether another upstream may continue a reply that breaks off
+    jitter: Callable[[], float]  # a factor for waits, so that clients do not come back all at once
+
+
+class Policy:
+    """Decides for one client call. `sessions` names its conversation, by provider with several credentials."""
+
+    def __init__(
+        self,
+        routes: tuple[Route, ...],
+        providers: Mapping[str, Provider],
+        limits: Limits,
+        second_chances: "SecondChances",
+        sessions: Mapping[str, str | None],
+    ) -> None:
+        self._routes = routes
+        self._providers = providers
+        self._limits = limits
+        self._chances = second_chances
+        self._sessions = sessions
+        self._queue = list(routes)  # the targets that are left, the one that is asked now among them
+        self._tries = 0  # of the target that is asked now
+        self._number = 0  # of upstream requests
+        self._round: CredentialRound | None = None
+        self._broken: dict[str, set[int]] = {}  # provider -> its credentials that have broken off this reply
+        self._continuation: Continuation | None = None
+
+    def begin(self) -> Step:
+        return self._start_target()
+
+    def resume(self) -> Step:
+        """Return the step after a `Wait`."""
+        return self._start_round()
+
+    def after(self, end: TurnEnd) -> Step:
+        match end:
+            case NoReply():
+                return self._after_no_reply(end)
+            case Interrupted():
+                return self._after_interruption(end)
+            case CutCalls(prepared=prepared, calls=calls):
+                completes = prepared.provider.mend and len(calls) == 1
+                return CompleteCall(prepared, calls) if completes else Finish(lost=calls)
+            case CallCompleted(calls=calls, found=found):
+                return Finish() if found else Finish(lost=calls)
+            case Completed(failure=failure):
+                if failure is not None:
+                    self._learn_from_end(failure)
+                return Finish()
+
+    def note_first_token(self, headers: Headers, response: str | None) -> None:
+        """Note that the credential which is used now is accepted; `response` names a reply that its upstream keeps."""
+        if self._round is not None:
+            self._round.answered(headers, response)
+
+    def release(self) -> None:
+        """The call is over, perhaps because its client left."""
+        if self._round is not None:
+            self._round.release()
+
+    def _learn_from_end(self, failure: Failure) -> None:
+        """Note what the failure of a reply that had begun says of the credential: its allowance may be used up."""
+        if self._round is not None:
+            self._round.learn(self._round.member.heed(failure))
+
+    def _start_target(self) -> Step:
+        self._tries = 1
+        return self._start_round()
+
+    def _start_round(self) -> Step:
+        route = self._queue[0]
+        provider = self._providers.get(route.provider)
+        if provider is None:
+            message = f"No provider is called {route.provider!r}."
+            return self._after_target_failed(NoReply(Failure(Kind.NOT_FOUND, message, code="model_not_found")))
+        session = self._sessions.get(route.provider)
+        excluded = self._broken.get(route.provider, ())
+        self._round = CredentialRound(provider, route.model, session, excluded, spares=len(self._routes) > 1)
+        member = self._round.next()
+        return self._after_target_failed(self._round.exhausted()) if member is None else self._ask(member)
+
+    def _ask(self, member: Provider, renew_after: Failure | None = None) -> Ask:
+        self._number += 1
+        changes: tuple[Change, ...] = tuple(self._chances.changes)
+        if self._continuation is not None:
+            changes = (*changes, self._continuation.change)
+        return Ask(self._queue[0], member, self._number, changes, self._continuation, renew_after)
+
+    def _after_no_reply(self, end: NoReply) -> Step:
+        assert self._round is not None
+        member, model = self._round.member, self._queue[0].model
+        match self._chances.take(member, model, end):
+            case SecondChance.RENEWED_CREDENTIAL:
+                return self._ask(member, renew_after=end.failure)
+            case SecondChance.CHANGED_REQUEST:
+                return self._ask(member)
+            case None:
+                pass
+        self._round.refused(end)
+        if not AFTER[end.failure.kind].next_credential:
+            return self._after_target_failed(end)
+        another = self._round.next()
+        return self._after_target_failed(self._round.verdict(end)) if another is None else self._ask(another)
+
+    def _after_target_failed(self, end: NoReply) -> Step:
+        wait_s = self._retry_wait_s(end.failure)
+        if wait_s is not None and self._tries < self._limits.retry.attempts:
+            self._tries += 1
+            return Wait(wait_s)
+        if AFTER[end.failure.kind].next_target and len(self._queue) > 1:
+            self._queue.pop(0)
+            return self._start_target()
+        if self._continuation is not None:  # the client is told why the first upstream broke off
+            return GiveUp(self._continuation.failure)
+        return GiveUp(end.failure, end.error_reply)
+
+    def _retry_wait_s(self, failure: Failure) -> float | None:
+        """Return the seconds before the same target is asked again; None: it is not."""
+        provider = self._providers.get(self._queue[0].provider)
+        repeats = failure.kind is Kind.TIMEOUT and provider is not None and provider.repeats_timeouts
+        if not (AFTER[failure.kind].retry or repeats) or failure.should_retry is False:
+            return None
+        retry = self._limits.retry
+        if failure.retry_after is not None:
+            return failure.retry_after if failure.retry_after <= retry.max_wait_s else None
+        return float(retry.base_s * 2 ** (self._tries - 1) * self._limits.jitter())
+
+    def _after_interruption(self, end: Interrupted) -> Step:
+        self._learn_from_end(end.failure)
+        if end.said is None or not self._limits.continues:
+            return GiveUp(end.failure)
+        queue = self._targets_after(end.failure)
+        if not queue:
+            return GiveUp(end.failure)
+        self._continuation = Continuation(end.said, end.failure)
+        self._queue = queue
+        return self._start_target()
+
+    def _targets_after(self, failure: Failure) -> list[Route]:
+        """Return the targets that may continue: those after this one, and this one's other credentials."""
+        assert self._round is not None
+        route, member = self._queue[0], self._round.member
+        rest = list(self._routes[self._routes.index(route) + 1 :])
+        broken = self._broken.setdefault(member.name, set())
+        broken.add(member.seat)
+        if member.pool is None or len(broken) == len(member.pool.members):
+            return rest
+        return [route, *rest] if AFTER[failure.kind].next_credential else [*rest, route]
+
+
+class SecondChance(Enum):
+    RENEWED_CREDENTIAL = "renewed credential"
+    CHANGED_REQUEST = "changed request"
+
+
+class SecondChances:
+    """What a request may still change after a refusal, each only once: a renewed credential, an amended request."""
+
+    def __init__(self, learnt: Learnt, tenant: str) -> None:
+        self._taken: set[tuple[str, int, str]] = set()
+        self._learnt = learnt
+        self._tenant = tenant
+        self.changes: list[Change] = []
+
+    def take(self, provider: Provider, model: str, end: NoReply) -> SecondChance | None:
+        """Return with what the same provider may be asked again at once; None if it may not."""
+        failure = end.failure
+        if failure.kind is Kind.CREDENTIAL and provider.renew is not None and self._is_first(provider, "renew"):
+            return SecondChance.RENEWED_CREDENTIAL
+        amend = provider.amend(failure)
+        if amend is None or (end.error_reply is not None and not _may_rebuild(amend, provider)):
+            return None
+        if not self._is_first(provider, amend.name):
+            return None
+        if amend.quirk is not None:
+            quirk = f"{amend.quirk}:{model}" if amend.of_model else amend.quirk
+            self._learnt.add(self._tenant, provider.name, quirk)
+        if amend.change is not None:
+            self.changes.append(amend.change)
+        return SecondChance.CHANGED_REQUEST
+
+    def _is_first(self, provider: Provider, name: str) -> bool:
+        chance = (provider.name, provider.seat, name)
+        if chance in self._taken:
+            return False
+        self._taken.add(chance)
+        return True
+
+
+def _may_rebuild(amend: Amend, provider: Provider) -> bool:
+    """Whether bytes that passed unchanged may be built anew: the refusal is of our making.
+
+    Either we chose the endpoint, or we moved a conversation to a credential that cannot read another one's reasoning.
+    """
+    return amend.reroutes or (amend.change is not None and provider.pool is not None)

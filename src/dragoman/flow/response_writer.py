@@ -1,0 +1,258 @@
+"""The client's side of one call: the head, keep-alives, and the bytes of the reply, over as many turns as it takes."""
+
+import asyncio
+import math
+import re
+from collections.abc import Callable
+
+from dragoman.flow.call import Call
+from dragoman.flow.client_encoding import ClientEncoding
+from dragoman.flow.headers import id_headers, loss_headers, passed_on, without_account
+from dragoman.flow.prepare import Passthrough, Prepared, Translated
+from dragoman.flow.shape import is_named_stream
+from dragoman.framing.known_secrets import hide_in_fields
+from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import JSON, Header, Headers
+from dragoman.routing.resolve import Route
+
+EVENT_STREAM: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
+MAX_HELD_BYTES = 1024 * 1024  # of a reply that passes through and has no token yet
+BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+
+class StreamWriter:
+    """Writes a stream of events.
+
+    While no turn has given anything for `keep_alive_s`, the head is sent, and then a keep-alive as often. Nothing of
+    ours is put between the bytes of a reply that passes through: there the upstream's own keep-alives are passed on.
+    """
+
+    streams = True
+
+    def __init__(self, exchange: Exchange, call: Call, encoding: ClientEncoding, keep_alive_s: float) -> None:
+        self._exchange = exchange
+        self._call = call
+        self.encoding = encoding
+        self._interval_s = keep_alive_s
+        self._prepared: Prepared | None = None
+        self._passing = False  # bytes of the turn that runs now have been sent
+        self._stuck = False  # it has sent something that is no keep-alive, and nothing that begins a reply
+        self._routes: list[Route] = []  # the one that the head names, and those that have answered
+        self._last = b""  # kept for the next write, so that the end of a stream is one write
+        self._loop = asyncio.get_running_loop()
+        self._due_at = self._loop.time() + keep_alive_s
+        self._timer: asyncio.TimerHandle | None = self._loop.call_at(self._due_at, self._send_keep_alive)
+        self.committed = False
+
+    @property
+    def head_sent(self) -> bool:
+        """Whether an error can only be an event."""
+        return bool(self._routes)
+
+    @property
+    def keep_alive(self) -> bytes:
+        """What to send while a committed reply pauses; nothing where bytes pass through."""
+        return self._call.client.keep_alive if self.encoding.in_use else b""
+
+    def begin_turn(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._passing = self._stuck = False
+        self.encoding.in_use = self.committed  # a reply that is continued is encoded already
+
+    def pass_on_at(self, held: bytes) -> float:
+        """Return when the client must be sent what is held of a reply that passes through, if nothing more comes."""
+        waits = self.head_sent or self._stuck or (held and not held.endswith(EVENT_ENDS))
+        return math.inf if waits else self._due_at
+
+    def must_pass_on(self, held: bytes) -> bool:
+        return self._loop.time() >= self._due_at or len(held) > MAX_HELD_BYTES
+
+    async def pass_on(self, prepared: Prepared, headers: Headers, held: bytes) -> bytes:
+        """Send the keep-alives of an upstream whose reply passes through; return what else is held."""
+        end = max((blank.end() for blank in BLANK_LINE.finditer(held)), default=0)
+        self._stuck = self._stuck or not self._are_keep_alives(held[:end])
+        if self._stuck:
+            return held
+        self._send_head(prepared, headers)
+        self._passing = self._passing or end > 0
+        await self._exchange.send(held[:end])
+        return held[end:]
+
+    async def commit(self, prepared: Prepared, headers: Headers, held: bytes) -> None:
+        """Send the head, unless it is sent, and the first bytes of the reply."""
+        self._stop_timer()
+        self._send_head(prepared, None if self.encoding.in_use else headers)
+        if prepared.route != self._routes[-1]:  # else it is another credential of the same target
+            self._routes.append(prepared.route)
+        self.committed = True
+        await self.send(held)
+
+    def write(self, data: bytes) -> bool:
+        return self._exchange.write(self._taken(data))
+
+    async def writable(self) -> None:
+        await self._exchange.writable()
+
+    async def send(self, data: bytes) -> None:
+        await self._exchange.send(self._taken(data))
+
+    def keep_for_end(self, data: bytes) -> None:
+        """Send this with the next bytes, or with the end."""
+        self._last += data
+
+    def resume_keep_alives(self) -> None:
+        """Another turn begins for a reply of which something was sent."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._interval_s, self._send_keep_alive)
+
+    def fail(self, failure: Failure) -> None:
+        """End the stream with the protocol's error event."""
+        self._exchange.finish(self._taken(self._error_event(failure)), self._trailers())
+
+    def finish(self) -> None:
+        last = self.encoding.finish() if self.encoding.in_use else b""
+        self._exchange.finish(self._taken(last), self._trailers())
+
+    def close(self) -> None:
+        self._stop_timer()
+
+    def _taken(self, data: bytes) -> bytes:
+        if not self._last:
+            return data
+        data, self._last = self._last + data, b""
+        return data
+
+    def _send_head(self, prepared: Prepared, upstream_headers: Headers | None) -> None:
+        if self.head_sent:
+            return
+        self._routes.append(prepared.route)
+        fields = list(EVENT_STREAM) if upstream_headers is None else _stream_fields(upstream_headers, prepared)
+        self._exchange.start(200, [*fields, *own_headers(self._call, prepared, fields, whole=False)])
+
+    def _error_event(self, failure: Failure) -> bytes:
+        if self.committed:
+            return self.encoding.fail(failure) if self.encoding.in_use else b""  # else the pipe has written it
+        try:
+            return self.encoding.fail_alone(failure)
+        except Refused:  # the request cannot be parsed, which its own protocol's upstream was to judge
+            return self._call.client.repair(failure, None, 0)
+
+    def _trailers(self) -> list[Header]:
+        """Name who answered, where that was more than the one named in the head."""
+        if len(self._routes) == 1:
+            return []
+        return [(b"x-dragoman-route", ", ".join(map(str, self._routes)).encode("ascii", "replace"))]
+
+    def _are_keep_alives(self, events: bytes) -> bool:
+        """Whether these are comments and pings alone: another target's reply may follow them."""
+        ping = self._call.client.keep_alive.partition(b"\n")[0]
+        blocks = (block.splitlines() for block in BLANK_LINE.split(events) if block)
+        return all(lines[0] == ping or all(line.startswith(b":") for line in lines) for lines in blocks)
+
+    def _send_keep_alive(self) -> None:
+        self._timer = self._loop.call_later(self._interval_s, self._send_keep_alive)
+        prepared = self._prepared
+        if prepared is None or self._passing or (isinstance(prepared, Passthrough) and not self.head_sent):
+            return
+        self._send_head(prepared, None)
+        self._exchange.write(self._call.client.keep_alive)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+EncodeWhole = Callable[[Ledger], bytes]
+
+
+class WholeWriter:
+    """Writes a reply as one body, once it is complete."""
+
+    streams = False
+    committed = False
+    head_sent = False
+    keep_alive = b""
+
+    def __init__(self, exchange: Exchange, call: Call, encoding: ClientEncoding, encode: EncodeWhole) -> None:
+        self._exchange = exchange
+        self._call = call
+        self.encoding = encoding
+        self._encode = encode
+        self._prepared: Prepared | None = None
+        self._unchanged: tuple[Headers, bytes] | None = None
+
+    def begin_turn(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._unchanged = None
+        self.encoding.in_use = False
+
+    async def commit(self, prepared: Prepared, headers: Headers, held: bytes) -> None:
+        """Nothing is sent before the end."""
+
+    def write(self, data: bytes) -> bool:
+        return True
+
+    async def writable(self) -> None:
+        return
+
+    async def send(self, data: bytes) -> None:
+        return
+
+    def keep_for_end(self, data: bytes) -> None:
+        return
+
+    def resume_keep_alives(self) -> None:
+        return
+
+    def take_unchanged(self, headers: Headers, body: bytes) -> None:
+        """Send the upstream's own body at the end."""
+        self._unchanged = (headers, body)
+
+    def finish(self) -> None:
+        prepared = self._prepared
+        assert prepared is not None
+        if self._unchanged is not None:
+            headers, body = self._unchanged
+            fields = passed_on(headers if prepared.owner else without_account(headers), prepared.secrets)
+        else:
+            self.encoding.finish()
+            fields, body = [JSON], self._encode(prepared.ledger if isinstance(prepared, Translated) else Ledger())
+        self._exchange.respond(200, [*fields, *own_headers(self._call, prepared, fields, whole=True)], body)
+
+    def fail(self, failure: Failure) -> None:
+        raise AssertionError("a whole reply is never begun: its failures are HTTP errors")
+
+    def close(self) -> None:
+        return
+
+
+def own_headers(call: Call, prepared: Prepared, given: list[Header], *, whole: bool) -> list[Header]:
+    """Name who answers and what the translation lost: of a stream, the losses that its request had."""
+    head: list[Header] = [
+        *id_headers(call.client, call.id, given),
+        (b"x-dragoman-route", str(prepared.route).encode("ascii", "replace")),
+    ]
+    if isinstance(prepared, Passthrough):
+        return head
+    count = len(prepared.ledger) if whole else prepared.losses
+    losses = loss_headers(tuple(prepared.ledger)[:count], count, call.explain)
+    return head + (hide_in_fields(losses, prepared.secrets) if call.explain else losses)
+
+
+def _stream_fields(headers: Headers, prepared: Prepared) -> list[Header]:
+    fields = passed_on(headers if prepared.owner else without_account(headers), prepared.secrets)
+    if not is_named_stream(headers):  # its content type is that of a document
+        fields = [field for field in fields if field[0] != b"content-type"]
+    given = {name for name, _ in fields}
+    return [*fields, *(field for field in EVENT_STREAM if field[0] not in given)]
+
+
+ResponseWriter = StreamWriter | WholeWriter

@@ -1,0 +1,108 @@
+"""Complete a tool call whose arguments were cut.
+
+The upstream is asked once for the rest of the arguments. Its answer is used only if the whole parses and satisfies the
+tool's schema; otherwise the reply ends as `length`, and the next request of the conversation says what was lost.
+"""
+
+import asyncio
+import logging
+from hashlib import sha256
+from uuid import NAMESPACE_OID, uuid5
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.flow.pipes import Source
+from dragoman.flow.prepare import Translated
+from dragoman.flow.steps.join_arguments import join_arguments, satisfies
+from dragoman.hub.events import CallBlock, Closed, CutCall, Delta, Event, Opened, TextBlock
+from dragoman.hub.loss import Ledger
+from dragoman.hub.profile import Target
+from dragoman.hub.reply import Reply, collect
+from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
+from dragoman.hub.usage import Usage
+from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.headers import Headers
+from dragoman.providers.provider import Trial
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 60.0
+MAX_BYTES = 4 * 1024 * 1024
+
+
+class Completion(Struct, frozen=True):
+    """What came of asking for the rest of a cut call."""
+
+    arguments: str | None = None  # the whole of them; None if they could not be completed
+    usage: Usage | None = None  # of the request, if it was answered
+
+
+async def complete_call(prepared: Translated, said: str, call: CutCall) -> Completion:
+    """Ask the upstream of a cut call for the rest of its arguments; `said` is the text of the reply before it."""
+    request = ask_for_rest(prepared.request, said, call)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            reply = await _collect_reply(prepared, request)
+    except (TimeoutError, Lost, TimedOut, TooLarge) as problem:
+        log.info("the rest of a cut call to %s could not be read: %r", call.name, problem)
+        return Completion()
+    return Completion(complete_arguments(prepared.request, call, reply), reply.usage)
+
+
+def ask_for_rest(request: Request, said: str, call: CutCall) -> Request:
+    """Return the same conversation with the cut reply as text and a request for its rest, without thinking."""
+    before = f"{said}\n\n" if said else ""
+    cut = Text(f"{before}Arguments of my call to the tool {call.name}, as JSON:\n{call.arguments}")
+    instruction = Text(
+        f"Your reply was cut off inside the arguments of the call to {call.name}. Reply with only the remaining "
+        "characters of that JSON, from exactly where it stops, without repeating anything and without explanation."
+    )
+    turns = (*request.turns, Turn(Role.ASSISTANT, (cut,)), Turn(Role.USER, (instruction,)))
+    return replace(request, turns=turns, reasoning=None)
+
+
+def complete_arguments(request: Request, call: CutCall, reply: Reply) -> str | None:
+    """Return the whole arguments of the cut call, given what its upstream answered; None if they are not there."""
+    schema = _schema_of(request, call.name)
+    for piece in reply.pieces:
+        is_same_tool = isinstance(piece.what, CallBlock) and piece.what.name == call.name
+        if is_same_tool and satisfies(piece.text, schema):
+            return piece.text
+    text = "".join(piece.text for piece in reply.pieces if isinstance(piece.what, TextBlock))
+    return join_arguments(call.arguments, text, schema) if text else None
+
+
+def call_events(block: int, call: CutCall, arguments: str) -> tuple[Event, ...]:
+    return Opened(block, CallBlock(call.id, call.name)), Delta(block, arguments), Closed(block)
+
+
+async def _collect_reply(prepared: Translated, request: Request) -> Reply:
+    """Return the upstream's whole reply to another request; an empty one if it refuses."""
+    provider, model = prepared.provider, prepared.route.model
+    body = prepared.upstream.build(request, Target(model, provider.issuer, options=prepared.options), Ledger())
+    answer = await provider.ask(_describe_anew(prepared, request, body), TIMEOUT_S)
+    try:
+        raw = await answer.read(MAX_BYTES, TIMEOUT_S)
+    finally:
+        answer.close()
+    if answer.status != 200:
+        return collect([])
+    source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
+    events: list[Event] = source.feed(raw) + source.finish()
+    for stage in [] if provider.stages is None else provider.stages(request):
+        events = [out for event in events for out in stage.feed(event)] + list(stage.finish())
+    return collect(events)
+
+
+def _describe_anew(prepared: Translated, request: Request, body: bytes) -> Outgoing:
+    """It is another request than the first, so its id is another; derived from the body, it is the same in a replay."""
+    describe, out = prepared.provider.describe, prepared.out
+    id = str(uuid5(NAMESPACE_OID, sha256(body).hexdigest()))
+    described = dict(describe(lambda: request, Headers([]), Trial(id))) if describe is not None else {}
+    return replace(out, body=body, headers=tuple((name, described.get(name, value)) for name, value in out.headers))
+
+
+def _schema_of(request: Request, name: str) -> Json:
+    tools = (tool for tool in request.tools if isinstance(tool, Function) and tool.name == name)
+    return next((tool.parameters for tool in tools), None)

@@ -1,0 +1,353 @@
+"""Run one upstream turn: prepare the request, send it, and feed what comes back to the client's writer.
+
+Whatever is expected to go wrong is returned as a `TurnEnd`; the policy decides what follows from it.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from dragoman.accounts.memory import Memory
+from dragoman.flow.blame import named
+from dragoman.flow.call import Call
+from dragoman.flow.decoding import events_of, glance, make_source, make_stages
+from dragoman.flow.offload import run_off_loop
+from dragoman.flow.patience import Wait, patience_with
+from dragoman.flow.pipes import PassthroughPipe, Pipe, TranslationPipe
+from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare
+from dragoman.flow.pump import LINGER_S, Pump, is_answering
+from dragoman.flow.reading import MAX_REPLY_BYTES, hold, read_reply
+from dragoman.flow.response_writer import MAX_HELD_BYTES, ResponseWriter, StreamWriter, WholeWriter
+from dragoman.flow.shape import begins_document, begins_events, is_named_stream, is_stream
+from dragoman.flow.step import Ask, Completed, CutCalls, Interrupted, NoReply, TurnEnd
+from dragoman.flow.upstream import lost, receive, send, stopped, too_much
+from dragoman.flow.world import World, fitting
+from dragoman.framing.known_secrets import hide
+from dragoman.hub.events import Used
+from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.stage import Progress
+from dragoman.hub.usage import Usage
+from dragoman.net.client import Lost, TimedOut
+from dragoman.net.headers import Headers
+from dragoman.observers.watch import Watch
+from dragoman.passes.truncation_notice import digests, tell
+from dragoman.providers.provider import Answer
+from dragoman.stages.hold_cut import HoldCut
+
+log = logging.getLogger(__name__)
+
+
+class Surroundings(Struct, frozen=True):
+    """What the turns of one call share."""
+
+    call: Call
+    world: World
+    memory: Memory
+    writer: ResponseWriter
+    make_watch: Callable[[], Watch]
+    note_first_token: Callable[["Turn"], None]
+
+
+class UnchangedDocument(Struct, frozen=True):
+    """What is known of a document that passes as it came."""
+
+    watch: Watch
+    usage: Usage | None
+
+
+class Turn:
+    """One upstream request and its reply."""
+
+    def __init__(self, ask: Ask, around: Surroundings) -> None:
+        self._ask = ask
+        self._around = around
+        self._writer = around.writer
+        self._server = around.world.config.server
+        self._clock = asyncio.get_running_loop().time
+        self._held = b""  # for the client, until the first token
+        self._ended = False  # the upstream's body has been read to its end
+        self._size = 0
+        self._answer: Answer | None = None
+        self.prepared: Prepared | None = None
+        self.pipe: Pipe | None = None
+        self.unchanged: UnchangedDocument | None = None  # instead of a pipe
+
+    async def run(self) -> TurnEnd:
+        ask = self._ask
+        if ask.renew_after is not None:
+            assert ask.provider.renew is not None
+            if not await ask.provider.renew():
+                return NoReply(ask.renew_after)
+        try:
+            self.prepared = prepared = await self._prepare()
+        except Refused as refused:
+            return NoReply(refused.failure)
+        self._writer.begin_turn(prepared)
+        provider = prepared.provider
+        self._wait = wait = Wait(provider.name, patience_with(provider, self._server), self._clock())
+        if not (self._writer.streams or prepared.streams):  # then all of its tokens come at once, at the end
+            wait.extend(self._clock(), has_token=True)
+        answer = await send(prepared, wait.left(self._clock()), wait.failure)
+        if isinstance(answer, NoReply):
+            return answer
+        self._answer = answer
+        return await self._read(prepared, answer)
+
+    @property
+    def reply(self) -> "Pipe | UnchangedDocument":
+        """What is known of the reply so far, once it has begun."""
+        reply = self.pipe or self.unchanged
+        assert reply is not None
+        return reply
+
+    @property
+    def headers(self) -> Headers:
+        assert self._answer is not None
+        return self._answer.headers
+
+    async def let_upstream_end(self) -> None:
+        """Read on to the end of the body, if it is near, so that the connection can be used again."""
+        if self._answer is None or self._ended or self.pipe is None or self.pipe.watch.failure is not None:
+            return
+        try:
+            await self._answer.chunk(LINGER_S)
+        except (Lost, TimedOut):
+            return
+
+    def close(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+
+    async def _prepare(self) -> Prepared:
+        ask, call, world = self._ask, self._around.call, self._around.world
+        changes = (*ask.changes, *await self._notices())
+        fit = fitting(world, ask.route, call.tenant)  # anew each time: a refusal may have taught something
+        return await prepare(call, ask.route, ask.provider, fit, ask.number, changes)
+
+    async def _notices(self) -> tuple[Change, ...]:
+        """Return what the model must be told that its last reply in this conversation lost."""
+        call = self._around.call
+        if not self._ask.provider.withholds_cut_calls:
+            return ()
+        await call.read()
+        asked = await run_off_loop(len(call.body), lambda: digests(call.request()))
+        lost_calls = await self._around.memory.recall(call.tenant, asked)
+        return (lambda request, ledger: tell(request, lost_calls),) if lost_calls else ()
+
+    # Reading the answer
+
+    async def _read(self, prepared: Prepared, answer: Answer) -> TurnEnd:
+        if not (self._writer.streams or prepared.streams):
+            return await self._read_document(prepared, answer, b"")
+        begun = b""
+        if not is_named_stream(answer.headers):
+            self._wait.extend(self._clock(), has_token=False)
+            first = await receive(prepared, answer.chunk(self._wait.left(self._clock())), self._wait.failure)
+            if isinstance(first, Failure):
+                return NoReply(first)
+            begun = first
+            if not self._writer.streams or not begins_events(prepared.upstream, begun):
+                return await self._read_document(prepared, answer, begun)
+        self.pipe = self._make_pipe(prepared)
+        end = await self._until_first_token(prepared, answer, self.pipe, begun)
+        if end is not None:
+            return end
+        await self._accept(prepared, answer)
+        if not self._ended:
+            await self._pump(prepared, answer, self.pipe)
+        return self._end(prepared, self.pipe)
+
+    async def _until_first_token(self, prepared: Prepared, answer: Answer, pipe: Pipe, begun: bytes) -> TurnEnd | None:
+        """Hold what comes until there is something to show; return the end where it comes first."""
+        watch, is_first = pipe.watch, True
+        while True:
+            chunk = begun or await self._next_chunk(prepared, answer, pipe)
+            begun = b""
+            if isinstance(chunk, Failure):
+                return NoReply(chunk)
+            if chunk is not None:
+                if is_first and begins_document(prepared.upstream, chunk):
+                    return await self._read_document(prepared, answer, chunk)
+                is_first = False
+                no_room = self._hold(len(chunk))
+                if no_room is not None:
+                    return NoReply(no_room)
+                self._held += pipe.feed(chunk) if chunk else pipe.drain()
+                self._ended = not chunk
+                if watch.failure is not None and not (watch.substance and self._writer.streams):
+                    return NoReply(named(prepared, watch.failure))
+                if watch.substance or not chunk:
+                    self._wait.extend(self._clock(), has_token=True)
+                    return None
+                late = self._note_sign_of_life(prepared, pipe)
+                if late is not None:
+                    return NoReply(late)
+            if await self._must_commit(prepared, answer, pipe):
+                return None
+
+    async def _next_chunk(self, prepared: Prepared, answer: Answer, pipe: Pipe) -> bytes | Failure | None:
+        """Return the next bytes of a reply without a token, b"" at its end; None if the client must be sent some."""
+        due_at = math.inf
+        if isinstance(prepared, Passthrough) and isinstance(self._writer, StreamWriter):
+            due_at = self._writer.pass_on_at(self._held)
+        now = self._clock()
+        try:
+            return await answer.chunk(min(self._wait.left(now), max(0.001, due_at - now)))
+        except TimedOut:
+            if self._clock() < self._wait.deadline:
+                return None
+            return self._wait.failure()
+        except Lost as fault:
+            return b"" if pipe.decoder.progress is Progress.COMPLETE else lost(prepared, fault)
+
+    async def _must_commit(self, prepared: Prepared, answer: Answer, pipe: Pipe) -> bool:
+        """Pass on an upstream's own keep-alives; whether what it sent cannot be held back any longer."""
+        writer = self._writer
+        if not isinstance(prepared, Passthrough) or not isinstance(writer, StreamWriter):
+            return False
+        if not writer.must_pass_on(self._held):
+            return False
+        if pipe.watch.started is not None or len(self._held) > MAX_HELD_BYTES:
+            return True
+        self._held = await writer.pass_on(prepared, answer.headers, self._held)
+        return False
+
+    def _note_sign_of_life(self, prepared: Prepared, pipe: Pipe) -> Failure | None:
+        """Bytes without a token extend the wait, but not for ever: return the failure when it is over."""
+        now = self._clock()
+        self._wait.extend(now, is_answering(prepared, pipe))
+        return self._wait.failure() if now >= self._wait.deadline else None
+
+    async def _accept(self, prepared: Prepared, answer: Answer) -> None:
+        """The reply has begun: note whose it is, and send what was held."""
+        self._around.note_first_token(self)
+        if isinstance(prepared, Translated) and self._ask.continuation is not None:
+            self._writer.encoding.continued(prepared.ledger)
+        held, self._held = self._held, b""
+        if self._ended and self._writer.streams:
+            await self._writer.commit(prepared, answer.headers, b"")
+            self._writer.keep_for_end(held)
+        else:
+            await self._writer.commit(prepared, answer.headers, held)
+
+    async def _pump(self, prepared: Prepared, answer: Answer, pipe: Pipe) -> None:
+        """Pass on the rest of the reply; its last bytes are kept for the end."""
+        count = None if self._writer.streams else self._hold
+        pump = Pump(prepared, pipe, self._writer, self._wait, self._server, count)
+        while True:
+            try:
+                if await answer.pour(pump.pass_on, pump.patience()):
+                    self._ended = True
+                    self._writer.keep_for_end(pipe.drain())
+                    return
+            except TimedOut:
+                if pipe.watch.ended:
+                    return
+                if self._clock() >= self._wait.deadline:
+                    self._wait.has_token = is_answering(prepared, pipe)
+                    self._break_off(pipe, self._wait.failure())
+                    return
+                await self._writer.send(self._writer.keep_alive)
+            except Lost as fault:
+                if not pipe.watch.ended:
+                    self._break_off(pipe, lost(prepared, fault))
+                return
+            else:
+                if pump.failure is not None:
+                    self._break_off(pipe, pump.failure)
+                if pump.is_over:
+                    return
+                await self._writer.writable()
+
+    def _hold(self, size: int) -> Failure | None:
+        """Count the bytes of a stream that is collected into one body; return the failure if there is no room."""
+        if self._writer.streams:
+            return None
+        self._size += size
+        if self._size > MAX_REPLY_BYTES:
+            return too_much(self._ask.provider)
+        try:
+            hold(self._around.call.buffered, size)
+        except Refused as refused:
+            return refused.failure
+        return None
+
+    def _break_off(self, pipe: Pipe, failure: Failure) -> None:
+        is_complete = pipe.decoder.progress is Progress.COMPLETE
+        self._writer.keep_for_end(pipe.drain() if is_complete else pipe.break_off(failure))
+
+    def _end(self, prepared: Prepared, pipe: Pipe) -> TurnEnd:
+        """Return how a turn ended whose reply has begun."""
+        failure = pipe.watch.failure
+        if failure is not None and not self._writer.committed:
+            return NoReply(named(prepared, failure))
+        if not isinstance(pipe, TranslationPipe):
+            return Completed(failure)
+        if pipe.failure is not None:
+            encoding = self._writer.encoding
+            said = None if pipe.decoder.progress.has_stopped else encoding.text_to_continue
+            encoding.interrupt(pipe.used_so_far())
+            return Interrupted(pipe.failure, said)
+        held = None if pipe.hold is None else pipe.hold.held
+        return Completed(failure) if held is None else CutCalls(prepared, held.cut)
+
+    # Documents: replies that come as one body
+
+    async def _read_document(self, prepared: Prepared, answer: Answer, begun: bytes) -> TurnEnd:
+        patience = patience_with(prepared.provider, self._server)
+        total_s = patience.first_token_s + patience.token_s
+        reading = read_reply(self._around.call, answer, patience.idle_s, total_s, prepared.provider.name)
+        late = partial(stopped, prepared.provider, patience.idle_s, total_s)
+        rest = await receive(prepared, reading, late)
+        if isinstance(rest, Failure):
+            return NoReply(rest)
+        self._ended = True
+        body = begun + rest
+        streamed = is_stream(prepared.upstream, answer.headers, body)
+        if isinstance(prepared, Passthrough) and isinstance(self._writer, WholeWriter) and not streamed:
+            return self._pass_document(prepared, answer, self._writer, body)
+        ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
+        events = events_of(prepared, body, ledger, streamed)
+        self.pipe = pipe = self._make_translation(prepared)
+        self._held = pipe.push(events)
+        if pipe.watch.failure is not None:
+            return NoReply(named(prepared, pipe.watch.failure))
+        await self._accept(prepared, answer)
+        return self._end(prepared, pipe)
+
+    def _pass_document(self, prepared: Passthrough, answer: Answer, writer: WholeWriter, body: bytes) -> TurnEnd:
+        watch = self._around.make_watch()
+        usage: Usage | None = None
+        for event in glance(prepared, body):
+            watch.see(event)
+            usage = event.usage if isinstance(event, Used) else usage
+        if watch.failure is not None:
+            return NoReply(named(prepared, watch.failure))
+        self.unchanged = UnchangedDocument(watch, usage)
+        writer.take_unchanged(answer.headers, hide(body, prepared.secrets))
+        self._around.note_first_token(self)
+        return Completed()
+
+    # The pipe
+
+    def _make_pipe(self, prepared: Prepared) -> Pipe:
+        if isinstance(prepared, Translated):
+            return self._make_translation(prepared)
+        watch = self._around.make_watch()
+        if not isinstance(self._writer, StreamWriter):
+            return self._make_translation(prepared)  # events are no answer to a client that asked for one body
+        return PassthroughPipe(make_source(prepared, Ledger()), self._around.call.client, watch, prepared.secrets)
+
+    def _make_translation(self, prepared: Prepared) -> TranslationPipe:
+        ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
+        watch = self._around.make_watch()
+        hold = HoldCut() if prepared.provider.withholds_cut_calls else None
+        encoding = self._writer.encoding
+        encoding.begin_turn(ledger, self._ask.continuation, watch)
+        source = make_source(prepared, ledger)
+        return TranslationPipe(source, hold, make_stages(prepared), encoding, watch, prepared.secrets)

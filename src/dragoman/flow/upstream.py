@@ -1,0 +1,99 @@
+"""Send a prepared request and receive its answer; whatever is expected to go wrong is returned as a failure."""
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+
+from dragoman.flow.advice import advised, resets_by_our_clock
+from dragoman.flow.blame import named, redirected
+from dragoman.flow.headers import without_account
+from dragoman.flow.prepare import Passthrough, Prepared
+from dragoman.flow.reading import ERROR_BODY_S, read_error
+from dragoman.flow.step import ErrorReply, NoReply
+from dragoman.framing.known_secrets import hide, hide_in_fields
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.ports import ErrorShape
+from dragoman.net.client import Lost, TimedOut, TooLarge
+from dragoman.net.faults import Corrupt
+from dragoman.net.headers import Headers
+from dragoman.providers.provider import Answer, Provider
+
+
+async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Failure]) -> Answer | NoReply:
+    """Return the answer once its head has come; `late` makes the failure if that takes too long."""
+    try:
+        answer = await prepared.provider.ask(prepared.out, head_timeout_s)
+    except TimedOut as fault:
+        return NoReply(lost(prepared, fault) if fault.phase == "connect" else late())
+    except Lost as fault:
+        return NoReply(lost(prepared, fault))
+    if answer.status < 300:
+        return answer
+    try:
+        if answer.status < 400:
+            return NoReply(redirected(prepared.provider.name, answer.status, answer.headers))
+        silence_s = min(head_timeout_s, ERROR_BODY_S)
+        late = partial(stopped, prepared.provider, silence_s, ERROR_BODY_S)
+        body = await receive(prepared, read_error(answer, silence_s), late)
+    finally:
+        answer.close()
+    return NoReply(body) if isinstance(body, Failure) else _refusal(prepared, answer, hide(body, prepared.secrets))
+
+
+def _refusal(prepared: Prepared, answer: Answer, body: bytes) -> NoReply:
+    now = time.time()
+    failure = prepared.upstream.read(answer.status, dict(answer.headers), body)
+    failure = named(prepared, resets_by_our_clock(failure, answer.headers, now))
+    failure = advised(failure, answer.headers, now, prepared.provider.spent_until)
+    if (
+        isinstance(prepared, Passthrough)
+        and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN)
+        and _is_error_body(prepared, body)
+    ):
+        headers = answer.headers if prepared.owner else without_account(answer.headers)
+        return NoReply(failure, ErrorReply(answer.status, Headers(hide_in_fields(headers, prepared.secrets)), body))
+    return NoReply(failure)
+
+
+def _is_error_body(prepared: Prepared, body: bytes) -> bool:
+    """Whether a client's SDK can read this; anything else is rendered in the protocol's own shape instead."""
+    client = prepared.protocol.client
+    try:
+        msgspec.json.decode(body, type=client.error_shape if client is not None else ErrorShape)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def stopped(provider: Provider, silence_s: float, total_s: float) -> Failure:
+    name = provider.name
+    why = f"Provider {name!r} sent no data for {silence_s:g} s in its answer, or has not ended it after {total_s:g} s."
+    return Failure(Kind.TIMEOUT, why)
+
+
+async def receive(prepared: Prepared, coming: Awaitable[bytes], late: Callable[[], Failure]) -> bytes | Failure:
+    """Return what comes, or why it does not; `late` makes the failure if it only takes too long."""
+    try:
+        return await coming
+    except TimedOut:
+        return late()
+    except TooLarge:
+        return too_much(prepared.provider)
+    except Lost as fault:
+        return lost(prepared, fault)
+    except Refused as refused:  # there is no room for it
+        return refused.failure
+
+
+def too_much(provider: Provider) -> Failure:
+    return Failure(Kind.UPSTREAM, f"Provider {provider.name!r} answered with too much data.")
+
+
+def lost(prepared: Prepared, fault: Lost | TimedOut) -> Failure:
+    kind = Kind.CORRUPT if isinstance(fault, Corrupt) else Kind.LOST
+    # A pooled connection that was only stale is no reason to wait; it is an attempt all the same.
+    at_once = 0.0 if isinstance(fault, Lost) and fault.stale else None
+    message = f"The connection to provider {prepared.provider.name!r} failed: {fault}"
+    return Failure(kind, message, retry_after=at_once)
