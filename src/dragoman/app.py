@@ -30,6 +30,7 @@ from dragoman.flow.gateway import Gateway
 from dragoman.flow.headers import id_headers
 from dragoman.flow.learnt import Learnt
 from dragoman.flow.world import World
+from dragoman.http.paths import client_at, plain_path
 from dragoman.http.readings import gateway_readings, provider_address
 from dragoman.http.safety import Doorkeeper, is_loopback
 from dragoman.http.site import Site
@@ -301,11 +302,10 @@ def _limits(server: ServerSettings) -> Limits:
 
 def _transport_error(path: str, status: int, message: str) -> tuple[list[Header], bytes]:
     """What the transport refuses by itself, in the shape that the path's clients read."""
-    protocol = PROTOCOLS["messages" if "/messages" in path else "chat"]
-    assert protocol.client is not None
+    client = client_at(plain_path(path), PROTOCOLS, lambda name: None)
     failure = Failure(TRANSPORT_KINDS.get(status, Kind.BAD_REQUEST), message)
     request_id = "req_" + secrets.token_hex(12)
-    head = [JSON, *id_headers(protocol.client, request_id, [])]
+    head = [JSON, *id_headers(client, request_id, [])]
     if status == 503:
         head.append((b"retry-after", b"1"))
-    return head, protocol.client.render(failure, request_id).body
+    return head, client.render(failure, request_id).body

@@ -23,7 +23,7 @@ from dragoman.framing.redact import redacted
 from dragoman.http.safety import is_loopback
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header
-from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
+from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS, lacking
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.pooled import labels_of
@@ -194,9 +194,10 @@ def _hide_secrets(finding: Finding, provider: Provider) -> Finding:
 async def _asked(
     what: str, provider: Provider, credential: tuple[Header, ...], http: HttpClient, clock: Clock
 ) -> Finding:
-    protocol = provider.protocols[0]
-    extra = (ANTHROPIC_VERSION,) if protocol == "messages" else ()
-    out = Outgoing("GET", f"{provider.endpoint}/models", (*provider.headers, *extra, *credential))
+    upstream = PROTOCOLS[provider.protocols[0]].upstream
+    assert upstream is not None
+    headers = (*provider.headers, *upstream.required_headers, *credential)
+    out = Outgoing("GET", f"{provider.endpoint}/models", headers)
     try:
         answer = await http.send(out, provider.dial, head_timeout_s=PATIENCE_S)
     except (Lost, TimedOut, ValueError) as fault:

@@ -4,30 +4,15 @@ from collections.abc import Callable
 from functools import cached_property
 from uuid import uuid4
 
-import msgspec
-from msgspec import Struct
-
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.trail import Trail
-from dragoman.framing.jsonread import read_json
-from dragoman.hub.failure import Failure, Kind, Refused, refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Protocol
 from dragoman.hub.request import Request
 from dragoman.net.exchange import Exchange
 
 Parse = Callable[[bytes, Ledger], Request]
-
-
-class _Head(Struct):
-    model: object = None
-    stream: object = None
-
-
-_head = msgspec.json.Decoder(_Head)
-
-MAX_MODEL_BYTES = 1024  # names stay in logs, metrics, caches and usage rows
 
 
 class Call:
@@ -52,7 +37,8 @@ class Call:
         self.trail = trail
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
-        self.model, self.stream = _read_head(body)
+        head = protocol.client.read_head(exchange.path, body)
+        self.model, self.stream = head.model, head.stream
         trail.wanted, trail.stream, trail.body = self.model, self.stream, body
 
     @property
@@ -94,28 +80,3 @@ class Call:
     def _read_body(self) -> tuple[Request, Ledger]:
         ledger = Ledger()
         return self._parse(self.body, ledger), ledger
-
-
-def _read_head(body: bytes) -> tuple[str, bool]:
-    try:
-        head = read_json(_head, body)
-    except RecursionError:
-        raise Refused(Failure(Kind.BAD_REQUEST, "The body is nested too deeply.")) from None
-    except msgspec.ValidationError:
-        raise Refused(Failure(Kind.BAD_REQUEST, "The body must be a JSON object.")) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Refused(Failure(Kind.BAD_REQUEST, f"The body is not valid JSON: {problem}.")) from None
-    if head.model is None:
-        raise refuse("/model", "model is missing: name the model to use.")
-    if not isinstance(head.model, str) or not head.model:
-        raise refuse("/model", f"model must be a non-empty string, got {_shown(head.model)}.")
-    if len(head.model) > MAX_MODEL_BYTES // 4 and len(head.model.encode(errors="surrogatepass")) > MAX_MODEL_BYTES:
-        got = f"{len(head.model)} characters that begin with {_shown(head.model[:60])}"
-        raise refuse("/model", f"model must be at most {MAX_MODEL_BYTES} bytes long, got {got}.")
-    if head.stream is not None and not isinstance(head.stream, bool):
-        raise refuse("/stream", f"stream must be true or false, got {_shown(head.stream)}.")
-    return head.model, bool(head.stream)
-
-
-def _shown(value: object) -> str:
-    return msgspec.json.encode(value)[:80].decode(errors="replace")

@@ -15,6 +15,7 @@ from dragoman.flow.recorded_world import watched
 from dragoman.flow.world import World, fitting, targets
 from dragoman.hub.failure import Refused
 from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import TokenCounting
 from dragoman.net.client import Lost, TimedOut, TooLarge
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 
 COUNT_TIMEOUT_S = 15.0  # then the count is estimated
 MAX_COUNT_BYTES = 64 * 1024
-SUFFIX = {"messages": "/count_tokens", "responses": "/input_tokens"}
 
 
 class NoCount(Exception):
@@ -41,81 +41,58 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
     routes = await targets(world, call.model)
     if recording is not None:
         recording.routes = routes
-    route = routes[0]
+    route, counting = routes[0], call.client.counting
+    assert counting is not None  # only such a protocol has a path for it
     head: list[Header] = [
         JSON,
         *id_headers(call.client, call.id, []),
         (b"x-dragoman-route", str(route).encode("ascii", "replace")),
     ]
     try:
-        body = await _relayed(world, call, route)
+        body = await _relayed(world, call, route, counting)
     except NoCount as none:
-        tokens = await _estimated(call, route)
+        tokens = await _estimated(call, route, counting)
         log.info("%s: %d tokens, estimated: %s", route, tokens, none)
-        exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], _answer(call, tokens))
+        exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], counting.render(tokens))
     else:
-        log.info("%s: %d tokens, counted upstream", route, _count.decode(body).input_tokens)
+        log.info("%s: %d tokens, counted upstream", route, counting.read(body))
         exchange.respond(200, head, body)
 
 
-async def _estimated(call: Call, route: Route) -> int:
+async def _estimated(call: Call, route: Route, counting: TokenCounting) -> int:
     def count() -> int:
-        request = (call.client.parse_to_count or call.client.parse)(call.body, Ledger())
-        return estimate(request, route.model)
+        return estimate(counting.parse(call.body, Ledger()), route.model)
 
     return await run_off_loop(len(call.body), count)
 
 
-def _answer(call: Call, tokens: int) -> bytes:
-    body: dict[str, object] = {"input_tokens": tokens}
-    if call.protocol.name == "responses":
-        body = {"object": "response.input_tokens", **body}
-    return msgspec.json.encode(body)
-
-
-class _Count(msgspec.Struct):
-    input_tokens: int
-
-
-_count = msgspec.json.Decoder(_Count)
-
-
-async def _relayed(world: World, call: Call, route: Route) -> bytes:
+async def _relayed(world: World, call: Call, route: Route, counting: TokenCounting) -> bytes:
     """The upstream's count, as it wrote it; NoCount where there is none."""
     provider = world.providers.get(route.provider)
     if provider is None:
         raise NoCount("there is no such provider")
     provider = least_restrained(provider, route.model)
     speaks = await provider.spoken(route.model)
-    choice = choose_protocol(call.protocol.name, speaks, profile_of(route.model), call.body)
+    choice = choose_protocol(call.protocol.name, speaks, world.protocols, profile_of(route.model), call.body)
     if not choice.unchanged or not provider.counts_tokens:
         raise NoCount("it does not count such requests")
     try:
-        status, body = await _asked(world, call, route, provider)
+        status, body = await _asked(world, call, route, provider, counting.suffix)
     except (Lost, TimedOut, TooLarge) as fault:
         raise NoCount(str(fault)) from fault
     except Refused as refused:
         raise NoCount(refused.failure.kind.value) from refused
-    if status != 200 or not _is_count(body):
+    if status != 200 or counting.read(body) is None:
         raise NoCount(f"it answered with no count, but HTTP {status}")
     return body
 
 
-async def _asked(world: World, call: Call, route: Route, provider: Provider) -> tuple[int, bytes]:
+async def _asked(world: World, call: Call, route: Route, provider: Provider, suffix: str) -> tuple[int, bytes]:
     prepared = await prepare(call, route, provider, fitting(world, route, call.tenant), number=1)
     url, query_mark, query = prepared.out.url.partition("?")
-    out = msgspec.structs.replace(prepared.out, url=url + SUFFIX[call.protocol.name] + query_mark + query)
+    out = msgspec.structs.replace(prepared.out, url=url + suffix + query_mark + query)
     answer = await provider.ask(out, COUNT_TIMEOUT_S)
     try:
         return answer.status, await answer.read(MAX_COUNT_BYTES, COUNT_TIMEOUT_S)
     finally:
         answer.close()
-
-
-def _is_count(body: bytes) -> bool:
-    """Whether it is one: an error may come under a good status too."""
-    try:
-        _count.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return True

@@ -19,17 +19,15 @@ from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import Hosted, Request
+from dragoman.hub.request import Request
 from dragoman.net.client import Outgoing
 from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.inline_media import inline, links_to_inline
 from dragoman.passes.lower_tools import ToolMap, lower_tools
-from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
 from dragoman.providers.provider import Pass, Provider, Trial
 from dragoman.routing.resolve import Route
 
 IDENTITY = (b"accept-encoding", b"identity")
-MCP_BETA = (b"anthropic-beta", b"mcp-client-2025-11-20")
 
 # What a client says to us and not to the upstream: credentials, the connection, and where it came from.
 KEPT_BACK = frozenset(
@@ -113,14 +111,16 @@ async def prepare(
     passing = None
     if call.protocol.name in speaks:
         passing = await run_off_loop(len(call.body), partial(provider.as_is, call.protocol.name, call.body))
-    choice = choose_protocol(call.protocol.name, speaks, fitting.profile, call.body)
-    protocol = fitting.protocols[choice.protocol]
+    choice = choose_protocol(call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
+    protocol = choice.protocol
     options = await provider.aim(route.model)
     trial = Trial(call.uuid, number, call.tenant)
     is_altered = provider.stages is not None or bool(changes) or call.retold or call.continues
     if passing is not None and choice.unchanged and not is_altered:
         body = await _with_model(passing, call.model, route.model)
-        message = _Message(body, _client_headers(call, provider), _query(call.query), call.request)
+        assert protocol.upstream is not None
+        headers = _client_headers(call, provider, protocol.upstream)
+        message = _Message(body, headers, _query(call.query), call.request)
         out, secrets = await _address(message, call, provider, protocol, trial)
         return Passthrough(
             route=route,
@@ -182,9 +182,9 @@ async def _translate(
     body = await run_off_loop(len(call.body), partial(protocol.upstream.build, request, target, ledger))
     if call.strict and len(ledger):
         raise Refused(strict_refusal(ledger))
-    headers, query = _translated(request, protocol.name), ""
+    headers, query = _headers_for(request, protocol.upstream), ""
     if request.protocol == protocol.name == call.protocol.name:  # betas and the like belong to what the body says
-        headers, query = _client_headers(call, provider), _query(call.query)
+        headers, query = _client_headers(call, provider, protocol.upstream), _query(call.query)
     return request, tools, _Message(body, headers, query, lambda: request)
 
 
@@ -257,15 +257,12 @@ def strict_refusal(ledger: Ledger) -> Failure:
     return Failure(Kind.BAD_REQUEST, message, code="translation_loss", at=losses[0]["path"], detail=detail)
 
 
-def _translated(request: Request, protocol: str) -> tuple[Header, ...]:
+def _headers_for(request: Request, upstream: Upstream) -> tuple[Header, ...]:
     accept = (b"accept", b"text/event-stream" if request.stream else b"application/json")
-    if protocol != "messages":
-        return (accept,)
-    uses_mcp = any(isinstance(tool, Hosted) and tool.kind == "mcp" for tool in request.tools)
-    return (accept, ANTHROPIC_VERSION, MCP_BETA) if uses_mcp else (accept, ANTHROPIC_VERSION)
+    return (accept, *upstream.required_headers, *upstream.request_headers(request))
 
 
-def _client_headers(call: Call, provider: Provider) -> tuple[Header, ...]:
+def _client_headers(call: Call, provider: Provider, upstream: Upstream) -> tuple[Header, ...]:
     """What the client says to an upstream that speaks its protocol; twice the same is said once: vendors join them."""
     kept_back = names_in_connection(call.headers)
     if not call.is_owner:
@@ -275,10 +272,9 @@ def _client_headers(call: Call, provider: Provider) -> tuple[Header, ...]:
         for field in call.headers
         if not _is_kept_back(field[0]) and field[0] not in kept_back and provider.forwards(field[0])
     ]
-    headers = tuple(dict.fromkeys(kept))
-    if call.protocol.name == "messages" and ANTHROPIC_VERSION[0] not in dict(kept):
-        return (*headers, ANTHROPIC_VERSION)  # the vendor refuses a request without it
-    return headers
+    names = dict(kept)
+    missing = [field for field in upstream.required_headers if field[0] not in names]
+    return (*dict.fromkeys(kept), *missing)
 
 
 @lru_cache(maxsize=1024)

@@ -1,23 +1,34 @@
 """Choose the protocol in which an upstream is asked, and whether the client's bytes may pass unchanged."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from dragoman.hub.opaque import TAG
+from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
 
 ENVELOPE = b'"' + TAG.encode()  # an envelope is always the whole of a JSON string
 
 
 class ProtocolChoice(Struct, frozen=True):
-    protocol: str
+    protocol: Protocol
     unchanged: bool = False
 
 
-def choose_protocol(client: str, speaks: tuple[str, ...], profile: Profile, body: bytes) -> ProtocolChoice:
-    """Prefer the client's own protocol where the upstream speaks it, else the first that it speaks."""
-    if client == "chat" and "responses" in speaks and not profile.chat_tools and b'"tools"' in body:
-        return ProtocolChoice("responses")  # this model's Chat endpoint refuses function tools
-    if client not in speaks:
-        return ProtocolChoice(speaks[0])
+def choose_protocol(
+    client: str, speaks: tuple[str, ...], protocols: Mapping[str, Protocol], profile: Profile, body: bytes
+) -> ProtocolChoice:
+    """Prefer the client's own protocol where the upstream speaks it and takes the body, else the first that does."""
+    accepting = [protocols[name] for name in speaks if _accepts(protocols[name], profile, body)]
+    fitting = accepting or [protocols[name] for name in speaks]
+    own = next((protocol for protocol in fitting if protocol.name == client), None)
+    if own is None:
+        return ProtocolChoice(fitting[0])
     # An envelope of ours must be opened for its issuer and taken out for anyone else.
-    return ProtocolChoice(client, unchanged=ENVELOPE not in body)
+    return ProtocolChoice(own, unchanged=ENVELOPE not in body)
+
+
+def _accepts(protocol: Protocol, profile: Profile, body: bytes) -> bool:
+    assert protocol.upstream is not None
+    return protocol.upstream.accepts(profile, body)

@@ -101,3 +101,18 @@ def is_object(json: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+class _Count(msgspec.Struct):
+    input_tokens: int
+
+
+_count = msgspec.json.Decoder(_Count)
+
+
+def read_input_tokens(body: bytes) -> int | None:
+    """Return the number of input tokens that a body states; None if it states none, as an error does."""
+    try:
+        return _count.decode(body).input_tokens
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,16 +1,15 @@
-"""A path as a client wrote it comes in; its plain form goes out, and which protocol it belongs to."""
+"""What a path means: its plain form, and the protocol whose clients ask there."""
 
 import re
+from collections.abc import Mapping
 
-INFERENCE = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
-COUNTS = {"/messages/count_tokens": "messages", "/responses/input_tokens": "responses"}
-GEMINI = re.compile(r"/(?:v1beta/)?models/.+:[A-Za-z]*(?:Content|Tokens)|/v1beta/models.*")
+from dragoman.hub.ports import Client, GetHeader, Protocol
 
 _SLASHES = re.compile("/{2,}")
 
 
 def plain_path(path: str) -> str:
-    """A path without its optional, perhaps doubled, version, without doubled slashes and without a trailing one."""
+    """Return a path without its optional, perhaps doubled, version, doubled slashes and a trailing slash."""
     if "//" in path:
         path = _SLASHES.sub("/", path)
     while path == "/v1" or path.startswith("/v1/"):
@@ -18,6 +17,12 @@ def plain_path(path: str) -> str:
     return path.rstrip("/") or "/"
 
 
-def protocol_of(path: str) -> str | None:
-    """The protocol that has this plain path or one above it; None where none has."""
-    return next((name for above, name in INFERENCE.items() if path.startswith(above)), None)
+def client_at(path: str, protocols: Mapping[str, Protocol], header: GetHeader) -> Client:
+    """Return the protocol in which a request to this plain path expects its errors.
+
+    It is the one that serves the path or one above it, else the one that the headers announce, else the first.
+    """
+    clients = [protocol.client for protocol in protocols.values() if protocol.client is not None]
+    serving = (client for client in clients if path.startswith(client.paths))
+    announced = (client for client in clients if client.is_announced(header))
+    return next(serving, None) or next(announced, None) or clients[0]

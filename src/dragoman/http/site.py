@@ -5,7 +5,7 @@ import itertools
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import Context
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +26,8 @@ from dragoman.flow.world import UNLISTED_WAIT_S
 from dragoman.framing.jsonsize import exceeds_values
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.models import Listing
-from dragoman.http.paths import COUNTS, GEMINI, INFERENCE, plain_path, protocol_of
+from dragoman.http.paths import client_at, plain_path
+from dragoman.http.routes import Role, Route, RouteTable, Visit
 from dragoman.http.safety import Doorkeeper
 from dragoman.http.usage import PATHS as USAGE
 from dragoman.http.usage import UsageDesk
@@ -46,9 +47,9 @@ from dragoman.observers.metrics_text import CONTENT_TYPE
 log = logging.getLogger(__name__)
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+NOBODY = KeyId("")
 BUSY_S = 1.0  # when to try again where there is more to do than we take on
 
-Answerer = Callable[[Exchange, str, str], Awaitable[None]]
 AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 
 
@@ -74,15 +75,34 @@ class Site:
         # Request ids are unique without asking the system for chance each time: drawn once, then counted.
         self._drawn = secrets.token_hex(8)
         self._counted = itertools.count(1)
-        self._open_paths: dict[str, Answerer] = {
-            "/": self._root,
-            "/health": self._health,
-            "/healthz": self._health,
-            "/ready": self._ready,
-            "/readyz": self._ready,
-            "/metrics": self._metrics,
-            "/api/hello": self._hello,
-        }
+        self.routes = RouteTable(self._table())
+
+    def _table(self) -> Iterator[Route]:
+        for path, handler in (
+            ("/", self._root),
+            ("/health", self._health),
+            ("/healthz", self._health),
+            ("/ready", self._ready),
+            ("/readyz", self._ready),
+            ("/metrics", self._metrics),
+            ("/api/hello", self._hello),
+        ):
+            yield Route("GET", path, Role.PUBLIC, handler)
+        for name, protocol in self._gateway.world.protocols.items():
+            client = protocol.client
+            for path in () if client is None else client.paths:
+                yield Route("POST", path, Role.CLIENT, partial(self._infer, name))
+            if client is not None and client.counting is not None:
+                yield Route("POST", client.counting.path, Role.CLIENT, partial(self._count, name))
+        yield Route("GET", "/models", Role.CLIENT, self._models)
+        yield Route("GET", "/models/*", Role.CLIENT, self._model)
+        for path in USAGE if self._usage is not None else ():
+            yield Route("GET", path, Role.CLIENT, self._used)
+        yield Route("GET", "/responses", Role.CLIENT, _refuse_websocket, refuses=True)
+        yield Route("POST", "/models/*", Role.CLIENT, self._refuse_post_to_model, refuses=True)
+        for method in ("GET", "POST", "DELETE"):
+            yield Route(method, "/responses/*", Role.CLIENT, _refuse_stored_responses, refuses=True)
+            yield Route(method, "/v1beta/*", Role.CLIENT, _refuse_gemini, refuses=True)
 
     async def __call__(self, exchange: Exchange) -> None:
         request_id = self._request_id(exchange.headers)
@@ -120,9 +140,9 @@ class Site:
             body = self._client(path, exchange.headers).render(failure, request_id).body
             exchange.respond(status, [JSON, _id(request_id)], body)
             return
-        answerer = self._open_paths.get(path)
-        if answerer is not None and exchange.method in ("GET", "HEAD"):
-            await answerer(exchange, path, request_id)
+        found = self.routes.find(exchange.method, path)
+        if found is not None and found.route.role is Role.PUBLIC:
+            await found.route.handler(Visit(exchange, path, request_id, NOBODY, found.rest))
             return
         key = self._key(exchange)
         if key is None:
@@ -131,13 +151,10 @@ class Site:
             refused = Refused(_wrong_key(exchange))
             refused.observed = True  # by the backoff, which logs many of them in one line
             raise refused
-        if path in INFERENCE and exchange.method == "POST":
-            await self._infer(exchange, self._trail(exchange, INFERENCE[path], request_id, key))
-        elif path in USAGE and exchange.method == "GET" and self._usage is not None:
-            Context().run(self._gateway.audience.tell)  # what is told is not about this request
-            exchange.respond(200, [JSON, _id(request_id)], await self._usage.answer(exchange.query, key))
-        else:
-            await self._keyed(exchange, path, request_id, key)
+        if found is None:
+            self._refuse_path(exchange, path, request_id)
+            return
+        await found.route.handler(Visit(exchange, path, request_id, key, found.rest))
 
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Whose key opens the door; None where none does."""
@@ -148,46 +165,24 @@ class Site:
                 return key
         return None
 
-    def _trail(self, exchange: Exchange, protocol: str, request_id: str, key: KeyId) -> Trail:
-        return Trail(request_id, protocol, exchange.headers, key, self._keyring.tenant(key))
-
-    async def _keyed(self, exchange: Exchange, path: str, request_id: str, key: KeyId) -> None:
-        method = "GET" if exchange.method == "HEAD" else exchange.method
-        if path in COUNTS and method == "POST":
-            await self._count(exchange, self._trail(exchange, COUNTS[path], request_id, key))
-        elif path == "/models" and method == "GET":
-            await self._models(exchange, request_id)
-        elif path.startswith("/models/") and method == "GET":
-            await self._model(exchange, path.removeprefix("/models/"), request_id)
-        elif path == "/responses" and method == "GET":
-            _no_websocket(exchange, request_id)
-        elif GEMINI.fullmatch(path):
-            raise Refused(Failure(Kind.NOT_FOUND, "Gemini's protocol is not in this version yet."))
-        elif allowed := self._methods(path):
-            self._not_allowed(exchange, path, allowed, request_id)
-        elif path.startswith("/responses/"):
-            message = "This gateway keeps no responses: server state is not available, send the whole input."
-            raise Refused(Failure(Kind.NOT_FOUND, message))
-        else:
-            raise Refused(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
-
-    async def _infer(self, exchange: Exchange, trail: Trail) -> None:
+    async def _infer(self, protocol: str, visit: Visit) -> None:
         self.under_way += 1
         try:
-            await self._observed(exchange, trail, self._gateway.answer, self._gateway.audience.hear)
+            await self._observed(visit, protocol, self._gateway.answer, self._gateway.audience.hear)
         except Refused as refused:
             refused.observed = True
             raise
         finally:
             self.under_way -= 1
 
-    async def _count(self, exchange: Exchange, trail: Trail) -> None:
+    async def _count(self, protocol: str, visit: Visit) -> None:
         """It is captured like any other, but uses nothing: no observer hears of it."""
-        await self._observed(exchange, trail, partial(count_tokens, self._gateway), Trail.end)
+        await self._observed(visit, protocol, partial(count_tokens, self._gateway), Trail.end)
 
-    async def _observed(
-        self, exchange: Exchange, trail: Trail, answer: AnswerCall, ended: Callable[[Trail], None]
-    ) -> None:
+    async def _observed(self, visit: Visit, protocol: str, answer: AnswerCall, ended: Callable[[Trail], None]) -> None:
+        exchange = visit.exchange
+        tenant = self._keyring.tenant(visit.key)
+        trail = Trail(visit.request_id, protocol, exchange.headers, visit.key, tenant)
         recording = self._gateway.capturing.begin(exchange, trail.began, self._gateway.world.config.debug)
         trail.recording = recording
         try:
@@ -212,13 +207,11 @@ class Site:
             message = "The gateway has as many requests under way as it takes (server.max_requests)."
             raise Refused(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
 
-    def _methods(self, path: str) -> str | None:
-        """What may be done at a path; None where there is nothing."""
-        if path in INFERENCE or path in COUNTS:
-            return "POST"
-        return "GET, HEAD" if path in self._open_paths or path.startswith("/models") else None
-
-    def _not_allowed(self, exchange: Exchange, path: str, allowed: str, request_id: str) -> None:
+    def _refuse_path(self, exchange: Exchange, path: str, request_id: str) -> None:
+        """Answer 405 where something else may be done at the path; raises Refused where there is nothing."""
+        allowed = ", ".join(self.routes.methods(path))
+        if not allowed:
+            raise Refused(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
         client = self._client(path, exchange.headers)
         message = f"{exchange.method} is not possible on {exchange.path}, only {allowed}."
         body = client.render(Failure(Kind.BAD_REQUEST, message, code="method_not_allowed"), request_id).body
@@ -239,48 +232,60 @@ class Site:
         if await run_off_loop(len(body), partial(exceeds_values, body, most)):
             message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
             raise Refused(Failure(Kind.TOO_LARGE, message))
-        parse = None
-        if trail.asked == "chat" and b'"input"' in body and _is_responses_body(body):
-            responses = self._protocol("responses").client
-            assert responses is not None
-            parse = responses.parse
-        return Call(self._protocol(trail.asked), body, exchange, trail, parse)
+        protocol = self._protocol(trail.asked)
+        assert protocol.client is not None
+        written_in = protocol.client.body_protocol(body)
+        other = None if written_in is None else self._protocol(written_in).client
+        return Call(protocol, body, exchange, trail, None if other is None else other.parse)
 
-    async def _models(self, exchange: Exchange, request_id: str) -> None:
+    async def _models(self, visit: Visit) -> None:
         await self._settle_catalogues()
-        listing = Listing(self._gateway.world)
-        exchange.respond(200, [JSON, _id(request_id)], listing.render(exchange.headers, exchange.query))
+        listing, exchange = Listing(self._gateway.world), visit.exchange
+        _respond_json(visit, listing.render(exchange.headers, exchange.query))
 
     async def _settle_catalogues(self) -> None:
         """Wait for the first model lists, but not long for one that hangs."""
         catalogues = self._gateway.world.catalogues.values()
         await asyncio.gather(*(catalogue.settled(UNLISTED_WAIT_S) for catalogue in catalogues))
 
-    async def _model(self, exchange: Exchange, name: str, request_id: str) -> None:
+    async def _model(self, visit: Visit) -> None:
         await self._settle_catalogues()
-        body = Listing(self._gateway.world).render_one(name, exchange.headers)
+        name = visit.rest
+        body = Listing(self._gateway.world).render_one(name, visit.exchange.headers)
         if body is None:
             raise Refused(Failure(Kind.NOT_FOUND, f"The model {name!r} does not exist here.", code="model_not_found"))
-        exchange.respond(200, [JSON, _id(request_id)], body)
+        _respond_json(visit, body)
 
-    async def _root(self, exchange: Exchange, path: str, request_id: str) -> None:
+    async def _refuse_post_to_model(self, visit: Visit) -> None:
+        """Clients of Gemini write what they want behind a colon."""
+        if ":" in visit.rest:
+            await _refuse_gemini(visit)
+        self._refuse_path(visit.exchange, visit.path, visit.request_id)
+
+    async def _used(self, visit: Visit) -> None:
+        assert self._usage is not None
+        Context().run(self._gateway.audience.tell)  # what is told is not about this request
+        _respond_json(visit, await self._usage.answer(visit.exchange.query, visit.key))
+
+    async def _root(self, visit: Visit) -> None:
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
-        exchange.respond(200, [JSON, _id(request_id)], msgspec.json.encode(body))
+        _respond_json(visit, msgspec.json.encode(body))
 
-    async def _hello(self, exchange: Exchange, path: str, request_id: str) -> None:
-        exchange.respond(200, [JSON, _id(request_id)], b"{}")
+    async def _hello(self, visit: Visit) -> None:
+        _respond_json(visit, b"{}")
 
-    async def _health(self, exchange: Exchange, path: str, request_id: str) -> None:
+    async def _health(self, visit: Visit) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         body = {"status": "healthy", "timestamp": now, "version": __version__}
-        exchange.respond(200, [JSON, _id(request_id)], msgspec.json.encode(body))
+        _respond_json(visit, msgspec.json.encode(body))
 
-    async def _ready(self, exchange: Exchange, path: str, request_id: str) -> None:
+    async def _ready(self, visit: Visit) -> None:
         status, word = (200, "ready") if self.ready else (503, "draining")
-        exchange.respond(status, [JSON, _id(request_id)], msgspec.json.encode({"status": word}))
+        _respond_json(visit, msgspec.json.encode({"status": word}), status)
 
-    async def _metrics(self, exchange: Exchange, path: str, request_id: str) -> None:
-        exchange.respond(200, [(b"content-type", CONTENT_TYPE), _id(request_id)], await self._scrape())
+    async def _metrics(self, visit: Visit) -> None:
+        head = [(b"content-type", CONTENT_TYPE), _id(visit.request_id)]
+        visit.exchange.respond(200, head, await self._scrape())
 
     def _request_id(self, headers: Headers) -> str:
         given = headers.get(b"x-request-id")
@@ -292,30 +297,7 @@ class Site:
         return self._gateway.world.protocols[name]
 
     def _client(self, path: str, headers: Headers) -> Client:
-        """The protocol in which a request to this path expects its errors."""
-        name = protocol_of(path)
-        if name is None:
-            name = "messages" if headers.get(b"anthropic-version") is not None else "chat"
-        client = self._protocol(name).client
-        assert client is not None
-        return client
-
-
-class _Shape(msgspec.Struct):
-    messages: msgspec.Raw = msgspec.Raw(b"null")
-    input: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_shape = msgspec.json.Decoder(_Shape)
-
-
-def _is_responses_body(body: bytes) -> bool:
-    """Whether a body on the Chat path has the shape of Responses: Cursor posts such, and awaits Chat's answers."""
-    try:
-        shape = _shape.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return bytes(shape.messages) == b"null" != bytes(shape.input)
+        return client_at(path, self._gateway.world.protocols, headers.get)
 
 
 def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:
@@ -347,8 +329,21 @@ def _unreadable(unreadable: Unreadable) -> Failure:
     return Failure(kind, unreadable.message)
 
 
-def _no_websocket(exchange: Exchange, request_id: str) -> None:
+def _respond_json(visit: Visit, body: bytes, status: int = 200) -> None:
+    visit.exchange.respond(status, [JSON, _id(visit.request_id)], body)
+
+
+async def _refuse_websocket(visit: Visit) -> None:
     """426 makes Codex fall back to HTTP at once; any other status costs it seconds."""
     message = "WebSockets are not served here: POST /v1/responses."
     body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "upgrade_required"}}
-    exchange.respond(426, [JSON, _id(request_id)], msgspec.json.encode(body))
+    _respond_json(visit, msgspec.json.encode(body), 426)
+
+
+async def _refuse_stored_responses(visit: Visit) -> None:
+    message = "This gateway keeps no responses: server state is not available, send the whole input."
+    raise Refused(Failure(Kind.NOT_FOUND, message))
+
+
+async def _refuse_gemini(visit: Visit) -> None:
+    raise Refused(Failure(Kind.NOT_FOUND, "Gemini's protocol is not in this version yet."))

@@ -7,9 +7,19 @@ from msgspec import Struct
 from dragoman.hub.events import Event, Started
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
-from dragoman.hub.profile import Target
+from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Part, Request
 from dragoman.hub.stage import Decoder, Stage
+
+Header = tuple[bytes, bytes]
+GetHeader = Callable[[bytes], bytes | None]  # lower-case name -> value
+
+
+class CallHead(Struct, frozen=True):
+    """What routing needs of a request, wherever its protocol writes it."""
+
+    model: str
+    stream: bool
 
 
 class Asked(Struct, frozen=True):
@@ -57,9 +67,21 @@ class ErrorShape(Struct):
     error: _Said
 
 
+class TokenCounting(Struct, frozen=True):
+    """How the tokens of a request are counted without answering it."""
+
+    path: str  # where clients ask for it, without a version
+    suffix: str  # behind the path of an upstream's own request
+    parse: Callable[[bytes, Ledger], Request]  # raises Refused
+    render: Callable[[int], bytes]
+    read: Callable[[bytes], int | None]  # an upstream's answer; None if it is no count
+
+
 class Client(Struct, frozen=True):
     """The side that faces clients."""
 
+    paths: tuple[str, ...]  # where requests are posted, without a version
+    read_head: Callable[[str, bytes], CallHead]  # path, body; raises Refused
     parse: Callable[[bytes, Ledger], Request]  # raises Refused
     encoder: Callable[[Asked, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
     whole: Callable[[Iterable[Event], Asked, Ledger], bytes]  # raises Refused on Failed
@@ -67,10 +89,16 @@ class Client(Struct, frozen=True):
     repair: Callable[[Failure, Started | None, int], bytes]  # error frames to append; int = frames already sent
     serial: bool  # blocks may not interleave
     keep_alive: bytes
-    parse_to_count: Callable[[bytes, Ledger], Request] | None = None  # where counting takes another body than answering
+    counting: TokenCounting | None = None
+    is_announced: Callable[[GetHeader], bool] = lambda header: False  # by headers, where the path does not say it
+    body_protocol: Callable[[bytes], str | None] = lambda body: None  # another one that the body is written in
     id_header: bytes = b"x-request-id"  # where its SDK looks for the request's id
     error_shape: type[Struct] = ErrorShape  # of its error bodies: one that fits passes as the upstream wrote it
     endings: tuple[bytes, ...] = ()  # one of these stands in a stream that has ended, also where we cannot read it
+
+
+def _no_headers(request: Request) -> tuple[Header, ...]:
+    return ()
 
 
 class Upstream(Struct, frozen=True):
@@ -86,6 +114,10 @@ class Upstream(Struct, frozen=True):
     inlines: Callable[[Part], bool] = lambda part: False  # linked media that must be fetched and sent in the body
     glance: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None  # `whole`, perhaps without what blocks hold
     always_streams: bool = False  # also to clients who ask for the whole
+    required_headers: tuple[Header, ...] = ()  # without which it refuses everything
+    request_headers: Callable[[Request], tuple[Header, ...]] = _no_headers  # besides those, for one that was built
+    models_query: str = ""  # of GET /models
+    accepts: Callable[[Profile, bytes], bool] = lambda profile, body: True  # a client's body, for such a model
 
 
 class Protocol(Struct, frozen=True):

@@ -13,7 +13,7 @@ from dragoman.framing.known_secrets import Secrets, hide, secrets_in
 from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.tasks import spawn
-from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
+from dragoman.protocols import PROTOCOLS
 from dragoman.providers.provider import ModelInfo, Provider
 
 log = logging.getLogger(__name__)
@@ -124,10 +124,10 @@ async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
         return _hide_secrets(listed, secrets_in(await provider.authorize(protocol), provider.secrets))
     credentials = await provider.authorize(protocol)
     headers = (*provider.headers, (b"accept", b"application/json"), *credentials)
-    if protocol == "messages":
-        headers = (*headers, ANTHROPIC_VERSION)
-    query = "?limit=1000" if protocol == "messages" else ""
-    out = Outgoing("GET", f"{provider.endpoint}/models{query}", headers)
+    upstream = PROTOCOLS[protocol].upstream
+    assert upstream is not None
+    url = f"{provider.endpoint}/models{upstream.models_query}"
+    out = Outgoing("GET", url, (*headers, *upstream.required_headers))
     answer = await provider.send(out, provider.dial, head_timeout_s=ASK_TIMEOUT_S)
     try:
         body = await answer.read(MAX_LIST_BYTES, ASK_TIMEOUT_S)

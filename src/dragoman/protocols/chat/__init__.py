@@ -1,11 +1,13 @@
 """OpenAI Chat Completions, as OpenAI and a hundred compatible servers speak it."""
 
+from dragoman.framing.body_head import read_body_head
 from dragoman.framing.sse import COMMENT, SseFramer
 from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
+from dragoman.hub.profile import Profile
 from dragoman.hub.request import Document, Part
 from dragoman.protocols.chat import decode, document, encode, errors, reply
 from dragoman.protocols.chat.build import build
-from dragoman.protocols.chat.parse import parse
+from dragoman.protocols.chat.parse import body_protocol, parse
 from dragoman.protocols.chat.wire import NAME
 
 
@@ -14,9 +16,16 @@ def _is_document(part: Part) -> bool:
     return isinstance(part, Document)
 
 
+def _accepts(profile: Profile, body: bytes) -> bool:
+    """Some models take function tools on another endpoint only."""
+    return profile.chat_tools or b'"tools"' not in body
+
+
 PROTOCOL = Protocol(
     name=NAME,
     client=Client(
+        paths=("/chat/completions",),
+        read_head=read_body_head,
         parse=parse,
         encoder=encode.Encoder,
         whole=reply.whole,
@@ -25,6 +34,7 @@ PROTOCOL = Protocol(
         serial=False,
         endings=(b"[DONE]", b'{"error"'),
         keep_alive=COMMENT,
+        body_protocol=body_protocol,
     ),
     upstream=Upstream(
         path="/chat/completions",
@@ -36,5 +46,6 @@ PROTOCOL = Protocol(
         tools=ToolLimits(custom=True, namespaces=False, name_max=64),
         inlines=_is_document,
         glance=document.glance,
+        accepts=_accepts,
     ),
 )

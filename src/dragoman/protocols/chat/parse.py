@@ -83,6 +83,25 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
     return msgspec.structs.replace(request, where=_where(body), ext=told)
 
 
+class _Shape(msgspec.Struct):
+    messages: msgspec.Raw = msgspec.Raw(b"null")
+    input: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_shape = msgspec.json.Decoder(_Shape)
+
+
+def body_protocol(body: bytes) -> str | None:
+    """Return "responses" for a body of that shape on the path of Chat: Cursor posts such, and awaits Chat's replies."""
+    if b'"input"' not in body:
+        return None
+    try:
+        shape = _shape.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return "responses" if bytes(shape.messages) == b"null" != bytes(shape.input) else None
+
+
 def _read_messages(body: Fields) -> list[Fields]:
     messages = body.need_objects("messages")
     if not messages:

@@ -6,14 +6,14 @@ from dragoman.hub.ext import drop_foreign, restore
 from dragoman.hub.failure import refuse
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
-from dragoman.hub.request import Format, Request, Shape
+from dragoman.hub.request import Format, Hosted, Request, Shape
 from dragoman.passes.tag_instructions import split_leading
 from dragoman.protocols.messages.build_content import Wire, Writer
 from dragoman.protocols.messages.build_schema import clean_output
 from dragoman.protocols.messages.build_thinking import Thought, plan_thinking
 from dragoman.protocols.messages.build_tools import write_tools
 from dragoman.protocols.messages.build_turns import write_messages, write_system
-from dragoman.protocols.messages.wire import DEFAULT_MAX_TOKENS, NAME
+from dragoman.protocols.messages.wire import DEFAULT_MAX_TOKENS, MCP_BETA, NAME
 
 _JSON_ONLY = "Answer with one valid JSON object and nothing else."
 
@@ -160,3 +160,9 @@ def _service_tier(request: Request, ledger: Ledger) -> str | None:
     if request.protocol != NAME:
         ledger.approximated(at, "the default tier is called standard")
     return "standard_only"
+
+
+def request_headers(request: Request) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the beta that a request with MCP servers needs."""
+    uses_mcp = any(isinstance(tool, Hosted) and tool.kind == "mcp" for tool in request.tools)
+    return (MCP_BETA,) if uses_mcp else ()

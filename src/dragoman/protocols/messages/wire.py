@@ -5,6 +5,7 @@ from msgspec import Raw, Struct
 from dragoman.hub.events import Stop
 
 NAME = "messages"
+MCP_BETA = (b"anthropic-beta", b"mcp-client-2025-11-20")
 ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")  # a header without which the vendor refuses everything
 VENDOR = "anthropic"  # who issued a signature that a client sends without our envelope
 

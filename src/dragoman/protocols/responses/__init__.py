@@ -1,7 +1,11 @@
 """OpenAI Responses, as clients speak it to us and as we speak it to upstreams."""
 
+import msgspec
+
+from dragoman.framing.body_head import read_body_head
+from dragoman.framing.jsonread import read_input_tokens
 from dragoman.framing.sse import COMMENT, SseFramer
-from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
+from dragoman.hub.ports import Client, Protocol, TokenCounting, ToolLimits, Upstream
 from dragoman.protocols.responses import decode, encode, errors
 from dragoman.protocols.responses.build import build
 from dragoman.protocols.responses.parse import parse
@@ -10,6 +14,8 @@ from dragoman.protocols.responses.wire import NAME
 PROTOCOL = Protocol(
     name=NAME,
     client=Client(
+        paths=("/responses",),
+        read_head=read_body_head,
         parse=parse,
         encoder=encode.Encoder,
         whole=encode.whole,
@@ -18,6 +24,13 @@ PROTOCOL = Protocol(
         serial=False,
         endings=(b"response.completed", b"response.incomplete", b"response.failed"),
         keep_alive=COMMENT,
+        counting=TokenCounting(
+            path="/responses/input_tokens",
+            suffix="/input_tokens",
+            parse=parse,
+            render=lambda tokens: msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens}),
+            read=read_input_tokens,
+        ),
     ),
     upstream=Upstream(
         path="/responses",

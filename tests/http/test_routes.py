@@ -1,0 +1,59 @@
+"""The route table: what answers a method and a path."""
+
+import pytest
+
+from dragoman.http.routes import Role, Route, RouteTable, Visit
+
+
+async def answer(visit: Visit) -> None:
+    raise AssertionError("these tests only look routes up")
+
+
+def route(method: str, path: str, *, refuses: bool = False) -> Route:
+    return Route(method, path, Role.CLIENT, answer, refuses)
+
+
+TABLE = RouteTable(
+    [
+        route("POST", "/responses"),
+        route("GET", "/responses", refuses=True),
+        route("GET", "/models"),
+        route("GET", "/models/*"),
+        route("GET", "/models/own/*"),
+        route("DELETE", "/models/own/*"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "found", "rest"),
+    [
+        ("POST", "/responses", "/responses", ""),
+        ("HEAD", "/models", "/models", ""),
+        ("GET", "/models/echo", "/models/*", "echo"),
+        ("GET", "/models/kiro/auto", "/models/*", "kiro/auto"),
+        ("GET", "/models/own/x", "/models/own/*", "x"),
+    ],
+)
+def test_an_exact_path_is_found_first_then_the_longest_above_it(method: str, path: str, found: str, rest: str) -> None:
+    match = TABLE.find(method, path)
+    assert match is not None
+    assert (match.route.path, match.rest) == (found, rest)
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", "/responses"), ("GET", "/nothing"), ("POST", "/models")])
+def test_what_is_not_in_the_table_is_not_found(method: str, path: str) -> None:
+    assert TABLE.find(method, path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/responses", ["POST"]),
+        ("/models", ["GET", "HEAD"]),
+        ("/models/own/x", ["GET", "HEAD", "DELETE"]),
+        ("/nothing", []),
+    ],
+)
+def test_the_methods_of_a_path_are_those_that_do_something(path: str, methods: list[str]) -> None:
+    assert sorted(TABLE.methods(path)) == sorted(methods)
