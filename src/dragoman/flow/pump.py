@@ -89,7 +89,8 @@ class Pump:
 
     def patience(self) -> float:
         """Return how long the next bytes may take; shorter than the deadline where the client must be kept alive."""
-        return min(self._wait.left(self._clock()), self._pause_s)
+        pause_s = LINGER_S if self._pipe.watch.ended else self._pause_s  # all of it may have come in the first read
+        return min(self._wait.left(self._clock()), pause_s)
 
 
 def is_answering(prepared: Prepared, pipe: Pipe) -> bool:

@@ -1,0 +1,264 @@
+"""Small real values for tests of single flow modules: a client's connection in memory, calls, and providers."""
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+from urllib.parse import unquote
+
+from msgspec.structs import replace
+
+from dragoman.accounts.pool import Member, Pool
+from dragoman.config.settings import Config, Debug, Effort, Fetch, ModelRoute, Retry, Server, StoreSettings
+from dragoman.flow.call import Call
+from dragoman.flow.client_encoding import ClientEncoding, EventCollector
+from dragoman.flow.learnt import Learnt
+from dragoman.flow.prepare import Fitting, Prepared, prepare
+from dragoman.flow.response_writer import WholeWriter
+from dragoman.flow.trail import Trail
+from dragoman.flow.world import World
+from dragoman.hub.events import Event
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Asked
+from dragoman.hub.profile import Profile
+from dragoman.hub.stage import Stage
+from dragoman.net.budget import ByteBudget
+from dragoman.net.client import Dial, Lost, Outgoing
+from dragoman.net.exchange import Exchange
+from dragoman.net.headers import Header, Headers
+from dragoman.net.requesthead import RequestHead
+from dragoman.protocols import PROTOCOLS
+from dragoman.providers.catalogue import Catalogue
+from dragoman.providers.provider import Answer, Provider, Send
+from dragoman.routing.resolve import Route
+
+NOW = 1_800_000_000.0
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
+CHAT = b'{"model":"m","messages":[{"role":"user","content":"Go on."}]}'
+CHAT_STREAM = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Go on."}]}'
+MESSAGES = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Go on."}]}'
+MESSAGES_STREAM = b'{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"Go on."}]}'
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[object, object, T]) -> T:
+    """Run to the end; nothing in these tests may take longer than this, however busy the machine is."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(40):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+class MemoryWire:
+    """A client's connection that keeps what is written; `blocked` stands for a client that reads too slowly."""
+
+    address = "127.0.0.1"
+
+    def __init__(self) -> None:
+        self.blocked = False
+        self.writes: list[bytes] = []
+        self.ended = False
+        self.dropped = False
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
+
+    def write(self, data: bytes) -> bool:
+        if data:
+            self.writes.append(data)
+        return True
+
+    def must_close(self, exchange: Exchange) -> bool:
+        return False
+
+    def reply_ended(self, exchange: Exchange) -> None:
+        self.ended = True
+
+    def drop(self, exchange: Exchange) -> None:
+        self.dropped = True
+
+    async def writable(self) -> None:
+        self.blocked = False
+
+    async def body_arrival(self, exchange: Exchange) -> None:
+        return
+
+    def mark_authenticated(self) -> None:
+        return
+
+    @property
+    def reply(self) -> "ClientReply":
+        return read_reply(self.written)
+
+
+@dataclass
+class ClientReply:
+    """What a client reads from the bytes on its connection."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    complete: bool = True
+    trailers: list[Header] = field(default_factory=list)
+
+
+def read_reply(raw: bytes) -> ClientReply:
+    head, _, body = raw.partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    reply = ClientReply(int(first.split(b" ")[1]), Headers([_field(line) for line in lines]), body)
+    if reply.headers.get(b"transfer-encoding") == b"chunked":
+        _read_chunks(reply)
+    return reply
+
+
+def _field(line: bytes) -> Header:
+    name, _, value = line.partition(b":")
+    return name, value.strip()
+
+
+def _read_chunks(reply: ClientReply) -> None:
+    raw, reply.body, reply.complete = reply.body, b"", False
+    while found := re.match(rb"([0-9a-f]+)\r\n", raw):
+        size, raw = int(found[1], 16), raw[found.end() :]
+        if size == 0:
+            assert raw.endswith(b"\r\n")
+            reply.complete = True
+            reply.trailers = [_field(line) for line in raw.split(b"\r\n") if line]
+            return
+        reply.body += raw[:size]
+        raw = raw[size + 2 :]
+
+
+def make_exchange(
+    wire: MemoryWire,
+    path: str = "/v1/chat/completions",
+    headers: Sequence[Header] = (),
+    query: str = "",
+    budget: ByteBudget | None = None,
+) -> Exchange:
+    head = RequestHead()
+    head.method = "POST"
+    head.raw_path, head.path, head.query = path.encode(), unquote(path), query
+    head.fields = list(headers)
+    return Exchange(head, wire, budget or ByteBudget(sys.maxsize))
+
+
+def make_call(
+    protocol: str = "chat",
+    body: bytes = CHAT,
+    headers: Sequence[Header] = (),
+    *,
+    query: str = "",
+    exchange: Exchange | None = None,
+    key: str = "",
+    tenant: str = "t",
+) -> Call:
+    exchange = exchange or make_exchange(MemoryWire(), PATHS[protocol], headers, query)
+    trail = Trail("req_1", protocol, exchange.headers, key, tenant)
+    return Call(PROTOCOLS[protocol], body, exchange, trail)
+
+
+async def send_nothing(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+    raise Lost("127.0.0.1:9: nobody listens in this test", sent=False, received=False)
+
+
+def make_provider(
+    name: str = "up",
+    protocols: tuple[str, ...] = ("chat",),
+    *,
+    endpoint: str = "http://127.0.0.1:9/v1",
+    send: Send = send_nothing,
+    key: bytes = b"",
+    **fields: object,
+) -> Provider:
+    """Return a provider with one credential; `fields` are those of the record that a test is about."""
+
+    async def authorize(protocol: str) -> tuple[Header, ...]:
+        return ((b"authorization", b"Bearer " + key),) if key else ()
+
+    plain = Provider(name, "openai-compatible", name, protocols, endpoint, send, authorize)
+    return replace(plain, **fields)
+
+
+def make_pooled(provider: Provider, size: int, clock: Callable[[], float] = lambda: NOW) -> Provider:
+    """Return the provider with so many credentials."""
+    pool = Pool(tuple(Member(f"id-{seat}", f"{seat + 1} of {size}") for seat in range(size)), clock)
+    members = tuple(
+        replace(provider, pool=pool, rests=pool, seat=seat, credential=member.label)
+        for seat, member in enumerate(pool.members)
+    )
+    return replace(members[0], members=members)
+
+
+def make_resting(provider: Provider, clock: Callable[[], float] = lambda: NOW) -> Provider:
+    """Return the provider with one credential of which it is known when it may be used again."""
+    return replace(provider, rests=Pool((Member("", ""),), clock))
+
+
+UNKNOWN_MODEL = Profile()
+
+
+def make_fitting(profile: Profile = UNKNOWN_MODEL, quirks: frozenset[str] = frozenset()) -> Fitting:
+    return Fitting(PROTOCOLS, profile, {}, quirks, None)
+
+
+async def prepare_for(call: Call, provider: Provider, model: str = "m") -> Prepared:
+    return await prepare(call, Route(provider.name, model), provider, make_fitting(), number=1)
+
+
+def make_encoding(call: Call, *, joins: bool = False) -> ClientEncoding:
+    """Return the encoding of a streamed reply, with a clock that stands still and ids that are always the same."""
+    client = call.client
+
+    def make(ledger: Ledger) -> Stage[Event, bytes]:
+        asked = Asked(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
+        return client.encoder(asked, ledger)
+
+    return ClientEncoding(make, lambda trip: None, serial=client.serial, joins=joins)
+
+
+def make_whole_writer(exchange: Exchange, call: Call) -> WholeWriter:
+    """Return the writer of a reply in one body."""
+    collector = EventCollector()
+
+    def make(ledger: Ledger) -> Stage[Event, bytes]:
+        collector.events.clear()
+        return collector
+
+    def encode(ledger: Ledger) -> bytes:
+        asked = Asked(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
+        return call.client.whole(collector.events, asked, ledger)
+
+    return WholeWriter(exchange, call, ClientEncoding(make, lambda trip: None, serial=False, joins=False), encode)
+
+
+def make_world(
+    *providers: Provider,
+    server: Server | None = None,
+    retry: Retry | None = None,
+    models: tuple[ModelRoute, ...] = (),
+) -> World:
+    config = Config(
+        server=server or Server(),
+        retry=retry or Retry(),
+        debug=Debug(),
+        store=StoreSettings(),
+        fetch=Fetch(),
+        effort=Effort(),
+        providers={},
+        models=models,
+        client_key=None,
+        source=None,
+        origins={},
+        warnings=(),
+    )
+    named = {provider.name: provider for provider in providers}
+    catalogues = {name: Catalogue(provider, time.monotonic) for name, provider in named.items()}
+    return World(config, named, catalogues, PROTOCOLS, None, {}, Learnt())
