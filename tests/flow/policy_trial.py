@@ -1,0 +1,89 @@
+"""A policy over one or two targets, driven by hand: each end of a turn is given, and waits are over at once."""
+
+from dragoman.config.settings import Retry
+from dragoman.flow.learnt import Learnt
+from dragoman.flow.policy import Limits, Policy, SecondChances
+from dragoman.flow.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait
+from dragoman.hub.failure import Failure
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Route
+from flow.in_memory import NOW, make_pooled, make_provider, make_resting
+
+ONE, TWO = Route("one", "m"), Route("two", "n")
+MAX_STEPS = 50
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Trial:
+    """A policy over one or two targets, whose clock goes on by what the policy waits."""
+
+    def __init__(
+        self,
+        *,
+        targets: int = 1,
+        credentials: int = 1,
+        attempts: int = 3,
+        continues: bool = False,
+        first: Provider | None = None,
+    ) -> None:
+        self.clock = Clock()
+        first = first or make_provider("one")
+        first = make_resting(first, self.clock) if credentials == 1 else make_pooled(first, credentials, self.clock)
+        self.providers = {"one": first, "two": make_resting(make_provider("two"), self.clock)}
+        self.learnt = Learnt()
+        self.policy = Policy(
+            (ONE, TWO)[:targets],
+            self.providers,
+            Limits(Retry(attempts=attempts), continues, lambda: 1.0),
+            SecondChances(self.learnt, "t"),
+            {"one": "t\0a conversation"},
+        )
+        self.asked: list[Ask] = []
+        self.waits: list[float] = []
+
+    def begin(self) -> Step:
+        return self._seen(self.policy.begin())
+
+    def after(self, end: TurnEnd) -> Step:
+        return self._seen(self.policy.after(end))
+
+    def asks(self, step: Step) -> Ask:
+        assert isinstance(step, Ask)
+        return step
+
+    def _seen(self, step: Step) -> Step:
+        """Note a step; a wait is over at once, by a clock that shows the time after it."""
+        if isinstance(step, Wait):
+            self.waits.append(step.seconds)
+            self.clock.now += step.seconds
+            return self._seen(self.policy.resume())
+        if isinstance(step, Ask):
+            self.asked.append(step)
+        return step
+
+    def steps_until_given_up(self, failure: Failure) -> str:
+        """Refuse every question with the same failure, and return the row of steps."""
+        step, row, seats = self.begin(), "", list[int]()
+        for _ in range(MAX_STEPS):
+            if not isinstance(step, Ask):
+                break
+            row += self._letter(step, seats)
+            waits = len(self.waits)
+            step = self.after(NoReply(failure))
+            row += "-" * (len(self.waits) - waits)
+        assert isinstance(step, GiveUp)
+        return row + "!"
+
+    def _letter(self, ask: Ask, seats: list[int]) -> str:
+        if ask.route == TWO:
+            return "X"
+        if ask.provider.seat not in seats:
+            seats.append(ask.provider.seat)
+        return "abc"[seats.index(ask.provider.seat)]

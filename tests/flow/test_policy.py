@@ -1,0 +1,280 @@
+"""What follows each end of an upstream turn: the whole decision table, without a gateway.
+
+A row is written as the steps that a call takes while every target refuses it alike:
+
+    a, b, c   ask the first target with its first, second, third credential (in the order of their first use)
+    X         ask the second target
+    -         wait, then ask again
+    !         give up
+"""
+
+from collections.abc import Iterable
+from itertools import product
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.config.settings import Retry
+from dragoman.flow.learnt import Learnt
+from dragoman.flow.policy import AFTER, Limits, Policy, SecondChances
+from dragoman.flow.step import (
+    Ask,
+    CallCompleted,
+    CompleteCall,
+    Completed,
+    CutCalls,
+    ErrorReply,
+    Finish,
+    GiveUp,
+    NoReply,
+    Step,
+    Wait,
+)
+from dragoman.hub.events import CutCall
+from dragoman.hub.failure import Failure, Kind
+from dragoman.net.headers import Headers
+from dragoman.routing.resolve import Route
+from flow.in_memory import CHAT, NOW, make_call, make_provider, prepare_for, run
+from flow.policy_trial import ONE, TWO, Trial
+
+# What an upstream adds to its refusal.
+SHORT_S, LONG_S = 2.0, 60.0
+ADVICE: dict[str, dict[str, object]] = {
+    "none": {},
+    "wait 2 s": {"retry_after": SHORT_S},
+    "wait 60 s": {"retry_after": LONG_S},
+    "never": {"should_retry": False},
+    "do": {"should_retry": True},
+}
+
+# Which kinds of failure are treated alike. `contract.md`: "Retries", "The next target", "Time-outs".
+GROUPS: dict[str, tuple[Kind, ...]] = {
+    "transient": (Kind.LOST, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT),
+    "limited": (Kind.RATE_LIMITED,),
+    "late": (Kind.TIMEOUT,),
+    "account": (Kind.CREDENTIAL, Kind.FORBIDDEN, Kind.QUOTA, Kind.NOT_FOUND),
+    "final": (
+        *(Kind.BAD_REQUEST, Kind.TOO_LARGE, Kind.REQUEST_TIMEOUT, Kind.AUTH, Kind.CONFLICT, Kind.CONTEXT_TOO_LONG),
+        *(Kind.REFUSED, Kind.BUSY, Kind.SHUTDOWN, Kind.BUG),
+    ),
+}
+
+# (group, attempts, advice) -> the steps with
+#                                one target    two targets     two credentials  two credentials, two targets
+TABLE: dict[tuple[str, int, str], tuple[str, str, str, str]] = {
+    ("transient", 3, "none"): ("a-a-a!", "a-a-aX-X-X!", "a-a-a!", "a-a-aX-X-X!"),
+    ("transient", 3, "do"): ("a-a-a!", "a-a-aX-X-X!", "a-a-a!", "a-a-aX-X-X!"),
+    ("transient", 3, "wait 2 s"): ("a-a-a!", "a-a-aX-X-X!", "a-a-a!", "a-a-aX-X-X!"),
+    ("transient", 3, "wait 60 s"): ("a!", "aX!", "a!", "aX!"),
+    ("transient", 3, "never"): ("a!", "aX!", "a!", "aX!"),
+    # A limited credential is left alone for 30 s where its upstream names no time; when all are, the one that is
+    # free soonest is asked.
+    ("limited", 3, "none"): ("a-a-a!", "a-a-aX-X-X!", "ab-a-b!", "ab-a-bX-X-X!"),
+    ("limited", 3, "do"): ("a-a-a!", "a-a-aX-X-X!", "ab-a-b!", "ab-a-bX-X-X!"),
+    ("limited", 3, "wait 2 s"): ("a-a-a!", "a-a-aX-X-X!", "ab-ab-ab!", "ab-ab-abX-X-X!"),
+    ("limited", 3, "wait 60 s"): ("a!", "aX!", "ab!", "abX!"),
+    ("limited", 3, "never"): ("a!", "aX!", "ab!", "abX!"),
+    # It was sent and may be paid for: not to the same target again.
+    **dict.fromkeys((("late", 3, advice) for advice in ADVICE), ("a!", "aX!", "a!", "aX!")),
+    **dict.fromkeys((("account", 3, advice) for advice in ADVICE), ("a!", "aX!", "ab!", "abX!")),
+    **dict.fromkeys((("final", 3, advice) for advice in ADVICE), ("a!", "a!", "a!", "a!")),
+    # The first attempt is the last.
+    **dict.fromkeys((("transient", 1, advice) for advice in ADVICE), ("a!", "aX!", "a!", "aX!")),
+    **dict.fromkeys((("limited", 1, advice) for advice in ADVICE), ("a!", "aX!", "ab!", "abX!")),
+    **dict.fromkeys((("late", 1, advice) for advice in ADVICE), ("a!", "aX!", "a!", "aX!")),
+    **dict.fromkeys((("account", 1, advice) for advice in ADVICE), ("a!", "aX!", "ab!", "abX!")),
+    **dict.fromkeys((("final", 1, advice) for advice in ADVICE), ("a!", "a!", "a!", "a!")),
+}
+SETTINGS = ((1, 1), (2, 1), (1, 2), (2, 2))  # targets, credentials of the first: the columns of the table
+
+
+def rows() -> Iterable[tuple[Kind, int, str, int, int, str]]:
+    for (group, attempts, advice), columns in TABLE.items():
+        for kind, ((targets, credentials), row) in product(GROUPS[group], zip(SETTINGS, columns, strict=True)):
+            yield kind, attempts, advice, targets, credentials, row
+
+
+def test_the_table_speaks_of_every_kind_once_and_of_every_case() -> None:
+    assert sorted(kind.value for kinds in GROUPS.values() for kind in kinds) == sorted(kind.value for kind in Kind)
+    assert set(AFTER) == set(Kind)
+    assert set(TABLE) == set(product(GROUPS, (3, 1), ADVICE))
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts", "advice", "targets", "credentials", "row"),
+    [
+        pytest.param(*row, id=f"{row[0].value}, {row[1]} attempts, advice {row[2]}, {row[3]} targets, {row[4]} keys")
+        for row in rows()
+    ],
+)
+def test_the_steps_of_a_call_that_everybody_refuses_alike(
+    kind: Kind, attempts: int, advice: str, targets: int, credentials: int, row: str
+) -> None:
+    failure = replace(Failure(kind, "no"), **ADVICE[advice])
+    trial = Trial(targets=targets, credentials=credentials, attempts=attempts)
+    assert trial.steps_until_given_up(failure) == row
+
+
+@pytest.mark.parametrize(
+    ("targets", "credentials", "attempts", "row"),
+    [
+        (1, 1, 3, "a-a-a!"),
+        (2, 1, 3, "a-a-aX!"),
+        (1, 2, 3, "a-a-a!"),
+        (2, 2, 3, "a-a-aX!"),
+        (1, 1, 1, "a!"),
+        (2, 2, 1, "aX!"),
+    ],
+)
+def test_a_provider_that_repeats_time_outs_is_asked_again_after_one(
+    targets: int, credentials: int, attempts: int, row: str
+) -> None:
+    kiro = make_provider("one", repeats_timeouts=True)
+    trial = Trial(targets=targets, credentials=credentials, attempts=attempts, first=kiro)
+    assert trial.steps_until_given_up(Failure(Kind.TIMEOUT, "no data for 15 s")) == row
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "waits"),
+    [
+        (None, [1.0, 2.0, 4.0]),  # base_s, doubled each time
+        (0.0, [0.0, 0.0, 0.0]),  # a stale connection is no reason to wait
+        (3.0, [3.0, 3.0, 3.0]),
+        (5.0, [5.0, 5.0, 5.0]),  # max_wait_s itself is still waited for
+        (5.1, []),
+    ],
+)
+def test_how_long_each_retry_waits(retry_after: float | None, waits: list[float]) -> None:
+    trial = Trial(attempts=4)
+    trial.steps_until_given_up(Failure(Kind.OVERLOADED, "busy", retry_after=retry_after))
+    assert trial.waits == waits
+
+
+def test_waits_are_spread_by_the_jitter_and_a_named_time_is_not() -> None:
+    def first_wait(failure: Failure) -> Step:
+        limits = Limits(Retry(attempts=2, base_s=2.0), continues=False, jitter=lambda: 1.25)
+        policy = Policy((ONE,), {"one": make_provider("one")}, limits, SecondChances(Learnt(), "t"), {})
+        policy.begin()
+        return policy.after(NoReply(failure))
+
+    assert first_wait(Failure(Kind.LOST, "gone")) == Wait(2.5)
+    assert first_wait(Failure(Kind.LOST, "gone", retry_after=3.0)) == Wait(3.0)
+
+
+def test_upstream_requests_are_numbered_over_retries_credentials_and_targets() -> None:
+    trial = Trial(targets=2, credentials=2)
+    trial.steps_until_given_up(Failure(Kind.RATE_LIMITED, "slow down", retry_after=SHORT_S))
+    assert len(trial.asked) == 9
+    assert [ask.number for ask in trial.asked] == list(range(1, 10))
+
+
+def test_what_is_given_up_with_is_the_last_refusal_and_its_own_error_body() -> None:
+    trial = Trial(targets=2)
+    trial.begin()
+    trial.after(NoReply(Failure(Kind.QUOTA, "the first one's allowance is used up")))
+    own = ErrorReply(404, Headers([]), b'{"error":{"message":"which model?"}}')
+    unknown = Failure(Kind.NOT_FOUND, "which model?")
+    assert trial.after(NoReply(unknown, own)) == GiveUp(unknown, own)
+
+
+def test_a_target_of_an_unknown_provider_is_passed_over() -> None:
+    limits = Limits(Retry(), continues=False, jitter=lambda: 1.0)
+    chances = SecondChances(Learnt(), "t")
+    policy = Policy((Route("nobody", "m"), TWO), {"two": make_provider("two")}, limits, chances, {})
+    step = policy.begin()
+    assert isinstance(step, Ask)
+    assert step.route == TWO
+    alone = Policy((Route("nobody", "m"),), {}, limits, chances, {}).begin()
+    assert isinstance(alone, GiveUp)
+    assert (alone.failure.kind, alone.failure.code) == (Kind.NOT_FOUND, "model_not_found")
+    assert "'nobody'" in alone.failure.message
+
+
+def test_a_reply_that_has_come_to_its_end_is_finished() -> None:
+    trial = Trial(targets=2, credentials=2)
+    trial.begin()
+    assert trial.after(Completed()) == Finish()
+    trial.begin()
+    assert trial.after(Completed(Failure(Kind.UPSTREAM, "told in the stream"))) == Finish()
+
+
+# Cut tool calls: `contract.md`, "repair_truncation"
+
+CUT = CutCall("call_1", "write", '{"path": "a')
+
+
+@pytest.mark.parametrize(
+    ("repairs", "calls", "completes"),
+    [(True, 1, True), (True, 2, False), (False, 1, False), (False, 2, False)],
+)
+def test_one_cut_call_is_completed_where_its_provider_repairs(repairs: bool, calls: int, completes: bool) -> None:
+    provider = make_provider("one", ("messages",), mend=repairs)
+    prepared = run(prepare_for(make_call("chat", CHAT), provider))
+    trial = Trial(first=provider)
+    trial.begin()
+    cut = (CUT,) * calls
+    step = trial.after(CutCalls(prepared, cut))
+    assert step == (CompleteCall(prepared, cut) if completes else Finish(lost=cut))
+
+
+def test_a_call_whose_rest_was_found_ends_the_reply_and_one_without_is_lost() -> None:
+    trial = Trial()
+    trial.begin()
+    assert trial.after(CallCompleted((CUT,), found=True)) == Finish()
+    assert trial.after(CallCompleted((CUT,), found=False)) == Finish(lost=(CUT,))
+
+
+# Several credentials
+
+LIMITED = Failure(Kind.RATE_LIMITED, "slow down", retry_after=LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("failures", "told"),
+    [
+        ((Failure(Kind.CREDENTIAL, "expired"), LIMITED), LIMITED),
+        ((LIMITED, Failure(Kind.CREDENTIAL, "expired")), LIMITED),
+        ((Failure(Kind.FORBIDDEN, "no"), Failure(Kind.QUOTA, "spent")), Failure(Kind.QUOTA, "spent")),
+        ((Failure(Kind.NOT_FOUND, "which?"), Failure(Kind.FORBIDDEN, "no")), Failure(Kind.FORBIDDEN, "no")),
+        ((Failure(Kind.NOT_FOUND, "which?"), Failure(Kind.CREDENTIAL, "expired")), Failure(Kind.CREDENTIAL, "expired")),
+    ],
+)
+def test_of_several_refused_credentials_the_client_is_told_what_passes_soonest(
+    failures: tuple[Failure, Failure], told: Failure
+) -> None:
+    trial = Trial(credentials=2)
+    trial.begin()
+    trial.asks(trial.after(NoReply(failures[0])))
+    assert trial.after(NoReply(failures[1])) == GiveUp(told)
+
+
+def test_a_credential_that_is_cooling_down_is_not_asked() -> None:
+    trial = Trial(credentials=2)
+    first = trial.asks(trial.begin()).provider.seat
+    trial.after(NoReply(Failure(Kind.QUOTA, "spent")))
+    assert [ask.provider.seat for ask in trial.asked] == [first, 1 - first]
+    trial.policy.note_first_token(Headers([]), None)
+    trial.after(Completed())
+    assert trial.asks(trial.begin()).provider.seat == 1 - first
+
+
+def test_a_failure_at_the_end_of_a_reply_is_learnt_from() -> None:
+    """Codex says inside a good stream that the allowance is used up."""
+    trial = Trial(credentials=2)
+    first = trial.asks(trial.begin()).provider.seat
+    trial.policy.note_first_token(Headers([]), None)
+    assert trial.after(Completed(Failure(Kind.QUOTA, "spent", retry_after=LONG_S))) == Finish()
+    assert trial.asks(trial.begin()).provider.seat == 1 - first
+
+
+def test_a_call_that_is_over_frees_the_credential_that_it_was_to_find_out_about() -> None:
+    trial = Trial(credentials=2)
+    pool = trial.providers["one"].pool
+    assert pool is not None
+    for seat in (0, 1):
+        pool.park(seat, "m", NOW + 3600, "quota", NOW)
+    asked = trial.asks(trial.begin()).provider.seat
+    trial.clock.now += 301  # from now on, the cooldown is doubted by one request at a time
+    assert pool.choose(None, "m", {1 - asked}, trial.clock.now) is None
+    trial.policy.release()
+    assert pool.choose(None, "m", {1 - asked}, trial.clock.now) is not None

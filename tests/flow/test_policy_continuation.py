@@ -1,0 +1,126 @@
+"""Who continues a reply that broke off, and what the client is told where nobody does."""
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.flow.step import GiveUp, Interrupted, NoReply, Step
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Request, Role, Text, Turn
+from dragoman.net.headers import Headers
+from dragoman.providers.provider import Amend
+from flow.in_memory import make_provider
+from flow.policy_trial import ONE, TWO, Trial
+
+BROKEN = Failure(Kind.LOST, "the connection broke")
+SAID = "Half a"
+
+
+def interrupted(trial: Trial, failure: Failure = BROKEN, said: str | None = SAID) -> Step:
+    trial.policy.note_first_token(Headers([]), None)
+    return trial.after(Interrupted(failure, said))
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize(
+    ("targets", "credentials", "allowed", "said", "row"),
+    [
+        (1, 1, True, SAID, "!"),
+        (2, 1, True, SAID, "X"),
+        (1, 2, True, SAID, "b"),
+        (2, 2, False, SAID, "!"),
+        (2, 2, True, None, "!"),  # a tool was called, or there is no text yet
+        (2, 1, True, "", "X"),
+    ],
+)
+def test_who_continues_a_reply_that_broke_off(
+    kind: Kind, targets: int, credentials: int, allowed: bool, said: str | None, row: str
+) -> None:
+    trial = Trial(targets=targets, credentials=credentials, continues=allowed)
+    first = trial.asks(trial.begin())
+    failure = Failure(kind, "broke off")
+    step = interrupted(trial, failure, said)
+    if row == "!":
+        assert step == GiveUp(failure)
+        return
+    ask = trial.asks(step)
+    assert ask.route == (TWO if row == "X" else ONE)
+    assert row == "X" or ask.provider.seat != first.provider.seat
+    assert ask.continuation is not None
+    assert (ask.continuation.said, ask.continuation.failure, ask.number) == (said, failure, 2)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_another_credential_continues_first_where_the_credential_is_at_fault_else_another_target(kind: Kind) -> None:
+    at_fault = {Kind.RATE_LIMITED, Kind.CREDENTIAL, Kind.FORBIDDEN, Kind.QUOTA, Kind.NOT_FOUND}
+    trial = Trial(targets=2, credentials=2, continues=True)
+    trial.begin()
+    first = trial.asks(interrupted(trial, Failure(kind, "broke off")))
+    second = trial.asks(trial.after(NoReply(Failure(Kind.QUOTA, "spent"))))
+    assert [first.route, second.route] == ([ONE, TWO] if kind in at_fault else [TWO, ONE])
+    seats = [ask.provider.seat for ask in trial.asked if ask.route == ONE]
+    assert sorted(seats) == [0, 1]
+
+
+def test_the_client_is_told_the_first_failure_where_nobody_continues() -> None:
+    trial = Trial(targets=2, continues=True)
+    trial.begin()
+    interrupted(trial)
+    assert trial.after(NoReply(Failure(Kind.QUOTA, "spent"))) == GiveUp(BROKEN)
+
+
+def test_whoever_continues_is_retried_like_anybody() -> None:
+    trial = Trial(targets=2, continues=True)
+    trial.begin()
+    interrupted(trial)
+    step = trial.after(NoReply(Failure(Kind.OVERLOADED, "busy")))
+    assert (trial.asks(step).route, trial.waits) == (TWO, [1.0])
+
+
+def drop_seed(request: Request, ledger: Ledger) -> Request:
+    return replace(request, seed=None)
+
+
+def amend_seed(failure: Failure) -> Amend | None:
+    return Amend("without seed", drop_seed) if failure.kind is Kind.BAD_REQUEST else None
+
+
+def test_the_request_of_a_continuation_holds_what_was_said_after_all_other_changes() -> None:
+    trial = Trial(targets=2, continues=True, first=make_provider("one", amend=amend_seed))
+    trial.begin()
+    trial.after(NoReply(Failure(Kind.BAD_REQUEST, "no seed, please")))
+    ask = trial.asks(interrupted(trial))
+    assert ask.changes[0] is drop_seed
+    request = Request("chat", "m", (Turn(Role.USER, (Text("Go on."),)),), seed=7)
+    for change in ask.changes:
+        request = change(request, Ledger())
+    assert request.seed is None
+    assert [turn.role for turn in request.turns] == [Role.USER, Role.ASSISTANT, Role.USER]
+    assert request.turns[1].parts == (Text(SAID),)
+
+
+def test_credentials_that_broke_off_the_reply_are_not_used_for_it_again() -> None:
+    trial = Trial(credentials=3, continues=True)
+    seats = [trial.asks(trial.begin()).provider.seat]
+    seats.append(trial.asks(interrupted(trial)).provider.seat)
+    seats.append(trial.asks(interrupted(trial, said="Half a loaf")).provider.seat)
+    assert sorted(seats) == [0, 1, 2]
+    last = Failure(Kind.TRUNCATED, "the stream just ended")
+    assert interrupted(trial, last, "Half a loaf is") == GiveUp(last)
+
+
+def test_a_second_interruption_continues_from_all_that_was_said() -> None:
+    trial = Trial(targets=2, credentials=2, continues=True)
+    trial.begin()
+    interrupted(trial, Failure(Kind.QUOTA, "spent"))  # the other credential continues
+    ask = trial.asks(interrupted(trial, said="Half a loaf"))
+    assert ask.route == TWO
+    assert ask.continuation is not None
+    assert ask.continuation.said == "Half a loaf"
+
+
+def test_an_interruption_is_learnt_from() -> None:
+    trial = Trial(credentials=2, continues=False)
+    first = trial.asks(trial.begin()).provider.seat
+    interrupted(trial, Failure(Kind.QUOTA, "spent"))
+    assert trial.asks(trial.begin()).provider.seat == 1 - first

@@ -1,0 +1,113 @@
+"""What a refused request may change, each once: a renewed credential, or another request."""
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.flow.step import Ask, ErrorReply, GiveUp, NoReply
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Request
+from dragoman.net.headers import Headers
+from dragoman.providers.provider import Amend
+from flow.in_memory import make_provider
+from flow.policy_trial import TWO, Trial
+
+REFUSED_CREDENTIAL = Failure(Kind.CREDENTIAL, "the token has expired")
+
+
+async def renew_nothing() -> bool:
+    return False
+
+
+def test_a_refused_credential_is_renewed_once_and_then_its_failure_is_kept() -> None:
+    trial = Trial(first=make_provider("one", renew=renew_nothing))
+    assert trial.asks(trial.begin()).renew_after is None
+    again = trial.asks(trial.after(NoReply(REFUSED_CREDENTIAL)))
+    assert (again.renew_after, again.number) == (REFUSED_CREDENTIAL, 2)
+    assert trial.after(NoReply(REFUSED_CREDENTIAL)) == GiveUp(REFUSED_CREDENTIAL)
+
+
+def test_each_of_several_credentials_is_renewed_once() -> None:
+    trial = Trial(credentials=2, first=make_provider("one", renew=renew_nothing))
+    step = trial.begin()
+    while isinstance(step, Ask):
+        step = trial.after(NoReply(REFUSED_CREDENTIAL))
+    first = trial.asked[0].provider.seat
+    asked = [(ask.provider.seat, ask.renew_after is not None) for ask in trial.asked]
+    assert asked == [(first, False), (first, True), (1 - first, False), (1 - first, True)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.CREDENTIAL])
+def test_no_other_failure_asks_for_a_renewal(kind: Kind) -> None:
+    trial = Trial(first=make_provider("one", renew=renew_nothing))
+    trial.steps_until_given_up(Failure(kind, "no"))
+    assert all(ask.renew_after is None for ask in trial.asked)
+
+
+def drop_temperature(request: Request, ledger: Ledger) -> Request:
+    return replace(request, temperature=None)
+
+
+def drop_seed(request: Request, ledger: Ledger) -> Request:
+    return replace(request, seed=None)
+
+
+AMENDS = {
+    "temperature": Amend("without temperature", drop_temperature),
+    "seed": Amend("without seed", drop_seed),
+    "server": Amend("as its server wants it", quirk="plain"),
+    "model": Amend("as the model wants it", quirk="no_chat_tools", of_model=True, reroutes=True),
+}
+
+
+def amend_by_message(failure: Failure) -> Amend | None:
+    return AMENDS.get(failure.message)
+
+
+def objection(what: str) -> NoReply:
+    return NoReply(Failure(Kind.BAD_REQUEST, what))
+
+
+def test_each_change_is_tried_once_and_changes_accumulate() -> None:
+    trial = Trial(first=make_provider("one", amend=amend_by_message))
+    trial.begin()
+    assert trial.asks(trial.after(objection("temperature"))).changes == (drop_temperature,)
+    assert trial.asks(trial.after(objection("seed"))).changes == (drop_temperature, drop_seed)
+    assert trial.after(objection("temperature")) == GiveUp(Failure(Kind.BAD_REQUEST, "temperature"))
+
+
+def test_a_quirk_is_learnt_for_the_tenant_and_asked_for_again_at_once() -> None:
+    trial = Trial(first=make_provider("one", amend=amend_by_message))
+    trial.begin()
+    assert trial.asks(trial.after(objection("server"))).changes == ()
+    trial.asks(trial.after(objection("model")))
+    assert trial.learnt.quirks("t", "one") == {"plain", "no_chat_tools:m"}
+    assert trial.learnt.quirks("another tenant", "one") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("objected", "credentials", "asked_again"),
+    [
+        ("temperature", 1, False),
+        ("server", 1, False),
+        ("model", 1, True),
+        ("temperature", 2, True),
+        ("server", 2, False),
+    ],
+)
+def test_bytes_that_passed_unchanged_are_rebuilt_only_where_the_refusal_is_of_our_making(
+    objected: str, credentials: int, asked_again: bool
+) -> None:
+    trial = Trial(credentials=credentials, first=make_provider("one", amend=amend_by_message))
+    trial.begin()
+    end = NoReply(Failure(Kind.BAD_REQUEST, objected), ErrorReply(400, Headers([]), b"{}"))
+    assert isinstance(trial.after(end), Ask) is asked_again
+
+
+def test_changes_stay_for_the_targets_and_retries_that_follow() -> None:
+    trial = Trial(targets=2, first=make_provider("one", amend=amend_by_message))
+    trial.begin()
+    trial.after(objection("seed"))
+    assert trial.asks(trial.after(NoReply(Failure(Kind.LOST, "gone")))).changes == (drop_seed,)
+    following = trial.asks(trial.after(NoReply(Failure(Kind.QUOTA, "used up"))))
+    assert (following.route, following.changes) == (TWO, (drop_seed,))
