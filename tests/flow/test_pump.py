@@ -1,0 +1,202 @@
+"""One read of the upstream's socket, at most one write to the client, and how long the next read may take."""
+
+import asyncio
+
+import pytest
+
+from dragoman.config.settings import Server
+from dragoman.flow.decoding import make_source, make_stages
+from dragoman.flow.patience import Patience, Wait
+from dragoman.flow.pipes import PassthroughPipe, Pipe, TranslationPipe
+from dragoman.flow.prepare import Prepared
+from dragoman.flow.pump import LINGER_S, Pump, is_answering
+from dragoman.hub.events import Started
+from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.loss import Ledger
+from dragoman.net.headers import Headers
+from dragoman.observers.watch import Watch
+from flow.in_memory import MESSAGES_STREAM, make_call, make_provider, prepare_for, run
+from flow.writer_rig import Rig, play
+
+SERVER = Server(idle_timeout_s=40, keep_alive_s=15)
+PATIENCE = Patience(first_token_s=20, token_s=60, idle_s=40)
+EMPTY = b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+WORD = b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
+STOP = b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+class Pumped:
+    """A pump between a Chat upstream and a client of one of two protocols."""
+
+    def __init__(self, rig: Rig, prepared: Prepared, pipe: Pipe, no_room: Failure | None = None) -> None:
+        self.wire, self.writer, self.pipe, self.prepared = rig.wire, rig.writer, pipe, prepared
+        self.now = asyncio.get_running_loop().time
+        self.wait = Wait("up", PATIENCE, self.now())
+        hold = None if no_room is None else lambda size: no_room
+        self.pump = Pump(prepared, pipe, rig.writer, self.wait, SERVER, hold)
+
+
+async def passing(no_room: Failure | None = None) -> Pumped:
+    rig = Rig()
+    prepared = await rig.passing()
+    await rig.writer.commit(prepared, Headers([]), b"")
+    pipe = PassthroughPipe(make_source(prepared, Ledger()), rig.call.client, Watch(lambda: 0.0))
+    return Pumped(rig, prepared, pipe, no_room)
+
+
+async def translating() -> Pumped:
+    rig = Rig("messages", MESSAGES_STREAM)
+    prepared = await rig.translating()
+    await rig.writer.commit(prepared, Headers([]), b"")
+    pipe = TranslationPipe(
+        make_source(prepared, Ledger()), None, make_stages(prepared), rig.writer.encoding, Watch(lambda: 0.0)
+    )
+    return Pumped(rig, prepared, pipe)
+
+
+def test_each_read_is_one_write_and_the_next_may_take_as_long_as_silence_may_last() -> None:
+    async def scene() -> None:
+        pumped = await passing()
+        for _ in range(3):
+            writes = len(pumped.wire.writes)
+            assert pumped.pump.pass_on(WORD) == 40
+            assert len(pumped.wire.writes) == writes + 1
+        assert pumped.wire.reply.body == 3 * WORD
+        assert pumped.wait.deadline == pytest.approx(pumped.now() + 40, abs=10)
+        assert not pumped.pump.is_over
+
+    play(scene)
+
+
+def test_a_client_of_a_translation_is_kept_alive_so_the_next_read_is_shorter() -> None:
+    async def scene() -> None:
+        pumped = await translating()
+        assert pumped.pump.pass_on(EMPTY + WORD) == 15
+        assert b'"text":"Hi"' in pumped.wire.reply.body
+        assert pumped.pump.patience() == 15
+
+    play(scene)
+
+
+def test_a_read_that_gives_nothing_is_no_write() -> None:
+    async def scene() -> None:
+        pumped = await translating()
+        pumped.pump.pass_on(EMPTY + WORD)
+        writes = len(pumped.wire.writes)
+        assert pumped.pump.pass_on(WORD[:10]) == 15
+        assert len(pumped.wire.writes) == writes
+
+    play(scene)
+
+
+def test_a_client_that_reads_slowly_stops_the_reading_for_a_while() -> None:
+    async def scene() -> None:
+        pumped = await passing()
+        pumped.wire.blocked = True
+        assert pumped.pump.pass_on(WORD) is None
+        assert not pumped.pump.is_over
+        assert pumped.wire.reply.body == WORD
+
+    play(scene)
+
+
+def test_the_end_of_a_translated_reply_ends_the_reading() -> None:
+    async def scene() -> None:
+        pumped = await translating()
+        pumped.pump.pass_on(EMPTY + WORD)
+        assert pumped.pump.pass_on(STOP + DONE) is None
+        assert pumped.pump.is_over
+        assert pumped.pump.failure is None
+        assert b"message_stop" not in pumped.wire.reply.body  # kept for the last write
+        pumped.writer.finish()
+        assert b"message_stop" in pumped.wire.reply.body
+
+    play(scene)
+
+
+def test_what_follows_the_terminal_event_passes_for_a_little_while() -> None:
+    async def scene() -> None:
+        pumped = await passing()
+        pumped.pump.pass_on(WORD)
+        wait_s = pumped.pump.pass_on(STOP + DONE)
+        assert wait_s is not None
+        assert wait_s <= LINGER_S
+        assert not pumped.pump.is_over
+        assert pumped.pump.pass_on(b": bye\n\n") is not None
+        assert pumped.wire.reply.body == WORD + STOP + DONE + b": bye\n\n"
+        pumped.wait.deadline = pumped.now() - 1
+        assert pumped.pump.pass_on(b": still here\n\n") is None
+        assert pumped.pump.is_over
+
+    play(scene)
+
+
+def test_signs_of_life_extend_the_wait_until_the_time_for_a_token_is_over() -> None:
+    async def scene() -> None:
+        pumped = await passing()
+        wait_s = pumped.pump.pass_on(b": alive\n\n")
+        assert wait_s is not None
+        assert 0 < wait_s <= 20
+        assert pumped.wire.reply.body == b": alive\n\n"
+        pumped.wait.deadline = pumped.now() - 1
+        assert pumped.pump.pass_on(b": alive\n\n") is None
+        assert pumped.pump.is_over
+        assert pumped.pump.failure is not None
+        assert pumped.pump.failure.kind is Kind.TIMEOUT
+
+    play(scene)
+
+
+def test_a_reply_that_is_collected_is_counted_and_ends_where_there_is_no_room() -> None:
+    async def scene() -> None:
+        full = Failure(Kind.BUSY, "no room")
+        pumped = await passing(full)
+        assert pumped.pump.pass_on(WORD) is None
+        assert (pumped.pump.is_over, pumped.pump.failure) == (True, full)
+        assert pumped.wire.reply.body == b""
+
+    play(scene)
+
+
+def test_whether_the_model_answers() -> None:
+    async def scene() -> None:
+        pumped = await passing()
+        assert not is_answering(pumped.prepared, pumped.pipe)
+        pumped.pipe.feed(EMPTY)
+        assert not is_answering(pumped.prepared, pumped.pipe)
+        pumped.pipe.feed(WORD)
+        assert is_answering(pumped.prepared, pumped.pipe)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("withholds", [False, True])
+def test_an_upstream_that_withholds_calls_answers_once_it_has_begun(withholds: bool) -> None:
+    provider = make_provider(withholds_cut_calls=withholds)
+    prepared = run(prepare_for(make_call(), provider))
+    watch = Watch(lambda: 0.0)
+    watch.see(Started("c1", "m"))
+    client = prepared.protocol.client
+    assert client is not None
+    pipe = PassthroughPipe(make_source(prepared, Ledger()), client, watch)
+    assert is_answering(prepared, pipe) is withholds
+
+
+def test_a_model_that_works_in_silence_answers() -> None:
+    response = b'{"id":"resp_1","object":"response","status":"in_progress","model":"m","output":[]}'
+    item = b'{"type":"reasoning","id":"rs_1","summary":[]}'
+    begun = (
+        b'event: response.created\ndata: {"type":"response.created","sequence_number":0,"response":%b}\n\n'
+        b'event: response.output_item.added\ndata: {"type":"response.output_item.added","sequence_number":1,'
+        b'"output_index":0,"item":%b}\n\n'
+    ) % (response, item)
+    provider = make_provider(protocols=("responses",))
+    prepared = run(prepare_for(make_call("responses", b'{"model":"m","input":"Hi","stream":true}'), provider))
+    client = prepared.protocol.client
+    assert client is not None
+    pipe = PassthroughPipe(make_source(prepared, Ledger()), client, Watch(lambda: 0.0))
+    assert not is_answering(prepared, pipe)
+    pipe.feed(begun)
+    assert not pipe.watch.substance
+    assert is_answering(prepared, pipe)

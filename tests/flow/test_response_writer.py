@@ -1,0 +1,285 @@
+"""The client's side of one call: head, keep-alives and bytes, over as many upstream turns as it takes."""
+
+import msgspec
+import pytest
+
+from dragoman.flow.call import Call
+from dragoman.flow.prepare import Translated
+from dragoman.flow.response_writer import WholeWriter
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.net.headers import Headers
+from dragoman.observers.watch import Watch
+from flow.in_memory import (
+    CHAT,
+    MESSAGES,
+    MESSAGES_STREAM,
+    MemoryWire,
+    make_call,
+    make_exchange,
+    make_provider,
+    make_whole_writer,
+    prepare_for,
+    run,
+)
+from flow.writer_rig import Rig, encoded, play
+from replies import END, START, text
+
+BROKEN = Failure(Kind.LOST, "the connection broke")
+NONE = Headers([])
+COMMENT = b": working\n\n"
+
+
+def test_head_and_first_bytes_are_one_write() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.translating()
+        assert not rig.writer.head_sent
+        await rig.writer.commit(prepared, Headers([(b"x-vendor", b"1")]), b"data: 1\n\n")
+        assert len(rig.wire.writes) == 1
+        assert rig.writer.head_sent
+        assert rig.writer.committed
+        reply = rig.wire.reply
+        assert (reply.status, reply.body, reply.complete) == (200, b"data: 1\n\n", False)
+        assert reply.headers.get(b"content-type") == b"text/event-stream; charset=utf-8"
+        assert reply.headers.get(b"x-dragoman-route") == b"up/m"
+        assert reply.headers.get(b"x-request-id") == b"req_1"
+        assert reply.headers.get(b"x-vendor") is None
+
+    play(scene)
+
+
+def test_a_translated_stream_counts_the_losses_of_its_request() -> None:
+    async def scene() -> None:
+        body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"Hi"}],"seed":7}'
+        rig = Rig("chat", body)
+        prepared = await rig.translating()
+        assert isinstance(prepared, Translated)
+        losses = len(prepared.ledger)
+        assert losses
+        prepared.ledger.dropped("/reply", "which comes too late for the head of a stream")
+        await rig.writer.commit(prepared, NONE, b"")
+        assert rig.wire.reply.headers.get(b"x-dragoman-loss") == str(losses).encode()
+
+    play(scene)
+
+
+def test_a_stream_that_passes_has_the_upstreams_headers_and_no_count_of_losses() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.passing()
+        theirs = [
+            (b"content-type", b"text/event-stream"),
+            (b"x-vendor", b"1"),
+            (b"x-ratelimit-limit-tokens", b"5"),
+            (b"set-cookie", b"a=b"),
+        ]
+        await rig.writer.commit(prepared, Headers(theirs), b"data: 1\n\n")
+        headers = rig.wire.reply.headers
+        assert (headers.get(b"content-type"), headers.get(b"x-vendor")) == (b"text/event-stream", b"1")
+        assert headers.get(b"cache-control") == b"no-cache"
+        for absent in (b"x-dragoman-loss", b"set-cookie", b"x-ratelimit-limit-tokens"):
+            assert absent not in headers
+
+    play(scene)
+
+
+def test_events_under_the_name_of_a_document_get_the_right_name() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.passing()
+        await rig.writer.commit(prepared, Headers([(b"content-type", b"application/json")]), b"")
+        assert rig.wire.reply.headers.get(b"content-type") == b"text/event-stream; charset=utf-8"
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("names", "trailer"), [(("one", "two"), b"one/m, two/m"), (("one", "one"), None)])
+def test_the_head_is_sent_once_and_a_trailer_names_whoever_else_answered(
+    names: tuple[str, str], trailer: bytes | None
+) -> None:
+    async def scene() -> None:
+        rig = Rig()
+        for name, data in zip(names, (b"data: 1\n\n", b"data: 2\n\n"), strict=True):
+            prepared = await rig.translating(name)
+            await rig.writer.commit(prepared, NONE, data)
+        rig.encoded(START, *text(0, "Hi"), END)
+        rig.writer.finish()
+        reply = rig.wire.reply
+        assert reply.headers.get(b"x-dragoman-route") == b"one/m"
+        assert reply.body.startswith(b"data: 1\n\ndata: 2\n\n")
+        assert reply.trailers == ([] if trailer is None else [(b"x-dragoman-route", trailer)])
+
+    play(scene)
+
+
+def test_what_is_kept_for_the_end_goes_out_with_the_next_bytes_or_with_the_end() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.passing()
+        await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+        rig.writer.keep_for_end(b"data: 2\n\n")
+        assert rig.writer.write(b"data: 3\n\n")
+        rig.writer.keep_for_end(b"data: 4\n\n")
+        rig.writer.finish()
+        assert len(rig.wire.writes) == 3
+        reply = rig.wire.reply
+        assert (reply.body, reply.complete) == (b"data: 1\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\n", True)
+
+    play(scene)
+
+
+def test_a_client_that_reads_slowly_is_waited_for() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.passing()
+        await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+        rig.wire.blocked = True
+        assert not rig.writer.write(b"data: 2\n\n")
+        await rig.writer.writable()
+        assert rig.writer.write(b"data: 3\n\n")
+
+    play(scene)
+
+
+def test_the_end_of_an_encoded_stream_is_what_its_stages_and_encoder_still_hold() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.translating()
+        await rig.writer.commit(prepared, NONE, rig.encoded(START, *text(0, "Hi"), END))
+        rig.writer.finish()
+        assert rig.wire.reply.body.endswith(b"data: [DONE]\n\n")
+
+    play(scene)
+
+
+# Failures
+
+
+def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.passing()
+        await rig.writer.pass_on(prepared, NONE, COMMENT)
+        rig.writer.fail(BROKEN)
+        reply = rig.wire.reply
+        assert reply.complete
+        assert reply.body.startswith(COMMENT)
+        assert b"the connection broke" in reply.body
+
+    play(scene)
+
+
+def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_told_too() -> None:
+    async def scene() -> None:
+        rig = Rig("chat", b'{"model":"m","stream":true,"messages":7}')
+        with pytest.raises(Refused):
+            rig.call.request()
+        prepared = await rig.passing()
+        await rig.writer.pass_on(prepared, NONE, COMMENT)
+        rig.writer.fail(BROKEN)
+        assert b"the connection broke" in rig.wire.reply.body
+
+    play(scene)
+
+
+def test_a_failure_after_a_part_of_the_reply_ends_it() -> None:
+    async def scene() -> None:
+        rig = Rig("messages", MESSAGES_STREAM)
+        prepared = await rig.translating()
+        begun = rig.encoded(START, *text(0, "Half a")[:-1])
+        await rig.writer.commit(prepared, NONE, begun)
+        rig.writer.fail(BROKEN)
+        reply = rig.wire.reply
+        assert reply.complete
+        assert reply.body.startswith(begun)
+        assert reply.body.count(b"event: error\n") == 1
+        assert b"message_stop" not in reply.body
+
+    play(scene)
+
+
+def test_of_a_reply_that_passes_the_error_is_already_written() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.passing()
+        await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+        rig.writer.keep_for_end(b'data: {"error":{}}\n\n')
+        rig.writer.fail(BROKEN)
+        assert rig.wire.reply.body == b'data: 1\n\ndata: {"error":{}}\n\n'
+
+    play(scene)
+
+
+# Whole replies
+
+
+def whole(protocol: str = "chat", body: bytes = CHAT, key: str = "") -> tuple[MemoryWire, Call, WholeWriter]:
+    wire = MemoryWire()
+    exchange = make_exchange(wire)
+    call = make_call(protocol, body, exchange=exchange, key=key)
+    return wire, call, make_whole_writer(exchange, call)
+
+
+@pytest.mark.parametrize("key", ["", "environment"])
+def test_an_upstreams_own_body_is_sent_as_it_came(key: str) -> None:
+    wire, call, writer = whole(key=key)
+    prepared = run(prepare_for(call, make_provider()))
+    writer.begin_turn(prepared)
+    body = b'{ "id":1,   "odd": true }'
+    theirs = [(b"content-type", b"application/json; a=b"), (b"x-ratelimit-limit-tokens", b"5"), (b"set-cookie", b"c")]
+    writer.take_unchanged(Headers(theirs), body)
+    run(writer.send(b"ignored"))
+    assert wire.writes == []
+    writer.finish()
+    reply = wire.reply
+    assert (reply.status, reply.body, len(wire.writes)) == (200, body, 1)
+    assert reply.headers.get(b"content-type") == b"application/json; a=b"
+    assert reply.headers.get(b"x-dragoman-route") == b"up/m"
+    assert reply.headers.get(b"x-ratelimit-limit-tokens") == (b"5" if key else None)
+    assert reply.headers.get(b"set-cookie") is None
+    assert reply.headers.get(b"x-dragoman-loss") is None
+
+
+def test_a_translated_body_is_the_fold_of_its_events_and_counts_all_losses() -> None:
+    wire, call, writer = whole("messages", MESSAGES)
+    prepared = run(prepare_for(call, make_provider()))
+    assert isinstance(prepared, Translated)
+    writer.begin_turn(prepared)
+    writer.encoding.begin_turn(prepared.ledger, None, Watch(lambda: 0.0))
+    encoded(writer, START, *text(0, "Hel", "lo"), END)
+    prepared.ledger.dropped("/reply", "something of the reply")
+    writer.finish()
+    reply = wire.reply
+    assert msgspec.json.decode(reply.body)["content"] == [{"type": "text", "text": "Hello"}]
+    assert reply.headers.get(b"content-type") == b"application/json"
+    assert reply.headers.get(b"x-dragoman-loss") == str(len(prepared.ledger)).encode()
+
+
+def test_another_turn_forgets_the_body_of_the_one_before() -> None:
+    wire, call, writer = whole()
+    passing = run(prepare_for(call, make_provider()))
+    writer.begin_turn(passing)
+    writer.take_unchanged(NONE, b"{}")
+    other = run(prepare_for(call, make_provider("other", ("messages",))))
+    writer.begin_turn(other)
+    writer.encoding.begin_turn(Ledger(), None, Watch(lambda: 0.0))
+    encoded(writer, START, *text(0, "Hi"), END)
+    writer.finish()
+    assert msgspec.json.decode(wire.reply.body)["choices"][0]["message"]["content"] == "Hi"
+    assert wire.reply.headers.get(b"x-dragoman-route") == b"other/m"
+
+
+def test_a_whole_reply_has_nothing_to_send_before_its_end() -> None:
+    wire, call, writer = whole()
+    prepared = run(prepare_for(call, make_provider()))
+    run(writer.commit(prepared, NONE, b"data"))
+    assert writer.write(b"data")
+    run(writer.writable())
+    writer.keep_for_end(b"data")
+    writer.resume_keep_alives()
+    writer.close()
+    assert wire.writes == []
+    assert (writer.streams, writer.committed, writer.head_sent, writer.keep_alive) == (False, False, False, b"")
+    with pytest.raises(AssertionError):
+        writer.fail(BROKEN)

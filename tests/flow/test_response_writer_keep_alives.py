@@ -1,0 +1,171 @@
+"""A client is kept alive while its reply has not begun, and an upstream's own keep-alives pass."""
+
+import asyncio
+import math
+
+import pytest
+
+from dragoman.flow.response_writer import MAX_HELD_BYTES
+from dragoman.net.headers import Headers
+from flow.in_memory import (
+    CHAT_STREAM,
+    MESSAGES_STREAM,
+    run,
+)
+from flow.writer_rig import SOON_S, Rig, play, soon
+
+NONE = Headers([])
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+COMMENT = b": working\n\n"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "sign"), [("chat", CHAT_STREAM, b": "), ("messages", MESSAGES_STREAM, PING)]
+)
+def test_a_client_of_a_translated_reply_is_kept_alive_until_it_begins(protocol: str, body: bytes, sign: bytes) -> None:
+    async def scene() -> None:
+        rig = Rig(protocol, body, SOON_S)
+        prepared = await rig.translating()
+        await soon(lambda: len(rig.wire.writes) >= 3)
+        assert rig.wire.reply.body.startswith(sign)
+        assert rig.writer.head_sent
+        assert not rig.writer.committed
+        await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+        written = rig.wire.written
+        assert rig.wire.reply.body.endswith(b"data: 1\n\n")
+        await asyncio.sleep(4 * SOON_S)
+        assert rig.wire.written == written
+        rig.writer.close()
+
+    play(scene)
+
+
+def test_keep_alives_begin_again_while_another_turn_is_asked_for_the_same_reply() -> None:
+    async def scene() -> None:
+        rig = Rig(keep_alive_s=SOON_S)
+        prepared = await rig.translating()
+        await rig.writer.commit(prepared, NONE, b"data: 1\n\n")
+        written = len(rig.wire.writes)
+        rig.writer.resume_keep_alives()
+        await soon(lambda: len(rig.wire.writes) > written)
+        assert rig.wire.reply.body.startswith(b"data: 1\n\n: ")
+        rig.writer.close()
+        rig.writer.close()
+
+    play(scene)
+
+
+def test_nothing_of_ours_is_put_into_what_passes_and_nothing_is_sent_before_a_turn() -> None:
+    async def scene() -> None:
+        rig = Rig(keep_alive_s=SOON_S)
+        await asyncio.sleep(3 * SOON_S)
+        assert rig.wire.writes == []
+        await rig.passing()
+        await asyncio.sleep(3 * SOON_S)
+        assert rig.wire.writes == []
+        assert rig.writer.keep_alive == b""
+        await rig.translating()
+        assert rig.writer.keep_alive == rig.call.client.keep_alive
+        rig.writer.close()
+
+    play(scene)
+
+
+def test_a_closed_writer_sends_no_keep_alives() -> None:
+    async def scene() -> None:
+        rig = Rig(keep_alive_s=SOON_S)
+        await rig.translating()
+        rig.writer.close()
+        await asyncio.sleep(4 * SOON_S)
+        assert rig.wire.writes == []
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("held", "passed", "left"),
+    [
+        (COMMENT, COMMENT, b""),
+        (COMMENT + COMMENT + b": wor", COMMENT + COMMENT, b": wor"),
+        (b"", b"", b""),  # the head alone
+        (b": one\r\n\r\n: two\r\r", b": one\r\n\r\n: two\r\r", b""),
+    ],
+)
+def test_an_upstreams_own_keep_alives_are_passed_on(held: bytes, passed: bytes, left: bytes) -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.passing()
+        assert await rig.writer.pass_on(prepared, Headers([(b"x-vendor", b"1")]), held) == left
+        assert rig.wire.reply.body == passed
+        assert rig.wire.reply.headers.get(b"x-vendor") == b"1"
+        assert rig.writer.head_sent
+        assert not rig.writer.committed
+
+    play(scene)
+
+
+def test_pings_are_keep_alives_for_whoever_knows_them() -> None:
+    async def scene(protocol: str, body: bytes, is_one: bool) -> None:
+        rig = Rig(protocol, body)
+        prepared = await rig.passing()
+        left = await rig.writer.pass_on(prepared, NONE, PING)
+        assert left == (b"" if is_one else PING)
+        assert rig.writer.head_sent is is_one
+
+    run(scene("messages", MESSAGES_STREAM, True))
+    run(scene("chat", CHAT_STREAM, False))
+
+
+def test_what_is_no_keep_alive_is_held_back_with_all_that_follows() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        prepared = await rig.passing()
+        held = COMMENT + b'data: {"choices":[]}\n\n'
+        assert await rig.writer.pass_on(prepared, NONE, held) == held
+        assert await rig.writer.pass_on(prepared, NONE, COMMENT) == COMMENT
+        assert rig.wire.writes == []
+        assert rig.writer.pass_on_at(b"") == math.inf
+        await rig.passing("another")  # the next target begins anew
+        assert rig.writer.pass_on_at(b"") < math.inf
+
+    play(scene)
+
+
+def test_when_an_upstreams_keep_alives_must_be_passed_on() -> None:
+    async def scene() -> None:
+        rig = Rig(keep_alive_s=SOON_S)
+        prepared = await rig.passing()
+        now = asyncio.get_running_loop().time()
+        assert rig.writer.pass_on_at(b"") <= now + SOON_S
+        assert rig.writer.pass_on_at(COMMENT) < math.inf
+        assert rig.writer.pass_on_at(b": wor") == math.inf
+        await soon(lambda: rig.writer.must_pass_on(b""))
+        await rig.writer.pass_on(prepared, NONE, COMMENT)
+        assert rig.writer.pass_on_at(COMMENT) == math.inf  # from now on they pass as they come
+        rig.writer.close()
+
+    play(scene)
+
+
+def test_too_much_without_a_token_must_be_passed_on_at_once() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        assert not rig.writer.must_pass_on(b"x" * MAX_HELD_BYTES)
+        assert rig.writer.must_pass_on(b"x" * (MAX_HELD_BYTES + 1))
+
+    play(scene)
+
+
+def test_ours_do_not_follow_an_upstreams_own() -> None:
+    async def scene() -> None:
+        rig = Rig(keep_alive_s=SOON_S)
+        prepared = await rig.passing()
+        await rig.writer.pass_on(prepared, NONE, COMMENT)
+        written = rig.wire.written
+        await asyncio.sleep(4 * SOON_S)
+        assert rig.wire.written == written
+        await rig.translating("another")  # whose reply is translated: there ours may stand
+        await soon(lambda: rig.wire.written != written)
+        rig.writer.close()
+
+    play(scene)
