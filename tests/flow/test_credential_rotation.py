@@ -1,0 +1,229 @@
+"""A provider's credentials in turn, and which of them are left alone for how long."""
+
+import pytest
+
+from dragoman.accounts.pool import EVERYTHING, Pool
+from dragoman.flow.credential_rotation import (
+    COOLDOWNS,
+    CredentialRound,
+    available,
+    least_restrained,
+    start_cooldown,
+)
+from dragoman.flow.step import NoReply
+from dragoman.hub.failure import Failure, Kind
+from dragoman.net.headers import Headers
+from dragoman.providers.provider import Provider
+from dragoman.routing.resolve import Route
+from flow.in_memory import NOW, make_pooled, make_provider, make_resting
+
+NOTHING = Headers([])
+SESSION = "t\0a conversation"
+
+
+def pool_of(provider: Provider) -> Pool:
+    assert provider.rests is not None
+    return provider.rests
+
+
+def round_of(
+    provider: Provider, session: str | None = SESSION, excluded: tuple[int, ...] = (), *, spares: bool = False
+) -> CredentialRound:
+    return CredentialRound(provider, "m", session, excluded, spares=spares)
+
+
+def used(round: CredentialRound, failure: Failure) -> list[int]:
+    """Return the seats of all credentials that are used while each is refused alike."""
+    seats = []
+    while (member := round.next()) is not None:
+        seats.append(member.seat)
+        round.refused(NoReply(failure))
+    return seats
+
+
+def test_each_credential_is_used_once() -> None:
+    provider = make_pooled(make_provider(), 3)
+    assert sorted(used(round_of(provider), Failure(Kind.NOT_FOUND, "which?"))) == [0, 1, 2]
+
+
+def test_a_single_credential_is_used_once() -> None:
+    for provider in (make_provider(), make_resting(make_provider())):
+        for spares in (False, True):
+            assert used(round_of(provider, spares=spares), Failure(Kind.QUOTA, "spent")) == [0]
+
+
+def test_a_conversation_stays_with_the_credential_that_answered_it() -> None:
+    provider = make_pooled(make_provider(), 3)
+    for seat in (2, 0, 1):
+        pool_of(provider).served(seat, "m", SESSION)
+        member = round_of(provider).next()
+        assert member is not None
+        assert member.seat == seat
+
+
+def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential() -> None:
+    provider = make_pooled(make_provider(), 3)
+    round = round_of(provider)
+    member = round.next()
+    assert member is not None
+    round.answered(NOTHING, "t\0response resp_1")
+    assert pool_of(provider).home(SESSION) == pool_of(provider).home("t\0response resp_1") == member.seat
+
+
+def test_excluded_credentials_are_left_out() -> None:
+    provider = make_pooled(make_provider(), 3)
+    assert used(round_of(provider, excluded=(0, 2)), Failure(Kind.NOT_FOUND, "which?")) == [1]
+    nobody = round_of(provider, excluded=(0, 1, 2))
+    assert nobody.next() is None
+    assert nobody.exhausted().failure.kind is Kind.QUOTA
+    assert "'up'" in nobody.exhausted().failure.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "models"),
+    [
+        (Kind.RATE_LIMITED, 30, ("m",)),
+        (Kind.FORBIDDEN, 3600, ("m",)),
+        (Kind.CREDENTIAL, 3600, ("m", "another")),
+        (Kind.QUOTA, 3600, ("m", "another")),
+    ],
+)
+def test_how_long_and_for_which_models_a_refused_credential_is_left_alone(
+    kind: Kind, seconds: float, models: tuple[str, ...]
+) -> None:
+    provider = make_pooled(make_provider(), 2)
+    pool = pool_of(provider)
+    start_cooldown(provider.members[1], "m", Failure(kind, "no"))
+    for model in ("m", "another"):
+        expected = NOW + seconds if model in models else NOW
+        assert pool.free_at(1, model, NOW) == expected
+        assert pool.free_at(0, model, NOW) == NOW
+
+
+@pytest.mark.parametrize(
+    ("failure", "until"),
+    [
+        (Failure(Kind.QUOTA, "no", retry_after=7.0), NOW + 7),
+        (Failure(Kind.QUOTA, "no", resets_at=NOW + 50, retry_after=7.0), NOW + 50),
+        (Failure(Kind.QUOTA, "no", resets_at=NOW - 50, retry_after=7.0), NOW + 7),
+        (Failure(Kind.QUOTA, "no", resets_at=NOW - 50), NOW + 3600),
+    ],
+)
+def test_what_the_upstream_says_of_the_time_wins(failure: Failure, until: float) -> None:
+    provider = make_pooled(make_provider(), 2)
+    start_cooldown(provider.members[0], "m", failure)
+    assert pool_of(provider).free_at(0, "m", NOW) == until
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in COOLDOWNS])
+def test_no_other_failure_is_the_credentials(kind: Kind) -> None:
+    provider = make_pooled(make_provider(), 2)
+    start_cooldown(provider.members[0], "m", Failure(kind, "no", retry_after=60.0))
+    assert pool_of(provider).free_at(0, "m", NOW) == NOW
+
+
+@pytest.mark.parametrize(
+    ("failure", "spares", "rests"),
+    [
+        (Failure(Kind.QUOTA, "no", resets_at=NOW + 50), True, True),
+        (Failure(Kind.QUOTA, "no", resets_at=NOW + 50), False, False),  # there is no other target
+        (Failure(Kind.QUOTA, "no"), True, False),  # nobody says how long
+        (Failure(Kind.RATE_LIMITED, "no", retry_after=60.0), True, False),  # that is not the whole account
+    ],
+)
+def test_a_single_credential_rests_only_where_another_target_can_answer_and_the_time_is_known(
+    failure: Failure, spares: bool, rests: bool
+) -> None:
+    provider = make_resting(make_provider())
+    used(round_of(provider, spares=spares), failure)
+    assert pool_of(provider).is_at_rest("m", NOW) is rests
+
+
+def test_an_answer_ends_a_cooldown() -> None:
+    provider = make_pooled(make_provider(), 2)
+    for seat in (0, 1):
+        pool_of(provider).park(seat, EVERYTHING, NOW + 60, "quota", NOW)
+    round = round_of(provider)
+    member = round.next()
+    assert member is not None  # nobody is refused by hearsay
+    round.answered(NOTHING, None)
+    assert pool_of(provider).free_at(member.seat, "m", NOW) == NOW
+
+
+def test_an_answer_may_say_that_it_was_the_last_one_for_a_while() -> None:
+    spent = Headers([(b"x-ratelimit-remaining-tokens", b"0"), (b"x-ratelimit-reset-tokens", b"40s")])
+    provider = make_pooled(make_provider(), 2)
+    round = round_of(provider)
+    member = round.next()
+    assert member is not None
+    round.answered(spent, None)
+    assert pool_of(provider).free_at(member.seat, "m", NOW) == NOW + 40
+    alone = make_resting(make_provider())
+    lonely = round_of(alone, spares=True)
+    lonely.next()
+    lonely.answered(spent, None)
+    assert not pool_of(alone).is_at_rest("m", NOW)
+
+
+LIMITED = Failure(Kind.RATE_LIMITED, "slow", retry_after=40.0)
+
+
+def test_the_verdict_of_a_single_credential_is_its_refusal() -> None:
+    round = round_of(make_provider())
+    round.next()
+    end = NoReply(Failure(Kind.QUOTA, "spent"))
+    round.refused(end)
+    assert round.verdict(end) is end
+
+
+def test_the_verdict_of_several_is_what_passes_soonest() -> None:
+    provider = make_pooled(make_provider(), 2)
+    round = round_of(provider)
+    ends = [NoReply(Failure(Kind.RATE_LIMITED, "slow", retry_after=wait)) for wait in (90.0, 20.0)]
+    for end in ends:
+        round.next()
+        round.refused(end)
+    assert round.verdict(ends[0]) is ends[1]
+
+
+def test_a_credential_that_was_not_asked_because_it_is_limited_counts_for_the_verdict() -> None:
+    provider = make_pooled(make_provider(), 2)
+    pool = pool_of(provider)
+    pool.served(0, "m", SESSION)
+    pool.park(1, "m", NOW + 40, Kind.RATE_LIMITED.value, NOW)
+    round = round_of(provider)
+    assert used(round, Failure(Kind.CREDENTIAL, "expired")) == [0]
+    told = round.verdict(NoReply(Failure(Kind.CREDENTIAL, "expired"))).failure
+    assert (told.kind, told.status, told.retry_after) == (Kind.RATE_LIMITED, 429, 40.0)
+    assert "'up'" in told.message
+
+
+def test_who_is_refused_for_good_does_not_promise_a_retry() -> None:
+    provider = make_pooled(make_provider(), 2)
+    pool_of(provider).served(0, "m", SESSION)
+    pool_of(provider).park(1, EVERYTHING, NOW + 40, Kind.CREDENTIAL.value, NOW)
+    round = round_of(provider)
+    expired = Failure(Kind.CREDENTIAL, "expired")
+    used(round, expired)
+    assert round.verdict(NoReply(expired)).failure is expired
+
+
+def test_targets_that_cool_down_are_left_out_unless_all_do() -> None:
+    one, two = (make_resting(make_provider(name)) for name in ("one", "two"))
+    providers = {"one": one, "two": two}
+    routes = (Route("one", "m"), Route("two", "m"), Route("nobody", "m"))
+    assert available(routes, providers) == routes
+    pool_of(one).park(0, EVERYTHING, NOW + 60, "quota", NOW)
+    assert available(routes, providers) == routes[1:]
+    assert available(routes[:1], providers) == routes[:1]
+    pool_of(two).park(0, "m", NOW + 60, "quota", NOW)
+    assert available(routes[:2], providers) == routes[:2]
+
+
+def test_a_question_without_a_conversation_goes_to_whoever_is_free_soonest() -> None:
+    provider = make_pooled(make_provider(), 3)
+    for seat, seconds in enumerate((60, 20, 40)):
+        pool_of(provider).park(seat, EVERYTHING, NOW + seconds, "quota", NOW)
+    assert least_restrained(provider, "m").seat == 1
+    alone = make_provider()
+    assert least_restrained(alone, "m") is alone

@@ -1,0 +1,136 @@
+"""How the reply to a prepared request is read: as a stream, as one body, or only looked at."""
+
+import logging
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dragoman.flow.decoding import events_of, glance, make_source, make_stages
+from dragoman.flow.prepare import Passthrough, Translated
+from dragoman.hub.events import CallBlock, Delta, Ended, Event, Failed, Opened, Started, Stop, Used
+from dragoman.hub.failure import Kind
+from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Issuer
+from dragoman.hub.usage import Source
+from dragoman.providers.provider import Provider
+from dragoman.stages.estimate_usage import EstimateUsage
+from dragoman.stages.raise_tools import RaiseTools
+from dragoman.stages.thinking_tags import ThinkingTags
+from flow.in_memory import CHAT, MESSAGES, make_call, make_provider, prepare_for, run
+from replies import text_of
+
+WHOLE = msgspec.json.encode(
+    {
+        "id": "c1",
+        "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}],
+    }
+)
+STREAM = (
+    b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"Hel"}}]}\n\n'
+    b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{"content":"lo"},"finish_reason":"stop"}]}\n\n'
+    b"data: [DONE]\n\n"
+)
+CUSTOM_TOOL = (
+    b'{"model":"m","messages":[{"role":"user","content":"Go on."}],'
+    b'"tools":[{"type":"custom","custom":{"name":"patch"}}]}'
+)
+
+
+def translated(provider: Provider | None = None, body: bytes = MESSAGES) -> Translated:
+    """A Messages client's request to a Chat upstream."""
+    prepared = run(prepare_for(make_call("messages", body), provider or make_provider()))
+    assert isinstance(prepared, Translated)
+    return prepared
+
+
+def passing() -> Passthrough:
+    prepared = run(prepare_for(make_call("chat", CHAT), make_provider()))
+    assert isinstance(prepared, Passthrough)
+    return prepared
+
+
+@pytest.mark.parametrize(("body", "streamed"), [(WHOLE, False), (STREAM, True)])
+def test_a_body_means_the_same_as_a_document_and_as_a_stream(body: bytes, streamed: bool) -> None:
+    events = events_of(translated(), body, Ledger(), streamed)
+    assert isinstance(events[0], Started)
+    assert text_of(events, 0) == "Hello"
+    assert events[-1] == Ended(Stop.END)
+
+
+def test_a_stream_that_just_ends_is_truncated() -> None:
+    events = events_of(translated(), STREAM[:120], Ledger(), streamed=True)
+    assert isinstance(events[-1], Failed)
+
+
+def test_the_source_reads_with_the_upstreams_own_framer_and_decoder() -> None:
+    source = make_source(translated(), Ledger())
+    events = [event for byte in STREAM for event in source.feed(bytes([byte]))] + source.finish()
+    assert text_of(events, 0) == "Hello"
+    assert source.frames == 3
+
+
+def test_what_passes_unchanged_goes_through_no_stages() -> None:
+    assert make_stages(passing()) == []
+
+
+def test_a_translated_reply_goes_through_those_of_its_provider_and_then_ours() -> None:
+    provider = make_provider(stages=lambda request: [ThinkingTags()])
+    tools = run(prepare_for(make_call("chat", CUSTOM_TOOL), make_provider(protocols=("messages",))))
+    assert isinstance(tools, Translated)
+    assert [type(stage) for stage in make_stages(translated(provider))] == [ThinkingTags, EstimateUsage]
+    assert [type(stage) for stage in make_stages(tools)] == [RaiseTools, EstimateUsage]
+
+
+def test_usage_that_nobody_told_is_estimated_from_the_request_and_the_reply() -> None:
+    prepared = translated()
+    [estimate] = make_stages(prepared)
+    given = [out for event in events_of(prepared, WHOLE, Ledger(), streamed=False) for out in estimate.feed(event)]
+    [used] = [event for event in given if isinstance(event, Used)]
+    assert used.usage.source is Source.ESTIMATED
+    assert used.usage.input > 0
+    assert used.usage.output > 0
+
+
+def test_a_glance_sees_the_usage_and_the_failure_of_what_passes() -> None:
+    used = WHOLE.replace(b'"id":"c1"', b'"id":"c1","usage":{"prompt_tokens":7,"completion_tokens":2}')
+    assert any(isinstance(event, Used) and event.usage.input == 7 for event in glance(passing(), used))
+    [*_, last] = glance(passing(), b'{"error":{"message":"overloaded","type":"server_error"}}')
+    assert isinstance(last, Failed)
+
+
+@pytest.mark.parametrize("body", [b"", b"Bad gateway", b"[1,2]"])
+def test_what_is_no_reply_at_all_is_a_failure(body: bytes) -> None:
+    [*_, last] = glance(passing(), body)
+    assert isinstance(last, Failed)
+    assert last.failure.kind is Kind.CORRUPT
+
+
+def test_an_object_that_we_cannot_read_is_the_clients_to_read() -> None:
+    assert glance(passing(), b'{"choices":[{"message":{"role":"assistant","content":7}}]}') == []
+
+
+def test_a_bug_in_reading_costs_no_byte(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+        raise ZeroDivisionError(body)
+
+    prepared = passing()
+    upstream = replace(prepared.upstream, glance=broken)
+    prepared = replace(prepared, protocol=replace(prepared.protocol, upstream=upstream))
+    with caplog.at_level(logging.ERROR):
+        assert glance(prepared, WHOLE) == []
+    assert "ZeroDivisionError" in caplog.text
+    assert "Hello" not in caplog.text
+
+
+def test_a_tool_comes_back_as_it_was_declared() -> None:
+    prepared = run(prepare_for(make_call("chat", CUSTOM_TOOL), make_provider(protocols=("messages",))))
+    events: list[Event] = [
+        Opened(0, CallBlock("call_1", "patch")),
+        Delta(0, '{"input":"*** Begin"}'),
+    ]
+    for stage in make_stages(prepared):
+        events = [out for event in events for out in stage.feed(event)]
+    [opened] = [event for event in events if isinstance(event, Opened)]
+    assert opened == Opened(0, CallBlock("call_1", "patch", custom=True))

@@ -1,0 +1,48 @@
+"""In which protocol an upstream is asked, and whether the client's bytes may pass unchanged."""
+
+import pytest
+
+from dragoman.flow.protocol_choice import choose_protocol
+from dragoman.hub.opaque import TAG
+from dragoman.hub.profile import Profile
+from dragoman.protocols import PROTOCOLS
+
+PLAIN = b'{"model":"m"}'
+TOOLS = b'{"model":"m","tools":[]}'
+ENVELOPE = b'{"signature":"%b1:abc"}' % TAG.encode()
+ANY = Profile()
+NO_CHAT_TOOLS = Profile(chat_tools=False)
+
+
+@pytest.mark.parametrize(
+    ("client", "speaks", "profile", "body", "protocol", "unchanged"),
+    [
+        ("chat", ("chat",), ANY, PLAIN, "chat", True),
+        ("chat", ("responses", "chat"), ANY, PLAIN, "chat", True),
+        ("messages", ("responses", "chat"), ANY, PLAIN, "responses", False),
+        ("messages", ("chat", "responses"), ANY, PLAIN, "chat", False),
+        ("messages", ("messages",), ANY, ENVELOPE, "messages", False),
+        ("responses", ("chat",), ANY, ENVELOPE, "chat", False),
+        ("chat", ("responses", "chat"), NO_CHAT_TOOLS, TOOLS, "responses", False),
+        ("chat", ("responses", "chat"), NO_CHAT_TOOLS, PLAIN, "chat", True),
+        ("chat", ("chat",), NO_CHAT_TOOLS, TOOLS, "chat", True),
+        ("responses", ("responses", "chat"), NO_CHAT_TOOLS, TOOLS, "responses", True),
+    ],
+    ids=[
+        "the same",
+        "the client's own is preferred",
+        "else the first",
+        "the first of another order",
+        "an envelope of ours must be opened",
+        "or taken out",
+        "a model that takes tools on its Responses endpoint only",
+        "a request without tools",
+        "there is no other endpoint",
+        "Responses takes tools in any case",
+    ],
+)
+def test_the_protocol_that_is_chosen(
+    client: str, speaks: tuple[str, ...], profile: Profile, body: bytes, protocol: str, unchanged: bool
+) -> None:
+    choice = choose_protocol(client, speaks, PROTOCOLS, profile, body)
+    assert (choice.protocol.name, choice.unchanged) == (protocol, unchanged)
