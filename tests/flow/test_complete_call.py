@@ -1,0 +1,182 @@
+"""The rest of a cut tool call: what its upstream is asked, and what of its answer is used."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from dragoman.flow.prepare import Translated
+from dragoman.flow.steps import complete_call as step
+from dragoman.flow.steps.complete_call import (
+    Completion,
+    ask_for_rest,
+    call_events,
+    complete_arguments,
+    complete_call,
+)
+from dragoman.hub.events import CallBlock, Closed, CutCall, Delta, Event, Opened
+from dragoman.hub.reply import collect
+from dragoman.hub.request import Function, Reasoning, Request, Role, Text, Turn
+from dragoman.net.client import HttpClient
+from dragoman.net.headers import Header, Headers
+from dragoman.providers.provider import Trial
+from fakes.kiro import framed, tail, tool, words
+from fakes.upstream import Answer, End, FakeUpstream
+from flow.in_memory import make_call, make_provider, prepare_for, run
+from replies import END, START, call, text
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}},
+    "required": ["path", "lines"],
+}
+CUT = CutCall("call_1", "write", '{"path": "notes/to')
+WHOLE = '{"path": "notes/today.md", "lines": 3}'
+REQUEST = Request(
+    "messages",
+    "m",
+    (Turn(Role.USER, (Text("Write my notes."),)),),
+    tools=(Function("write", parameters=SCHEMA), Function("read")),
+    reasoning=Reasoning("/thinking", effort="high"),
+    seed=7,
+)
+
+
+@pytest.mark.parametrize(("said", "before"), [("I will write.", "I will write.\n\n"), ("", "")])
+def test_the_conversation_goes_on_with_the_cut_reply_as_text_and_a_request_for_its_rest(said: str, before: str) -> None:
+    asked = ask_for_rest(REQUEST, said, CUT)
+    assert asked.turns[0] == REQUEST.turns[0]
+    cut, instruction = asked.turns[1:]
+    assert (cut.role, instruction.role) == (Role.ASSISTANT, Role.USER)
+    [shown], [asks] = cut.parts, instruction.parts
+    assert isinstance(shown, Text)
+    assert shown.text.startswith(before)
+    assert shown.text.endswith(CUT.arguments)
+    assert isinstance(asks, Text)
+    assert "only the remaining characters" in asks.text
+    assert asked.reasoning is None
+    assert (asked.tools, asked.seed) == (REQUEST.tools, 7)
+
+
+@pytest.mark.parametrize(
+    ("events", "arguments"),
+    [
+        (text(0, 'day.md", "lin', 'es": 3}'), WHOLE),
+        (text(0, f"```json\n{WHOLE}\n```"), WHOLE),
+        (call(0, "write", WHOLE), WHOLE),
+        ([*text(0, "Here it is:"), *call(1, "write", WHOLE)], WHOLE),
+        (call(0, "read", WHOLE), None),
+        (call(0, "write", '{"path": "notes/today.md"}'), None),  # the schema wants more
+        (text(0, 'day.md", "lines": "three"}'), None),
+        (text(0, "I am sorry."), None),
+        ([], None),
+    ],
+    ids=[
+        "the rest as text",
+        "fenced",
+        "a fresh call",
+        "a fresh call after words",
+        "of another tool",
+        "not all of it",
+        "of another type",
+        "an excuse",
+        "nothing",
+    ],
+)
+def test_what_of_an_answer_completes_the_arguments(events: list[Event], arguments: str | None) -> None:
+    assert complete_arguments(REQUEST, CUT, collect([START, *events, END])) == arguments
+
+
+def test_a_completed_call_is_a_block_of_its_own() -> None:
+    assert call_events(3, CUT, WHOLE) == (Opened(3, CallBlock("call_1", "write")), Delta(3, WHOLE), Closed(3))
+
+
+# Asked over a real socket
+
+ASKED = msgspec.json.encode(
+    {
+        "model": "m",
+        "max_tokens": 99,
+        "messages": [{"role": "user", "content": "Write my notes."}],
+        "tools": [{"name": "write", "input_schema": SCHEMA}],
+    }
+)
+
+
+def describe(request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
+    return ((b"x-invocation", trial.id.encode()),)
+
+
+def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
+    async def asks() -> tuple[Completion, Translated]:
+        client = HttpClient()
+        try:
+            provider = make_provider(
+                protocols=("kiro",), endpoint=fake.url, send=client.send, describe=describe, withholds_cut_calls=True
+            )
+            prepared = await prepare_for(make_call("messages", ASKED), provider)
+            assert isinstance(prepared, Translated)
+            return await complete_call(prepared, "I will write.", CUT), prepared
+        finally:
+            await client.close()
+
+    with FakeUpstream(list(answers)) as fake:
+        completion, prepared = run(asks())
+        return completion, fake, prepared
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        framed(words('day.md", "lines": 3}'), tail()),
+        framed(tool("t9", "write", input=WHOLE, stop=True), tail("TOOL_USE")),
+        framed(words('day.md", "lines": 3}'), tail(), cut=7),
+    ],
+    ids=["as text", "as a call", "in small pieces"],
+)
+def test_the_rest_is_asked_for_once_and_its_usage_told(answer: Answer) -> None:
+    completion, fake, prepared = complete(answer)
+    assert completion.arguments is not None
+    assert msgspec.json.decode(completion.arguments) == msgspec.json.decode(WHOLE)
+    assert completion.usage is not None
+    [asked] = fake.calls
+    said = asked.json["conversationState"]["currentMessage"]["userInputMessage"]["content"]
+    assert "only the remaining characters" in said
+    assert asked.path == prepared.out.url.partition(str(fake.port))[2]
+
+
+def test_it_is_another_request_with_an_id_of_its_own_that_a_replay_repeats() -> None:
+    ids = []
+    for _ in range(2):
+        _, fake, prepared = complete(framed(words("?"), tail()))
+        ids.append(fake.calls[0].headers["x-invocation"])
+        assert dict(prepared.out.headers)[b"x-invocation"].decode() != ids[-1]
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(b'{"message":"no"}', status=500, content_type="application/json"),
+        framed(words('day.md", '), end=End.CUT),
+        Answer(headless=True, end=End.RESET),
+        framed(words("I am sorry."), tail()),
+    ],
+    ids=["an error", "cut in the middle", "no answer", "an excuse"],
+)
+def test_without_a_usable_answer_the_call_stays_cut(answer: Answer) -> None:
+    completion, fake, _ = complete(answer)
+    assert completion.arguments is None
+    assert len(fake.calls) == 1
+
+
+def test_an_answer_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "TIMEOUT_S", 0.2)
+    completion, _, _ = complete(framed(words("day"), end=End.HANG))
+    assert completion == Completion()
+
+
+def test_an_answer_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "MAX_BYTES", 100)
+    completion, _, _ = complete(framed(words("x" * 200), tail()))
+    assert completion == Completion()

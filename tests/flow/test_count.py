@@ -1,0 +1,104 @@
+"""Token counts before a request: the upstream's own where it counts, else our estimate, marked as one."""
+
+import msgspec
+import pytest
+
+from dragoman.accounts.memory import Memory
+from dragoman.config.settings import ModelRoute
+from dragoman.flow.count import count_tokens
+from dragoman.flow.gateway import Gateway
+from dragoman.hub.failure import Kind, Refused
+from dragoman.net.client import HttpClient
+from fakes.upstream import Answer, Asked, End, FakeUpstream
+from flow.chat_wire import document, refusal
+from flow.in_memory import MESSAGES, ClientReply, MemoryWire, make_call, make_exchange, make_provider, make_world, run
+
+RESPONSES = b'{"model":"m","input":"Go on."}'
+COUNTED = document(b'{"input_tokens":  4242 }')
+
+
+def count(
+    answer: Answer, protocol: str = "messages", body: bytes = MESSAGES, *, speaks: str = "messages", counts: bool = True
+) -> tuple[ClientReply, list[Asked]]:
+    async def asks(fake: FakeUpstream) -> ClientReply:
+        client = HttpClient()
+        try:
+            provider = make_provider(
+                "one", (speaks,), endpoint=fake.url, send=client.send, counts_tokens=counts, key=b"sk-0123456789abcdef"
+            )
+            gateway = Gateway(make_world(provider, models=(ModelRoute("m", ("one/vendor-m",)),)), Memory(None))
+            wire = MemoryWire()
+            exchange = make_exchange(wire)
+            await count_tokens(gateway, exchange, make_call(protocol, body, exchange=exchange))
+            return wire.reply
+        finally:
+            await client.close()
+
+    with FakeUpstream([answer], models=("vendor-m",)) as fake:
+        return run(asks(fake)), fake.calls
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "path"),
+    [("messages", MESSAGES, "/v1/messages/count_tokens"), ("responses", RESPONSES, "/v1/responses/input_tokens")],
+)
+def test_an_upstream_that_counts_is_asked_and_its_answer_passes(protocol: str, body: bytes, path: str) -> None:
+    reply, [asked] = count(COUNTED, protocol, body, speaks=protocol)
+    assert (reply.status, reply.body) == (200, COUNTED.body)
+    assert reply.headers.get(b"x-dragoman-route") == b"one/vendor-m"
+    assert reply.headers.get(b"x-dragoman-estimate") is None
+    assert (asked.path, asked.json["model"]) == (path, "vendor-m")
+    assert asked.headers["authorization"] == "Bearer sk-0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("answer", "speaks", "counts", "questions"),
+    [
+        (COUNTED, "chat", True, 0),
+        (COUNTED, "messages", False, 0),
+        (refusal(500), "messages", True, 1),
+        (document(b'{"type":"error","error":{"type":"api_error","message":"not now"}}'), "messages", True, 1),
+        (document(b'{"input_tokens":"many"}'), "messages", True, 1),
+        (Answer(b"\xff\xfe"), "messages", True, 1),
+        (Answer(b'{"input_tok', end=End.CUT), "messages", True, 1),
+        (Answer(headless=True, end=End.RESET), "messages", True, 1),
+        (document(b'{"input_tokens":1}' + b" " * 100_000), "messages", True, 1),
+    ],
+    ids=[
+        "another protocol",
+        "it does not count",
+        "an error",
+        "an error under a good status",
+        "no number",
+        "no text",
+        "cut",
+        "reset",
+        "too large",
+    ],
+)
+def test_without_a_count_the_tokens_are_estimated_and_marked(
+    answer: Answer, speaks: str, counts: bool, questions: int
+) -> None:
+    reply, asked = count(answer, speaks=speaks, counts=counts)
+    assert reply.status == 200
+    assert reply.headers.get(b"x-dragoman-estimate") == b"1"
+    assert reply.headers.get(b"request-id") == b"req_1"
+    assert 0 < msgspec.json.decode(reply.body)["input_tokens"] < 40
+    assert len(asked) == questions
+
+
+def test_an_estimate_has_the_shape_of_the_protocol() -> None:
+    reply, _ = count(refusal(500), "responses", RESPONSES, speaks="responses")
+    assert msgspec.json.decode(reply.body)["object"] == "response.input_tokens"
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        count(COUNTED, body=MESSAGES.replace(b'"m"', b'"unknown"'))
+    assert refused.value.failure.kind is Kind.NOT_FOUND
+
+
+def test_a_request_that_cannot_be_parsed_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        count(COUNTED, body=b'{"model":"m","messages":7}', speaks="chat")
+    assert refused.value.failure.kind is Kind.BAD_REQUEST

@@ -1,0 +1,361 @@
+"""The loop over upstream turns: each step of the policy is taken, and the client reads one reply."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dragoman.config.settings import Server
+from dragoman.flow.refusal import RefusedUpstream
+from dragoman.hub.events import Delta, Event
+from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.outcome import Step
+from dragoman.hub.usage import Usage
+from fakes.kiro import framed, tail, tool, words
+from fakes.upstream import Answer, Asked, End, FakeUpstream
+from flow.chat_wire import HALF, STREAM, WHOLE, chunk, document, refusal
+from flow.gateway_rig import AT_ONCE, Rig
+from flow.in_memory import (
+    CHAT,
+    CHAT_STREAM,
+    MESSAGES,
+    MESSAGES_STREAM,
+    make_world,
+    run,
+)
+from flow.writer_rig import soon
+
+
+def test_a_call_is_answered_in_one_turn() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            asking = rig.asks("chat", CHAT_STREAM)
+            assert (await asking.answered()).body == STREAM
+            outcome = asking.outcome()
+            assert (outcome.outcome, outcome.route, outcome.failed_attempts) == ("ok", "one/m", ())
+            assert (rig.gateway.answered, rig.gateway.trips, rig.gateway.streams) == (1, 0, 0)
+            whole = rig.asks("chat", CHAT)
+            fake.answers = [document(WHOLE)]
+            assert (await whole.answered()).body == WHOLE
+
+    with FakeUpstream([Answer(STREAM)]) as fake:
+        run(scene(fake))
+
+
+def test_a_target_is_asked_again_and_then_the_next_one() -> None:
+    async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
+        async with Rig({"one": one, "two": two}) as rig:
+            asking = rig.asks("messages", MESSAGES_STREAM)
+            reply = await asking.answered()
+            assert b"message_stop" in reply.body
+            assert reply.headers.get(b"x-dragoman-route") == b"two/m"
+            overloaded = Step("one/m", "overloaded")
+            assert asking.outcome().failed_attempts == (overloaded, overloaded)
+            assert (len(one.calls), len(two.calls)) == (2, 1)
+
+    with FakeUpstream([refusal(503)]) as one, FakeUpstream([Answer(STREAM)]) as two:
+        run(scene(one, two))
+
+
+@pytest.mark.parametrize("body", [CHAT, CHAT_STREAM])
+def test_where_nobody_answers_the_last_refusal_is_raised_with_its_own_body(body: bytes) -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            asking = rig.asks("chat", body)
+            with pytest.raises(RefusedUpstream) as refused:
+                await asking.answered()
+            assert refused.value.failure.kind is Kind.BAD_REQUEST
+            assert refused.value.error_reply is not None
+            assert refused.value.error_reply.body == refusal(400, "odd").body
+            assert asking.wire.writes == []
+            assert len(fake.calls) == 1
+
+    with FakeUpstream([refusal(400, "odd")]) as fake:
+        run(scene(fake))
+
+
+def test_once_the_head_is_out_the_failure_is_an_event() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        hurried = Server(keep_alive_s=0.05, first_token_timeout_s=0.4)
+        async with Rig({"one": fake}, server=hurried) as rig:
+            asking = rig.asks("messages", MESSAGES_STREAM)
+            reply = await asking.answered()
+            assert reply.status == 200
+            assert reply.body.startswith(b"event: ping\n")
+            assert reply.body.count(b"event: error\n") == 1
+            assert reply.complete
+            assert asking.outcome().outcome == "timeout"
+
+    with FakeUpstream([Answer(headless=True, end=End.HANG)]) as fake:
+        run(scene(fake))
+
+
+def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
+    renewals: list[bool] = []
+
+    async def renew() -> bool:
+        renewals.append(len(renewals) == 0)
+        return renewals[-1]
+
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}, fields=[("renew", renew)]) as rig:
+            assert (await rig.asks("chat", CHAT_STREAM).answered()).body == STREAM
+            asking = rig.asks("chat", CHAT_STREAM)
+            with pytest.raises(Refused) as refused:
+                await asking.answered()
+            assert refused.value.failure.kind is Kind.CREDENTIAL
+            assert asking.outcome().failed_attempts == (Step("one/m", "credential"),)
+            assert len(fake.calls) == 3
+            assert renewals == [True, False]
+
+    with FakeUpstream([refusal(401), Answer(STREAM), refusal(401)]) as fake:
+        run(scene(fake))
+
+
+# A reply that another upstream continues
+
+
+def continued(asked: Asked) -> Answer:
+    """Write the marker that the request asks for, and then the rest of the reply."""
+    text = str(asked.json["messages"][-1]["content"])
+    marker = text[text.index("[[continue:") : text.index("]]") + 2]
+    return Answer(chunk({"role": "assistant", "content": f"{marker} loaf"}) + chunk({}, "stop") + b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("protocol", ["chat", "messages"])
+def test_another_upstream_continues_the_reply(protocol: str) -> None:
+    async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
+        async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
+            asking = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
+            reply = await asking.answered()
+            assert b" loaf" in reply.body
+            assert b"continue:" not in reply.body
+            assert b"error" not in reply.body
+            assert reply.headers.get(b"x-dragoman-route") == b"one/m"
+            assert reply.trailers == [(b"x-dragoman-route", b"one/m, two/m")]
+            outcome = asking.outcome()
+            assert (outcome.outcome, outcome.route) == ("ok", "two/m")
+            assert outcome.failed_attempts == (Step("one/m", "lost"),)
+            assert outcome.usage is not None
+            assert rig.gateway.trips == 0
+
+    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=continued) as two:
+        run(scene(one, two))
+
+
+def test_where_nobody_continues_the_client_is_told_why_the_first_broke_off() -> None:
+    async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
+        async with Rig({"one": one, "two": two}, retry=replace(AT_ONCE, continue_streams=True)) as rig:
+            asking = rig.asks("messages", MESSAGES_STREAM)
+            reply = await asking.answered()
+            assert reply.body.count(b"event: error\n") == 1
+            assert b"one" in reply.body.partition(b"event: error\n")[2]
+            assert asking.outcome().outcome == "lost"
+            assert len(two.calls) == 1
+
+    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream([refusal(400)]) as two:
+        run(scene(one, two))
+
+
+def test_a_stream_is_not_continued_unless_the_configuration_says_so() -> None:
+    async def scene(one: FakeUpstream, two: FakeUpstream) -> None:
+        async with Rig({"one": one, "two": two}) as rig:
+            assert b"event: error\n" in (await rig.asks("messages", MESSAGES_STREAM).answered()).body
+            assert two.calls == []
+
+    with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=continued) as two:
+        run(scene(one, two))
+
+
+# A tool call that was cut
+
+WRITE = {
+    "name": "write",
+    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+}
+CUT = framed(words("I write."), tool("t1", "write", input='{"path": "notes/to'))
+KIRO = (("withholds_cut_calls", True), ("mend", True))
+
+
+def asked(stream: bool) -> bytes:
+    body = msgspec.json.decode(MESSAGES)
+    return msgspec.json.encode({**body, "stream": stream, "tools": [WRITE]})
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}, "kiro", fields=KIRO) as rig:
+            asking = rig.asks("messages", asked(stream))
+            reply = await asking.answered()
+            assert len(fake.calls) == 2
+            assert b"tool_use" in reply.body
+            assert b"max_tokens" not in reply.body
+            if not stream:
+                assert msgspec.json.decode(reply.body)["content"][1]["input"] == {"path": "notes/today.md"}
+            outcome = asking.outcome()
+            assert outcome.usage is not None
+            assert outcome.usage.credits == pytest.approx(0.02)
+            assert rig.gateway.trips == 0
+
+    metered = framed(words("I write."), tool("t1", "write", input='{"path": "notes/to'), tail("MAX_TOKENS"))
+    with FakeUpstream([metered, framed(words('day.md"}'), tail())]) as fake:
+        run(scene(fake))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_says_so(stream: bool) -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}, "kiro", fields=KIRO) as rig:
+            reply = await rig.asks("messages", asked(stream)).answered()
+            assert b"max_tokens" in reply.body
+            assert b"tool_use" not in reply.body
+            assert len(fake.calls) == 2
+            await rig.asks("messages", asked(stream)).answered()
+            assert b"was not executed" in fake.calls[2].body.replace(b"\\n", b" ")
+
+    with FakeUpstream([CUT, framed(words("Sorry."), tail()), framed(words("Again."), tail())]) as fake:
+        run(scene(fake))
+
+
+def test_a_provider_that_does_not_repair_is_not_asked_for_the_rest() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}, "kiro", fields=KIRO[:1]) as rig:
+            assert b"max_tokens" in (await rig.asks("messages", asked(True)).answered()).body
+            assert len(fake.calls) == 1
+
+    with FakeUpstream([CUT]) as fake:
+        run(scene(fake))
+
+
+# The checks in front of every reply
+
+
+class Misbehaving:
+    """A stage with a bug: a delta of a block that was never opened."""
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        return (Delta(99, event.text),) if isinstance(event, Delta) else (event,)
+
+    def finish(self) -> Sequence[Event]:
+        return ()
+
+
+def test_the_grammar_guard_stands_in_front_of_streams_and_of_whole_replies() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}, fields=[("stages", lambda request: [Misbehaving()])]) as rig:
+            reply = await rig.asks("messages", MESSAGES_STREAM).answered()
+            assert reply.body.count(b"event: error\n") == 1
+            assert rig.gateway.trips == 1
+            with pytest.raises(Refused):
+                await rig.asks("messages", MESSAGES).answered()
+            assert rig.gateway.trips == 2
+
+    with FakeUpstream([Answer(STREAM)]) as fake:
+        run(scene(fake))
+
+
+def test_a_call_that_nobody_could_run_fails_in_streams_and_in_whole_replies() -> None:
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "write", "arguments": "{oh"}}
+    stream = chunk({"role": "assistant", "tool_calls": [call]}) + chunk({}, "tool_calls") + b"data: [DONE]\n\n"
+    body = msgspec.json.decode(WHOLE)
+    message = {"role": "assistant", "tool_calls": [call]}
+    body["choices"] = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
+
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            reply = await rig.asks("messages", asked(True)).answered()
+            assert reply.body.count(b"event: error\n") == 1
+            with pytest.raises(Refused) as refused:
+                await rig.asks("messages", asked(False)).answered()
+            assert refused.value.failure.kind is Kind.CORRUPT
+
+    with FakeUpstream([Answer(stream), document(msgspec.json.encode(body))]) as fake:
+        run(scene(fake))
+
+
+# Interruptions from outside
+
+
+@pytest.mark.parametrize("protocol", ["chat", "messages"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_gateway_that_stops_tells_a_client_that_is_still_there(protocol: str, gone: bool) -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            asking = rig.asks(protocol, CHAT_STREAM if protocol == "chat" else MESSAGES_STREAM)
+            answering = asyncio.create_task(asking.answered())
+            await soon(lambda: b"Half" in asking.wire.written)
+            assert rig.gateway.streams == 1
+            asking.exchange.gone = gone
+            written = asking.wire.written
+            answering.cancel()
+            with suppress(asyncio.CancelledError):
+                await answering
+            assert answering.cancelled()
+            assert rig.gateway.streams == 0
+            assert (asking.wire.written == written) is gone
+            assert gone or b"shutting down" in asking.wire.reply.body
+            await soon(lambda: bool(fake.closed))
+
+    with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
+        run(scene(fake))
+
+
+def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            asking = rig.asks("chat", CHAT)
+            answering = asyncio.create_task(asking.answered())
+            await soon(lambda: bool(fake.calls))
+            asking.exchange.gone = True
+            answering.cancel()
+            with suppress(asyncio.CancelledError):
+                await answering
+            assert asking.wire.writes == []
+            assert asking.outcome().failed_attempts == (Step("one/m", "client_gone"),)
+
+    with FakeUpstream([Answer(headless=True, end=End.HANG)]) as fake:
+        run(scene(fake))
+
+
+def test_a_new_configuration_holds_from_the_next_call_on() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            assert (await rig.asks("chat", CHAT_STREAM).answered()).body == STREAM
+            rig.gateway.adopt(make_world())
+            with pytest.raises(Refused) as refused:
+                await rig.asks("chat", CHAT_STREAM).answered()
+            assert refused.value.failure.kind is Kind.NOT_FOUND
+
+    with FakeUpstream([Answer(STREAM)]) as fake:
+        run(scene(fake))
+
+
+def test_a_conversation_stays_with_its_credential() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}, credentials=3) as rig:
+            pool = rig.gateway.world.providers["one"].pool
+            assert pool is not None
+            header = [(b"session-id", b"s-1")]
+            for _ in range(4):
+                await rig.asks("chat", CHAT_STREAM, header).answered()
+            homes = {pool.home("t\0s-1"), pool.home("t\0response chatcmpl-1")}
+            assert len(homes) == 1
+            assert None not in homes
+
+    with FakeUpstream([Answer(STREAM)]) as fake:
+        run(scene(fake))
+
+
+def test_what_was_used_is_told_in_the_outcome() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            asking = rig.asks("messages", MESSAGES)
+            await asking.answered()
+            assert asking.outcome().usage == Usage(input=7, output=3)
+
+    with FakeUpstream([document(WHOLE)]) as fake:
+        run(scene(fake))
