@@ -1,0 +1,115 @@
+"""A client's request, read no further than it must be."""
+
+import pytest
+
+from dragoman.accounts.keys import ENVIRONMENT_KEY
+from dragoman.flow.call import Call
+from dragoman.flow.offload import LARGE_BYTES
+from dragoman.flow.trail import Trail
+from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.request import Request, Role, Text, Turn
+from dragoman.net.budget import FREE_BYTES, ByteBudget
+from dragoman.protocols import PROTOCOLS
+from flow.in_memory import CHAT, CHAT_STREAM, MemoryWire, make_call, make_exchange, run
+
+
+def test_what_routing_needs_is_read_at_once() -> None:
+    call = make_call("chat", CHAT_STREAM)
+    assert (call.model, call.stream, call.body) == ("m", True, CHAT_STREAM)
+    assert (call.trail.wanted, call.trail.stream, call.trail.body) == ("m", True, CHAT_STREAM)
+    assert not make_call("chat", b'{"model":"m","stream":null}').stream
+
+
+@pytest.mark.parametrize(
+    ("body", "at", "words"),
+    [
+        (b"", None, "not valid JSON"),
+        (b"{", None, "not valid JSON"),
+        (b'"m"', None, "must be a JSON object"),
+        (b"[1]", None, "must be a JSON object"),
+        (b"[" * 100_000, None, ""),
+        (b"{}", "/model", "model is missing"),
+        (b'{"model":""}', "/model", 'got ""'),
+        (b'{"model":7}', "/model", "got 7"),
+        (b'{"model":"%b"}' % (b"x" * 1025), "/model", "at most 1024 bytes"),
+        (b'{"model":"m","stream":"yes"}', "/stream", 'got "yes"'),
+    ],
+)
+def test_a_body_without_what_routing_needs_is_refused_by_field(body: bytes, at: str | None, words: str) -> None:
+    with pytest.raises(Refused) as refused:
+        make_call("chat", body)
+    assert refused.value.failure.kind is Kind.BAD_REQUEST
+    assert refused.value.failure.at == at
+    assert words in refused.value.failure.message
+
+
+def test_what_only_translation_needs_is_parsed_once_and_later() -> None:
+    body = b'{"model":"m","messages":7}'
+    call = make_call("chat", body)
+    with pytest.raises(Refused):
+        call.request()
+    good = make_call("chat", CHAT)
+    run(good.read())
+    assert good.request() is good.request()
+
+
+def test_a_large_body_is_parsed_all_the_same() -> None:
+    text = b"x" * LARGE_BYTES
+    call = make_call("chat", b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % text)
+    run(call.read())
+    assert call.request().turns == (
+        Turn(Role.USER, (Text(text.decode(), at="/messages/0/content"),), at="/messages/0"),
+    )
+
+
+def test_each_ledger_starts_with_what_parsing_lost() -> None:
+    call = make_call("chat", b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"no_such_field":1}')
+    first = call.ledger()
+    lost = len(first)
+    first.dropped("/seed", "for one target")
+    assert len(first) == lost + 1
+    assert len(call.ledger()) == lost
+
+
+def test_a_body_in_another_language_is_told_by_its_own_parser() -> None:
+    said = Request("chat", "m", (Turn(Role.USER, (Text("Hi"),)),))
+
+    def parse(body: bytes, ledger: Ledger) -> Request:
+        return said
+
+    exchange = make_exchange(MemoryWire())
+    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', exchange, Trail("req_1", "chat", exchange.headers), parse)
+    assert call.retold
+    assert call.request() is said
+    assert not make_call().retold
+
+
+@pytest.mark.parametrize(("value", "is_on"), [(b"1", True), (b"0", False), (b"true", False)])
+def test_strict_mode_and_explanations_are_asked_for_by_header(value: bytes, is_on: bool) -> None:
+    assert make_call("chat", CHAT, [(b"x-dragoman-strict", value)]).strict is is_on
+    assert make_call("chat", CHAT, [(b"x-dragoman-explain", value)]).explain is is_on
+    assert not make_call().strict
+    assert not make_call().explain
+
+
+def test_the_owner_asks_with_the_key_of_the_environment() -> None:
+    assert make_call(key=ENVIRONMENT_KEY).is_owner
+    assert not make_call(key="key_1").is_owner
+    assert make_call(tenant="them").tenant == "them"
+
+
+def test_each_call_has_an_id_that_no_client_chooses() -> None:
+    call = make_call()
+    assert call.uuid == call.uuid != make_call().uuid
+
+
+def test_what_was_read_of_a_reply_that_nobody_will_see_is_not_counted() -> None:
+    budget = ByteBudget(10 * FREE_BYTES)
+    exchange = make_exchange(MemoryWire(), budget=budget)
+    exchange.buffered.hold(2 * FREE_BYTES)  # the request's body
+    call = make_call(exchange=exchange)
+    call.buffered.hold(3 * FREE_BYTES)
+    assert budget.held == 4 * FREE_BYTES
+    call.release_reply()
+    assert budget.held == FREE_BYTES

@@ -1,0 +1,28 @@
+"""Every module of the flow package has a test file of its name, which exercises it by itself."""
+
+from pathlib import Path
+
+import dragoman.flow
+
+TESTS = Path(__file__).parent
+
+# Modules that another test file exercises, and why.
+ELSEWHERE = {
+    "capturing": ("e2e/test_captures_on_disk.py", "what is captured is seen on disk"),
+    "recorded_world": ("e2e/test_replays.py", "what is recorded shows in a replay"),
+    "recording": ("e2e/test_captures_on_disk.py", "what is recorded is seen on disk"),
+}
+
+
+def test_each_module_has_a_test_of_its_name() -> None:
+    [package] = dragoman.flow.__path__
+    modules = {path.stem for path in Path(package).rglob("*.py") if path.stem != "__init__"}
+    tested = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
+    assert sorted(modules - tested - set(ELSEWHERE)) == []
+
+
+def test_what_is_tested_elsewhere_is() -> None:
+    [package] = dragoman.flow.__path__
+    modules = {path.stem for path in Path(package).rglob("*.py")}
+    assert set(ELSEWHERE) <= modules
+    assert all((TESTS.parent / file).is_file() for file, _ in ELSEWHERE.values())

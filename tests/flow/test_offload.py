@@ -1,0 +1,50 @@
+"""Work on large bodies runs in a thread, in the context of its request."""
+
+import asyncio
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+from dragoman.flow.offload import HUGE_BYTES, LARGE_BYTES, run_off_loop
+from flow.in_memory import run
+
+WHO: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+async def thread_for(size: int) -> str:
+    return await run_off_loop(size, lambda: threading.current_thread().name)
+
+
+def test_small_bodies_are_worked_on_at_once() -> None:
+    assert run(thread_for(0)) == run(thread_for(LARGE_BYTES)) == threading.current_thread().name
+
+
+def test_huge_bodies_do_not_hold_up_large_ones() -> None:
+    async def both() -> None:
+        release = threading.Event()
+        huge = asyncio.create_task(run_off_loop(HUGE_BYTES + 1, lambda: release.wait(30)))
+        try:
+            assert (await thread_for(HUGE_BYTES)).startswith("large-body")
+            assert not huge.done()
+        finally:
+            release.set()
+        assert await huge
+        assert (await thread_for(HUGE_BYTES + 1)).startswith("huge-body")
+
+    run(both())
+
+
+@pytest.mark.parametrize("size", [0, LARGE_BYTES + 1, HUGE_BYTES + 1])
+def test_the_context_of_the_request_goes_along(size: int) -> None:
+    async def ask() -> str:
+        WHO.set("this request")
+        return await run_off_loop(size, WHO.get)
+
+    assert run(ask()) == "this request"
+
+
+@pytest.mark.parametrize("size", [0, LARGE_BYTES + 1])
+def test_what_is_raised_arrives(size: int) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(run_off_loop(size, lambda: 1 // 0))

@@ -1,0 +1,43 @@
+"""The values of the turn loop are closed sets: whoever matches on one must know every kind."""
+
+from typing import get_args
+
+import msgspec
+
+from dragoman.flow.step import (
+    Ask,
+    CallCompleted,
+    CompleteCall,
+    Completed,
+    CutCalls,
+    ErrorReply,
+    Finish,
+    GiveUp,
+    Interrupted,
+    NoReply,
+    Step,
+    TurnEnd,
+    Wait,
+)
+from dragoman.hub.failure import Failure, Kind
+from dragoman.routing.resolve import Route
+from flow.in_memory import make_provider
+
+FAILURE = Failure(Kind.LOST, "gone")
+
+
+def test_the_steps_and_the_ends_of_a_turn() -> None:
+    assert set(get_args(Step)) == {Ask, Wait, CompleteCall, GiveUp, Finish}
+    assert set(get_args(TurnEnd)) == {NoReply, Interrupted, CutCalls, CallCompleted, Completed}
+
+
+def test_they_are_values_that_nobody_changes() -> None:
+    for kind in (*get_args(Step), *get_args(TurnEnd), ErrorReply):
+        assert kind.__struct_config__.frozen, kind
+    assert NoReply(FAILURE) == NoReply(Failure(Kind.LOST, "gone"))
+    assert msgspec.structs.replace(Wait(1.0), seconds=2.0) == Wait(2.0)
+
+
+def test_a_first_question_changes_and_continues_nothing() -> None:
+    ask = Ask(Route("up", "m"), make_provider(), 1)
+    assert (ask.changes, ask.continuation, ask.renew_after) == ((), None, None)

@@ -1,0 +1,165 @@
+"""What one request came to, from what was noted on its way."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.flow.trail import Trail, client_name
+from dragoman.hub.events import Delta, Event, Failed, Opened, Started, TextBlock, Used
+from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.loss import Ledger
+from dragoman.hub.outcome import GONE, OK, Outcome, Step
+from dragoman.hub.usage import Source, Usage
+from dragoman.net.headers import Headers
+from dragoman.net.refusals import BodyTimeout, BodyTooLarge, ClientGone, HeadRefused
+from dragoman.observers.watch import Watch
+from dragoman.routing.resolve import Route
+from replies import END, START, text
+
+ROUTE = Route("up", "m")
+NONE = Headers([])
+
+
+class Reply:
+    """A reply of which these events were seen."""
+
+    def __init__(self, events: Sequence[Event], usage: Usage | None = None) -> None:
+        self.watch = Watch(lambda: 0.0)
+        self.usage = usage
+        for event in events:
+            self.watch.see(event)
+
+
+def trail_of(events: Sequence[Event], usage: Usage | None = None, ledger: Ledger | None = None) -> Trail:
+    trail = Trail("req_1", "chat", NONE)
+    trail.body = b"x" * 400
+    trail.answered(ROUTE, "messages", ledger, Reply(events, usage))
+    return trail
+
+
+def test_a_request_that_came_nowhere_names_what_is_known() -> None:
+    headers = Headers([(b"user-agent", b"OpenAI/Python 3.49"), (b"traceparent", b"00-ab-cd-01")])
+    trail = Trail("req_1", "chat", headers, "key_1", "t")
+    trail.wanted, trail.stream = "gpt", True
+    trail.failed_step(ROUTE, Refused(Failure(Kind.OVERLOADED, "busy")))
+    trail.ended_by(Refused(Failure(Kind.OVERLOADED, "busy", code="busy_now")))
+    trail.end()
+    outcome = trail.outcome()
+    assert (outcome.request_id, outcome.key, outcome.client) == ("req_1", "key_1", "OpenAI/Python")
+    assert (outcome.requested_model, outcome.stream, outcome.traceparent) == ("gpt", True, "00-ab-cd-01")
+    assert (outcome.outcome, outcome.error_code) == ("overloaded", "busy_now")
+    assert outcome.failed_attempts == (Step("up/m", "overloaded"),)
+    assert (outcome.provider, outcome.usage, outcome.ttft_s, outcome.passthrough) == ("", None, None, False)
+
+
+def test_a_reply_tells_who_answered_and_what_was_used() -> None:
+    ledger = Ledger()
+    ledger.dropped("/seed", "it has none")
+    used = Usage(input=7, output=2)
+    trail = trail_of([START, *text(0, "Hel", "lo"), END], used, ledger)
+    trail.end()
+    outcome = trail.outcome()
+    assert (outcome.provider, outcome.model, outcome.route) == ("up", "m", "up/m")
+    assert (outcome.client_protocol, outcome.upstream_protocol) == ("chat", "messages")
+    assert (outcome.outcome, outcome.usage, outcome.losses, outcome.losses_by_how) == (OK, used, 1, (1, 0, 0))
+    assert (outcome.deltas, outcome.reported_model, outcome.passthrough) == (2, "model-1", False)
+    assert trail_passed().passthrough
+
+
+def trail_passed() -> Outcome:
+    trail = trail_of([START, END])
+    trail.end()
+    return trail.outcome()
+
+
+@pytest.mark.parametrize(
+    ("fault", "result"),
+    [
+        (Refused(Failure(Kind.NOT_FOUND, "which?")), "not_found"),
+        (asyncio.CancelledError(), GONE),
+        (ClientGone(), GONE),
+        (BodyTooLarge("big"), "too_large"),
+        (BodyTimeout("slow"), "request_timeout"),
+        (HeadRefused("odd"), "bad_request"),
+        (ZeroDivisionError(), "bug"),
+    ],
+)
+def test_what_was_raised_is_how_a_request_ends(fault: BaseException, result: str) -> None:
+    trail = Trail("req_1", "chat", NONE)
+    trail.ended_by(fault)
+    trail.end()
+    assert trail.outcome().outcome == result
+
+
+def test_a_failure_inside_the_reply_is_its_outcome() -> None:
+    trail = trail_of([START, Failed(Failure(Kind.QUOTA, "used up", code="q" * 2000))])
+    trail.end()
+    outcome = trail.outcome()
+    assert outcome.outcome == "quota"
+    assert outcome.error_code is not None
+    assert len(outcome.error_code.encode()) <= 256
+
+
+def test_a_client_that_left_after_the_end_had_its_reply() -> None:
+    for events, result in (([START, *text(0, "Hi"), END], OK), ([START, *text(0, "Hi")], GONE)):
+        trail = trail_of(events)
+        trail.ended_by(ClientGone())
+        trail.end()
+        assert trail.outcome().outcome == result
+
+
+def test_a_gateway_that_stops_is_not_a_client_that_left() -> None:
+    trail = Trail("req_1", "chat", NONE)
+    trail.left_step(ROUTE)
+    trail.ended_by_shutdown()
+    trail.end()
+    assert trail.outcome().outcome == "shutdown"
+    assert trail.outcome().failed_attempts == (Step("up/m", "shutdown"),)
+
+
+def test_usage_is_guessed_from_sizes_where_nobody_told_any() -> None:
+    trail = trail_of([START, Opened(0, TextBlock()), Delta(0, "x" * 40)])
+    trail.end()
+    assert trail.outcome().usage == Usage(input=100, output=10, source=Source.ESTIMATED)
+
+
+def test_a_reply_that_broke_off_has_at_least_the_output_that_was_seen() -> None:
+    begun = Usage(input=50, output=1)
+    started = replace(START, usage=begun)
+    trail = trail_of([started, Opened(0, TextBlock()), Delta(0, "x" * 40)])
+    trail.end()
+    assert trail.outcome().usage == Usage(input=50, output=10, source=Source.ESTIMATED)
+    told = trail_of([started, *text(0, "x" * 40), Used(Usage(input=50, output=2)), END])
+    told.end()
+    assert told.outcome().usage == Usage(input=50, output=2)
+
+
+def test_a_reply_without_anything_used_nothing() -> None:
+    trail = trail_of([Started("", "")])
+    trail.end()
+    assert trail.outcome().usage is None
+
+
+def test_the_body_and_the_reply_are_let_go_at_the_end() -> None:
+    trail = trail_of([START, END])
+    trail.end()
+    assert trail.body == b""
+    assert trail._reply is None
+
+
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [
+        (b"claude-cli/2.0.1 (external, cli)", "claude-cli"),
+        (b"OpenAI/Python 3.49", "OpenAI/Python"),
+        (b"ai-sdk/openai/2.0 runtime/node", "ai-sdk/openai"),
+        (b"v2ray/1", "v2ray"),
+        (b"<script>/1", "script"),
+        (b"", ""),
+        (b"x" * 500, "x" * 40),
+    ],
+)
+def test_a_client_is_named_without_its_version(agent: bytes, name: str) -> None:
+    assert client_name(agent) == name
