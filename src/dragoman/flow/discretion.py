@@ -7,7 +7,20 @@ from msgspec.structs import replace
 
 from dragoman.framing.known_secrets import HIDDEN, Secrets, finder_of, hide
 from dragoman.framing.redact import SHORTEST
-from dragoman.hub.events import Closed, Delta, Ended, Event, Failed, Sealed, Used
+from dragoman.hub.events import (
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    Opened,
+    RefusalBlock,
+    Sealed,
+    Started,
+    TextBlock,
+    ThinkingBlock,
+    Used,
+)
 from dragoman.hub.failure import Failure
 
 MASK = HIDDEN.decode()
@@ -113,7 +126,16 @@ class EventRedactor:
         return [event for block in list(self._held) for event in self._released(block)]
 
     def _described(self, event: Event) -> Sequence[Event]:
-        """An event that is told whole."""
+        """Clean an event that comes in one piece; most have no words of the upstream's that could be a secret."""
+        match event:
+            case Opened(what=TextBlock() | ThinkingBlock() | RefusalBlock()):
+                return (event,)
+            case Started(id=id, model=model) if not (self._suspects(id) or self._suspects(model)):
+                return (event,)
+            case Ended(sequence=None, category=None, explanation=None, cut=()):
+                return (event,)
+            case _:
+                pass
         said = msgspec.json.encode(event)
         hidden = hide(said, self._secrets)
         if hidden is said:

@@ -93,7 +93,8 @@ class Policy:
         self._queue = list(routes)  # the targets that are left, the one that is asked now among them
         self._tries = 0  # of the target that is asked now
         self._number = 0  # of upstream requests
-        self._round: CredentialRound | None = None
+        self._round: CredentialRound | None = None  # None: there is nothing to choose and nothing to note
+        self._member: Provider | None = None  # that is asked now, with its credential
         self._broken: dict[str, set[int]] = {}  # provider -> its credentials that have broken off this reply
         self._continuation: Continuation | None = None
 
@@ -145,13 +146,18 @@ class Policy:
         if provider is None:
             message = f"No provider is called {route.provider!r}."
             return self._after_target_failed(NoReply(Failure(Kind.NOT_FOUND, message, code="model_not_found")))
+        spares = len(self._routes) > 1
+        if provider.pool is None and (provider.rests is None or not spares):
+            self._round = None
+            return self._ask(provider)
         session = self._sessions.get(route.provider)
         excluded = self._broken.get(route.provider, ())
-        self._round = CredentialRound(provider, route.model, session, excluded, spares=len(self._routes) > 1)
+        self._round = CredentialRound(provider, route.model, session, excluded, spares=spares)
         member = self._round.next()
         return self._after_target_failed(self._round.exhausted()) if member is None else self._ask(member)
 
     def _ask(self, member: Provider, renew_after: Failure | None = None) -> Ask:
+        self._member = member
         self._number += 1
         changes: tuple[Change, ...] = tuple(self._chances.changes)
         if self._continuation is not None:
@@ -159,8 +165,8 @@ class Policy:
         return Ask(self._queue[0], member, self._number, changes, self._continuation, renew_after)
 
     def _after_no_reply(self, end: NoReply) -> Step:
-        assert self._round is not None
-        member, model = self._round.member, self._queue[0].model
+        member, model = self._member, self._queue[0].model
+        assert member is not None
         match self._chances.take(member, model, end):
             case SecondChance.RENEWED_CREDENTIAL:
                 return self._ask(member, renew_after=end.failure)
@@ -168,6 +174,8 @@ class Policy:
                 return self._ask(member)
             case None:
                 pass
+        if self._round is None:
+            return self._after_target_failed(end)
         self._round.refused(end)
         if not AFTER[end.failure.kind].next_credential:
             return self._after_target_failed(end)
@@ -210,8 +218,8 @@ class Policy:
 
     def _targets_after(self, failure: Failure) -> list[Route]:
         """Return the targets that may continue: those after this one, and this one's other credentials."""
-        assert self._round is not None
-        route, member = self._queue[0], self._round.member
+        route, member = self._queue[0], self._member
+        assert member is not None
         rest = list(self._routes[self._routes.index(route) + 1 :])
         broken = self._broken.setdefault(member.name, set())
         broken.add(member.seat)

@@ -114,14 +114,13 @@ async def prepare(
     choice = choose_protocol(call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
     protocol = choice.protocol
     options = await provider.aim(route.model)
-    trial = Trial(call.uuid, number, call.tenant)
     is_altered = provider.stages is not None or bool(changes) or call.retold or call.continues
     if passing is not None and choice.unchanged and not is_altered:
         body = await _with_model(passing, call.model, route.model)
         assert protocol.upstream is not None
         headers = _client_headers(call, provider, protocol.upstream)
         message = _Message(body, headers, _query(call.query), call.request)
-        out, secrets = await _address(message, call, provider, protocol, trial)
+        out, secrets = await _address(message, call, provider, protocol, number)
         return Passthrough(
             route=route,
             provider=provider,
@@ -134,7 +133,7 @@ async def prepare(
     await call.read()
     ledger = call.ledger()
     request, tools, message = await _translate(call, route, provider, fitting, protocol, options, changes, ledger)
-    out, secrets = await _address(message, call, provider, protocol, trial)
+    out, secrets = await _address(message, call, provider, protocol, number)
     return Translated(
         route=route,
         provider=provider,
@@ -189,12 +188,14 @@ async def _translate(
 
 
 async def _address(
-    message: _Message, call: Call, provider: Provider, protocol: Protocol, trial: Trial
+    message: _Message, call: Call, provider: Provider, protocol: Protocol, number: int
 ) -> tuple[Outgoing, Secrets]:
     """Add the provider's own headers and credential; return what is sent, and the secrets in it."""
     assert protocol.upstream is not None
     credentials = await _authorized(provider, protocol.name)
-    described = () if provider.describe is None else provider.describe(message.request, call.headers, trial)
+    described: tuple[Header, ...] = ()
+    if provider.describe is not None:
+        described = provider.describe(message.request, call.headers, Trial(call.uuid, number, call.tenant))
     own = (JSON, IDENTITY, *provider.headers, *described, *credentials)
     names = dict(own)
     fields = (*own, *[field for field in message.headers if field[0] not in names])

@@ -20,13 +20,14 @@ def choose_protocol(
     client: str, speaks: tuple[str, ...], protocols: Mapping[str, Protocol], profile: Profile, body: bytes
 ) -> ProtocolChoice:
     """Prefer the client's own protocol where the upstream speaks it and takes the body, else the first that does."""
+    own = protocols[client] if client in speaks else None
+    if own is not None and _accepts(own, profile, body):
+        # An envelope of ours must be opened for its issuer and taken out for anyone else.
+        return ProtocolChoice(own, unchanged=ENVELOPE not in body)
     accepting = [protocols[name] for name in speaks if _accepts(protocols[name], profile, body)]
-    fitting = accepting or [protocols[name] for name in speaks]
-    own = next((protocol for protocol in fitting if protocol.name == client), None)
-    if own is None:
-        return ProtocolChoice(fitting[0])
-    # An envelope of ours must be opened for its issuer and taken out for anyone else.
-    return ProtocolChoice(own, unchanged=ENVELOPE not in body)
+    if accepting:
+        return ProtocolChoice(accepting[0])
+    return ProtocolChoice(protocols[speaks[0]]) if own is None else ProtocolChoice(own, unchanged=ENVELOPE not in body)
 
 
 def _accepts(protocol: Protocol, profile: Profile, body: bytes) -> bool:

@@ -314,7 +314,7 @@ class Turn:
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
         events = events_of(prepared, body, ledger, streamed)
         self.pipe = pipe = self._make_translation(prepared)
-        self._held = pipe.push(events)
+        self._held = pipe.push(events, are_clean=hide(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
             return NoReply(named(prepared, pipe.watch.failure))
         await self._accept(prepared, answer)
