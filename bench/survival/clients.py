@@ -12,6 +12,7 @@ from bench.survival.gateway import KEY
 from bench.survival.upstream import PACE_S
 
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "count": "/v1/messages/count_tokens"}
+START_S = 60.0
 EVENT_END = b"\n\n"
 
 
@@ -65,7 +66,10 @@ class Pulse:
         self._sock = connect(self._port)
         self._sock.sendall(request("messages", body))
         self._thread.start()
+        patience = time.monotonic() + START_S
         while len(self._arrivals) < 50:
+            if time.monotonic() > patience:
+                raise TimeoutError("the stream beside the case has not begun")
             time.sleep(0.05)
         return self
 

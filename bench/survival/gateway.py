@@ -71,6 +71,7 @@ def start_gateway(src: Path, patience_s: float) -> Iterator[Gateway]:
         command = [sys.executable, "-m", "bench.survival.upstream", "--port", str(upstream)]
         log = directory / "upstream.log"
         child = stack.enter_context(Child(command, CORES, log, {**environ, "PYTHONPATH": str(ROOT)}))
+        wait_healthy(child, upstream, "/health", 60.0)
         known = " token_timeout_s" in (src / "dragoman/config/settings.py").read_text()
         more = f"token_timeout_s = {patience_s}" if known else ""
         config = directory / "dragoman.toml"

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from collections.abc import Awaitable, Callable
+from functools import cache
 
 PACE_S = 0.01
 TRICKLE_S = 0.3
@@ -69,11 +70,15 @@ async def pace(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(max(0.0, due - loop.time()))
 
 
+@cache
+def packed_reply() -> bytes:
+    """A reply of 200 MB, packed into a fraction; made before anybody waits for it."""
+    return gzip.compress(completion("0" * (200 << 20)), 1)
+
+
 async def bomb(writer: asyncio.StreamWriter) -> None:
-    body = gzip.compress(b'{"error": {"message": "' + b"0" * (200 << 20), 1)
-    head = b"HTTP/1.1 500 Error\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\n"
-    writer.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
-    await writer.drain()
+    body = packed_reply()
+    writer.write(JSON_HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
 
 
 async def call_tools(writer: asyncio.StreamWriter, count: int) -> None:
@@ -136,8 +141,9 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = re.search(rb"content-length: (\d+)", head)
             body = await reader.readexactly(int(length[1]) if length else 0)
-            if head.startswith(b"GET"):
-                writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+            if head.startswith(b"GET"):  # a list of models would bind the gateway to it
+                status = b"200 OK" if head.startswith(b"GET /health") else b"404 Not Found"
+                writer.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % status)
                 continue
             named = MODEL.search(body[:4096]) or MODEL.search(body[-4096:])
             await BEHAVIOURS[named[1].decode() if named else "ok"](writer)
@@ -149,6 +155,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def run(port: int) -> None:
+    packed_reply()
     server = await asyncio.start_server(serve, "127.0.0.1", port, limit=1 << 20, backlog=1024)
     async with server:
         await server.serve_forever()

@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from io import BytesIO
 from typing import Protocol
 
 from dragoman.net.faults import TimedOut, TooLarge
 
 Sink = Callable[[bytes], float | None]  # a piece -> seconds to wait for the next; None: no more for now
+
+
+TURN_BYTES = 1 << 20
 
 
 class Pieces(Protocol):
@@ -38,8 +42,8 @@ async def read_pieces(
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + (silence_s if total_s is None else total_s)
-    pieces = []
-    size = 0
+    first, rest = b"", BytesIO()
+    size = paused_at = 0
     while piece := await body.chunk(max(0.001, min(silence_s, deadline - clock()))):
         size += len(piece)
         if clock() > deadline:
@@ -50,5 +54,11 @@ async def read_pieces(
         if size > limit:
             body.close()
             raise TooLarge(f"{where} answered with more than {limit} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
+        if size == len(piece):
+            first = piece
+            continue
+        rest.write(piece if rest.tell() else first + piece)
+        if size - paused_at > TURN_BYTES:  # a packed body may be here whole: unpacking it is no reason to stop others
+            paused_at = size
+            await asyncio.sleep(0)
+    return rest.getvalue() or first
