@@ -52,8 +52,8 @@ def measure(case: Case, src: Path) -> Result:
             began = time.monotonic()
             answers = run(gateway)
             seconds = time.monotonic() - began
-            pulse.mark()
             time.sleep(SETTLE_S)
+            pulse.mark()
             kept, peak = gateway.resident_mb() - before, gateway.peak_mb() - before
         late = sorted(pulse.delays())
         p99 = late[int(len(late) * 0.99)] if late else float("inf")

@@ -229,7 +229,7 @@ class Site:
         if trail.recording is not None:
             trail.recording.asked_for(body)
         most = self._gateway.world.config.server.max_body_values
-        if await run_off_loop(len(body), partial(exceeds_values, body, most)):
+        if len(body) > most and await run_off_loop(len(body), partial(exceeds_values, body, most)):
             message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
             raise Refused(Failure(Kind.TOO_LARGE, message))
         protocol = self._protocol(trail.asked)
