@@ -14,6 +14,9 @@ from flow.policy_trial import ONE, TWO, Trial
 
 BROKEN = Failure(Kind.LOST, "the connection broke")
 SAID = "Half a"
+# contract.md, "The next target"; the others are the client's to mend, or ours.
+AT_FAULT = (Kind.RATE_LIMITED, Kind.CREDENTIAL, Kind.FORBIDDEN, Kind.QUOTA, Kind.NOT_FOUND)  # the credential is
+CONTINUED = (Kind.LOST, Kind.TIMEOUT, Kind.OVERLOADED, Kind.UPSTREAM, Kind.TRUNCATED, Kind.CORRUPT, *AT_FAULT)
 
 
 def interrupted(trial: Trial, failure: Failure = BROKEN, said: str | None = SAID) -> Step:
@@ -21,7 +24,7 @@ def interrupted(trial: Trial, failure: Failure = BROKEN, said: str | None = SAID
     return trial.after(Interrupted(failure, said))
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", CONTINUED)
 @pytest.mark.parametrize(
     ("targets", "credentials", "allowed", "said", "row"),
     [
@@ -50,14 +53,13 @@ def test_who_continues_a_reply_that_broke_off(
     assert (ask.continuation.said, ask.continuation.failure, ask.number) == (said, failure, 2)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", CONTINUED)
 def test_another_credential_continues_first_where_the_credential_is_at_fault_else_another_target(kind: Kind) -> None:
-    at_fault = {Kind.RATE_LIMITED, Kind.CREDENTIAL, Kind.FORBIDDEN, Kind.QUOTA, Kind.NOT_FOUND}
     trial = Trial(targets=2, credentials=2, continues=True)
     trial.begin()
     first = trial.asks(interrupted(trial, Failure(kind, "broke off")))
     second = trial.asks(trial.after(NoReply(Failure(Kind.QUOTA, "spent"))))
-    assert [first.route, second.route] == ([ONE, TWO] if kind in at_fault else [TWO, ONE])
+    assert [first.route, second.route] == ([ONE, TWO] if kind in AT_FAULT else [TWO, ONE])
     seats = [ask.provider.seat for ask in trial.asked if ask.route == ONE]
     assert sorted(seats) == [0, 1]
 
@@ -124,3 +126,20 @@ def test_an_interruption_is_learnt_from() -> None:
     first = trial.asks(trial.begin()).provider.seat
     interrupted(trial, Failure(Kind.QUOTA, "spent"))
     assert trial.asks(trial.begin()).provider.seat == 1 - first
+
+
+def test_another_credential_continues_after_all_targets_have_broken_off_too() -> None:
+    trial = Trial(targets=2, credentials=2, continues=True)
+    first = trial.asks(trial.begin())
+    assert trial.asks(interrupted(trial)).route == TWO
+    last = trial.asks(interrupted(trial, said="Half a loaf"))
+    assert (last.route, last.provider.seat) == (ONE, 1 - first.provider.seat)
+    assert isinstance(interrupted(trial, said="Half a loaf is"), GiveUp)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in CONTINUED])
+def test_nobody_continues_after_a_bad_request_a_too_long_context_or_a_refusal(kind: Kind) -> None:
+    trial = Trial(targets=2, credentials=2, continues=True)
+    trial.begin()
+    failure = Failure(kind, "no")
+    assert interrupted(trial, failure) == GiveUp(failure)

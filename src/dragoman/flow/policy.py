@@ -207,7 +207,7 @@ class Policy:
 
     def _after_interruption(self, end: Interrupted) -> Step:
         self._learn_from_end(end.failure)
-        if end.said is None or not self._limits.continues:
+        if end.said is None or not self._limits.continues or not AFTER[end.failure.kind].next_target:
             return GiveUp(end.failure)
         queue = self._targets_after(end.failure)
         if not queue:
@@ -220,7 +220,7 @@ class Policy:
         """Return the targets that may continue: those after this one, and this one's other credentials."""
         route, member = self._queue[0], self._member
         assert member is not None
-        rest = list(self._routes[self._routes.index(route) + 1 :])
+        rest = self._queue[1:]
         broken = self._broken.setdefault(member.name, set())
         broken.add(member.seat)
         if member.pool is None or len(broken) == len(member.pool.members):
