@@ -11,7 +11,7 @@ from dragoman.cli.accounting.totals import COUNTS
 from dragoman.cli.screen import harmless, remark, shortened, show_json, show_table
 from dragoman.store.usage_rows import RECORD_NAMES, UsageRow, as_record
 
-HEADINGS = ("TIME", "CLIENT", "ROUTE", "RESULT", "INPUT", "OUTPUT", "COST", "FIRST", "TOOK")
+HEADINGS = ("TIME", "CLIENT", "ROUTE", "OUTCOME", "INPUT", "OUTPUT", "COST", "FIRST", "TOOK")
 NUMBERS = HEADINGS[4:]
 NOTHING = "–"
 
