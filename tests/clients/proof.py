@@ -61,7 +61,7 @@ gateway had its default settings but for shorter pauses between its own retries,
 
 - **401**: the client key is wrong. **402**: the upstream's allowance is spent. **403**: the model is not allowed.
   **502**: the upstream refuses the gateway's own credential. No retry mends these, and the error says
-  `x-should-retry: false`; Codex and opencode do not read that header.
+  `x-should-retry: false`; by these counts, Codex and opencode retry some of them all the same.
 - **429 short**: a rate limit with `retry-after: 1`, also at the gateway's own three attempts. **429 long**: with
   `retry-after: 10`, which is longer than the gateway waits. **529**: an overload, also at all three attempts. Then all
   is well.
