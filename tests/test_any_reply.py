@@ -64,7 +64,7 @@ def staged(events: list[Event], serial: bool) -> list[Event]:
 
 
 def write_whole(events: list[Event], client: str) -> None:
-    """As flow/open.py does it: a body that is JSON, or a failure of the upstream's."""
+    """As flow/decoding.py does it: a body that is JSON, or a failure of the upstream's."""
     if isinstance(events[-1], Failed):
         assert events[-1].failure.kind is not Kind.BUG
         return

@@ -111,7 +111,7 @@ REPLIES: dict[str, tuple[Events, int]] = {
 }
 TOOLS = ToolMap({"tool": ToolId("tool", custom=True)}, frozenset(("tool",)))
 STAGES: dict[str, Callable[[], Machine[Event, Event]]] = {
-    "carry_on": JoinReplies,
+    "join_replies": JoinReplies,
     "check_calls": CheckCalls,
     "estimate_usage": lambda: EstimateUsage(len, 1),
     "guard": lambda: Guard(lambda trip: None),

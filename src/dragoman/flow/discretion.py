@@ -149,8 +149,3 @@ def _without_escape(text: str, begins: int) -> int:
     """Return where the escape begins that the text may be cut in: a mask after half an escape would break JSON."""
     at = text.find("\\", begins)
     return len(text) if at < 0 else at
-
-
-def redact_events(events: Sequence[Event], secrets: Secrets) -> Sequence[Event]:
-    """The same for a reply that was read to its end."""
-    return EventRedactor(secrets).feed(events) if secrets else events

@@ -336,12 +336,10 @@ class Turn:
     # The pipe
 
     def _make_pipe(self, prepared: Prepared) -> Pipe:
-        if isinstance(prepared, Translated):
+        if isinstance(prepared, Translated) or not self._writer.streams:  # events are no answer to who wants one body
             return self._make_translation(prepared)
-        watch = self._around.make_watch()
-        if not isinstance(self._writer, StreamWriter):
-            return self._make_translation(prepared)  # events are no answer to a client that asked for one body
-        return PassthroughPipe(make_source(prepared, Ledger()), self._around.call.client, watch, prepared.secrets)
+        client, watch = self._around.call.client, self._around.make_watch()
+        return PassthroughPipe(make_source(prepared, Ledger()), client, watch, prepared.secrets)
 
     def _make_translation(self, prepared: Prepared) -> TranslationPipe:
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
