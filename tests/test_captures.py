@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.rerun import rerun
-from dragoman.observers.capture_file import read
+from dragoman.flow.capture.file_format import read
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json"))
 

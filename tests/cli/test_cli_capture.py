@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from cli.shell import Shell, wait_for
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.serving import stanza as stanza_of
-from dragoman.observers.capture import Capture, utc_text
-from dragoman.observers.capture_file import read
-from dragoman.store.captures import Bounds, Captures
+from dragoman.flow.capture.directory import Bounds, Captures
+from dragoman.flow.capture.file_format import read
+from dragoman.flow.capture.format import Capture, utc_text
 from gateway import KEY, running
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"

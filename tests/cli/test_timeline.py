@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from dragoman.cli.capturing.frames import brief
 from dragoman.cli.capturing.timeline import SHARES, TIME, WIDTH, told
 from dragoman.cli.screen import columns, shortened
+from dragoman.flow.capture.file_format import read
+from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, event_json
 from dragoman.hub.events import Delta, Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.observers.capture import Capture, Chunk, ClientResponse, event_json
-from dragoman.observers.capture_file import read
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
 CLIENT_COLUMN = TIME + SHARES[0] + SHARES[1] + 3 * len("  ")

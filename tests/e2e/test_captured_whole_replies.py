@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dragoman.cli.capturing.exporting import export
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.rerun import rerun
-from dragoman.observers.capture import Capture
+from dragoman.flow.capture.format import Capture
 from e2e.cases import asked
 from e2e.hearing import STREAMS, WHOLE
 from e2e.kiro_rig import CLIENTS, MODEL, kiro_rigged

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from cli.shell import wait_for
 from dragoman.cli.capturing.timeline import told as timeline
-from dragoman.flow import recording as recordings
-from dragoman.flow.capturing import MEMORY_BYTES
-from dragoman.flow.recording import Recording
-from dragoman.observers.capture import Capture, utc_text
-from dragoman.observers.capture_file import read, to_json
-from dragoman.store.captures import Bounds, Captures, load
+from dragoman.flow.capture import recording as recordings
+from dragoman.flow.capture.capturing import MEMORY_BYTES
+from dragoman.flow.capture.directory import Bounds, Captures, load
+from dragoman.flow.capture.file_format import read, to_json
+from dragoman.flow.capture.format import Capture, utc_text
+from dragoman.flow.capture.recording import Recording
 from e2e.cases import CASES
 from e2e.kiro_rig import sign
 from e2e.raw_http import Answered, dial, post, request_bytes
@@ -329,7 +329,7 @@ def test_what_cannot_wait_is_dropped_and_counted(tmp_path: Path, monkeypatch: py
         raise OSError(5, "dead")
 
     monkeypatch.setattr(Captures, "write", hang)
-    monkeypatch.setattr("dragoman.store.capture_writer.WAITING", 2)
+    monkeypatch.setattr("dragoman.flow.capture.writer.WAITING", 2)
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(6):
             assert ask(gateway, said()).status == 200

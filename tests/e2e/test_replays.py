@@ -12,8 +12,8 @@ import pytest
 from cli.shell import wait_for
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.rerun import rerun
-from dragoman.observers.capture import Capture, summarised
-from dragoman.store.captures import Bounds, Captures, load
+from dragoman.flow.capture.directory import Bounds, Captures, load
+from dragoman.flow.capture.format import Capture, summarised
 from e2e.account_rig import codex_rigged, copilot_rigged
 from e2e.cases import BROKEN, CASES, asked
 from e2e.faults import ACCIDENTS, FAULTS, refusal

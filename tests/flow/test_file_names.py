@@ -9,7 +9,12 @@ TESTS = Path(__file__).parent
 # Modules that another test file exercises, and why.
 ELSEWHERE = {
     "capturing": ("e2e/test_captures_on_disk.py", "what is captured is seen on disk"),
-    "recorded_world": ("e2e/test_replays.py", "what is recorded shows in a replay"),
+    "directory": ("e2e/test_captures_on_disk.py", "its files are read from disk"),
+    "file_format": ("flow/capture/test_version_1.py", "it reads both versions"),
+    "format": ("flow/capture/test_version_1.py", "captures of both versions become its records"),
+    "masking": ("e2e/test_captures_on_disk.py", "what is masked is seen on disk"),
+    "recording_runtime": ("e2e/test_replays.py", "what is recorded shows in a replay"),
+    "writer": ("e2e/test_captures_on_disk.py", "what it writes is seen on disk"),
     "recording": ("e2e/test_captures_on_disk.py", "what is recorded is seen on disk"),
 }
 
@@ -17,7 +22,7 @@ ELSEWHERE = {
 def test_each_module_has_a_test_of_its_name() -> None:
     [package] = dragoman.flow.__path__
     modules = {path.stem for path in Path(package).rglob("*.py") if path.stem != "__init__"}
-    tested = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
+    tested = {path.stem.removeprefix("test_") for path in TESTS.rglob("test_*.py")}
     assert sorted(modules - tested - set(ELSEWHERE)) == []
 
 

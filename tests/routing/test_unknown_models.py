@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.rerun import rerun
-from dragoman.store.captures import Bounds, Captures, load
+from dragoman.flow.capture.directory import Bounds, Captures, load
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running, stanza
 from wire_json import JsonObject

@@ -9,7 +9,7 @@ import click
 from dragoman.cli.capturing.choosing import chosen, kept_captures
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option
-from dragoman.store.captures import Kept
+from dragoman.flow.capture.directory import Kept
 
 HEADINGS = ("ID", "TIME", "CLIENT", "PROTOCOLS", "ROUTE", "OUTCOME", "SIZE")
 NARROWEST = 80  # of a terminal that a timeline is fitted to
@@ -46,7 +46,7 @@ def show_list(config_file: str | None, as_json: bool) -> None:
 def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> None:
     """Show an exchange as a timeline: what came from upstream, what it meant, what was sent."""
     from dragoman.cli.capturing.timeline import WIDTH, told
-    from dragoman.observers.capture_file import to_json
+    from dragoman.flow.capture.file_format import to_json
 
     capture = chosen(which, config_file)
     if as_json:

@@ -16,7 +16,7 @@ from dragoman.cli.replaying.serving import HOST, serve, stanza
 from dragoman.cli.replaying.world import Gone
 from dragoman.cli.screen import MORE, harmless, shortened, show_json
 from dragoman.cli.settings import config_option, json_option
-from dragoman.observers.capture import Capture
+from dragoman.flow.capture.format import Capture
 
 WIDTH = 120
 NAME = 40

@@ -5,13 +5,13 @@ import logging
 import msgspec
 
 from dragoman.flow.call import Call
+from dragoman.flow.capture.recording_runtime import watched
 from dragoman.flow.credential_rotation import least_restrained
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.headers import id_headers
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.prepare import prepare
 from dragoman.flow.protocol_choice import choose_protocol
-from dragoman.flow.recorded_world import watched
 from dragoman.flow.world import World, fitting, targets
 from dragoman.hub.failure import Refused
 from dragoman.hub.loss import Ledger

@@ -10,14 +10,14 @@ from dragoman.accounts.memory import Memory
 from dragoman.accounts.pool import Pool
 from dragoman.flow.audience import Audience
 from dragoman.flow.call import Call
-from dragoman.flow.capturing import Capturing
+from dragoman.flow.capture.capturing import Capturing
+from dragoman.flow.capture.recording_runtime import WatchedMemory, watched
 from dragoman.flow.client_encoding import ClientEncoding, EventCollector
 from dragoman.flow.credential_rotation import available
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.prepare import Passthrough, Translated
-from dragoman.flow.recorded_world import WatchedMemory, watched
 from dragoman.flow.refusal import RefusedUpstream
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.session import response_name, session_of, tenant_session

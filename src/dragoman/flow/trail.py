@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dragoman.flow.recording import Recording
+from dragoman.flow.capture.recording import Recording
 from dragoman.framing.oneline import cut_text
 from dragoman.hub.failure import Kind, Refused
 from dragoman.hub.loss import Ledger

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from dragoman.cli.faults import Trouble
 from dragoman.cli.settings import read_settings
-from dragoman.observers.capture import Capture
-from dragoman.observers.capture_file import Unreadable
-from dragoman.store.captures import Captures, Unknown, captures_of, load
+from dragoman.flow.capture.directory import Captures, Unknown, captures_of, load
+from dragoman.flow.capture.file_format import Unreadable
+from dragoman.flow.capture.format import Capture
 
 
 def kept_captures(config_file: str | None) -> Captures:

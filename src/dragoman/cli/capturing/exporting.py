@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from dragoman.cli.replaying.player import joined
-from dragoman.observers.capture import Capture, UpstreamRequest
+from dragoman.flow.capture.format import Capture, UpstreamRequest
 
 REQUEST = "request_body.json"
 RAW = "response_stream_raw"

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from dragoman.flow.capture.format import Chunk
 from dragoman.framing.eventstream import CONTENT_TYPE, Message
 from dragoman.framing.sse import Broken, SseFramer
 from dragoman.framing.sse import Frame as SseFrame
-from dragoman.observers.capture import Chunk
 from dragoman.protocols.kiro.framer import KiroFramer
 
 EVENTS = "text/event-stream"

@@ -12,6 +12,7 @@ from msgspec import Struct
 from dragoman.cli.capturing.frames import brief, frames_of
 from dragoman.cli.replaying.player import joined
 from dragoman.cli.screen import flat, padded, shortened
+from dragoman.flow.capture.format import CLOSED, WHOLE, Capture, UpstreamRequest, event_of
 from dragoman.hub.events import (
     CallBlock,
     Cited,
@@ -26,7 +27,6 @@ from dragoman.hub.events import (
     Started,
     Used,
 )
-from dragoman.observers.capture import CLOSED, WHOLE, Capture, UpstreamRequest, event_of
 
 WIDTH = 120
 TIME = 8

@@ -7,9 +7,9 @@ from difflib import SequenceMatcher
 import msgspec
 from msgspec import Struct
 
+from dragoman.flow.capture.format import Capture, UpstreamRequest
 from dragoman.hub.pointer import token_of
 from dragoman.hub.usage import Source
-from dragoman.observers.capture import Capture, UpstreamRequest
 from dragoman.protocols import PROTOCOLS
 
 # Ids that are drawn anew each time: the same ones in the same places are the same.

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.observers.capture import Capture, Chunk, ClientResponse, TimedEvent, UpstreamRequest
-from dragoman.observers.capture_file import to_json
+from dragoman.flow.capture.file_format import to_json
+from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, TimedEvent, UpstreamRequest
 
 FOLDER = Path("tests/fixtures/captures")
 SUFFIX = ".json"

@@ -3,11 +3,11 @@
 import asyncio
 from email.utils import formatdate, parsedate_to_datetime
 
+from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, Chunk, UpstreamRequest, UpstreamResponse
 from dragoman.net.client import Corrupt, Dial, Lost, Outgoing, TimedOut
 from dragoman.net.faults import Wait
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink, pour_pieces, read_pieces
-from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE, Chunk, UpstreamRequest, UpstreamResponse
 
 PHASES: dict[str, Wait] = {"connect": "connect", "first": "first", "idle": "idle"}
 

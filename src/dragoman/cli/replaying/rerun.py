@@ -19,9 +19,11 @@ from dragoman.cli.replaying.world import Answers, ToldMemory, world_of
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Debug
 from dragoman.flow.call import Call
-from dragoman.flow.capturing import Capturing
+from dragoman.flow.capture.capturing import Capturing
+from dragoman.flow.capture.format import CLIENT_LEFT, Capture
+from dragoman.flow.capture.masking import masked_capture
+from dragoman.flow.capture.recording import Recording
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.recording import Recording
 from dragoman.http.safety import Doorkeeper
 from dragoman.http.site import Site
 from dragoman.hub.ports import Asked
@@ -31,8 +33,6 @@ from dragoman.net.headers import Header
 from dragoman.net.refusals import ClientGone
 from dragoman.net.requesthead import RequestHead
 from dragoman.net.tasks import spawn
-from dragoman.observers.capture import CLIENT_LEFT, Capture
-from dragoman.observers.masking import masked_capture
 
 HOST = "127.0.0.1"
 KEY = "dgm_replayed-requests-come-with-this"

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dragoman.cli.replaying.player import headers_of
+from dragoman.flow.capture.format import WHOLE, Capture, UpstreamResponse
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import Limits
 from dragoman.net.server import Server
-from dragoman.observers.capture import WHOLE, Capture, UpstreamResponse
 
 HOST = "127.0.0.1"
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"content-encoding"})

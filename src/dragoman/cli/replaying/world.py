@@ -23,6 +23,7 @@ from dragoman.config.settings import (
     Server,
     StoreSettings,
 )
+from dragoman.flow.capture.format import Capture
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.learnt import Learnt
 from dragoman.flow.world import World
@@ -30,7 +31,6 @@ from dragoman.hub.failure import Failure, Kind, Refused
 from dragoman.hub.request import Inline, Json
 from dragoman.net.client import Dial
 from dragoman.net.headers import Header
-from dragoman.observers.capture import Capture
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.wire import NAME as KIRO

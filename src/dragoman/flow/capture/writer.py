@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from dragoman.flow.capture.directory import Captures
+from dragoman.flow.capture.format import Capture
+from dragoman.flow.capture.masking import masked_capture
 from dragoman.net.tasks import place_of
-from dragoman.observers.capture import Capture
-from dragoman.observers.masking import masked_capture
-from dragoman.store.captures import Captures
 
 log = logging.getLogger(__name__)
 

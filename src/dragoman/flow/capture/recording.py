@@ -15,8 +15,11 @@ from msgspec.structs import replace
 
 from dragoman import __version__
 from dragoman.config.settings import Config
-from dragoman.flow.described import Fields, covered, described, texts
-from dragoman.flow.keeping import TAIL_BYTES, Kept
+from dragoman.flow.capture import format as kept
+from dragoman.flow.capture.format import Capture, Chunk, TimedEvent, utc_text
+from dragoman.flow.capture.head_and_tail import TAIL_BYTES, Kept
+from dragoman.flow.capture.provider_description import Fields, covered, described, texts
+from dragoman.flow.capture.writer import Room
 from dragoman.framing.known_secrets import secrets_in
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
@@ -27,12 +30,9 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
 from dragoman.net.sending import Answer as Answering
 from dragoman.net.tasks import place_of
-from dragoman.observers import capture as kept
-from dragoman.observers.capture import Capture, Chunk, TimedEvent, utc_text
 from dragoman.observers.watch import Watch
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
-from dragoman.store.capture_writer import Room
 
 log = logging.getLogger(__name__)
 

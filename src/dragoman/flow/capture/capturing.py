@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from dragoman.accounts.keys import presented_keys
 from dragoman.config.settings import Debug
-from dragoman.flow.recording import Recording
+from dragoman.flow.capture.directory import Captures, captures_of
+from dragoman.flow.capture.recording import Recording
+from dragoman.flow.capture.writer import CaptureWriter, Job, Room
 from dragoman.net.exchange import Exchange
-from dragoman.store.capture_writer import CaptureWriter, Job, Room
-from dragoman.store.captures import Captures, captures_of
 
 MEMORY_BYTES = 128 * 1024 * 1024  # for all recordings together, under way or waiting to be written
 

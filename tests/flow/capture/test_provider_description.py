@@ -6,7 +6,7 @@ import msgspec
 
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import ProviderConfig
-from dragoman.flow.described import covered, described, texts
+from dragoman.flow.capture.provider_description import covered, described, texts
 from dragoman.framing.redact import MASK
 from dragoman.net.headers import Header
 from flow.in_memory import make_pooled, make_provider

@@ -6,8 +6,8 @@ import pytest
 
 from dragoman.cli.replaying.difference import compared
 from dragoman.cli.replaying.rerun import rerun
-from dragoman.observers.capture import summarised
-from dragoman.observers.capture_file import Unreadable, read, read_summary
+from dragoman.flow.capture.file_format import Unreadable, read, read_summary
+from dragoman.flow.capture.format import summarised
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "captures_version_1"
 PACKED, READABLE = FOLDER / "kiro-cut-call.capture", FOLDER / "kiro-cut-call.json"

@@ -11,9 +11,10 @@ from dragoman.accounts.memory import Memory
 from dragoman.accounts.pool import Choice, Pool
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
-from dragoman.flow.described import texts
+from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE
+from dragoman.flow.capture.provider_description import texts
+from dragoman.flow.capture.recording import Question, Recording
 from dragoman.flow.fetch import Fetcher
-from dragoman.flow.recording import Question, Recording
 from dragoman.flow.world import World, known
 from dragoman.framing.known_secrets import secrets_in
 from dragoman.hub.failure import Failure, Refused
@@ -25,7 +26,6 @@ from dragoman.net.client import Dial, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink, read_pieces
 from dragoman.net.sending import Answer
-from dragoman.observers.capture import CANCELLED, CLOSED, WHOLE
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.provider import Provider

@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.config.settings import Debug
-from dragoman.observers.capture import Capture, Summary
-from dragoman.observers.capture_file import Unreadable, pack, read, read_summary
+from dragoman.flow.capture.file_format import Unreadable, pack, read, read_summary
+from dragoman.flow.capture.format import Capture, Summary
 
 SUFFIX = ".capture"
 UNFINISHED = ".part"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.observers.capture import utc_text
+from dragoman.flow.capture.format import utc_text
 
 _CAPTURE = {
     "id": "request_id",

@@ -4,11 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from dragoman.framing.eventstream import CONTENT_TYPE
-from dragoman.framing.redact import SHORTEST, masked, masked_fields, masked_lines, masked_text, masked_url
-from dragoman.framing.reseal import resealed
-from dragoman.hub.request import Json
-from dragoman.observers.capture import (
+from dragoman.flow.capture.format import (
     Capture,
     Chunk,
     ClientRequest,
@@ -18,6 +14,10 @@ from dragoman.observers.capture import (
     UpstreamRequest,
     UpstreamResponse,
 )
+from dragoman.framing.eventstream import CONTENT_TYPE
+from dragoman.framing.redact import SHORTEST, masked, masked_fields, masked_lines, masked_text, masked_url
+from dragoman.framing.reseal import resealed
+from dragoman.hub.request import Json
 
 Secrets = Sequence[bytes]
 

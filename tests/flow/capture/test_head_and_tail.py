@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.flow.keeping import TAIL_BYTES, Kept
+from dragoman.flow.capture.head_and_tail import TAIL_BYTES, Kept
 
 
 @given(st.lists(st.integers(1, TAIL_BYTES // 3), max_size=60), st.integers(0, 20))

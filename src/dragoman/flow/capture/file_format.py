@@ -5,8 +5,8 @@ import base64
 import msgspec
 import zstandard
 
-from dragoman.observers.capture import VERSION, Capture, Summary, summarised
-from dragoman.observers.capture_version_1 import upgrade_capture, upgrade_summary
+from dragoman.flow.capture.format import VERSION, Capture, Summary, summarised
+from dragoman.flow.capture.version_1 import upgrade_capture, upgrade_summary
 
 MAGIC = b"dragoman capture "  # then the version, a space, the summary as JSON, a line break, and the rest compressed
 LINE = 160  # characters of the readable form

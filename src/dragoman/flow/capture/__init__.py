@@ -1,0 +1,1 @@
+"""Captures of requests: recording, masking, writing and reading them."""
