@@ -9,7 +9,7 @@ from dragoman.cli.replaying.rerun import rerun
 from dragoman.flow.capture.file_format import Unreadable, read, read_summary
 from dragoman.flow.capture.format import summarised
 
-FOLDER = Path(__file__).parents[1] / "fixtures" / "captures_version_1"
+FOLDER = Path(__file__).parents[2] / "fixtures" / "captures_version_1"
 PACKED, READABLE = FOLDER / "kiro-cut-call.capture", FOLDER / "kiro-cut-call.json"
 
 
