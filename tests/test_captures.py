@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.replaying.difference import compared
-from dragoman.cli.replaying.rerun import rerun
+from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.file_format import read
+from dragoman.http.site import replay_site
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json"))
 
@@ -17,7 +18,9 @@ FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json
 @pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
 def test_a_kept_exchange_still_means_the_same(file: Path) -> None:
     capture = read(file.read_bytes())
-    changes = [(part.name, change) for part in compared(capture, rerun(capture)) for change in part.changes]
+    changes = [
+        (part.name, change) for part in compared(capture, rerun(capture, replay_site)) for change in part.changes
+    ]
     assert changes == []
 
 

@@ -24,6 +24,7 @@ from dragoman.config import Config, ConfigError, Problem, ProviderConfig
 from dragoman.config import Server as ServerSettings
 from dragoman.config.proxies import detours
 from dragoman.config.secret import out_of_reach
+from dragoman.config.settings import is_loopback
 from dragoman.config.stamp import Stamp, stamp_file
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.gateway import Gateway
@@ -32,7 +33,7 @@ from dragoman.flow.learnt import Learnt
 from dragoman.flow.world import World
 from dragoman.http.paths import client_at, plain_path
 from dragoman.http.readings import gateway_readings, provider_address
-from dragoman.http.safety import Doorkeeper, is_loopback
+from dragoman.http.safety import Doorkeeper
 from dragoman.http.site import Site
 from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind

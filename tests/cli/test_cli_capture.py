@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from cli.shell import Shell, wait_for
-from dragoman.cli.replaying.difference import compared
-from dragoman.cli.replaying.serving import stanza as stanza_of
+from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.serving import stanza as stanza_of
 from dragoman.flow.capture.directory import Bounds, Captures
 from dragoman.flow.capture.file_format import read
 from dragoman.flow.capture.format import Capture, utc_text

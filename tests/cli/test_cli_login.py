@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from cli.shell import Shell
-from dragoman.cli.clients.target import Target
+from dragoman.admin.clients import Target
 from dragoman.cli.serving.banner import Keys, banner
 from dragoman.config import load
 from fakes.kiro import FakeKiro

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.cli.capturing.frames import brief
+from dragoman.admin.frames import brief
 from dragoman.cli.capturing.timeline import SHARES, TIME, WIDTH, told
 from dragoman.cli.screen import columns, shortened
 from dragoman.flow.capture.file_format import read

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.cli.capturing.exporting import export
-from dragoman.cli.replaying.difference import compared
-from dragoman.cli.replaying.rerun import rerun
+from dragoman.admin.captures import export
+from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
+from dragoman.http.site import replay_site
 from e2e.cases import asked
 from e2e.hearing import STREAMS, WHOLE
 from e2e.kiro_rig import CLIENTS, MODEL, kiro_rigged
@@ -129,5 +130,5 @@ def test_without_masks_another_estimate_is_a_difference(tmp_path: Path) -> None:
     other = replace(
         capture, response=replace(capture.response, chunks=(replace(chunk, data=json.dumps(told).encode()),))
     )
-    places = [change.place for part in compared(other, rerun(other)) for change in part.changes]
+    places = [change.place for part in compared(other, rerun(other, replay_site)) for change in part.changes]
     assert "/usage/output_tokens" in places

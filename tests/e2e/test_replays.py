@@ -10,10 +10,11 @@ import openai
 import pytest
 
 from cli.shell import wait_for
-from dragoman.cli.replaying.difference import compared
-from dragoman.cli.replaying.rerun import rerun
+from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.directory import Bounds, Captures, load
 from dragoman.flow.capture.format import Capture, summarised
+from dragoman.http.site import replay_site
 from e2e.account_rig import codex_rigged, copilot_rigged
 from e2e.cases import BROKEN, CASES, asked
 from e2e.faults import ACCIDENTS, FAULTS, refusal
@@ -56,7 +57,9 @@ class Kept:
 
 def assert_same(captures: list[Capture]) -> None:
     for capture in captures:
-        changes = [(part.name, change) for part in compared(capture, rerun(capture)) for change in part.changes]
+        changes = [
+            (part.name, change) for part in compared(capture, rerun(capture, replay_site)) for change in part.changes
+        ]
         assert changes == [], capture.request_id
 
 

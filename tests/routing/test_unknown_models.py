@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.replaying.difference import compared
-from dragoman.cli.replaying.rerun import rerun
+from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.directory import Bounds, Captures, load
+from dragoman.http.site import replay_site
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running, stanza
 from wire_json import JsonObject
@@ -101,4 +102,4 @@ def test_a_captured_refusal_replays_the_same(tmp_path: Path, closed_port: int) -
         assert post(gateway, "/v1/messages", "gpt-9")[0] == 404
     [file] = Captures(tmp_path / "captures", Bounds(10, 1 << 30, 86_400.0)).files()
     capture = load(file)
-    assert [change for part in compared(capture, rerun(capture)) for change in part.changes] == []
+    assert [change for part in compared(capture, rerun(capture, replay_site)) for change in part.changes] == []

@@ -63,7 +63,7 @@ def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> 
 @config_option
 def export_one(which: str, directory: Path | None, config_file: str | None) -> None:
     """Write an exchange's bodies and streams into DIRECTORY, as plain files."""
-    from dragoman.cli.capturing.exporting import export
+    from dragoman.admin.captures import export
 
     capture = chosen(which, config_file)
     for file in export(capture, directory or Path(f"capture-{capture.request_id}")):

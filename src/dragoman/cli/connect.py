@@ -5,11 +5,10 @@ from pathlib import Path
 
 import click
 
-from dragoman.cli.clients import files
+from dragoman.admin import settings_file as files
+from dragoman.admin.clients import RECIPES, Recipe, SettingsFile, Target
+from dragoman.admin.settings_text import CannotMerge
 from dragoman.cli.clients.choosing import choose_model
-from dragoman.cli.clients.merge import CannotMerge
-from dragoman.cli.clients.recipes import RECIPES, Recipe, SettingsFile
-from dragoman.cli.clients.target import Target
 from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import remark, show_json
 from dragoman.cli.settings import base_url, config_option, json_option, read_found_settings, suggested_model

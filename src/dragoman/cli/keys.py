@@ -9,7 +9,7 @@ from typing import TypeVar
 import click
 
 from dragoman.accounts.keys import CreatedKey, Keyring, KeyRow, NameTaken, UnknownKey
-from dragoman.cli.clients.target import KEY_VARIABLE
+from dragoman.admin.clients import KEY_VARIABLE
 from dragoman.cli.faults import Trouble
 from dragoman.cli.gateway import accepts, find_running
 from dragoman.cli.screen import remark, show_json, show_table

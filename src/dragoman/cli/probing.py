@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from dragoman.cli.clients import files
-from dragoman.cli.clients.merge import CannotMerge, merge_toml
+from dragoman.admin import settings_file as files
+from dragoman.admin.settings_text import CannotMerge, merge_toml
 from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import harmless, remark, shortened, show_json, show_table
 from dragoman.config import Config, ProviderConfig

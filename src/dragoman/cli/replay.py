@@ -7,16 +7,17 @@ import sys
 
 import click
 
+from dragoman.admin.replay.difference import Change, Part, compared
+from dragoman.admin.replay.fixture import write_fixture
+from dragoman.admin.replay.rerun import rerun
+from dragoman.admin.replay.runtime import Gone
+from dragoman.admin.replay.serving import HOST, serve, stanza
 from dragoman.cli.capturing.choosing import chosen
 from dragoman.cli.faults import Trouble
-from dragoman.cli.replaying.difference import Change, Part, compared
-from dragoman.cli.replaying.fixture import write_fixture
-from dragoman.cli.replaying.rerun import rerun
-from dragoman.cli.replaying.serving import HOST, serve, stanza
-from dragoman.cli.replaying.world import Gone
 from dragoman.cli.screen import MORE, harmless, shortened, show_json
 from dragoman.cli.settings import config_option, json_option
 from dragoman.flow.capture.format import Capture
+from dragoman.http.site import replay_site
 
 WIDTH = 120
 NAME = 40
@@ -51,7 +52,7 @@ def command(
         return
     _check_whole(capture)
     try:
-        now = rerun(capture)
+        now = rerun(capture, replay_site)
     except Gone as gone:
         raise Trouble(str(gone)) from None
     parts = compared(capture, now)

@@ -96,7 +96,7 @@ def _replace_closed_streams() -> None:
 
 
 def _serve(order: Order, workers: int) -> int:
-    from dragoman.cli.clients.target import Target
+    from dragoman.admin.clients import Target
     from dragoman.cli.serving.listener import port_of
     from dragoman.cli.serving.opening import Opening
 

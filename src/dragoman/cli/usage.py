@@ -64,10 +64,10 @@ def command(
 
 
 def _show(told: Told, by: str, span: Span, form: str) -> None:
+    from dragoman.admin.usage_totals import as_json, totals_of
     from dragoman.cli.accounting.listing import show_csv
     from dragoman.cli.accounting.page import page
     from dragoman.cli.accounting.span import title
-    from dragoman.cli.accounting.totals import as_json, totals_of
 
     totals = totals_of(told.sums, by, told.names)
     if form == "json":

@@ -1,5 +1,6 @@
 """The settings: the frozen values that a checked configuration consists of, with their defaults and limits."""
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -214,3 +215,13 @@ class Config(Struct, frozen=True, kw_only=True):
     origins: dict[str, str]
     warnings: tuple[str, ...]
     names_providers: bool = False  # in its file; else there are those that were found
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs on this machine can reach a server that is bound to `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

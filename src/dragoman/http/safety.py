@@ -1,8 +1,8 @@
 """Whom we listen to: Host and Origin are checked, so that no web page reaches a gateway on this machine."""
 
-import ipaddress
 import re
 
+from dragoman.config.settings import is_loopback
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
 
@@ -10,15 +10,6 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 # As RFC 6454 serialises an origin: scheme "://" host [":" port], with an IPv6 address in brackets.
 _ORIGIN = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://(?:\[([0-9A-Fa-f:.]+)\]|([^\s/?#@:\[\]]*))(?::[0-9]{0,5})?/?")
 _SHOWN_CHARACTERS = 80
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Doorkeeper:

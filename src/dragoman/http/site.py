@@ -347,3 +347,12 @@ async def _refuse_stored_responses(visit: Visit) -> None:
 
 async def _refuse_gemini(visit: Visit) -> None:
     raise Refused(Failure(Kind.NOT_FOUND, "Gemini's protocol is not in this version yet."))
+
+
+def replay_site(gateway: Gateway, keyring: Keyring) -> Site:
+    """Return the handler of a replayed request: only clients on this machine, and no metrics."""
+
+    async def scrape() -> bytes:
+        return b""
+
+    return Site(gateway, keyring, Doorkeeper("127.0.0.1", ()), scrape)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.replaying.difference import compared
-from dragoman.cli.replaying.rerun import rerun
+from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.file_format import Unreadable, read, read_summary
 from dragoman.flow.capture.format import summarised
+from dragoman.http.site import replay_site
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "captures_version_1"
 PACKED, READABLE = FOLDER / "kiro-cut-call.capture", FOLDER / "kiro-cut-call.json"
@@ -29,7 +30,7 @@ def test_an_old_capture_is_listed_from_its_first_line() -> None:
 
 def test_an_old_capture_replays_to_the_same_result() -> None:
     capture = read(PACKED.read_bytes())
-    assert [change for part in compared(capture, rerun(capture)) for change in part.changes] == []
+    assert [change for part in compared(capture, rerun(capture, replay_site)) for change in part.changes] == []
 
 
 @pytest.mark.parametrize(

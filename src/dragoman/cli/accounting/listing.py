@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from dragoman.cli.accounting.totals import COUNTS
+from dragoman.admin.usage_totals import COUNTS
 from dragoman.cli.screen import harmless, remark, shortened, show_json, show_table
 from dragoman.store.usage_rows import RECORD_NAMES, UsageRow, as_record
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from dragoman.admin.usage_totals import Total, all_days, sum_of
 from dragoman.cli.accounting.chart import bar, sparks
-from dragoman.cli.accounting.totals import Total, all_days, sum_of
 from dragoman.cli.screen import harmless, padded, shortened
 
 WIDTH = 100

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.cli.capturing.frames import brief, frames_of
-from dragoman.cli.replaying.player import joined
+from dragoman.admin.frames import brief, frames_of
+from dragoman.admin.replay.player import joined
 from dragoman.cli.screen import flat, padded, shortened
 from dragoman.flow.capture.format import CLOSED, WHOLE, Capture, UpstreamRequest, event_of
 from dragoman.hub.events import (

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from dragoman.cli.clients.recipes import Recipe
+from dragoman.admin.clients import Recipe
 from dragoman.cli.faults import Trouble
 from dragoman.cli.settings import suggested_model
 from dragoman.config import Config

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from dragoman import __version__
-from dragoman.cli.clients.target import KEY_VARIABLE, Target
+from dragoman.admin.clients import KEY_VARIABLE, Target
 from dragoman.config import Config, ProviderConfig, Secret
 from dragoman.providers import lacking
 

@@ -9,12 +9,12 @@ from contextlib import suppress
 import click
 
 from dragoman.accounts.keys import Keyring
-from dragoman.cli.clients.target import Target
+from dragoman.admin.clients import Target
 from dragoman.cli.faults import Trouble
 from dragoman.cli.serving.banner import Keys, banner, key_line
 from dragoman.cli.settings import client_key_variable
 from dragoman.config import SHORTEST_OPEN_KEY, Config
-from dragoman.http.safety import is_loopback
+from dragoman.config.settings import is_loopback
 from dragoman.store import Store, StoreError, make_store
 
 NO_KEY = (

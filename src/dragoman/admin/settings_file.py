@@ -7,7 +7,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dragoman.cli.clients.merge import CannotMerge
+from dragoman.admin.settings_text import CannotMerge
 from dragoman.framing.redact import MASK, redacted
 
 OTHERS_KEY = re.compile(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.cli.replaying.player import joined
+from dragoman.admin.replay.player import joined
 from dragoman.flow.capture.format import Capture, UpstreamRequest
 
 REQUEST = "request_body.json"

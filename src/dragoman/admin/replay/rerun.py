@@ -5,17 +5,17 @@ connection are played.
 """
 
 import asyncio
-import sys
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from urllib.parse import unquote
 
 from msgspec.structs import replace
 
 from dragoman.accounts.keys import KeyId, Keyring
-from dragoman.cli.replaying import leaping
-from dragoman.cli.replaying.player import Player, headers_of
-from dragoman.cli.replaying.world import Answers, ToldMemory, world_of
+from dragoman.admin.replay import leaping
+from dragoman.admin.replay.player import Player, headers_of
+from dragoman.admin.replay.runtime import Answers, ToldMemory, world_of
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Debug
 from dragoman.flow.call import Call
@@ -24,8 +24,6 @@ from dragoman.flow.capture.format import CLIENT_LEFT, Capture
 from dragoman.flow.capture.masking import masked_capture
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.gateway import Gateway
-from dragoman.http.safety import Doorkeeper
-from dragoman.http.site import Site
 from dragoman.hub.ports import Asked
 from dragoman.net.budget import ByteBudget
 from dragoman.net.exchange import Exchange
@@ -35,38 +33,43 @@ from dragoman.net.requesthead import RequestHead
 from dragoman.net.tasks import spawn
 
 HOST = "127.0.0.1"
+UNLIMITED_BYTES = 1 << 62
 KEY = "dgm_replayed-requests-come-with-this"
 STORED_KEY = KeyId("key_replayed")
 OWN = frozenset({"host", "origin", "authorization", "x-api-key", "x-goog-api-key", "x-request-id", "content-length"})
 
 
-def rerun(capture: Capture) -> Capture:
-    """Raises Gone where this version lacks what the capture was made with."""
-    return leaping.run(_rerun(capture))
+Handler = Callable[[Exchange], Coroutine[object, object, None]]
+MakeHandler = Callable[[Gateway, Keyring], Handler]
 
 
-async def _rerun(capture: Capture) -> Capture:
+def rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
+    """Send the captured request through today's code and return a capture of that.
+
+    `make_handler` puts the HTTP layer in front of the gateway: `dragoman.http.site.replay_site`.
+    Raises Gone where this version lacks what the capture was made with.
+    """
+    return leaping.run(_rerun(capture, make_handler))
+
+
+async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     player, answers = Player(capture.upstream_requests, time.time() - capture.started_at), Answers(capture)
     world = world_of(capture, player, answers, asyncio.get_running_loop().time)
     gateway = _Gateway(world, ToldMemory(answers))
     gateway.created = int(capture.started_at)
     gateway.capturing = collecting = _Collecting()
     keyring = _Keyring(capture.settings.owner)
-    site = Site(gateway, keyring, Doorkeeper(HOST, ()), _no_scrape)
-    exchange = Exchange(_head(capture), _Wire(), ByteBudget(sys.maxsize))
+    handler = make_handler(gateway, keyring)
+    exchange = Exchange(_head(capture), _Wire(), ByteBudget(UNLIMITED_BYTES))
     exchange.body_arrived(capture.request.body)
-    await _served(site, exchange, capture)
+    await _served(handler, exchange, capture)
     assert collecting.over is not None, "the request did not come as far as the gateway"
     return masked_capture(collecting.over.capture(), collecting.over.secrets)
 
 
-async def _no_scrape() -> bytes:
-    return b""
-
-
-async def _served(site: Site, exchange: Exchange, capture: Capture) -> None:
+async def _served(handler: Handler, exchange: Exchange, capture: Capture) -> None:
     """A client that left then leaves again, at the same time; a gateway that stopped stops."""
-    serving = spawn(site(exchange), name="replay")
+    serving = spawn(handler(exchange), name="replay")
 
     def interrupt() -> None:
         exchange.gone = capture.interrupted_by == CLIENT_LEFT

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dragoman.cli.replaying.player import headers_of
+from dragoman.admin.replay.player import headers_of
 from dragoman.flow.capture.format import WHOLE, Capture, UpstreamResponse
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header

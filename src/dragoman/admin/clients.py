@@ -7,13 +7,29 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.cli.clients.merge import Settings, merge_env, merge_json, merge_toml, merge_yaml
-from dragoman.cli.clients.target import KEY_VARIABLE, Target
+from dragoman.admin.settings_text import Settings, merge_env, merge_json, merge_toml, merge_yaml
 
+KEY_VARIABLE = "DRAGOMAN_API_KEY"
 KEY = f"${KEY_VARIABLE}"
 PRINT_KEY = f"printenv {KEY_VARIABLE}"
 
 Where = Callable[[Mapping[str, str], Path], Path]  # environment, home -> the client's settings file
+
+
+class Target(Struct, frozen=True):
+    """`root` is the gateway's address without a path; `model` is None where the person must choose."""
+
+    root: str
+    model: str | None = None
+
+    @property
+    def api(self) -> str:
+        """The address as OpenAI's clients want it, with the version."""
+        return f"{self.root}/v1"
+
+    @property
+    def model_or_placeholder(self) -> str:
+        return self.model or "MODEL"
 
 
 class SettingsFile(Struct, frozen=True):

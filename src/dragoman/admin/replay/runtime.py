@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.memory import Memory
 from dragoman.accounts.pool import Choice, Member, Pool
-from dragoman.cli.replaying.player import Player, headers_of
+from dragoman.admin.replay.player import Player, headers_of
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.providers import STANZAS
 from dragoman.config.settings import (
