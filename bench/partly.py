@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dragoman.cli.main import main
 from dragoman.flow.audience import Audience
 from dragoman.flow.trail import Trail
-from dragoman.hub.outcome import Observe
+from dragoman.hub.outcome import OutcomeObserver
 
 MODULES = {
     "dragoman.observers.request_log": "log",
@@ -21,7 +21,7 @@ MODULES = {
 def keep_only(names: set[str]) -> None:
     begin = Audience.__init__
 
-    def begin_with_some(audience: Audience, observers: Sequence[Observe]) -> None:
+    def begin_with_some(audience: Audience, observers: Sequence[OutcomeObserver]) -> None:
         begin(audience, [observe for observe in observers if MODULES[observe.__module__] in names])
 
     def hear_nothing(audience: Audience, trail: Trail) -> None:

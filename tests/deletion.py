@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dragoman.config import Effort
-from dragoman.hub.failure import Refused
+from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger, Loss
 from dragoman.hub.profile import Target
 from dragoman.passes.lower_tools import lower_tools
@@ -54,7 +54,7 @@ def outcome(client: str, target: str, body: Json) -> Built | Turned:
         request = speaker.parse(msgspec.json.encode(body), ledger)
         request, _ = lower_tools(request, upstream.tools, ledger)
         sent = upstream.build(request, Target("vendor-model", ISSUERS[target], budgets=BUDGETS), ledger)
-    except Refused as refused:
+    except RequestError as refused:
         return Turned(refused.failure.at, refused.failure.message)
     return Built(sent, tuple(ledger))
 

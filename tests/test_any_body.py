@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.hub.failure import Failure, Kind, Refused
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
 from dragoman.passes.lower_tools import lower_tools
 from dragoman.protocols import PROTOCOLS
@@ -94,7 +94,7 @@ def build(client: str, raw: bytes, upstream: str, model: str) -> tuple[bytes, Le
     try:
         request, _ = lower_tools(reads.parse(raw, ledger), writes.tools, ledger)
         return writes.build(request, Target(model, "up", profile_of(model)), ledger), ledger
-    except Refused as refused:
+    except RequestError as refused:
         return refused.failure
 
 
@@ -124,7 +124,7 @@ def test_a_body_is_built_or_refused_by_name_and_only_what_was_there_is_told(
         case built, ledger:
             assert isinstance(msgspec.json.decode(built), dict)
             for loss in ledger:
-                assert loss.how is How.INVENTED or found_at(body, loss.path), (loss.path, loss.why)
+                assert loss.how is LossKind.INVENTED or found_at(body, loss.path), (loss.path, loss.why)
 
 
 def nested(depth: int) -> bytes:

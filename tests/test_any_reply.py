@@ -14,9 +14,9 @@ import pytest
 
 from dragoman.framing.sse import Broken, Frame, SseFramer
 from dragoman.hub.events import Event, Failed
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Asked, Client, Issuer, Upstream
+from dragoman.hub.ports import Client, Issuer, ReplyContext, Upstream
 from dragoman.hub.request import Request
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.codex.output import filling_output
@@ -49,10 +49,10 @@ def client_of(protocol: str) -> Client:
     return client
 
 
-def asked(client: str) -> Asked:
+def asked(client: str) -> ReplyContext:
     numbers = count()
     request = Request(client, "model-1", ())
-    return Asked(request, "model-1", 1, lambda prefix: f"{prefix}{next(numbers)}", lambda: 1.0)
+    return ReplyContext(request, "model-1", 1, lambda prefix: f"{prefix}{next(numbers)}", lambda: 1.0)
 
 
 def staged(events: list[Event], serial: bool) -> list[Event]:
@@ -74,7 +74,7 @@ def write_whole(events: list[Event], client: str) -> None:
 def failure_of_writing(events: list[Event], client: str) -> Kind | None:
     try:
         body = client_of(client).whole(events, asked(client), Ledger())
-    except Refused as refused:
+    except RequestError as refused:
         return refused.failure.kind
     json.loads(body)  # which takes numbers of any size
     return None

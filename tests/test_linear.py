@@ -11,21 +11,21 @@ import pytest
 
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     HostedBlock,
+    OpaqueAdded,
     Opened,
-    Sealed,
     Stop,
     TextBlock,
     ThinkingBlock,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation, Request
 from dragoman.passes.tool_names import ToolId, ToolMap
@@ -66,7 +66,7 @@ def parallel_texts(size: int) -> Iterable[Event]:
 
 
 def cited_text(size: int) -> Iterable[Event]:
-    cited = ((Delta(0, "word "), Cited(0, citation(place))) for place in range(size))
+    cited = ((Delta(0, "word "), CitationAdded(0, citation(place))) for place in range(size))
     return chain((START, Opened(0, TextBlock())), chain.from_iterable(cited), (Closed(0), END))
 
 
@@ -77,7 +77,7 @@ def citation(place: int) -> Citation:
 def sealed_thoughts(size: int) -> Iterable[Event]:
     opaque = Opaque("up", Form.SIGNATURE, "c2ln", "model-1")
     thoughts = (
-        (Opened(block, ThinkingBlock()), Delta(block, "hm"), Sealed(block, opaque), Closed(block))
+        (Opened(block, ThinkingBlock()), Delta(block, "hm"), OpaqueAdded(block, opaque), Closed(block))
         for block in range(size)
     )
     return chain((START,), chain.from_iterable(thoughts), (END,))
@@ -130,10 +130,10 @@ def test_every_stage_takes_linear_time_in_blocks_and_citations(stage: str, reply
     assert_linear_run(STAGES[stage], events, size)
 
 
-def asked() -> Asked:
+def asked() -> ReplyContext:
     numbers = count()
     request = Request("chat", "model-1", ())
-    return Asked(request, "model-1", 1, lambda prefix: f"{prefix}{next(numbers)}", lambda: 1.0)
+    return ReplyContext(request, "model-1", 1, lambda prefix: f"{prefix}{next(numbers)}", lambda: 1.0)
 
 
 @pytest.mark.parametrize("reply", [name for name in REPLIES if name not in ("parallel calls", "parallel texts")])

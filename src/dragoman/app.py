@@ -37,7 +37,7 @@ from dragoman.http.safety import Doorkeeper
 from dragoman.http.site import Site
 from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.outcome import Observe
+from dragoman.hub.outcome import OutcomeObserver
 from dragoman.net.budget import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import JSON, Header
@@ -103,7 +103,7 @@ class App:
         keyring: Keyring,
         environ: Mapping[str, str],
         store: Store | None = None,
-        observers: Sequence[Observe] = (),
+        observers: Sequence[OutcomeObserver] = (),
         board: Board | None = None,
     ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):

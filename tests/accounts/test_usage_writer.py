@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dragoman.accounts import usage
 from dragoman.accounts.usage import UsageWriter, row_of
 from dragoman.config import ProviderConfig
-from dragoman.hub.outcome import GONE, Outcome, Step
+from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome
 from dragoman.hub.usage import MAX_CREDITS, Source, Usage
 from dragoman.prices import Pricing
 from dragoman.store import Store, make_store, open_store
@@ -76,7 +76,9 @@ def test_a_row_holds_what_the_request_came_to() -> None:
 
 def test_what_nobody_told_is_empty_and_never_zero() -> None:
     row = row_of(
-        Outcome(request_id="req_1", started_at=1.0, client_protocol="chat", outcome=GONE), PRICING, os.urandom(10)
+        Outcome(request_id="req_1", started_at=1.0, client_protocol="chat", outcome=CLIENT_GONE),
+        PRICING,
+        os.urandom(10),
     )
     assert (row.input_tokens, row.output_tokens, row.usage_source, row.cost_nano_usd, row.credits) == (
         None,
@@ -89,7 +91,7 @@ def test_what_nobody_told_is_empty_and_never_zero() -> None:
 
 
 def test_a_request_that_all_refused_is_counted_with_the_last_it_was_sent_to() -> None:
-    steps = (Step("a/one", "overloaded"), Step("b/vendor/two", "rate_limited"))
+    steps = (FailedAttempt("a/one", "overloaded"), FailedAttempt("b/vendor/two", "rate_limited"))
     row = row_of(
         Outcome(
             request_id="req_1", started_at=1.0, client_protocol="chat", outcome="rate_limited", failed_attempts=steps

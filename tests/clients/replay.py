@@ -6,8 +6,8 @@ import msgspec
 
 from clients.accepting import complaints
 from dragoman.config import Effort
-from dragoman.hub.failure import Kind, Refused
-from dragoman.hub.loss import How, Ledger, Loss
+from dragoman.hub.failure import Kind, RequestError
+from dragoman.hub.loss import Ledger, Loss, LossKind
 from dragoman.hub.profile import Target
 from dragoman.passes.lower_tools import lower_tools
 from dragoman.protocols import PROTOCOLS
@@ -26,7 +26,7 @@ class Built:
 
 
 def build(body: bytes, protocol: str, upstream: str) -> Built:
-    """As the gateway does it, with no account at the other end; raises Refused."""
+    """As the gateway does it, with no account at the other end; raises RequestError."""
     ledger = Ledger()
     client, server = PROTOCOLS[protocol].client, PROTOCOLS[upstream].upstream
     assert client is not None
@@ -43,20 +43,20 @@ def check(body: bytes, protocol: str, upstream: str) -> None:
     asked = msgspec.json.decode(body, type=dict)
     try:
         built = build(body, protocol, upstream)
-    except Refused as refused:
+    except RequestError as refused:
         if not _may_be_refused(asked, refused):
             raise
         return
     for loss in built.losses:
         assert loss.why, loss
-        assert loss.how is How.INVENTED or _resolves(asked, loss.path), loss
+        assert loss.how is LossKind.INVENTED or _resolves(asked, loss.path), loss
     if protocol == upstream:
         assert built.losses == ()
     else:
         assert complaints(upstream, built.body) == []
 
 
-def _may_be_refused(asked: dict[str, object], refused: Refused) -> bool:
+def _may_be_refused(asked: dict[str, object], refused: RequestError) -> bool:
     """State that another server keeps, and a request whose only tool the upstream cannot run: nothing else."""
     failure = refused.failure
     if failure.kind is not Kind.BAD_REQUEST or failure.at is None:

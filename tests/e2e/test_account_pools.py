@@ -15,7 +15,7 @@ import fakes.codex as codex
 import fakes.copilot as copilot
 import fakes.kiro as kiro
 from dragoman.accounts.pool import DOUBTED_S
-from dragoman.hub.outcome import Step
+from dragoman.hub.outcome import FailedAttempt
 from e2e.hearing import Sdk
 from e2e.kiro_rig import sign
 from e2e.pool_rig import QUICK, key_of, pool_of
@@ -63,7 +63,7 @@ class Accounts:
                 return f"conversation {number} for {bearer[-4:]}"
         raise AssertionError("none of 64 conversations falls to that account")
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[FailedAttempt, ...]:
         return self.gateway.outcome(self.sdk.headers["x-request-id"]).failed_attempts
 
     def later(self, seconds: float) -> None:
@@ -180,7 +180,7 @@ def test_a_used_up_account_is_left_and_the_next_one_answers_at_once(tmp_path: Pa
         rig.refusals[first] = USED_UP[kind]()
         assert rig.says(opening) == "Hello"
         assert rig.taken() == [first, second]
-        assert rig.steps() == (Step(rig.model, "quota"),)
+        assert rig.steps() == (FailedAttempt(rig.model, "quota"),)
         assert rig.streams(opening) == "Hello"
         assert rig.taken() == [second]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.hub.outcome import Step
+from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Source
 from e2e.cases import WEATHER, asked
 from e2e.hearing import STREAMS, Broke, Halted, Heard, Sdk
@@ -206,8 +206,8 @@ def test_where_nobody_goes_on_the_first_failure_is_told(
     # An end that a busy machine brings late is silence first; the others would be at fault with their credentials.
     assert outcome.outcome in ("lost", "truncated", "timeout")
     assert outcome.failed_attempts[1:] == (
-        Step("two/vendor-model", "credential"),
-        Step("three/vendor-model", "credential"),
+        FailedAttempt("two/vendor-model", "credential"),
+        FailedAttempt("three/vendor-model", "credential"),
     )
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 

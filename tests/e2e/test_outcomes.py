@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dragoman.hub.outcome import GONE, OK, Outcome, Step
+from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source
 from e2e.cases import CASES, asked
 from e2e.faults import FAULTS, refusal
@@ -83,7 +83,7 @@ def test_a_refusal_is_an_outcome_with_its_steps(rig: Rig, client: str) -> None:
     outcome = rig.gateway.outcome(rig.sdk.headers["x-request-id"])
     assert outcome.outcome == "overloaded"
     assert outcome.usage is None
-    assert outcome.failed_attempts == (Step("chat/vendor-model", "overloaded"),) * 2
+    assert outcome.failed_attempts == (FailedAttempt("chat/vendor-model", "overloaded"),) * 2
 
 
 def test_a_request_that_cannot_be_read_is_an_outcome(rig: Rig) -> None:
@@ -109,7 +109,7 @@ def test_a_client_that_leaves_has_used_what_it_was_told(rig: Rig, upstream: str)
         sock.sendall(asks)
         assert sock.recv(65536).startswith(b"HTTP/1.1 200")
     outcome = rig.gateway.outcome(f"left-{upstream}")
-    assert outcome.outcome == GONE
+    assert outcome.outcome == CLIENT_GONE
     assert outcome.usage is not None
 
 
@@ -155,8 +155,8 @@ def test_a_client_that_leaves_before_the_answer_has_asked_somebody(rig: Rig, cli
         while not upstream.calls and time.monotonic() < patience:
             time.sleep(0.01)
     outcome = rig.gateway.outcome(f"soon-{client}")
-    assert outcome.outcome == GONE
-    assert outcome.failed_attempts == (Step("responses/vendor-model", GONE),)
+    assert outcome.outcome == CLIENT_GONE
+    assert outcome.failed_attempts == (FailedAttempt("responses/vendor-model", CLIENT_GONE),)
 
 
 def test_an_error_in_mid_stream_is_the_outcome(rig: Rig) -> None:

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from dragoman.accounts.pool import State
-from dragoman.hub.outcome import Outcome, Step
+from dragoman.hub.outcome import FailedAttempt, Outcome
 from e2e.pool_rig import QUICK, PoolRig, error, keys_of, pooled, stanza_of
 from e2e.raw_http import post
 from fakes.upstream import Answer, Asked
@@ -119,7 +119,7 @@ def test_a_limited_key_is_left_at_once_and_used_again_later(rig: PoolRig) -> Non
     rig.keyed.refusals[ONE] = error(429, "Slow down.", "rate_limit_exceeded", retry_after="20")
     outcome = chat(rig, opening, "Hello", "Go on")
     assert rig.keyed.taken() == [ONE, TWO]
-    assert outcome.failed_attempts == (Step("up/gpt-4.1", "rate_limited"),)
+    assert outcome.failed_attempts == (FailedAttempt("up/gpt-4.1", "rate_limited"),)
     chat(rig, opening, "Hello", "Go on", "Hello", "And on")
     for number in range(5):
         chat(rig, f"another conversation {number}")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dragoman.hub.failure import Kind
-from dragoman.hub.outcome import GONE, OK
+from dragoman.hub.outcome import CLIENT_GONE, OK
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
 from e2e.meaning import Meant, Say, Tokens
 from e2e.rig import PATHS, SPEAKERS, Rig, rigged
@@ -260,7 +260,7 @@ def test_outcomes_that_the_dashboard_names_exist() -> None:
         for word in words.split("|")
     }
     assert named
-    assert named <= {OK, GONE, *(kind.value for kind in Kind)}
+    assert named <= {OK, CLIENT_GONE, *(kind.value for kind in Kind)}
 
 
 def test_the_page_lists_every_metric_as_the_catalogue_has_it() -> None:

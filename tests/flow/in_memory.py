@@ -22,7 +22,7 @@ from dragoman.flow.trail import Trail
 from dragoman.flow.world import World
 from dragoman.hub.events import Event
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.profile import Profile
 from dragoman.hub.stage import Stage
 from dragoman.net.budget import ByteBudget
@@ -218,7 +218,7 @@ def make_encoding(call: Call, *, joins: bool = False) -> ClientEncoding:
     client = call.client
 
     def make(ledger: Ledger) -> Stage[Event, bytes]:
-        asked = Asked(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
+        asked = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
         return client.encoder(asked, ledger)
 
     return ClientEncoding(make, lambda trip: None, serial=client.serial, joins=joins)
@@ -233,7 +233,7 @@ def make_whole_writer(exchange: Exchange, call: Call) -> WholeWriter:
         return collector
 
     def encode(ledger: Ledger) -> bytes:
-        asked = Asked(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
+        asked = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
         return call.client.whole(collector.events, asked, ledger)
 
     return WholeWriter(exchange, call, ClientEncoding(make, lambda trip: None, serial=False, joins=False), encode)

@@ -6,7 +6,7 @@ from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.flow.call import Call
 from dragoman.flow.offload import LARGE_BYTES
 from dragoman.flow.trail import Trail
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request, Role, Text, Turn
 from dragoman.net.budget import FREE_BYTES, ByteBudget
@@ -37,7 +37,7 @@ def test_what_routing_needs_is_read_at_once() -> None:
     ],
 )
 def test_a_body_without_what_routing_needs_is_refused_by_field(body: bytes, at: str | None, words: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         make_call("chat", body)
     assert refused.value.failure.kind is Kind.BAD_REQUEST
     assert refused.value.failure.at == at
@@ -47,7 +47,7 @@ def test_a_body_without_what_routing_needs_is_refused_by_field(body: bytes, at: 
 def test_what_only_translation_needs_is_parsed_once_and_later() -> None:
     body = b'{"model":"m","messages":7}'
     call = make_call("chat", body)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestError):
         call.request()
     good = make_call("chat", CHAT)
     run(good.read())

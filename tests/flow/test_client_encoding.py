@@ -5,10 +5,10 @@ import pytest
 
 from dragoman.flow.client_encoding import ClientEncoding, EventCollector
 from dragoman.flow.steps.continue_reply import Continuation
-from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, Used
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, UsageReported
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.stage import Stage
 from dragoman.hub.usage import Usage
 from dragoman.observers.watch import Watch
@@ -129,7 +129,7 @@ def chat_encoding() -> ClientEncoding:
     client = PROTOCOLS["chat"].client
     assert client is not None
     encoder, request = client.encoder, client.parse(CHAT_STREAM, Ledger())
-    asked = Asked(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
+    asked = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
     return ClientEncoding(lambda ledger: encoder(asked, ledger), lambda trip: None, serial=False, joins=False)
 
 
@@ -142,10 +142,10 @@ def test_an_error_can_be_all_that_is_said() -> None:
 
 def test_a_request_that_cannot_be_parsed_has_no_encoder() -> None:
     def make(ledger: Ledger) -> Stage[Event, bytes]:
-        raise Refused(Failure(Kind.BAD_REQUEST, "no"))
+        raise RequestError(Failure(Kind.BAD_REQUEST, "no"))
 
     encoding = ClientEncoding(make, lambda trip: None, serial=False, joins=False)
-    with pytest.raises(Refused):
+    with pytest.raises(RequestError):
         encoding.fail_alone(BROKEN)
 
 
@@ -178,13 +178,18 @@ def test_another_turn_continues_the_same_reply_with_the_same_encoder() -> None:
     ledger = Ledger()
     encoding.continued(ledger)
     assert encoding.used_before == Usage(input=10, output=2)
-    more = [Started("another", "n"), *text(0, f"{continuation.marker} loaf"), Used(Usage(input=20, output=3)), END]
+    more = [
+        Started("another", "n"),
+        *text(0, f"{continuation.marker} loaf"),
+        UsageReported(Usage(input=20, output=3)),
+        END,
+    ]
     encoding.push(*more)
     encoding.finish()
     said = "".join(event.text for event in encoding.events if isinstance(event, Delta))
     assert said == "Half a loaf"
     assert [event for event in encoding.events if isinstance(event, Started)] == [START]
-    assert Used(Usage(input=30, output=5)) in encoding.events
+    assert UsageReported(Usage(input=30, output=5)) in encoding.events
     assert len(encoding.made) == 1
     assert encoding.trips == []
     assert watch.failure is None

@@ -14,7 +14,7 @@ from dragoman.flow.steps.complete_call import (
     complete_arguments,
     complete_call,
 )
-from dragoman.hub.events import CallBlock, Closed, CutCall, Delta, Event, Opened
+from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened, TruncatedCall
 from dragoman.hub.reply import collect
 from dragoman.hub.request import Function, Reasoning, Request, Role, Text, Turn
 from dragoman.net.client import HttpClient
@@ -30,7 +30,7 @@ SCHEMA = {
     "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}},
     "required": ["path", "lines"],
 }
-CUT = CutCall("call_1", "write", '{"path": "notes/to')
+CUT = TruncatedCall("call_1", "write", '{"path": "notes/to')
 WHOLE = '{"path": "notes/today.md", "lines": 3}'
 REQUEST = Request(
     "messages",

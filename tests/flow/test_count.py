@@ -7,7 +7,7 @@ from dragoman.accounts.memory import Memory
 from dragoman.config.settings import ModelRoute
 from dragoman.flow.count import count_tokens
 from dragoman.flow.gateway import Gateway
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import HttpClient
 from fakes.upstream import Answer, Asked, End, FakeUpstream
 from flow.chat_wire import document, refusal
@@ -93,12 +93,12 @@ def test_an_estimate_has_the_shape_of_the_protocol() -> None:
 
 
 def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         count(COUNTED, body=MESSAGES.replace(b'"m"', b'"unknown"'))
     assert refused.value.failure.kind is Kind.NOT_FOUND
 
 
 def test_a_request_that_cannot_be_parsed_is_refused() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         count(COUNTED, body=b'{"model":"m","messages":7}', speaks="chat")
     assert refused.value.failure.kind is Kind.BAD_REQUEST

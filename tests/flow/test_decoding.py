@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dragoman.flow.decoding import events_of, glance, make_source, make_stages
 from dragoman.flow.prepare import Passthrough, Translated
-from dragoman.hub.events import CallBlock, Delta, Ended, Event, Failed, Opened, Started, Stop, Used
+from dragoman.hub.events import CallBlock, Delta, Ended, Event, Failed, Opened, Started, Stop, UsageReported
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
@@ -87,7 +87,7 @@ def test_usage_that_nobody_told_is_estimated_from_the_request_and_the_reply() ->
     prepared = translated()
     [estimate] = make_stages(prepared)
     given = [out for event in events_of(prepared, WHOLE, Ledger(), streamed=False) for out in estimate.feed(event)]
-    [used] = [event for event in given if isinstance(event, Used)]
+    [used] = [event for event in given if isinstance(event, UsageReported)]
     assert used.usage.source is Source.ESTIMATED
     assert used.usage.input > 0
     assert used.usage.output > 0
@@ -95,7 +95,7 @@ def test_usage_that_nobody_told_is_estimated_from_the_request_and_the_reply() ->
 
 def test_a_glance_sees_the_usage_and_the_failure_of_what_passes() -> None:
     used = WHOLE.replace(b'"id":"c1"', b'"id":"c1","usage":{"prompt_tokens":7,"completion_tokens":2}')
-    assert any(isinstance(event, Used) and event.usage.input == 7 for event in glance(passing(), used))
+    assert any(isinstance(event, UsageReported) and event.usage.input == 7 for event in glance(passing(), used))
     [*_, last] = glance(passing(), b'{"error":{"message":"overloaded","type":"server_error"}}')
     assert isinstance(last, Failed)
 

@@ -12,7 +12,7 @@ import pytest
 from dragoman.config.proxies import detours
 from dragoman.config.settings import Fetch
 from dragoman.flow.fetch import MAX_LINKS, Fetcher, Resolve, is_public, resolve_name
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.net.client import Answer, Dial, HttpClient, Outgoing
 from fakes.certificate import server_context
@@ -79,7 +79,7 @@ async def fetched(url: str, wire: Wire, resolve: Resolve, bounds: Fetch | None =
 
 
 async def refused(url: str, wire: Wire, resolve: Resolve = resolve_name, bounds: Fetch | None = None) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestError) as caught:
         await fetched(url, wire, resolve, bounds)
     assert caught.value.failure.kind is Kind.BAD_REQUEST
     return caught.value.failure.message
@@ -143,7 +143,7 @@ async def test_what_is_not_public_is_not_asked_of_a_proxy_either() -> None:
     async with FakeProxy(http) as proxy:
         way = detours({"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"})
         client = HttpClient()
-        with pytest.raises(Refused, match="not on a public address"):
+        with pytest.raises(RequestError, match="not on a public address"):
             await Fetcher(client.send, Fetch(enabled=True), Names(inside_example=["10.0.0.7"]), way).fetch(
                 "http://inside.example/"
             )
@@ -346,9 +346,9 @@ def test_several_links_are_fetched_and_one_bad_one_refuses_all() -> None:
             fetcher = Fetcher(wire.send, Fetch(enabled=True, timeout_s=20.0), resolve)
             urls = [f"http://media.example:{server.port}/{number}" for number in range(6)]
             assert list(await fetcher.fetch_all(urls)) == urls
-            with pytest.raises(Refused, match=r"inner\.example"):
+            with pytest.raises(RequestError, match=r"inner\.example"):
                 await fetcher.fetch_all([urls[0], "http://inner.example/", urls[1]])
-            with pytest.raises(Refused, match="at most"):
+            with pytest.raises(RequestError, match="at most"):
                 await fetcher.fetch_all([f"http://media.example/{number}" for number in range(MAX_LINKS + 1)])
             await wire.close()
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from dragoman.config.settings import Server
 from dragoman.flow.refusal import RefusedUpstream
 from dragoman.hub.events import Delta, Event
-from dragoman.hub.failure import Kind, Refused
-from dragoman.hub.outcome import Step
+from dragoman.hub.failure import Kind, RequestError
+from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Usage
 from fakes.kiro import framed, tail, tool, words
 from fakes.upstream import Answer, Asked, End, FakeUpstream
@@ -52,7 +52,7 @@ def test_a_target_is_asked_again_and_then_the_next_one() -> None:
             reply = await asking.answered()
             assert b"message_stop" in reply.body
             assert reply.headers.get(b"x-dragoman-route") == b"two/m"
-            overloaded = Step("one/m", "overloaded")
+            overloaded = FailedAttempt("one/m", "overloaded")
             assert asking.outcome().failed_attempts == (overloaded, overloaded)
             assert (len(one.calls), len(two.calls)) == (2, 1)
 
@@ -104,10 +104,10 @@ def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
         async with Rig({"one": fake}, fields=[("renew", renew)]) as rig:
             assert (await rig.asks("chat", CHAT_STREAM).answered()).body == STREAM
             asking = rig.asks("chat", CHAT_STREAM)
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestError) as refused:
                 await asking.answered()
             assert refused.value.failure.kind is Kind.CREDENTIAL
-            assert asking.outcome().failed_attempts == (Step("one/m", "credential"),)
+            assert asking.outcome().failed_attempts == (FailedAttempt("one/m", "credential"),)
             assert len(fake.calls) == 3
             assert renewals == [True, False]
 
@@ -138,7 +138,7 @@ def test_another_upstream_continues_the_reply(protocol: str) -> None:
             assert reply.trailers == [(b"x-dragoman-route", b"one/m, two/m")]
             outcome = asking.outcome()
             assert (outcome.outcome, outcome.route) == ("ok", "two/m")
-            assert outcome.failed_attempts == (Step("one/m", "lost"),)
+            assert outcome.failed_attempts == (FailedAttempt("one/m", "lost"),)
             assert outcome.usage is not None
             assert rig.gateway.trips == 0
 
@@ -250,7 +250,7 @@ def test_the_grammar_guard_stands_in_front_of_streams_and_of_whole_replies() -> 
             reply = await rig.asks("messages", MESSAGES_STREAM).answered()
             assert reply.body.count(b"event: error\n") == 1
             assert rig.gateway.trips == 1
-            with pytest.raises(Refused):
+            with pytest.raises(RequestError):
                 await rig.asks("messages", MESSAGES).answered()
             assert rig.gateway.trips == 2
 
@@ -269,7 +269,7 @@ def test_a_call_that_nobody_could_run_fails_in_streams_and_in_whole_replies() ->
         async with Rig({"one": fake}) as rig:
             reply = await rig.asks("messages", asked(True)).answered()
             assert reply.body.count(b"event: error\n") == 1
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestError) as refused:
                 await rig.asks("messages", asked(False)).answered()
             assert refused.value.failure.kind is Kind.CORRUPT
 
@@ -315,7 +315,7 @@ def test_a_client_that_leaves_before_the_first_token_is_noted() -> None:
             with suppress(asyncio.CancelledError):
                 await answering
             assert asking.wire.writes == []
-            assert asking.outcome().failed_attempts == (Step("one/m", "client_gone"),)
+            assert asking.outcome().failed_attempts == (FailedAttempt("one/m", "client_gone"),)
 
     with FakeUpstream([Answer(headless=True, end=End.HANG)]) as fake:
         run(scene(fake))
@@ -326,7 +326,7 @@ def test_a_new_configuration_holds_from_the_next_call_on() -> None:
         async with Rig({"one": fake}) as rig:
             assert (await rig.asks("chat", CHAT_STREAM).answered()).body == STREAM
             rig.gateway.adopt(make_world())
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestError) as refused:
                 await rig.asks("chat", CHAT_STREAM).answered()
             assert refused.value.failure.kind is Kind.NOT_FOUND
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dragoman.flow.headers import MAX_DETAIL_BYTES, detail, id_headers, loss_headers, passed_on, without_account
-from dragoman.hub.loss import How, Loss
+from dragoman.hub.loss import Loss, LossKind
 from dragoman.hub.ports import Client
 from dragoman.net.headers import Headers
 from dragoman.protocols import PROTOCOLS
@@ -68,7 +68,7 @@ def test_the_request_id_stands_where_each_sdk_looks_for_it() -> None:
     assert id_headers(client("messages"), "req_1", [(b"request-id", b"theirs")]) == both[:1]
 
 
-LOSSES = [Loss("/seed", How.DROPPED, "it has none"), Loss("/top_k", How.APPROXIMATED, "für alle 𝄞")]
+LOSSES = [Loss("/seed", LossKind.DROPPED, "it has none"), Loss("/top_k", LossKind.APPROXIMATED, "für alle 𝄞")]
 
 
 def test_losses_are_counted_and_explained_on_demand() -> None:
@@ -84,7 +84,7 @@ def test_losses_are_counted_and_explained_on_demand() -> None:
 
 
 def test_what_does_not_fit_into_the_header_is_counted() -> None:
-    many = [Loss(f"/messages/{number}", How.DROPPED, "x" * 200) for number in range(100)]
+    many = [Loss(f"/messages/{number}", LossKind.DROPPED, "x" * 200) for number in range(100)]
     told = detail(many, 250)
     entries = msgspec.json.decode(told)
     assert len(told) < MAX_DETAIL_BYTES + 200

@@ -12,7 +12,7 @@ from dragoman.flow.pipes import PassthroughPipe, Source, TranslationPipe
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Asked, Issuer
+from dragoman.hub.ports import Issuer, ReplyContext
 from dragoman.hub.stage import Stage
 from dragoman.observers.watch import Watch
 from dragoman.protocols import PROTOCOLS
@@ -33,7 +33,7 @@ def make_pipe(upstream: str, client: str) -> tuple[TranslationPipe, ClientEncodi
     assert speaks is not None
     assert hears is not None
     encoder, request = hears.encoder, hears.parse(ASKED, Ledger())
-    asked = Asked(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
+    asked = ReplyContext(request, "m", 1_763_190_000, lambda prefix: prefix + "1", lambda: 1_763_190_001)
     encoding = ClientEncoding(lambda ledger: encoder(asked, ledger), lambda trip: None, serial=True, joins=False)
     watch = Watch(lambda: 0.0)
     encoding.begin_turn(Ledger(), None, watch)

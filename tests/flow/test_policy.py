@@ -30,7 +30,7 @@ from dragoman.flow.step import (
     Step,
     Wait,
 )
-from dragoman.hub.events import CutCall
+from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
 from dragoman.routing.resolve import Route
@@ -200,7 +200,7 @@ def test_a_reply_that_has_come_to_its_end_is_finished() -> None:
 
 # Cut tool calls: `contract.md`, "repair_truncation"
 
-CUT = CutCall("call_1", "write", '{"path": "a')
+CUT = TruncatedCall("call_1", "write", '{"path": "a')
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.flow.call import Call
 from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare, strict_refusal
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import LISTED, Ledger
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
@@ -118,7 +118,7 @@ def test_a_call_may_be_prepared_again_without_what_was_lost_before() -> None:
 def test_strict_mode_refuses_what_would_be_lost() -> None:
     body = b'{"model":"x","messages":[{"role":"user","content":"Hi"}],"seed":7}'
     call = make_call("chat", body, [(b"x-dragoman-strict", b"1")])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         prepared(call, make_provider(protocols=("messages",)))
     failure = refused.value.failure
     assert (failure.kind, failure.code) == (Kind.BAD_REQUEST, "translation_loss")
@@ -219,7 +219,7 @@ def test_a_credential_that_cannot_be_had_is_the_gateways_fault() -> None:
     async def authorize(protocol: str) -> tuple[Header, ...]:
         raise ConfigError([Problem("environment", None, "LOCAL_KEY", "LOCAL_KEY is not set")])
 
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         prepared(make_call(), make_provider(authorize=authorize))
     assert refused.value.failure.kind is Kind.CREDENTIAL
     assert "'up'" in refused.value.failure.message

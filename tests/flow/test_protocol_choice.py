@@ -3,13 +3,13 @@
 import pytest
 
 from dragoman.flow.protocol_choice import choose_protocol
-from dragoman.hub.opaque import TAG
+from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.profile import Profile
 from dragoman.protocols import PROTOCOLS
 
 PLAIN = b'{"model":"m"}'
 TOOLS = b'{"model":"m","tools":[]}'
-ENVELOPE = b'{"signature":"%b1:abc"}' % TAG.encode()
+ENVELOPE = b'{"signature":"%b1:abc"}' % ENVELOPE_PREFIX.encode()
 ANY = Profile()
 NO_CHAT_TOOLS = Profile(chat_tools=False)
 

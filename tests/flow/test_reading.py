@@ -4,7 +4,7 @@ import pytest
 
 from dragoman.flow import reading
 from dragoman.flow.reading import MAX_ERROR_BYTES, hold, no_room, read_error, read_reply
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.budget import FREE_BYTES, ByteBudget
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.sending import Answer as Answering
@@ -38,7 +38,7 @@ def test_a_body_is_counted_in_what_the_request_holds() -> None:
 
 
 def test_a_body_for_which_there_is_no_room_is_refused() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         read(Answer(b"x" * (3 * FREE_BYTES)), ByteBudget(FREE_BYTES))
     assert refused.value.failure == no_room()
 
@@ -47,7 +47,7 @@ def test_no_room_is_a_reason_to_come_back_soon() -> None:
     budget = ByteBudget(0)
     exchange = make_exchange(MemoryWire(), budget=budget)
     hold(exchange.buffered, FREE_BYTES)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         hold(exchange.buffered, 1)
     assert refused.value.failure.kind is Kind.BUSY
     assert refused.value.failure.retry_after == 1.0

@@ -7,13 +7,13 @@ import pytest
 
 from dragoman.flow.refusal import RefusedUpstream, refuse_exchange, should_retry
 from dragoman.flow.step import ErrorReply
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols import PROTOCOLS
 from flow.in_memory import ClientReply, MemoryWire, make_exchange
 
 
-def refuse(refused: Refused, protocol: str = "chat") -> ClientReply:
+def refuse(refused: RequestError, protocol: str = "chat") -> ClientReply:
     wire = MemoryWire()
     client = PROTOCOLS[protocol].client
     assert client is not None
@@ -25,7 +25,7 @@ def refuse(refused: Refused, protocol: str = "chat") -> ClientReply:
 
 @pytest.mark.parametrize(("protocol", "id_name"), [("chat", b"x-request-id"), ("messages", b"request-id")])
 def test_a_failure_is_rendered_in_the_clients_protocol(protocol: str, id_name: bytes) -> None:
-    reply = refuse(Refused(Failure(Kind.NOT_FOUND, "The model 'x' does not exist here.")), protocol)
+    reply = refuse(RequestError(Failure(Kind.NOT_FOUND, "The model 'x' does not exist here.")), protocol)
     assert reply.status == 404
     assert reply.headers.get(b"content-type") == b"application/json"
     assert reply.headers.get(id_name) == b"req_1"
@@ -72,7 +72,7 @@ def test_a_reply_that_has_begun_is_broken_off() -> None:
     written = wire.written
     client = PROTOCOLS["chat"].client
     assert client is not None
-    refuse_exchange(exchange, client, Refused(Failure(Kind.BUG, "oh")), "req_1")
+    refuse_exchange(exchange, client, RequestError(Failure(Kind.BUG, "oh")), "req_1")
     assert wire.dropped
     assert wire.written == written
 
@@ -89,16 +89,16 @@ def test_a_reply_that_has_begun_is_broken_off() -> None:
 def test_when_to_try_again_is_told_in_seconds_and_where_needed_in_parts_of_them(
     wait: float | None, fields: list[Header]
 ) -> None:
-    reply = refuse(Refused(Failure(Kind.RATE_LIMITED, "slow", retry_after=wait)))
+    reply = refuse(RequestError(Failure(Kind.RATE_LIMITED, "slow", retry_after=wait)))
     assert [field for field in reply.headers if field[0].startswith(b"retry-after")] == fields
 
 
 def test_a_moment_that_the_upstream_named_is_told_in_seconds() -> None:
-    reply = refuse(Refused(Failure(Kind.QUOTA, "used up", resets_at=time.time() + 1000)))
+    reply = refuse(RequestError(Failure(Kind.QUOTA, "used up", resets_at=time.time() + 1000)))
     told = [(name, value) for name, value in reply.headers if name.startswith(b"retry-after")]
     assert [name for name, _ in told] == [b"retry-after"]
     assert 900 < int(told[0][1]) <= 1000
-    passed = refuse(Refused(Failure(Kind.QUOTA, "used up", resets_at=time.time() - 1000)))
+    passed = refuse(RequestError(Failure(Kind.QUOTA, "used up", resets_at=time.time() - 1000)))
     assert passed.headers.get(b"retry-after") == b"0"
 
 
@@ -113,5 +113,5 @@ def test_whether_a_client_should_retry(kind: Kind, advice: bool | None) -> None:
     expected = False if kind in NEVER or (advice is None and kind in NOT_BY_DEFAULT) else advice
     failure = Failure(kind, "no", should_retry=advice)
     assert should_retry(failure) is expected
-    told = refuse(Refused(failure)).headers.get(b"x-should-retry")
+    told = refuse(RequestError(failure)).headers.get(b"x-should-retry")
     assert told == {None: None, True: b"true", False: b"false"}[expected]

@@ -6,7 +6,7 @@ import pytest
 from dragoman.flow.call import Call
 from dragoman.flow.prepare import Translated
 from dragoman.flow.response_writer import WholeWriter
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
@@ -173,7 +173,7 @@ def test_a_failure_after_the_head_alone_is_the_only_event() -> None:
 def test_a_failure_of_a_request_that_only_its_own_protocol_can_parse_is_told_too() -> None:
     async def scene() -> None:
         rig = Rig("chat", b'{"model":"m","stream":true,"messages":7}')
-        with pytest.raises(Refused):
+        with pytest.raises(RequestError):
             rig.call.request()
         prepared = await rig.passing()
         await rig.writer.pass_on(prepared, NONE, COMMENT)

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.flow.trail import Trail, client_name
-from dragoman.hub.events import Delta, Event, Failed, Opened, Started, TextBlock, Used
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.events import Delta, Event, Failed, Opened, Started, TextBlock, UsageReported
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.outcome import GONE, OK, Outcome, Step
+from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.headers import Headers
 from dragoman.net.refusals import BodyTimeout, BodyTooLarge, ClientGone, HeadRefused
@@ -43,14 +43,14 @@ def test_a_request_that_came_nowhere_names_what_is_known() -> None:
     headers = Headers([(b"user-agent", b"OpenAI/Python 3.49"), (b"traceparent", b"00-ab-cd-01")])
     trail = Trail("req_1", "chat", headers, "key_1", "t")
     trail.wanted, trail.stream = "gpt", True
-    trail.failed_step(ROUTE, Refused(Failure(Kind.OVERLOADED, "busy")))
-    trail.ended_by(Refused(Failure(Kind.OVERLOADED, "busy", code="busy_now")))
+    trail.failed_step(ROUTE, RequestError(Failure(Kind.OVERLOADED, "busy")))
+    trail.ended_by(RequestError(Failure(Kind.OVERLOADED, "busy", code="busy_now")))
     trail.end()
     outcome = trail.outcome()
     assert (outcome.request_id, outcome.key, outcome.client) == ("req_1", "key_1", "OpenAI/Python")
     assert (outcome.requested_model, outcome.stream, outcome.traceparent) == ("gpt", True, "00-ab-cd-01")
     assert (outcome.outcome, outcome.error_code) == ("overloaded", "busy_now")
-    assert outcome.failed_attempts == (Step("up/m", "overloaded"),)
+    assert outcome.failed_attempts == (FailedAttempt("up/m", "overloaded"),)
     assert (outcome.provider, outcome.usage, outcome.ttft_s, outcome.passthrough) == ("", None, None, False)
 
 
@@ -77,9 +77,9 @@ def trail_passed() -> Outcome:
 @pytest.mark.parametrize(
     ("fault", "result"),
     [
-        (Refused(Failure(Kind.NOT_FOUND, "which?")), "not_found"),
-        (asyncio.CancelledError(), GONE),
-        (ClientGone(), GONE),
+        (RequestError(Failure(Kind.NOT_FOUND, "which?")), "not_found"),
+        (asyncio.CancelledError(), CLIENT_GONE),
+        (ClientGone(), CLIENT_GONE),
         (BodyTooLarge("big"), "too_large"),
         (BodyTimeout("slow"), "request_timeout"),
         (HeadRefused("odd"), "bad_request"),
@@ -103,7 +103,7 @@ def test_a_failure_inside_the_reply_is_its_outcome() -> None:
 
 
 def test_a_client_that_left_after_the_end_had_its_reply() -> None:
-    for events, result in (([START, *text(0, "Hi"), END], OK), ([START, *text(0, "Hi")], GONE)):
+    for events, result in (([START, *text(0, "Hi"), END], OK), ([START, *text(0, "Hi")], CLIENT_GONE)):
         trail = trail_of(events)
         trail.ended_by(ClientGone())
         trail.end()
@@ -116,7 +116,7 @@ def test_a_gateway_that_stops_is_not_a_client_that_left() -> None:
     trail.ended_by_shutdown()
     trail.end()
     assert trail.outcome().outcome == "shutdown"
-    assert trail.outcome().failed_attempts == (Step("up/m", "shutdown"),)
+    assert trail.outcome().failed_attempts == (FailedAttempt("up/m", "shutdown"),)
 
 
 def test_usage_is_guessed_from_sizes_where_nobody_told_any() -> None:
@@ -131,7 +131,7 @@ def test_a_reply_that_broke_off_has_at_least_the_output_that_was_seen() -> None:
     trail = trail_of([started, Opened(0, TextBlock()), Delta(0, "x" * 40)])
     trail.end()
     assert trail.outcome().usage == Usage(input=50, output=10, source=Source.ESTIMATED)
-    told = trail_of([started, *text(0, "x" * 40), Used(Usage(input=50, output=2)), END])
+    told = trail_of([started, *text(0, "x" * 40), UsageReported(Usage(input=50, output=2)), END])
     told.end()
     assert told.outcome().usage == Usage(input=50, output=2)
 

@@ -13,7 +13,7 @@ from dragoman.flow import pump, turn
 from dragoman.flow.prepare import Passthrough, Translated
 from dragoman.flow.step import Completed, CutCalls, Interrupted, NoReply
 from dragoman.flow.turn import UnchangedDocument
-from dragoman.hub.events import CutCall
+from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.net.client import HttpClient
@@ -283,7 +283,7 @@ CUT = framed(words("I will write it."), tool("t1", "write", input='{"path": "not
 def test_a_cut_call_is_the_end_of_its_turn_and_is_not_written(stream: bool) -> None:
     played = play(Scene("messages", stream, "kiro", fields=KIRO), CUT)
     assert isinstance(played.end, CutCalls)
-    assert played.end.calls == (CutCall("t1", "write", '{"path": "notes/to'),)
+    assert played.end.calls == (TruncatedCall("t1", "write", '{"path": "notes/to'),)
     assert played.end.prepared is played.turn.prepared
     assert b"notes/to" not in played.wire.written
     assert played.first_tokens == 1

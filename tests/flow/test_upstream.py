@@ -10,7 +10,7 @@ from dragoman.flow import reading
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.step import NoReply
 from dragoman.flow.upstream import lost, receive, send, too_much
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import Corrupt, HttpClient, Lost, TimedOut, TooLarge
 from dragoman.providers.provider import Answer as Answering
 from fakes.raw import RawServer, Request
@@ -196,7 +196,7 @@ BUSY = Failure(Kind.BUSY, "no room")
         (lambda: fail(TooLarge("much")), Kind.UPSTREAM),
         (lambda: fail(Lost("gone", sent=True, received=True)), Kind.LOST),
         (lambda: fail(Corrupt("odd", sent=True, received=True)), Kind.CORRUPT),
-        (lambda: fail(Refused(BUSY)), Kind.BUSY),
+        (lambda: fail(RequestError(BUSY)), Kind.BUSY),
     ],
 )
 def test_what_goes_wrong_while_receiving_is_a_value(

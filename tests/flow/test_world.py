@@ -4,7 +4,7 @@ import pytest
 
 from dragoman.config.settings import ModelRoute
 from dragoman.flow.world import fitting, known, provider_of, targets
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.provider import ModelInfo, Provider
 from dragoman.routing.resolve import Route
 from flow.in_memory import make_provider, make_world, run
@@ -38,7 +38,7 @@ def test_a_bare_name_goes_to_whoever_lists_it() -> None:
 
 def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
     world = make_world(listing("one", ModelInfo("gpt-large"), ModelInfo("other")))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         run(targets(world, "gpt-larg"))
     failure = refused.value.failure
     assert (failure.kind, failure.code, failure.at) == (Kind.NOT_FOUND, "model_not_found", "/model")
@@ -48,7 +48,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
 
 def test_who_could_not_be_asked_for_models_is_named() -> None:
     world = make_world(unlisted("one"), listing("two", ModelInfo("b")))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         run(targets(world, "a"))
     assert "'one'" in refused.value.failure.message
     assert "one/a" in refused.value.failure.message
@@ -57,7 +57,7 @@ def test_who_could_not_be_asked_for_models_is_named() -> None:
 def test_a_provider_is_found_by_its_name() -> None:
     world = make_world(make_provider("one"))
     assert provider_of(world, Route("one", "m")).name == "one"
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         provider_of(world, Route("nobody", "m"))
     assert refused.value.failure.kind is Kind.NOT_FOUND
 

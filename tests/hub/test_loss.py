@@ -1,9 +1,9 @@
 """The ledger tells each loss once, and as what it came to."""
 
-from dragoman.hub.loss import LISTED, How, Ledger
+from dragoman.hub.loss import LISTED, Ledger, LossKind
 
 
-def told(ledger: Ledger) -> list[tuple[str, How]]:
+def told(ledger: Ledger) -> list[tuple[str, LossKind]]:
     return [(loss.path, loss.how) for loss in ledger]
 
 
@@ -20,14 +20,14 @@ def test_what_is_dropped_is_not_approximated_as_well() -> None:
     ledger.dropped("/a", "not after all")
     ledger.dropped("/b", "not at all")
     ledger.approximated("/b", "nearly")
-    assert told(ledger) == [("/a", How.DROPPED), ("/b", How.DROPPED)]
+    assert told(ledger) == [("/a", LossKind.DROPPED), ("/b", LossKind.DROPPED)]
 
 
 def test_a_thing_may_be_approximated_and_something_about_it_invented() -> None:
     ledger = Ledger()
     ledger.approximated("/a", "moved")
     ledger.invented("/a", "named")
-    assert told(ledger) == [("/a", How.APPROXIMATED), ("/a", How.INVENTED)]
+    assert told(ledger) == [("/a", LossKind.APPROXIMATED), ("/a", LossKind.INVENTED)]
 
 
 def test_losses_beyond_the_listed_ones_are_counted_each_once() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from dragoman.hub.outcome import GONE, Outcome, Step
+from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
 from dragoman.observers.metrics import MAX_MODELS, MAX_NAME, Tally
 from dragoman.observers.metrics_catalogue import (
@@ -90,14 +90,14 @@ def test_a_stream_that_broke_says_nothing_of_the_pace() -> None:
 
 
 def test_an_error_type_is_named_where_there_is_one() -> None:
-    scrape = seen(outcome(duration_s=1.0), outcome(duration_s=2.0, outcome=GONE))
+    scrape = seen(outcome(duration_s=1.0), outcome(duration_s=2.0, outcome=CLIENT_GONE))
     name = "gen_ai_server_request_duration_seconds_sum"
     assert value(scrape, name, error_type="") == 1.0
     assert value(scrape, name, error_type="client_gone") == 2.0
 
 
 def test_where_nobody_answered_the_last_one_asked_is_named() -> None:
-    steps = (Step("first/a", "overloaded"), Step("second/b", "lost"))
+    steps = (FailedAttempt("first/a", "overloaded"), FailedAttempt("second/b", "lost"))
     scrape = seen(outcome(upstream_protocol="", provider="", model="", failed_attempts=steps, outcome="lost"))
     assert value(scrape, "dragoman_requests_total", provider="second", outcome="lost") == 1
     assert value(scrape, "gen_ai_client_operation_duration_seconds_count", gen_ai_request_model="b") == 1
@@ -111,7 +111,7 @@ def test_a_request_that_reached_nobody_is_no_operation_of_an_upstream() -> None:
 
 
 def test_retries_and_fallbacks_are_told_apart() -> None:
-    steps = (Step("a/m", "overloaded"), Step("a/m", "rate_limited"), Step("b/m", "lost"))
+    steps = (FailedAttempt("a/m", "overloaded"), FailedAttempt("a/m", "rate_limited"), FailedAttempt("b/m", "lost"))
     scrape = seen(
         outcome(provider="c", model="m", failed_attempts=steps),
         outcome(upstream_protocol="", provider="", failed_attempts=steps[:2]),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.hub.outcome import Outcome, Step
+from dragoman.hub.outcome import FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
 from dragoman.observers.request_log import as_json, readable, request_log
 
@@ -25,7 +25,7 @@ OUTCOME = Outcome(
     ttft_s=0.25,
     duration_s=1.5,
     losses=2,
-    failed_attempts=(Step("other/qwen", "overloaded"),),
+    failed_attempts=(FailedAttempt("other/qwen", "overloaded"),),
 )
 
 
@@ -99,7 +99,7 @@ def test_whatever_a_client_names_stays_on_one_line(text: str) -> None:
         provider="p",
         model=text,
         error_code=text,
-        failed_attempts=(Step(f"p/{text}", "lost"),),
+        failed_attempts=(FailedAttempt(f"p/{text}", "lost"),),
     )
     for line in (readable(hostile), as_json(hostile)):
         assert line.isprintable()
@@ -118,7 +118,7 @@ def test_a_secret_where_none_belongs_is_masked() -> None:
         provider="p",
         model=secret,
         error_code=secret,
-        failed_attempts=(Step(f"p/{secret}", "lost"),),
+        failed_attempts=(FailedAttempt(f"p/{secret}", "lost"),),
     )
     assert secret not in readable(careless) + as_json(careless)
 
@@ -134,7 +134,7 @@ def test_the_observer_writes_one_line_for_each_outcome() -> None:
 @pytest.mark.parametrize("character", ["x", "é", "\x00", "\\", "\U0001f600", "\u2028"])
 def test_a_line_is_at_most_4_kb_whatever_it_tells(character: str) -> None:
     long = character * 100_000
-    steps = tuple(Step(long, "upstream") for _ in range(60))
+    steps = tuple(FailedAttempt(long, "upstream") for _ in range(60))
     outcome = replace(OUTCOME, model=long, requested_model=long, error_code=long, failed_attempts=steps)
     assert len(readable(outcome).encode()) <= 4096
     assert readable(outcome).endswith("(cut)")

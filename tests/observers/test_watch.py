@@ -1,6 +1,17 @@
 """The watch: what a reply amounted to, learnt without touching it."""
 
-from dragoman.hub.events import Delta, Ended, Event, Failed, Opened, Started, Stop, TextBlock, ThinkingBlock, Used
+from dragoman.hub.events import (
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    Opened,
+    Started,
+    Stop,
+    TextBlock,
+    ThinkingBlock,
+    UsageReported,
+)
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
 from dragoman.observers.watch import Seen, Watch
@@ -16,7 +27,14 @@ def watched(*events: Event) -> Seen:
 
 
 def test_a_reply_is_summed_up() -> None:
-    reply = (START, *text(0, "", "über", "🙂"), *call(1, "f", "{}"), Used(Usage(3, 1)), Used(Usage(3, 4)), END)
+    reply = (
+        START,
+        *text(0, "", "über", "🙂"),
+        *call(1, "f", "{}"),
+        UsageReported(Usage(3, 1)),
+        UsageReported(Usage(3, 4)),
+        END,
+    )
     assert watched(*reply) == Seen(
         id="reply-1",
         model="model-1",
@@ -55,7 +73,7 @@ def test_substance_is_what_a_client_would_see() -> None:
             watch.see(event)
         return watch.substance
 
-    assert not substance(START, Opened(0, TextBlock()), Delta(0, ""), Used(Usage()))
+    assert not substance(START, Opened(0, TextBlock()), Delta(0, ""), UsageReported(Usage()))
     assert not substance(START, Failed(Failure(Kind.LOST, "gone")))
     assert substance(START, *text(0, "a"))
     assert substance(START, Opened(0, ThinkingBlock()))

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.ports import ToolLimits
 from dragoman.hub.request import (
     Cache,
@@ -34,7 +34,7 @@ def asked(*turns: Turn, **fields: object) -> Request:
     return replace(Request("chat", "m", turns), **fields)
 
 
-def told(ledger: Ledger) -> list[tuple[str, How]]:
+def told(ledger: Ledger) -> list[tuple[str, LossKind]]:
     return [(loss.path, loss.how) for loss in ledger]
 
 
@@ -48,7 +48,7 @@ def test_turns_of_one_role_are_joined_in_order() -> None:
     other = Turn(Role.USER, (Text("there"),), "/1", {"name": "ann"})
     [turn] = merged((HI, other), ledger)
     assert turn == Turn(Role.USER, (Text("hi"), Text("there")), "/0")
-    assert told(ledger) == [("/1/name", How.DROPPED)]
+    assert told(ledger) == [("/1/name", LossKind.DROPPED)]
 
 
 def test_opening_instructions_are_not_tagged() -> None:
@@ -61,7 +61,7 @@ def test_later_instructions_are_tagged_in_place() -> None:
     found = tag_later_instructions(asked(SYSTEM, HI, SYSTEM, HI), ledger).turns
     assert found[0] is SYSTEM
     assert found[2] == Turn(Role.USER, (Text("<system>\nS\n</system>"),), "/s")
-    assert told(ledger) == [("/s", How.APPROXIMATED)]
+    assert told(ledger) == [("/s", LossKind.APPROXIMATED)]
 
 
 def test_traffic_without_tools_is_told_as_text() -> None:
@@ -77,8 +77,8 @@ def test_traffic_without_tools_is_told_as_text() -> None:
     assert "look" in expect(Text, found[2].parts[0]).text
     assert found[2].parts[1:3] == (Text("seen"), image)
     assert "Error" in expect(Text, found[2].parts[3]).text
-    assert ("/cache", How.DROPPED) in told(ledger)
-    assert {"/c", "/r", "/x"} <= {path for path, how in told(ledger) if how is How.APPROXIMATED}
+    assert ("/cache", LossKind.DROPPED) in told(ledger)
+    assert {"/c", "/r", "/x"} <= {path for path, how in told(ledger) if how is LossKind.APPROXIMATED}
 
 
 def test_a_request_without_traffic_is_not_flattened() -> None:
@@ -111,7 +111,7 @@ def test_long_descriptions_stand_after_the_instructions() -> None:
     assert found.turns[1].parts == (Text(f"{HEADING}\n\n## Tool: f\n\n{'F' * 11}"),)
     assert "Tool: f" in (expect(Function, found.tools[0]).description or "")
     assert found.tools[1] is tools[1]
-    assert told(ledger) == [("/tools/0/function/description", How.APPROXIMATED)]
+    assert told(ledger) == [("/tools/0/function/description", LossKind.APPROXIMATED)]
 
 
 def test_a_name_begins_with_a_letter_where_it_must() -> None:

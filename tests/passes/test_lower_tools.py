@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened
-from dragoman.hub.loss import How, Ledger, Loss
+from dragoman.hub.loss import Ledger, Loss, LossKind
 from dragoman.hub.ports import ToolLimits
 from dragoman.hub.request import (
     Custom,
@@ -168,8 +168,8 @@ def test_a_custom_tool_becomes_a_function_of_one_string_and_says_so() -> None:
     assert found.turns[1].parts == (ToolResult("c1", (Text("done"),)),)
     assert found.tool_choice == ToolChoice(Pick.NAMED, "/tool_choice", name="apply_patch")
     assert [(loss.path, loss.how) for loss in losses] == [
-        ("/tools/0/format", How.APPROXIMATED),
-        ("/tools/1", How.APPROXIMATED),
+        ("/tools/0/format", LossKind.APPROXIMATED),
+        ("/tools/1", LossKind.APPROXIMATED),
     ]
     assert tool_map.wrapped == {"apply_patch", "say"}
 

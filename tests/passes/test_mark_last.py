@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
 from dragoman.protocols import PROTOCOLS
 from wire_json import Json, JsonObject
@@ -20,7 +20,7 @@ def answered(content: object) -> dict[str, object]:
 
 def built(
     target: str, *messages: object, quirks: frozenset[str] = frozenset(), **fields: object
-) -> tuple[JsonObject, dict[str, How]]:
+) -> tuple[JsonObject, dict[str, LossKind]]:
     """The body for an upstream, and what the ledger says of the request."""
     client, upstream = PROTOCOLS["messages"].client, PROTOCOLS[target].upstream
     assert client is not None
@@ -46,14 +46,14 @@ def test_the_last_part_of_the_user_bears_the_breakpoint(target: str, text: str) 
     assert last[0] == {"type": text, "text": "b"}
     assert last[1]["prompt_cache_breakpoint"] == KEPT
     assert msgspec.json.encode(body).count(b"prompt_cache_breakpoint") == 1
-    assert lost == {"/cache_control": How.APPROXIMATED}
+    assert lost == {"/cache_control": LossKind.APPROXIMATED}
 
 
 @pytest.mark.parametrize(("target", "text"), [("chat", "text"), ("responses", "input_text")])
 def test_a_result_at_the_end_bears_it_too(target: str, text: str) -> None:
     body, lost = built(target, {"role": "user", "content": "a"}, CALL, answered("4C"))
     assert contents(body)[-1] == [{"type": text, "text": "4C", "prompt_cache_breakpoint": KEPT}]
-    assert lost == {"/cache_control": How.APPROXIMATED}
+    assert lost == {"/cache_control": LossKind.APPROXIMATED}
 
 
 @pytest.mark.parametrize("target", ["chat", "responses"])
@@ -62,7 +62,7 @@ def test_what_cannot_bear_one_leaves_it_to_what_stands_before(target: str, end: 
     body, lost = built(target, {"role": "user", "content": "a"}, CALL, end)
     first = contents(body)[0]
     assert first[-1]["prompt_cache_breakpoint"] == KEPT
-    assert lost["/cache_control"] is How.APPROXIMATED
+    assert lost["/cache_control"] is LossKind.APPROXIMATED
 
 
 @pytest.mark.parametrize("target", ["chat", "responses"])
@@ -70,21 +70,21 @@ def test_a_breakpoint_that_the_client_set_there_itself_stays_as_it_is(target: st
     marked = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "5m"}}
     body, lost = built(target, {"role": "user", "content": [marked]})
     assert contents(body)[0][0]["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "30m"}
-    assert lost["/cache_control"] is How.APPROXIMATED
+    assert lost["/cache_control"] is LossKind.APPROXIMATED
 
 
 @pytest.mark.parametrize("target", ["chat", "responses"])
 def test_a_request_with_nothing_to_bear_it_loses_it(target: str) -> None:
     body, lost = built(target, {"role": "assistant", "content": "so"})
     assert b"prompt_cache_breakpoint" not in msgspec.json.encode(body)
-    assert lost["/cache_control"] is How.DROPPED
+    assert lost["/cache_control"] is LossKind.DROPPED
 
 
 def test_servers_without_breakpoints_lose_it() -> None:
     body, lost = built("chat", {"role": "user", "content": "a"}, quirks=frozenset({"plain"}))
     assert contents(body) == ["a"]
-    assert lost == {"/cache_control": How.DROPPED}
-    assert built("kiro", {"role": "user", "content": "a"})[1]["/cache_control"] is How.DROPPED
+    assert lost == {"/cache_control": LossKind.DROPPED}
+    assert built("kiro", {"role": "user", "content": "a"})[1]["/cache_control"] is LossKind.DROPPED
 
 
 def test_its_own_protocol_keeps_it_word_for_word() -> None:
@@ -100,4 +100,4 @@ def test_with_four_breakpoints_of_its_own_the_first_one_goes() -> None:
     marked = [{"type": "text", "text": str(n), "cache_control": {"type": "ephemeral"}} for n in range(4)]
     body, lost = built("messages", {"role": "user", "content": marked})
     assert ["cache_control" in block for block in contents(body)[0]] == [False, True, True, True]
-    assert lost == {"/messages/0/content/0/cache_control": How.DROPPED}
+    assert lost == {"/messages/0/content/0/cache_control": LossKind.DROPPED}

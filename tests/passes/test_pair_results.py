@@ -1,6 +1,6 @@
 """Every call is answered right after it, once, whatever the client's order was."""
 
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.request import Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.passes.pair_results import UNANSWERED, pair_results
 from narrowing import expect, expect_all
@@ -48,14 +48,14 @@ def test_results_in_several_turns_are_gathered() -> None:
 def test_a_result_that_is_missing_is_made_up_and_told() -> None:
     found, ledger = paired(assistant(call("a", "/a")), assistant(Text("on")))
     assert found[1] == user(ToolResult("a", (Text(UNANSWERED),), "/a", is_error=True))
-    assert [(loss.path, loss.how) for loss in ledger] == [("/a", How.INVENTED)]
+    assert [(loss.path, loss.how) for loss in ledger] == [("/a", LossKind.INVENTED)]
 
 
 def test_a_result_before_its_call_is_not_its_result() -> None:
     found, ledger = paired(user(result("a", at="/0")), assistant(call("a")), user(Text("2")))
     assert all(isinstance(part, Text) for part in found[0].parts)
     assert expect(ToolResult, found[2].parts[0]).call_id == "a"
-    assert ("/0", How.APPROXIMATED) in [(loss.path, loss.how) for loss in ledger]
+    assert ("/0", LossKind.APPROXIMATED) in [(loss.path, loss.how) for loss in ledger]
 
 
 def test_two_calls_of_one_id_in_one_turn_take_a_result_each() -> None:

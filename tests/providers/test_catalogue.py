@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import Dial, Lost, Outgoing
 from dragoman.net.headers import Header
 from dragoman.providers.catalogue import Catalogue
@@ -33,7 +33,7 @@ class Lister:
         self.asked += 1
         await asyncio.sleep(0.01)
         if self.refuses:
-            raise Refused(Failure(Kind.OVERLOADED, "later"))
+            raise RequestError(Failure(Kind.OVERLOADED, "later"))
         return LISTED
 
 

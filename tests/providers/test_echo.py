@@ -13,12 +13,12 @@ from dragoman.hub.events import (
     CallBlock,
     Delta,
     Ended,
+    OpaqueAdded,
     Opened,
-    Sealed,
     Started,
     Stop,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.request import (
     Custom,
@@ -262,6 +262,10 @@ def test_every_model_listed_answers_or_fails_as_it_says() -> None:
 
 def test_the_events_of_a_reply_come_in_order() -> None:
     script = write(said(Text("hi"), model="echo-think"), counting())
-    assert [type(event) for event in script.events if not isinstance(event, Delta)][:3] == [Started, Opened, Sealed]
-    assert isinstance(script.events[-2], Used)
+    assert [type(event) for event in script.events if not isinstance(event, Delta)][:3] == [
+        Started,
+        Opened,
+        OpaqueAdded,
+    ]
+    assert isinstance(script.events[-2], UsageReported)
     assert msgspec.json.encode(script.events[0]).startswith(b'{"type":"started","id":"echo_0","model":"echo-think"')

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, Used
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
 from dragoman.stages.check_calls import CheckCalls
@@ -10,7 +10,7 @@ from laws import assert_any_recut_agrees, run
 from replies import END, START, call, joined, split_delta, text
 
 BROKEN = call(1, "weather", '{"a": ', "oops}")
-GOOD = [START, *text(0, "Let me."), *call(1, "weather", '{"a":', "1}"), *call(2, "clock"), Used(Usage()), END]
+GOOD = [START, *text(0, "Let me."), *call(1, "weather", '{"a":', "1}"), *call(2, "clock"), UsageReported(Usage()), END]
 
 
 def checked(*events: Event) -> list[Event]:
@@ -25,7 +25,7 @@ def test_whole_calls_pass_at_once() -> None:
 @pytest.mark.parametrize("arguments", ['{"a": oops}', "[1]", '"text"', "null", "{}{}", '{"a":', "[" * 10_000])
 def test_arguments_that_are_no_object_are_the_end(arguments: str) -> None:
     *before, closed = call(0, "weather", arguments)
-    *passed, last = checked(START, *before, closed, Used(Usage()), Ended(Stop.TOOL))
+    *passed, last = checked(START, *before, closed, UsageReported(Usage()), Ended(Stop.TOOL))
     assert passed == [START, *before]
     assert isinstance(last, Failed)
     assert last.failure.kind is Kind.CORRUPT
@@ -34,7 +34,7 @@ def test_arguments_that_are_no_object_are_the_end(arguments: str) -> None:
 
 @pytest.mark.parametrize("stop", [Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED])
 def test_what_was_cut_off_is_told_as_far_as_it_came(stop: Stop) -> None:
-    reply = [START, *call(0, "weather", '{"a": "unfin'), Used(Usage()), Ended(stop)]
+    reply = [START, *call(0, "weather", '{"a": "unfin'), UsageReported(Usage()), Ended(stop)]
     assert checked(*reply) == reply
 
 
@@ -47,7 +47,7 @@ def test_another_block_after_a_broken_call_says_that_it_was_not_cut() -> None:
 def test_parallel_calls_that_end_together_wait_for_the_end() -> None:
     closed = Closed(2)
     *second, _ = call(2, "clock", "{}")
-    reply = [START, *BROKEN[:-1], *second, BROKEN[-1], closed, Used(Usage()), Ended(Stop.LENGTH)]
+    reply = [START, *BROKEN[:-1], *second, BROKEN[-1], closed, UsageReported(Usage()), Ended(Stop.LENGTH)]
     assert checked(*reply) == reply
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, Started, TextBlock, ThinkingBlock, Used
+from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, Started, TextBlock, ThinkingBlock, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Source, Usage
 from dragoman.stages.estimate_usage import EstimateUsage
@@ -25,18 +25,18 @@ def estimated(*events: Event, input_tokens: int | Callable[[], int] = 9) -> list
 
 def test_a_reply_without_usage_gets_a_tagged_estimate_before_its_end() -> None:
     reply = (START, *THINKING, *text(1, "one tw", "o"), *call(2, "f", "{}"), END)
-    told = Used(Usage(input=9, output=3 + 2 + 2, reasoning=3, source=Source.ESTIMATED))
+    told = UsageReported(Usage(input=9, output=3 + 2 + 2, reasoning=3, source=Source.ESTIMATED))
     assert estimated(*reply) == [*reply[:-1], told, END]
 
 
 def test_usage_that_was_told_is_left_alone() -> None:
-    reply = [START, *text(0, "one"), Used(Usage(1, 1)), END]
+    reply = [START, *text(0, "one"), UsageReported(Usage(1, 1)), END]
     assert estimated(*reply) == reply
 
 
 def test_input_known_at_the_start_is_kept() -> None:
     reply = [Started("r", "m", Usage(input=50, cache_read=40)), *text(0, "one two"), END]
-    assert estimated(*reply)[-2] == Used(Usage(input=50, output=2, cache_read=40, source=Source.ESTIMATED))
+    assert estimated(*reply)[-2] == UsageReported(Usage(input=50, output=2, cache_read=40, source=Source.ESTIMATED))
 
 
 def test_the_input_is_only_counted_when_it_is_needed() -> None:
@@ -46,11 +46,11 @@ def test_the_input_is_only_counted_when_it_is_needed() -> None:
         asked.append("counted")
         return 5
 
-    estimated(START, Used(Usage(1, 1)), END, input_tokens=count_input)
+    estimated(START, UsageReported(Usage(1, 1)), END, input_tokens=count_input)
     assert asked == []
     out = estimated(START, END, input_tokens=count_input)
     assert asked == ["counted"]
-    assert out[1] == Used(Usage(input=5, source=Source.ESTIMATED))
+    assert out[1] == UsageReported(Usage(input=5, source=Source.ESTIMATED))
 
 
 def test_a_failed_reply_is_not_estimated() -> None:
@@ -64,27 +64,33 @@ def test_any_recut_of_the_deltas_gives_the_same_estimate() -> None:
 
 
 def test_a_context_told_in_all_is_parted_into_counted_output_and_the_input_that_remains() -> None:
-    told = Used(Usage(context=20_000, credits=0.5, source=Source.DERIVED))
+    told = UsageReported(Usage(context=20_000, credits=0.5, source=Source.DERIVED))
     reply = [START, *THINKING, *text(1, " ".join(["w"] * 497)), told, END]
     assert estimated(*reply) == [
         *reply[:-2],
-        Used(Usage(19_500, 500, reasoning=3, context=20_000, credits=0.5, source=Source.DERIVED)),
+        UsageReported(Usage(19_500, 500, reasoning=3, context=20_000, credits=0.5, source=Source.DERIVED)),
         END,
     ]
 
 
 def test_a_context_smaller_than_the_output_leaves_no_input() -> None:
-    out = estimated(START, *text(0, "one two three"), Used(Usage(context=2, source=Source.DERIVED)), END)
-    assert out[-2] == Used(Usage(0, 3, context=2, source=Source.DERIVED))
+    out = estimated(START, *text(0, "one two three"), UsageReported(Usage(context=2, source=Source.DERIVED)), END)
+    assert out[-2] == UsageReported(Usage(0, 3, context=2, source=Source.DERIVED))
 
 
 def test_credits_without_counts_are_kept_beside_the_estimate() -> None:
-    out = estimated(START, *text(0, "one two"), Used(Usage(credits=0.5, source=Source.ESTIMATED)), END)
-    assert out[-2] == Used(Usage(9, 2, credits=0.5, source=Source.ESTIMATED))
+    out = estimated(START, *text(0, "one two"), UsageReported(Usage(credits=0.5, source=Source.ESTIMATED)), END)
+    assert out[-2] == UsageReported(Usage(9, 2, credits=0.5, source=Source.ESTIMATED))
 
 
 def test_reported_usage_wins_over_a_context() -> None:
-    reply = [START, *text(0, "one"), Used(Usage(context=2, source=Source.DERIVED)), Used(Usage(1, 1)), END]
+    reply = [
+        START,
+        *text(0, "one"),
+        UsageReported(Usage(context=2, source=Source.DERIVED)),
+        UsageReported(Usage(1, 1)),
+        END,
+    ]
     assert estimated(*reply) == [*reply[:-3], *reply[-2:]]
 
 

@@ -11,21 +11,21 @@ from msgspec import Raw
 from dragoman.hub.events import (
     Block,
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.opaque import Form, Opaque
@@ -46,15 +46,15 @@ def guarded(*events: Event) -> tuple[list[Event], list[str]]:
 
 
 def test_a_legal_reply_passes_unchanged() -> None:
-    thinking: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "hm"), Sealed(0, SEAL), Closed(0)]
+    thinking: list[Event] = [Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, SEAL), Closed(0)]
     cited: list[Event] = [
         Opened(1, TextBlock()),
         Delta(1, "so"),
-        Cited(1, Citation(url="https://a.example")),
+        CitationAdded(1, Citation(url="https://a.example")),
         Closed(1),
     ]
     hosted: list[Event] = [Opened(2, HostedBlock("h", "web_search")), Closed(2)]
-    reply = [START, *thinking, *cited, *hosted, *call(3, "f", "{}"), Used(Usage(1, 2)), END]
+    reply = [START, *thinking, *cited, *hosted, *call(3, "f", "{}"), UsageReported(Usage(1, 2)), END]
     assert guarded(*reply) == (reply, [])
 
 
@@ -69,7 +69,7 @@ def test_interleaved_blocks_are_legal() -> None:
     [
         ([*text(0, "a")], "Opened before Started"),
         ([END], "Ended before Started"),
-        ([Used(Usage())], "Used before Started"),
+        ([UsageReported(Usage())], "UsageReported before Started"),
         ([START, START], "Started twice"),
         ([START, Delta(0, "a")], "Delta of a block not opened"),
         ([START, Closed(0)], "Closed of a block not opened"),
@@ -77,10 +77,13 @@ def test_interleaved_blocks_are_legal() -> None:
         ([START, *text(0, "a"), Closed(0)], "Closed of a closed block"),
         ([START, *text(0, "a"), *text(0, "b")], "Opened twice"),
         ([START, Opened(0, TextBlock()), Opened(0, TextBlock())], "Opened twice"),
-        ([START, Opened(0, TextBlock()), Sealed(0, SEAL)], "Sealed in a block: text"),
-        ([START, Opened(0, CallBlock("c", "f")), Cited(0, Citation())], "Cited in a block: call"),
-        ([START, Opened(0, RefusalBlock()), Sealed(0, SEAL)], "Sealed in a block: refusal"),
-        ([START, Opened(0, ThinkingBlock()), Sealed(0, SEAL), Sealed(0, SEAL)], "Sealed in a block: thinking, sealed"),
+        ([START, Opened(0, TextBlock()), OpaqueAdded(0, SEAL)], "OpaqueAdded in a block: text"),
+        ([START, Opened(0, CallBlock("c", "f")), CitationAdded(0, Citation())], "CitationAdded in a block: call"),
+        ([START, Opened(0, RefusalBlock()), OpaqueAdded(0, SEAL)], "OpaqueAdded in a block: refusal"),
+        (
+            [START, Opened(0, ThinkingBlock()), OpaqueAdded(0, SEAL), OpaqueAdded(0, SEAL)],
+            "OpaqueAdded in a block: thinking, sealed",
+        ),
         ([START, Opened(0, HostedBlock("h", "web_search")), Delta(0, "x")], "Delta in a block: hosted"),
     ],
 )
@@ -108,7 +111,7 @@ def test_an_empty_delta_is_dropped_in_silence_unless_it_carries_logprobs() -> No
 
 def test_usage_told_at_any_time_comes_once_and_just_before_the_end() -> None:
     opened, delta, closed = text(0, "a")
-    early, late = Used(Usage(1, 1)), Used(Usage(1, 2))
+    early, late = UsageReported(Usage(1, 1)), UsageReported(Usage(1, 2))
     assert guarded(START, early, opened, late, delta, closed, END) == ([START, opened, delta, closed, late, END], [])
     assert guarded(START, opened, late, OVERLOADED) == ([START, opened, late, OVERLOADED], [])
 
@@ -138,10 +141,10 @@ ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
     st.just(START),
     st.builds(Opened, NUMBERS, BLOCKS),
     st.builds(Delta, NUMBERS, st.sampled_from(["", "a"])),
-    st.builds(Sealed, NUMBERS, st.just(SEAL)),
-    st.builds(Cited, NUMBERS, st.just(Citation())),
+    st.builds(OpaqueAdded, NUMBERS, st.just(SEAL)),
+    st.builds(CitationAdded, NUMBERS, st.just(Citation())),
     st.builds(Closed, NUMBERS),
-    st.just(Used(Usage())),
+    st.just(UsageReported(Usage())),
     st.just(END),
     st.just(OVERLOADED),
 )

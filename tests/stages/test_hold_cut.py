@@ -1,9 +1,9 @@
 """The end of a reply with a cut call waits; every other reply passes."""
 
-from dragoman.hub.events import CallBlock, Closed, CutCall, Delta, Ended, Event, Opened, Started, Stop, TextBlock
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Opened, Started, Stop, TextBlock, TruncatedCall
 from dragoman.stages.hold_cut import HoldCut
 
-CUT = (CutCall("call_1", "write", '{"path": "x'),)
+CUT = (TruncatedCall("call_1", "write", '{"path": "x'),)
 SPOKEN: list[Event] = [
     Started("r", "m"),
     Opened(0, TextBlock()),

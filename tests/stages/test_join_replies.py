@@ -13,13 +13,13 @@ from dragoman.hub.events import (
     Ended,
     Event,
     Failed,
+    OpaqueAdded,
     Opened,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
@@ -119,7 +119,7 @@ def test_the_next_upstreams_thoughts_are_left_out() -> None:
     thought = (
         Opened(0, ThinkingBlock()),
         Delta(0, "Hm"),
-        Sealed(0, Opaque("anthropic", Form.SIGNATURE, "c2ln")),
+        OpaqueAdded(0, Opaque("anthropic", Form.SIGNATURE, "c2ln")),
         Closed(0),
     )
     words = (Opened(1, TextBlock()), Delta(1, REST), Closed(1))
@@ -142,8 +142,8 @@ def test_what_all_of_them_used_is_told_and_no_better_known_than_the_worst() -> N
     resume(joint)
     assert joint.used_before is None  # nobody has gone on yet
     joint.continued(Ledger())
-    assert told(joint, Used(Usage(input=30, output=5))) == [
-        Used(Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED))
+    assert told(joint, UsageReported(Usage(input=30, output=5))) == [
+        UsageReported(Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED))
     ]
     resume(joint, Usage(input=30, output=5))
     joint.continued(Ledger())

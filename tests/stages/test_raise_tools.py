@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, Used
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, UsageReported
 from dragoman.hub.failure import Kind
 from dragoman.hub.usage import Usage
 from dragoman.passes.tool_names import ToolId, ToolMap
@@ -16,7 +16,7 @@ END = Ended(Stop.TOOL)
 
 
 def reply(call: CallBlock, *pieces: str, end: Ended = END) -> list[Event]:
-    return [START, Opened(0, call), *(Delta(0, piece) for piece in pieces), Closed(0), Used(Usage()), end]
+    return [START, Opened(0, call), *(Delta(0, piece) for piece in pieces), Closed(0), UsageReported(Usage()), end]
 
 
 def raised(call: CallBlock, *pieces: str, tools: ToolMap = TOOLS, end: Ended = END) -> list[Event]:

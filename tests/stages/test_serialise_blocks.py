@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, TextBlock, Used
+from dragoman.hub.events import Closed, Delta, Event, Failed, Opened, TextBlock, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.usage import Usage
 from dragoman.stages.guard import Guard
@@ -19,7 +19,7 @@ def straightened(*events: Event) -> list[Event]:
 
 
 def test_blocks_in_sequence_pass_at_once() -> None:
-    reply = [START, *text(0, "a", "b"), *call(1, "f", "{}"), Used(Usage()), END]
+    reply = [START, *text(0, "a", "b"), *call(1, "f", "{}"), UsageReported(Usage()), END]
     stage = SerialiseBlocks()
     assert [list(stage.feed(event)) for event in reply] == [[event] for event in reply]
 

@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.hub.events import (
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Event,
     Failed,
+    OpaqueAdded,
     Opened,
-    Sealed,
     TextBlock,
     ThinkingBlock,
 )
@@ -164,7 +164,12 @@ def test_a_reply_of_thoughts_only_leaves_nothing_when_they_are_removed() -> None
 
 
 def test_native_thoughts_go_too_when_they_are_removed_and_stay_otherwise() -> None:
-    thought = (Opened(0, ThinkingBlock()), Delta(0, "x"), Sealed(0, Opaque("kiro", Form.SIGNATURE, "s")), Closed(0))
+    thought = (
+        Opened(0, ThinkingBlock()),
+        Delta(0, "x"),
+        OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "s")),
+        Closed(0),
+    )
     said = text(1, "Hi")
     assert [type(event) for event in after(Mode.REMOVE, *thought, *said)] == [Opened, Delta, Closed]
     assert after(Mode.AS_REASONING, *thought, *said) == [*thought, *said]
@@ -186,7 +191,7 @@ def test_tags_after_native_reasoning_and_blank_text_still_begin_the_reply() -> N
     native: list[Event] = [
         Opened(0, ThinkingBlock()),
         Delta(0, "n"),
-        Sealed(0, Opaque("kiro", Form.SIGNATURE, "S")),
+        OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "S")),
         Closed(0),
     ]
     told = joined(after(Mode.AS_REASONING, *native, *text(1, "\n"), *text(2, "<think>x</think>Hi")))
@@ -207,20 +212,20 @@ def test_an_empty_block_of_text_stays_one() -> None:
 
 def test_citations_follow_their_text_and_lose_a_place_that_moved() -> None:
     cited = Citation(url="https://a.example", start=0, end=2)
-    plain: list[Event] = [Opened(0, TextBlock()), Delta(0, "Hi"), Cited(0, cited), Closed(0)]
+    plain: list[Event] = [Opened(0, TextBlock()), Delta(0, "Hi"), CitationAdded(0, cited), Closed(0)]
     assert after(Mode.AS_REASONING, *plain) == plain
     moved = after(
         Mode.AS_REASONING,
         Opened(0, TextBlock()),
         Delta(0, "<think>x</think>"),
-        Cited(0, cited),
+        CitationAdded(0, cited),
         Delta(0, "Hi"),
         Closed(0),
     )
     assert moved[-4:] == [
         Opened(1, TextBlock()),
         Delta(1, "Hi"),
-        Cited(1, Citation(url="https://a.example")),
+        CitationAdded(1, Citation(url="https://a.example")),
         Closed(1),
     ]
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from dragoman.hub.events import (
     CallBlock,
     Closed,
-    CutCall,
     Delta,
     Ended,
     Event,
@@ -17,6 +16,7 @@ from dragoman.hub.events import (
     Stop,
     TextBlock,
     ThinkingBlock,
+    TruncatedCall,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.stages.call_splitter import MAX_CALL_CHARS
@@ -66,7 +66,7 @@ def test_the_reply_ends_for_its_calls() -> None:
     assert after(*text(0, CALL))[-1] == Ended(Stop.TOOL)
     assert after(*text(0, CALL), end=Ended(Stop.LENGTH))[-1] == Ended(Stop.TOOL)
     assert after(*text(0, "no call"))[-1] == END
-    cut = Ended(Stop.LENGTH, cut=(CutCall("c", "g", "{"),))
+    cut = Ended(Stop.LENGTH, cut=(TruncatedCall("c", "g", "{"),))
     assert after(*text(0, CALL), end=cut)[-1] == cut
     assert after(*text(0, CALL), end=LOST)[-1] == LOST
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dragoman.hub.opaque import Form, Opaque, seal
+from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from fakes.upstream import Answer
 from surface.outside import JSON, Outside, sse
 from surface.said import CHAT_END, WHOLE, chat, chunk
@@ -70,7 +70,7 @@ def test_another_upstream_does_not_get_it(gate: Outside, client: str) -> None:
 
 @pytest.mark.parametrize("payload", ["oops", "[1]", "5", "{}", '{"tool_call":[1]}', "[" * 5000])
 def test_a_forged_envelope_costs_nothing(gate: Outside, payload: str) -> None:
-    forged = seal(Opaque("chat", Form.DETAIL, payload, "m"))
+    forged = encode_envelope(Opaque("chat", Form.DETAIL, payload, "m"))
     fake = gate.plays("chat", Answer(WHOLE["chat"], content_type=JSON))
     spoken = [{"type": "redacted_thinking", "data": forged}, {"type": "text", "text": "So."}]
     turns = [

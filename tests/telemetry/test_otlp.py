@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from dragoman.hub.outcome import Outcome, Step
+from dragoman.hub.outcome import FailedAttempt, Outcome
 from dragoman.hub.usage import Usage
 from dragoman.observers.metrics import Tally
 from dragoman.observers.metrics_text import Reading
@@ -81,7 +81,7 @@ def test_a_request_is_a_span_with_the_attributes_of_the_convention() -> None:
 
 
 def test_a_failure_is_an_error_and_says_what_was_tried() -> None:
-    steps = (Step("a/m", "overloaded"), Step("b/m", "lost"))
+    steps = (FailedAttempt("a/m", "overloaded"), FailedAttempt("b/m", "lost"))
     found = recorded(outcome(provider="", model="", upstream_protocol="", outcome="lost", failed_attempts=steps))
     told = attributes(list(found.attributes))
     assert found.status.code == Status.STATUS_CODE_ERROR
@@ -124,7 +124,11 @@ def test_a_traceparent_that_is_none_is_as_good_as_none(trace: str) -> None:
 def test_any_name_makes_a_span_that_can_be_read(text: str) -> None:
     found = recorded(
         outcome(
-            model=text, reported_model=text, client=text, traceparent=text, failed_attempts=(Step(f"p/{text}", "lost"),)
+            model=text,
+            reported_model=text,
+            client=text,
+            traceparent=text,
+            failed_attempts=(FailedAttempt(f"p/{text}", "lost"),),
         )
     )
     assert attributes(list(found.attributes))["dragoman.request.id"] == "req_1"
@@ -139,7 +143,7 @@ def test_no_secret_gets_into_a_span() -> None:
             requested_model=secret,
             client=secret,
             reported_model=secret,
-            failed_attempts=(Step(f"p/{secret}", "x"),),
+            failed_attempts=(FailedAttempt(f"p/{secret}", "x"),),
         ),
         lambda provider: None,
         bytes,

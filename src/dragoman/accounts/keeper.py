@@ -18,7 +18,7 @@ from dragoman.accounts.credential import NEVER, C, Declined, OtherAccount, Sourc
 from dragoman.accounts.lock import held
 from dragoman.accounts.moments import Clock
 from dragoman.framing.redact import SHORTEST, masked_text
-from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.failure import Failure, RequestError
 from dragoman.net.tasks import spawn
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Keeper(Generic[C]):
         self._flight_for = ""  # the refused token that it was begun for
 
     async def credential(self) -> C:
-        """One that lives; Refused where there is none. Renewal ahead of time goes on in the background."""
+        """One that lives; RequestError where there is none. Renewal ahead of time goes on in the background."""
         _given.set("")
         current, now = self._current, self.clock.now()
         if current is None or now >= current.expires_at:
@@ -130,7 +130,7 @@ class Keeper(Generic[C]):
     def _landed(self, landed: _Obtained[C] | _Missed) -> C:
         if isinstance(landed, _Obtained):
             return landed.credential
-        raise Refused(Failure(landed.reason.kind, f"Provider {self._name!r}: {landed.reason}"))
+        raise RequestError(Failure(landed.reason.kind, f"Provider {self._name!r}: {landed.reason}"))
 
     async def _fly(self, refused: str) -> _Obtained[C] | _Missed:
         try:

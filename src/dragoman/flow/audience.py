@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextvars import Context
 
 from dragoman.flow.trail import Trail
-from dragoman.hub.outcome import Observe, Outcome
+from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.net.tasks import place_of
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class Audience:
     between two requests.
     """
 
-    def __init__(self, observers: Sequence[Observe]) -> None:
+    def __init__(self, observers: Sequence[OutcomeObserver]) -> None:
         self._observers = tuple(observers)
         self._ended: list[Trail] = []
         self._told_at = 0.0  # by the loop's clock

@@ -57,7 +57,7 @@ class Call:
         return str(uuid4())
 
     async def read(self) -> None:
-        """Parse the body, off the event loop where it is large; raises Refused."""
+        """Parse the body, off the event loop where it is large; raises RequestError."""
         if self._parsed is None:
             self._parsed = await run_off_loop(len(self.body), self._read_body)
 

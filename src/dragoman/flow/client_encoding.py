@@ -73,7 +73,7 @@ class ClientEncoding:
         return self._encoded([Failed(failure)]) + self.finish()
 
     def fail_alone(self, failure: Failure) -> bytes:
-        """Return a stream that consists of the error event alone; raises Refused if the request cannot be parsed."""
+        """Return a stream of the error event alone; raises RequestError if the request cannot be parsed."""
         encoder = self._make_encoder(Ledger())
         return b"".join([*encoder.feed(Failed(failure)), *encoder.finish()])
 

@@ -13,7 +13,7 @@ from dragoman.flow.offload import run_off_loop
 from dragoman.flow.prepare import prepare
 from dragoman.flow.protocol_choice import choose_protocol
 from dragoman.flow.world import World, fitting, targets
-from dragoman.hub.failure import Refused
+from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import TokenCounting
 from dragoman.net.client import Lost, TimedOut, TooLarge
@@ -80,7 +80,7 @@ async def _relayed(world: World, call: Call, route: Route, counting: TokenCounti
         status, body = await _asked(world, call, route, provider, counting.suffix)
     except (Lost, TimedOut, TooLarge) as fault:
         raise NoCount(str(fault)) from fault
-    except Refused as refused:
+    except RequestError as refused:
         raise NoCount(refused.failure.kind.value) from refused
     if status != 200 or counting.read(body) is None:
         raise NoCount(f"it answered with no count, but HTTP {status}")

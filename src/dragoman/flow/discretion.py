@@ -13,13 +13,13 @@ from dragoman.hub.events import (
     Ended,
     Event,
     Failed,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Failure
 
@@ -87,7 +87,7 @@ class EventRedactor:
         match event:
             case Closed(block=block):
                 return (*self._released(block), event)
-            case Used():
+            case UsageReported():
                 return (event,)
             case Failed(failure=failure):
                 return (*self._all_released(), Failed(hushed(failure, self._secrets)))
@@ -140,7 +140,7 @@ class EventRedactor:
         hidden = hide(said, self._secrets)
         if hidden is said:
             return (event,)
-        if isinstance(event, Sealed):  # changed, it would be of no use to its issuer
+        if isinstance(event, OpaqueAdded):  # changed, it would be of no use to its issuer
             return ()
         return (msgspec.json.decode(hidden, type=type(event)),)
 

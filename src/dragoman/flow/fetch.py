@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 
 from dragoman.config.proxies import Detours
 from dragoman.config.settings import Fetch
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.dial import Target, parse_target
@@ -84,7 +84,7 @@ class Fetcher:
         self._detours = detours  # the proxies that the environment names
 
     async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
-        """Raises Refused, naming the host, for the first that cannot be had."""
+        """Raises RequestError, naming the host, for the first that cannot be had."""
         if len(urls) > MAX_LINKS:
             raise _refused(f"a request may link to at most {MAX_LINKS} images and documents that must be fetched")
         places = asyncio.Semaphore(AT_ONCE)
@@ -98,7 +98,7 @@ class Fetcher:
                 tasks = [group.create_task(fetch_one(url)) for url in urls]
             return dict(task.result() for task in tasks)
         except ExceptionGroup as faults:
-            raise next((fault for fault in faults.exceptions if isinstance(fault, Refused)), faults) from None
+            raise next((fault for fault in faults.exceptions if isinstance(fault, RequestError)), faults) from None
         finally:
             del group, tasks  # what a task raised holds this frame
 
@@ -171,9 +171,9 @@ def _parse(url: str) -> Target:
         raise _refused(f"a link to an image or document cannot be followed: {fault}") from fault
 
 
-def _unfetched(target: Target, why: str) -> Refused:
+def _unfetched(target: Target, why: str) -> RequestError:
     return _refused(f"the image or document at {target.where} cannot be fetched: {why}")
 
 
-def _refused(message: str) -> Refused:
-    return Refused(Failure(Kind.BAD_REQUEST, message, code="media_not_fetched"))
+def _refused(message: str) -> RequestError:
+    return RequestError(Failure(Kind.BAD_REQUEST, message, code="media_not_fetched"))

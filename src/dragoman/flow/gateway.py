@@ -36,11 +36,11 @@ from dragoman.flow.step import (
 from dragoman.flow.steps.complete_call import call_events, complete_call
 from dragoman.flow.turn import Surroundings, Turn
 from dragoman.flow.world import World, targets
-from dragoman.hub.events import Ended, Event, Stop, Used
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.events import Ended, Event, Stop, UsageReported
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.outcome import Observe
-from dragoman.hub.ports import Asked
+from dragoman.hub.outcome import OutcomeObserver
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.stage import Stage
 from dragoman.net.exchange import Exchange
 from dragoman.observers.watch import Watch
@@ -55,7 +55,7 @@ SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the r
 class Gateway:
     """Answers calls with the configuration in force."""
 
-    def __init__(self, world: World, memory: Memory, observers: Sequence[Observe] = ()) -> None:
+    def __init__(self, world: World, memory: Memory, observers: Sequence[OutcomeObserver] = ()) -> None:
         self.world = world
         self._memory = memory
         self.audience = Audience(observers)
@@ -70,7 +70,7 @@ class Gateway:
         self.world = world
 
     async def answer(self, exchange: Exchange, call: Call) -> None:
-        """Answer a call; raises Refused if nobody answers and nothing was sent to the client yet."""
+        """Answer a call; raises RequestError if nobody answers and nothing was sent to the client yet."""
         world, memory, recording = self.world, self._memory, call.trail.recording
         make_watch: Callable[[], Watch] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
@@ -120,9 +120,9 @@ class Gateway:
             exchange, call, encoding, lambda ledger: client.whole(collector.events, self._asked(call), ledger)
         )
 
-    def _asked(self, call: Call) -> Asked:
+    def _asked(self, call: Call) -> ReplyContext:
         done = self.world.config.server.responses_done
-        return Asked(call.request(), call.model, int(call.trail.began), _mint, time.time, done)
+        return ReplyContext(call.request(), call.model, int(call.trail.began), _mint, time.time, done)
 
     def _note_guard_trip(self, what: str) -> None:
         self.trips += 1
@@ -184,7 +184,7 @@ class Answering:
                 end = await self._ask(step)
                 following = self._policy.after(end)
                 if isinstance(end, Interrupted) and not isinstance(following, GiveUp):
-                    self._call.trail.failed_step(step.route, Refused(end.failure))
+                    self._call.trail.failed_step(step.route, RequestError(end.failure))
                     self._writer.resume_keep_alives()
                     log.warning("%s broke off (%s), another upstream continues", step.route, end.failure.kind.value)
                 return following
@@ -203,7 +203,7 @@ class Answering:
         if isinstance(end, NoReply):
             self._call.release_reply()
             if end.failure is not ask.renew_after:
-                self._call.trail.failed_step(ask.route, Refused(end.failure))
+                self._call.trail.failed_step(ask.route, RequestError(end.failure))
         return end
 
     def _note_first_token(self, turn: Turn) -> None:
@@ -225,7 +225,7 @@ class Answering:
         self._writer.resume_keep_alives()
         completion = await complete_call(step.prepared, pipe.hold.said, call)
         usage, before = completion.usage, pipe.watch.usage
-        both: tuple[Event, ...] = () if usage is None else (Used(usage if before is None else before + usage),)
+        both: tuple[Event, ...] = () if usage is None else (UsageReported(usage if before is None else before + usage),)
         if completion.arguments is None:
             self._writer.keep_for_end(pipe.push(both))
             return CallCompleted(step.calls, found=False)
@@ -252,7 +252,7 @@ class Answering:
     def _fail(self, failure: Failure) -> None:
         """End a stream whose head has been sent with the protocol's error event."""
         self._writer.fail(failure)
-        self._call.trail.ended_by(Refused(failure))
+        self._call.trail.ended_by(RequestError(failure))
 
     def _break_off(self, failure: Failure) -> None:
         """End a stream in the middle of whatever is being done for it."""

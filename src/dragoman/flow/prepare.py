@@ -15,7 +15,7 @@ from dragoman.flow.offload import run_off_loop
 from dragoman.flow.protocol_choice import choose_protocol
 from dragoman.framing.jsonspan import replace_string
 from dragoman.framing.known_secrets import Secrets, secrets_in
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
@@ -106,7 +106,7 @@ Change = Pass
 async def prepare(
     call: Call, route: Route, provider: Provider, fitting: Fitting, number: int, changes: Sequence[Change] = ()
 ) -> Prepared:
-    """Make the request for one target; `number` is that of this upstream request in its call. Raises Refused."""
+    """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
     speaks = await provider.spoken(route.model)
     passing = None
     if call.protocol.name in speaks:
@@ -180,7 +180,7 @@ async def _translate(
     target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
     body = await run_off_loop(len(call.body), partial(protocol.upstream.build, request, target, ledger))
     if call.strict and len(ledger):
-        raise Refused(strict_refusal(ledger))
+        raise RequestError(strict_refusal(ledger))
     headers, query = _headers_for(request, protocol.upstream), ""
     if request.protocol == protocol.name == call.protocol.name:  # betas and the like belong to what the body says
         headers, query = _client_headers(call, provider, protocol.upstream), _query(call.query)
@@ -211,7 +211,7 @@ async def _authorized(provider: Provider, protocol: str) -> tuple[Header, ...]:
         which = f" {provider.credential}" if provider.credential else ""
         told = "; ".join(problem.message for problem in error.problems)
         message = f"Provider {provider.name!r} has no credential{which}: {told}. `dragoman doctor` says more."
-        raise Refused(Failure(Kind.CREDENTIAL, message)) from error
+        raise RequestError(Failure(Kind.CREDENTIAL, message)) from error
 
 
 async def _fitted(

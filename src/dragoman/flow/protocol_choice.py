@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from dragoman.hub.opaque import TAG
+from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
 
-ENVELOPE = b'"' + TAG.encode()  # an envelope is always the whole of a JSON string
+ENVELOPE = b'"' + ENVELOPE_PREFIX.encode()  # an envelope is always the whole of a JSON string
 
 
 class ProtocolChoice(Struct, frozen=True):

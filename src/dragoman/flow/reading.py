@@ -3,7 +3,7 @@
 from functools import partial
 
 from dragoman.flow.call import Call
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.budget import BudgetSpent, Charge
 from dragoman.net.pouring import read_pieces
 from dragoman.net.sending import Answer
@@ -15,7 +15,7 @@ BUSY_S = 1.0  # when to try again where the gateway holds as many bytes as it ma
 
 
 async def read_reply(call: Call, answer: Answer, silence_s: float, total_s: float, where: str) -> bytes:
-    """The body of a whole reply, counted in what the request holds; raises TimedOut, TooLarge, Lost or Refused."""
+    """The body of a whole reply, counted in what the request holds; raises TimedOut, TooLarge, Lost or RequestError."""
     return await read_pieces(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(hold, call.buffered))
 
 
@@ -24,11 +24,11 @@ async def read_error(answer: Answer, silence_s: float) -> bytes:
 
 
 def hold(charge: Charge, size: int) -> None:
-    """Count bytes of a reply; raises Refused where there is no room for them."""
+    """Count bytes of a reply; raises RequestError where there is no room for them."""
     try:
         charge.hold(size)
     except BudgetSpent:
-        raise Refused(no_room()) from None
+        raise RequestError(no_room()) from None
 
 
 def no_room() -> Failure:

@@ -5,7 +5,7 @@ import time
 
 from dragoman.flow.headers import id_headers, passed_on
 from dragoman.flow.step import ErrorReply
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
@@ -16,7 +16,7 @@ UNMENDABLE = (Kind.AUTH, Kind.CREDENTIAL)
 UNMENDABLE_BY_DEFAULT = (Kind.QUOTA, Kind.FORBIDDEN)
 
 
-class RefusedUpstream(Refused):
+class RefusedUpstream(RequestError):
     """No upstream answered; `error_reply` is the last one's own error where the client can read it."""
 
     def __init__(self, failure: Failure, error_reply: ErrorReply | None) -> None:
@@ -24,7 +24,7 @@ class RefusedUpstream(Refused):
         self.error_reply = error_reply
 
 
-def refuse_exchange(exchange: Exchange, client: Client, refused: Refused, request_id: str) -> None:
+def refuse_exchange(exchange: Exchange, client: Client, refused: RequestError, request_id: str) -> None:
     """The upstream's own error where client and upstream speak one protocol, else the failure rendered anew."""
     if exchange.started:
         exchange.abort()  # unless the stream, whose head was out already, has told the error and ended

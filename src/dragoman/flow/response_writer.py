@@ -11,7 +11,7 @@ from dragoman.flow.headers import id_headers, loss_headers, passed_on, without_a
 from dragoman.flow.prepare import Passthrough, Prepared, Translated
 from dragoman.flow.shape import is_named_stream
 from dragoman.framing.known_secrets import hide_in_fields
-from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
@@ -141,7 +141,7 @@ class StreamWriter:
             return self.encoding.fail(failure) if self.encoding.in_use else b""  # else the pipe has written it
         try:
             return self.encoding.fail_alone(failure)
-        except Refused:  # the request cannot be parsed, which its own protocol's upstream was to judge
+        except RequestError:  # the request cannot be parsed, which its own protocol's upstream was to judge
             return self._call.client.repair(failure, None, 0)
 
     def _trailers(self) -> list[Header]:

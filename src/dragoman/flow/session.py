@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.flow.call import Call
-from dragoman.hub.failure import Refused
+from dragoman.hub.failure import RequestError
 from dragoman.hub.request import Request, Role, Text
 
 HEADERS = (
@@ -52,7 +52,7 @@ def session_of(call: Call, known: Callable[[str], bool]) -> str | None:
             return told
     try:
         return _beginning(call.request())
-    except Refused:  # what only its own protocol understands passes unread
+    except RequestError:  # what only its own protocol understands passes unread
         return None
 
 

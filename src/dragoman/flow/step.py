@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from dragoman.flow.prepare import Change, Prepared
 from dragoman.flow.steps.continue_reply import Continuation
-from dragoman.hub.events import CutCall
+from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Provider
@@ -37,13 +37,13 @@ class CutCalls(Struct, frozen=True):
     """The reply is complete but for tool calls whose arguments were cut, which were not written for the client."""
 
     prepared: Prepared
-    calls: tuple[CutCall, ...]
+    calls: tuple[TruncatedCall, ...]
 
 
 class CallCompleted(Struct, frozen=True):
     """Whether the rest of a cut call was found, and has been written for the client."""
 
-    calls: tuple[CutCall, ...]
+    calls: tuple[TruncatedCall, ...]
     found: bool
 
 
@@ -77,7 +77,7 @@ class CompleteCall(Struct, frozen=True):
     """Ask the same upstream for the rest of its cut call."""
 
     prepared: Prepared
-    calls: tuple[CutCall, ...]
+    calls: tuple[TruncatedCall, ...]
 
 
 class GiveUp(Struct, frozen=True):
@@ -90,7 +90,7 @@ class GiveUp(Struct, frozen=True):
 class Finish(Struct, frozen=True):
     """End the reply; `lost` are tool calls that are not part of it because they were cut."""
 
-    lost: tuple[CutCall, ...] = ()
+    lost: tuple[TruncatedCall, ...] = ()
 
 
 Step = Ask | Wait | CompleteCall | GiveUp | Finish

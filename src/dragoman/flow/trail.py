@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from dragoman.flow.capture.recording import Recording
 from dragoman.framing.oneline import cut_text
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.outcome import GONE, OK, Outcome, Step
+from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.headers import Headers
 from dragoman.net.refusals import ClientGone
@@ -74,7 +74,7 @@ class Trail:
         self.route: Route | None = None
         self.spoken = ""
         self.ledger: Ledger | None = None  # None: passed through
-        self.steps: list[Step] = []
+        self.steps: list[FailedAttempt] = []
         self.recording: Recording | None = None  # None: nothing is captured
         self._reply: Answered | None = None
         self._watch: Watch | None = None
@@ -86,12 +86,12 @@ class Trail:
         self.began = time.time()
         self._started = time.monotonic()
 
-    def failed_step(self, route: Route, refused: Refused) -> None:
-        self.steps.append(Step(str(route), refused.failure.kind.value))
+    def failed_step(self, route: Route, refused: RequestError) -> None:
+        self.steps.append(FailedAttempt(str(route), refused.failure.kind.value))
 
     def left_step(self, route: Route) -> None:
         """Nobody waits any more for what this target would have said."""
-        self.steps.append(Step(str(route), GONE))
+        self.steps.append(FailedAttempt(str(route), CLIENT_GONE))
 
     def answered(self, route: Route, spoken: str, ledger: Ledger | None, reply: Answered) -> None:
         """There is a first token, from this target."""
@@ -100,10 +100,10 @@ class Trail:
     def ended_by(self, fault: BaseException) -> None:
         """What was raised is how the request ends."""
         match fault:
-            case Refused(failure=failure):
+            case RequestError(failure=failure):
                 self._result, self._code = failure.kind.value, failure.code
             case asyncio.CancelledError() | ClientGone():
-                self._result = GONE
+                self._result = CLIENT_GONE
             case Unreadable(status=status):
                 self._result = UNREADABLE.get(status, Kind.BAD_REQUEST).value
             case _:
@@ -112,8 +112,8 @@ class Trail:
     def ended_by_shutdown(self) -> None:
         """Note that the gateway stopped before the reply was complete."""
         self._result = Kind.SHUTDOWN.value
-        if self.steps and self.steps[-1].why == GONE:
-            self.steps[-1] = Step(self.steps[-1].route, Kind.SHUTDOWN.value)
+        if self.steps and self.steps[-1].why == CLIENT_GONE:
+            self.steps[-1] = FailedAttempt(self.steps[-1].route, Kind.SHUTDOWN.value)
 
     def end(self) -> None:
         """Notes when it was, and lets the reply go: its bytes need not wait for an observer."""
@@ -131,7 +131,7 @@ class Trail:
         result, code = self._result, self._code
         if seen.failure is not None:
             result, code = seen.failure.kind.value, seen.failure.code
-        elif seen.stop is not None and result in (GONE, Kind.SHUTDOWN.value):
+        elif seen.stop is not None and result in (CLIENT_GONE, Kind.SHUTDOWN.value):
             result = OK  # the reply was complete by then
         route = self.route
         code = None if code is None else cut_text(code, MAX_CODE_BYTES)

@@ -27,8 +27,8 @@ from dragoman.flow.step import Ask, Completed, CutCalls, Interrupted, NoReply, T
 from dragoman.flow.upstream import lost, receive, send, stopped, too_much
 from dragoman.flow.world import World, fitting
 from dragoman.framing.known_secrets import hide
-from dragoman.hub.events import Used
-from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.events import UsageReported
+from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.stage import Progress
 from dragoman.hub.usage import Usage
@@ -85,7 +85,7 @@ class Turn:
                 return NoReply(ask.renew_after)
         try:
             self.prepared = prepared = await self._prepare()
-        except Refused as refused:
+        except RequestError as refused:
             return NoReply(refused.failure)
         self._writer.begin_turn(prepared)
         provider = prepared.provider
@@ -273,7 +273,7 @@ class Turn:
             return too_much(self._ask.provider)
         try:
             hold(self._around.call.buffered, size)
-        except Refused as refused:
+        except RequestError as refused:
             return refused.failure
         return None
 
@@ -325,7 +325,7 @@ class Turn:
         usage: Usage | None = None
         for event in glance(prepared, body):
             watch.see(event)
-            usage = event.usage if isinstance(event, Used) else usage
+            usage = event.usage if isinstance(event, UsageReported) else usage
         if watch.failure is not None:
             return NoReply(named(prepared, watch.failure))
         self.unchanged = UnchangedDocument(watch, usage)

@@ -13,7 +13,7 @@ from dragoman.flow.prepare import Passthrough, Prepared
 from dragoman.flow.reading import ERROR_BODY_S, read_error
 from dragoman.flow.step import ErrorReply, NoReply
 from dragoman.framing.known_secrets import hide, hide_in_fields
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape
 from dragoman.net.client import Lost, TimedOut, TooLarge
 from dragoman.net.faults import Corrupt
@@ -83,7 +83,7 @@ async def receive(prepared: Prepared, coming: Awaitable[bytes], late: Callable[[
         return too_much(prepared.provider)
     except Lost as fault:
         return lost(prepared, fault)
-    except Refused as refused:  # there is no room for it
+    except RequestError as refused:  # there is no room for it
         return refused.failure
 
 

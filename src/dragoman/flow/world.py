@@ -10,7 +10,7 @@ from dragoman.config.settings import Config
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.learnt import Learnt
 from dragoman.flow.prepare import Fitting
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
 from dragoman.providers.amends import NO_CHAT_TOOLS
@@ -37,7 +37,7 @@ class World(Struct, frozen=True):
 
 
 async def targets(world: World, name: str) -> tuple[Route, ...]:
-    """Who answers for a model name; raises Refused with the nearest names where nobody does."""
+    """Who answers for a model name; raises RequestError with the nearest names where nobody does."""
     routes = configured_targets(name, world.config.models, world.providers)
     if routes:
         return routes
@@ -47,7 +47,7 @@ async def targets(world: World, name: str) -> tuple[Route, ...]:
         routes = listed_targets(name, catalogues)
         if routes:
             return routes
-    raise Refused(_unknown_model(name, world, catalogues))
+    raise RequestError(_unknown_model(name, world, catalogues))
 
 
 def _unknown_model(name: str, world: World, catalogues: Mapping[str, Known]) -> Failure:
@@ -69,7 +69,9 @@ def _unknown_model(name: str, world: World, catalogues: Mapping[str, Known]) -> 
 def provider_of(world: World, route: Route) -> Provider:
     provider = world.providers.get(route.provider)
     if provider is None:
-        raise Refused(Failure(Kind.NOT_FOUND, f"No provider is called {route.provider!r}.", code="model_not_found"))
+        raise RequestError(
+            Failure(Kind.NOT_FOUND, f"No provider is called {route.provider!r}.", code="model_not_found")
+        )
     return provider
 
 

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.framing.jsonread import read_json
-from dragoman.hub.failure import Failure, Kind, Refused, refuse
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.ports import CallHead
 
 MAX_MODEL_BYTES = 1024  # names stay in logs, metrics, caches and usage rows
@@ -19,24 +19,24 @@ _head = msgspec.json.Decoder(_Head)
 
 
 def read_body_head(path: str, body: bytes) -> CallHead:
-    """Return `model` and `stream` of a JSON body; the path says nothing of them. Raises Refused."""
+    """Return `model` and `stream` of a JSON body; the path says nothing of them. Raises RequestError."""
     try:
         head = read_json(_head, body)
     except RecursionError:
-        raise Refused(Failure(Kind.BAD_REQUEST, "The body is nested too deeply.")) from None
+        raise RequestError(Failure(Kind.BAD_REQUEST, "The body is nested too deeply.")) from None
     except msgspec.ValidationError:
-        raise Refused(Failure(Kind.BAD_REQUEST, "The body must be a JSON object.")) from None
+        raise RequestError(Failure(Kind.BAD_REQUEST, "The body must be a JSON object.")) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Refused(Failure(Kind.BAD_REQUEST, f"The body is not valid JSON: {problem}.")) from None
+        raise RequestError(Failure(Kind.BAD_REQUEST, f"The body is not valid JSON: {problem}.")) from None
     if head.model is None:
-        raise refuse("/model", "model is missing: name the model to use.")
+        raise BadRequest("/model", "model is missing: name the model to use.")
     if not isinstance(head.model, str) or not head.model:
-        raise refuse("/model", f"model must be a non-empty string, got {_shown(head.model)}.")
+        raise BadRequest("/model", f"model must be a non-empty string, got {_shown(head.model)}.")
     if len(head.model) > MAX_MODEL_BYTES // 4 and len(head.model.encode(errors="surrogatepass")) > MAX_MODEL_BYTES:
         got = f"{len(head.model)} characters that begin with {_shown(head.model[:60])}"
-        raise refuse("/model", f"model must be at most {MAX_MODEL_BYTES} bytes long, got {got}.")
+        raise BadRequest("/model", f"model must be at most {MAX_MODEL_BYTES} bytes long, got {got}.")
     if head.stream is not None and not isinstance(head.stream, bool):
-        raise refuse("/stream", f"stream must be true or false, got {_shown(head.stream)}.")
+        raise BadRequest("/stream", f"stream must be true or false, got {_shown(head.stream)}.")
     return CallHead(head.model, bool(head.stream))
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from dragoman.hub.failure import Kind
-from dragoman.hub.pointer import keys_of
+from dragoman.hub.pointer import split_pointer
 
 SHOWN = 300
 READ = 20_000  # of a page that is no error body
@@ -62,7 +62,7 @@ def bracketed(pointer: str | None) -> str | None:
     if not pointer:
         return None
     path = ""
-    for name in keys_of(pointer):
+    for name in split_pointer(pointer):
         path += f"[{name}]" if name.isdecimal() else f".{name}"
     return path.removeprefix(".")
 

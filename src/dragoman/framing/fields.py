@@ -9,7 +9,7 @@ from typing import TypeVar, overload
 import msgspec
 
 from dragoman.framing.jsonread import read_json
-from dragoman.hub.pointer import token_of
+from dragoman.hub.pointer import escape_key
 
 _SHOWN = 80
 
@@ -52,7 +52,7 @@ class Fields:
     def pointer(self, key: str) -> str:
         """The JSON pointer (RFC 6901) of one of this object's values."""
         if "~" in key or "/" in key:  # hardly ever, and this is asked of every value
-            key = token_of(key)
+            key = escape_key(key)
         return f"{self.at}/{key}"
 
     def has(self, key: str) -> bool:

@@ -31,7 +31,7 @@ from dragoman.http.routes import Role, Route, RouteTable, Visit
 from dragoman.http.safety import Doorkeeper
 from dragoman.http.usage import PATHS as USAGE
 from dragoman.http.usage import UsageDesk
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, Protocol
 from dragoman.net import current
 from dragoman.net.budget import BudgetSpent
@@ -110,7 +110,7 @@ class Site:
         path = plain_path(exchange.path)
         try:
             await self._dispatch(exchange, path, request_id)
-        except Refused as refused:
+        except RequestError as refused:
             self._gateway.refused += 1
             if not refused.observed:
                 log.info("%s refused: %s", path, refused.failure.kind.value)
@@ -118,19 +118,19 @@ class Site:
         except ClientGone:
             raise
         except Unreadable as unreadable:
-            self._refuse(exchange, path, Refused(_unreadable(unreadable)), request_id)
+            self._refuse(exchange, path, RequestError(_unreadable(unreadable)), request_id)
         except Exception as bug:
             log.error("%s failed: %s", path, place_of(bug))
             if exchange.started:
                 exchange.abort()
                 return
             message = f"The gateway failed on this request; its log names the place under {request_id}."
-            self._refuse(exchange, path, Refused(Failure(Kind.BUG, message)), request_id)
+            self._refuse(exchange, path, RequestError(Failure(Kind.BUG, message)), request_id)
         finally:
             if exchange.listener is not None:
                 exchange.listener.over()
 
-    def _refuse(self, exchange: Exchange, path: str, refused: Refused, request_id: str) -> None:
+    def _refuse(self, exchange: Exchange, path: str, refused: RequestError, request_id: str) -> None:
         refuse_exchange(exchange, self._client(path, exchange.headers), refused, request_id)
 
     async def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> None:
@@ -148,7 +148,7 @@ class Site:
         if key is None:
             had_key = bool(presented_keys(exchange.headers, exchange.query))
             await self.auth_backoff.reject(exchange.address, path, had_key=had_key)
-            refused = Refused(_wrong_key(exchange))
+            refused = RequestError(_wrong_key(exchange))
             refused.observed = True  # by the backoff, which logs many of them in one line
             raise refused
         if found is None:
@@ -169,7 +169,7 @@ class Site:
         self.under_way += 1
         try:
             await self._observed(visit, protocol, self._gateway.answer, self._gateway.audience.hear)
-        except Refused as refused:
+        except RequestError as refused:
             refused.observed = True
             raise
         finally:
@@ -205,13 +205,13 @@ class Site:
     def _check_room(self) -> None:
         if self.under_way > self._gateway.world.config.server.max_requests:
             message = "The gateway has as many requests under way as it takes (server.max_requests)."
-            raise Refused(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
+            raise RequestError(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
 
     def _refuse_path(self, exchange: Exchange, path: str, request_id: str) -> None:
-        """Answer 405 where something else may be done at the path; raises Refused where there is nothing."""
+        """Answer 405 where something else may be done at the path; raises RequestError where there is nothing."""
         allowed = ", ".join(self.routes.methods(path))
         if not allowed:
-            raise Refused(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
+            raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
         client = self._client(path, exchange.headers)
         message = f"{exchange.method} is not possible on {exchange.path}, only {allowed}."
         body = client.render(Failure(Kind.BAD_REQUEST, message, code="method_not_allowed"), request_id).body
@@ -231,7 +231,7 @@ class Site:
         most = self._gateway.world.config.server.max_body_values
         if len(body) > most and await run_off_loop(len(body), partial(exceeds_values, body, most)):
             message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
-            raise Refused(Failure(Kind.TOO_LARGE, message))
+            raise RequestError(Failure(Kind.TOO_LARGE, message))
         protocol = self._protocol(trail.asked)
         assert protocol.client is not None
         written_in = protocol.client.body_protocol(body)
@@ -253,7 +253,9 @@ class Site:
         name = visit.rest
         body = Listing(self._gateway.world).render_one(name, visit.exchange.headers)
         if body is None:
-            raise Refused(Failure(Kind.NOT_FOUND, f"The model {name!r} does not exist here.", code="model_not_found"))
+            raise RequestError(
+                Failure(Kind.NOT_FOUND, f"The model {name!r} does not exist here.", code="model_not_found")
+            )
         _respond_json(visit, body)
 
     async def _refuse_post_to_model(self, visit: Visit) -> None:
@@ -305,9 +307,9 @@ def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:
         return decompress(encoding, body, limit)
     except TooLarge:
         message = f"The decompressed body exceeds the limit of {limit} bytes (server.max_body_mb)."
-        raise Refused(Failure(Kind.TOO_LARGE, message)) from None
+        raise RequestError(Failure(Kind.TOO_LARGE, message)) from None
     except BadEncoding as bad:
-        raise Refused(Failure(Kind.BAD_REQUEST, f"The body cannot be decompressed: {bad}")) from None
+        raise RequestError(Failure(Kind.BAD_REQUEST, f"The body cannot be decompressed: {bad}")) from None
 
 
 def _id(request_id: str) -> Header:
@@ -342,11 +344,11 @@ async def _refuse_websocket(visit: Visit) -> None:
 
 async def _refuse_stored_responses(visit: Visit) -> None:
     message = "This gateway keeps no responses: server state is not available, send the whole input."
-    raise Refused(Failure(Kind.NOT_FOUND, message))
+    raise RequestError(Failure(Kind.NOT_FOUND, message))
 
 
 async def _refuse_gemini(visit: Visit) -> None:
-    raise Refused(Failure(Kind.NOT_FOUND, "Gemini's protocol is not in this version yet."))
+    raise RequestError(Failure(Kind.NOT_FOUND, "Gemini's protocol is not in this version yet."))
 
 
 def replay_site(gateway: Gateway, keyring: Keyring) -> Site:

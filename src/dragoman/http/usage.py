@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY, KeyId
 from dragoman.accounts.usage import UsageWriter
-from dragoman.hub.failure import Failure, Kind, Refused, refuse
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.store import Store, StoreError
 from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum, as_record, sum_days
 
@@ -48,7 +48,7 @@ class UsageDesk:
             async with asyncio.timeout(PATIENCE_S):
                 told = await read(await self._writer.caught_up(), span, by)
         except (StoreError, TimeoutError):
-            raise Refused(Failure(Kind.OVERLOADED, "The store cannot be read just now.")) from None
+            raise RequestError(Failure(Kind.OVERLOADED, "The store cannot be read just now.")) from None
         return msgspec.json.encode(
             {
                 "whole": told.whole,
@@ -81,7 +81,7 @@ def _question(query: str) -> tuple[Span, str]:
     by = asked.get("by", "all")
     groups = (DAY, *get_args(By), ROWS)
     if by not in groups:
-        raise refuse("/by", f"by must be one of {', '.join(groups)}, got {by[:80]!r}.")
+        raise BadRequest("/by", f"by must be one of {', '.join(groups)}, got {by[:80]!r}.")
     since, until = _moment(asked, "since_ms", EVER.since_ms), _moment(asked, "until_ms", EVER.until_ms)
     return Span(since, until), by
 
@@ -91,9 +91,9 @@ def _moment(asked: dict[str, str], name: str, absent: int) -> int:
     if text is None:
         return absent
     if not MOMENT.fullmatch(text):
-        raise refuse(f"/{name}", f"{name} is a number of milliseconds since 1970.")
+        raise BadRequest(f"/{name}", f"{name} is a number of milliseconds since 1970.")
     return int(text)
 
 
-def _too_long(most: int) -> Refused:
-    return Refused(Failure(Kind.TOO_LARGE, f"The answer would have more than {most} lines: ask for less time."))
+def _too_long(most: int) -> RequestError:
+    return RequestError(Failure(Kind.TOO_LARGE, f"The answer would have more than {most} lines: ask for less time."))

@@ -1,5 +1,6 @@
-"""A reply as it happens: `Started (Opened (Delta | Sealed | Cited)* Closed)* Used* (Ended | Failed)`.
+"""The events of a reply while it is being generated.
 
+`Started (Opened (Delta | OpaqueAdded | CitationAdded)* Closed)* UsageReported* (Ended | Failed)`
 Blocks may interleave.
 """
 
@@ -76,14 +77,14 @@ class Delta(Struct, frozen=True, gc=False, tag="delta"):
     logprobs: Raw | None = None  # a JSON array of {token, logprob, bytes, top_logprobs}
 
 
-class Sealed(Struct, frozen=True, tag="sealed"):
+class OpaqueAdded(Struct, frozen=True, tag="sealed"):
     """The whole opaque value of a thinking block; at most once per block."""
 
     block: int
     opaque: Opaque
 
 
-class Cited(Struct, frozen=True, tag="cited"):
+class CitationAdded(Struct, frozen=True, tag="cited"):
     block: int
     citation: Citation
 
@@ -92,13 +93,13 @@ class Closed(Struct, frozen=True, tag="closed"):
     block: int
 
 
-class Used(Struct, frozen=True, tag="used"):
+class UsageReported(Struct, frozen=True, tag="used"):
     """Usage so far: the last one wins, they are never summed."""
 
     usage: Usage
 
 
-class CutCall(Struct, frozen=True):
+class TruncatedCall(Struct, frozen=True):
     """A tool call whose arguments broke off: never to be executed."""
 
     id: str
@@ -111,11 +112,11 @@ class Ended(Struct, frozen=True, tag="ended"):
     sequence: str | None = None  # the stop sequence that was hit
     category: str | None = None  # of a refusal
     explanation: str | None = None
-    cut: tuple[CutCall, ...] = ()  # with LENGTH: calls that were withheld because they are not whole
+    cut: tuple[TruncatedCall, ...] = ()  # with LENGTH: calls that were withheld because they are not whole
 
 
 class Failed(Struct, frozen=True, tag="failed"):
     failure: Failure
 
 
-Event = Started | Opened | Delta | Sealed | Cited | Closed | Used | Ended | Failed
+Event = Started | Opened | Delta | OpaqueAdded | CitationAdded | Closed | UsageReported | Ended | Failed

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.pointer import key_of
+from dragoman.hub.pointer import unescape_key
 from dragoman.hub.request import Ext, Foreign, Hosted, Part, Request, Tool, ToolChoice, ToolResult
 
 # A request's fields that other vendors have too, and yet cannot be given.
@@ -16,7 +16,7 @@ _OTHER_THAN_ANSWERS = {"messages": ("compaction", "a compacted context, which on
 def restore(wire: dict[str, object], ext: Ext) -> None:
     """Puts unread fields back where they stood below `wire`."""
     for pointer, value in ext.items():
-        *path, last = map(key_of, pointer.split("/"))
+        *path, last = map(unescape_key, pointer.split("/"))
         holder: object = wire
         for key in path:
             holder = holder.setdefault(key, {}) if isinstance(holder, dict) else None
@@ -24,7 +24,7 @@ def restore(wire: dict[str, object], ext: Ext) -> None:
             holder.setdefault(last, value)
 
 
-def drop_foreign(request: Request, protocol: str, ledger: Ledger, kept: Ext | None = None) -> None:
+def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: Ext | None = None) -> None:
     """Tells the ledger every field that only the client's own protocol knows, when another one is built.
 
     `kept`: fields of the request itself that the other one knows too.
@@ -33,7 +33,7 @@ def drop_foreign(request: Request, protocol: str, ledger: Ledger, kept: Ext | No
         return
     field, what = _OTHER_THAN_ANSWERS.get(request.protocol, ("", ""))
     if field in request.ext:
-        raise refuse(f"/{field}", f"{field} asks for {what}")
+        raise BadRequest(f"/{field}", f"{field} asks for {what}")
     why = f"{protocol} has no such field"
     for at, ext in _holders(request):
         for pointer in ext:
@@ -44,7 +44,7 @@ def drop_foreign(request: Request, protocol: str, ledger: Ledger, kept: Ext | No
             ledger.dropped(part.at, f"{protocol} has nothing like {part.what!r}")
 
 
-def drop_unread(tool: Hosted, protocol: str, ledger: Ledger) -> None:
+def note_unread_fields(tool: Hosted, protocol: str, ledger: Ledger) -> None:
     """Tells the ledger what a hosted tool says that its equal in another protocol cannot."""
     for pointer in tool.ext:
         ledger.dropped(f"{tool.at}/{pointer}", f"{protocol} has no such field")

@@ -43,15 +43,17 @@ class Failure(Struct, frozen=True):
     should_retry: bool | None = None  # what the upstream advises
 
 
-class Refused(Exception):
-    """A failure known before anything was sent upstream or to the client."""
+class RequestError(Exception):
+    """A failure that is known before anything was sent to the client."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
-        self.observed = False  # observers hear of it with the outcome of its request
+        self.observed = False  # whether the observers already have it, as part of the outcome of its request
 
 
-def refuse(at: str, message: str, *, code: str | None = None) -> Refused:
-    """The 400 that names the field."""
-    return Refused(Failure(Kind.BAD_REQUEST, message, code=code, at=at))
+class BadRequest(RequestError):
+    """The client's mistake: HTTP 400. `at` is a JSON pointer to the field at fault."""
+
+    def __init__(self, at: str, message: str, *, code: str | None = None) -> None:
+        super().__init__(Failure(Kind.BAD_REQUEST, message, code=code, at=at))

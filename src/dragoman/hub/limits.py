@@ -4,7 +4,7 @@ The numbers are far above what models send. A reply beyond them is an upstream's
 every other client time and memory, so it fails.
 """
 
-from dragoman.hub.events import CallBlock, Cited, HostedBlock, Opened
+from dragoman.hub.events import CallBlock, CitationAdded, HostedBlock, Opened
 from dragoman.hub.failure import Failure, Kind
 
 MAX_CALLS = 1_000
@@ -22,7 +22,7 @@ class ReplySize:
         self._calls = 0
         self._citations = 0
 
-    def excess(self, event: Opened | Cited) -> Failure | None:
+    def excess(self, event: Opened | CitationAdded) -> Failure | None:
         """Count the event; return the failure that it is if it is one too many."""
         match event:
             case Opened(what=what):
@@ -31,12 +31,12 @@ class ReplySize:
                     self._calls += 1
                 elif isinstance(what, HostedBlock):
                     self._citations += len(what.results or ())
-            case Cited():
+            case CitationAdded():
                 self._citations += 1
-        return excess_of(self._calls, self._blocks, self._citations)
+        return find_excess(self._calls, self._blocks, self._citations)
 
 
-def excess_of(calls: int = 0, blocks: int = 0, citations: int = 0) -> Failure | None:
+def find_excess(calls: int = 0, blocks: int = 0, citations: int = 0) -> Failure | None:
     """Return the failure of a reply that has so many of each; None where it has not too many."""
     counts = (
         (calls, MAX_CALLS, "tool calls"),

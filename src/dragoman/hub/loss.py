@@ -9,7 +9,7 @@ LISTED = 100  # losses with their place and reason; those beyond are only counte
 LONGEST_PATH = 1024
 
 
-class How(Enum):
+class LossKind(Enum):
     DROPPED = "dropped"
     APPROXIMATED = "approximated"
     INVENTED = "invented"
@@ -17,7 +17,7 @@ class How(Enum):
 
 class Loss(Struct, frozen=True):
     path: str  # JSON pointer into the client's request, or into the upstream's reply
-    how: How
+    how: LossKind
     why: str
 
 
@@ -30,25 +30,25 @@ class Ledger:
     __slots__ = ("_counted", "_losses")
 
     def __init__(self) -> None:
-        self._losses: dict[tuple[str, How], Loss] = {}
-        self._counted: dict[How, set[int]] = {}  # hashes of the paths beyond those that are listed
+        self._losses: dict[tuple[str, LossKind], Loss] = {}
+        self._counted: dict[LossKind, set[int]] = {}  # hashes of the paths beyond those that are listed
 
     def dropped(self, path: str, why: str) -> None:
-        self._add(path, How.DROPPED, why)
+        self._add(path, LossKind.DROPPED, why)
 
     def approximated(self, path: str, why: str) -> None:
-        self._add(path, How.APPROXIMATED, why)
+        self._add(path, LossKind.APPROXIMATED, why)
 
     def invented(self, path: str, why: str) -> None:
-        self._add(path, How.INVENTED, why)
+        self._add(path, LossKind.INVENTED, why)
 
-    def _add(self, path: str, how: How, why: str) -> None:
+    def _add(self, path: str, how: LossKind, why: str) -> None:
         if len(path) > LONGEST_PATH:
             path = path[:LONGEST_PATH] + "…"
-        if how is How.DROPPED:
-            if self._losses.pop((path, How.APPROXIMATED), None) is None and self._counted:
-                self._counted.get(How.APPROXIMATED, set()).discard(hash(path))
-        elif how is How.APPROXIMATED and self._has(path, How.DROPPED):
+        if how is LossKind.DROPPED:
+            if self._losses.pop((path, LossKind.APPROXIMATED), None) is None and self._counted:
+                self._counted.get(LossKind.APPROXIMATED, set()).discard(hash(path))
+        elif how is LossKind.APPROXIMATED and self._has(path, LossKind.DROPPED):
             return
         if self._has(path, how):
             return
@@ -57,7 +57,7 @@ class Ledger:
         else:
             self._counted.setdefault(how, set()).add(hash(path))
 
-    def _has(self, path: str, how: How) -> bool:
+    def _has(self, path: str, how: LossKind) -> bool:
         return (path, how) in self._losses or hash(path) in self._counted.get(how, ())
 
     def copy(self) -> "Ledger":
@@ -67,14 +67,14 @@ class Ledger:
         return twin
 
     def by_how(self) -> tuple[int, ...]:
-        """How many of each, in the order of How."""
+        """LossKind many of each, in the order of LossKind."""
         told = [how for _, how in self._losses]
-        return tuple(told.count(how) + len(self._counted.get(how, ())) for how in How)
+        return tuple(told.count(how) + len(self._counted.get(how, ())) for how in LossKind)
 
     def __iter__(self) -> Iterator[Loss]:
         """Those that are listed."""
         return iter(self._losses.values())
 
     def __len__(self) -> int:
-        """How many there are, listed or not."""
+        """LossKind many there are, listed or not."""
         return len(self._losses) + sum(map(len, self._counted.values()))

@@ -7,10 +7,10 @@ from msgspec import Struct
 from dragoman.hub.usage import Usage
 
 OK = "ok"
-GONE = "client_gone"  # the client left before the end
+CLIENT_GONE = "client_gone"  # the client left before the end
 
 
-class Step(Struct, frozen=True, gc=False):
+class FailedAttempt(Struct, frozen=True, gc=False):
     """One question to an upstream that came to nothing, and why."""
 
     route: str  # provider/model
@@ -33,12 +33,12 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     usage: Usage | None = None  # None: nobody told
     ttft_s: float | None = None
     duration_s: float = 0.0
-    outcome: str = OK  # or GONE, or the kind of the failure
+    outcome: str = OK  # or CLIENT_GONE, or the kind of the failure
     error_code: str | None = None  # the vendor's word for the failure
     losses: int = 0
     losses_by_how: tuple[int, ...] = ()  # the losses by how, in the order of How; () where there are none
     deltas: int = 0
-    failed_attempts: tuple[Step, ...] = ()  # what was tried before
+    failed_attempts: tuple[FailedAttempt, ...] = ()  # what was tried before
     traceparent: str = ""  # the client's traceparent header, as it came
 
     @property
@@ -46,4 +46,4 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
         return f"{self.provider}/{self.model}" if self.provider else ""
 
 
-Observe = Callable[[Outcome], None]
+OutcomeObserver = Callable[[Outcome], None]

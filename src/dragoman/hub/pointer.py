@@ -1,14 +1,14 @@
 """A key comes in and goes out as it stands in a JSON pointer (RFC 6901), and back."""
 
 
-def token_of(key: str) -> str:
+def escape_key(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def key_of(token: str) -> str:
+def unescape_key(token: str) -> str:
     return token.replace("~1", "/").replace("~0", "~")
 
 
-def keys_of(pointer: str) -> list[str]:
+def split_pointer(pointer: str) -> list[str]:
     """The keys on the way from the root; none for the root itself, nor for what does not begin with a slash."""
-    return [key_of(token) for token in pointer.split("/")[1:]]
+    return [unescape_key(token) for token in pointer.split("/")[1:]]

@@ -22,7 +22,7 @@ class CallHead(Struct, frozen=True):
     stream: bool
 
 
-class Asked(Struct, frozen=True):
+class ReplyContext(Struct, frozen=True):
     """What an encoder must know of the request that it answers. Clock and chance are handed in."""
 
     request: Request
@@ -43,7 +43,7 @@ class Issuer(Struct, frozen=True):
     quirks: frozenset[str] = frozenset()  # oddities of a compatible server, by name
 
 
-class Rendered(Struct, frozen=True):
+class ErrorResponse(Struct, frozen=True):
     status: int
     body: bytes
 
@@ -57,14 +57,14 @@ class ToolLimits(Struct, frozen=True):
     letter_first: bool = False  # a name must begin with a letter
 
 
-class _Said(Struct):
+class _ErrorMessage(Struct):
     message: str
 
 
 class ErrorShape(Struct):
     """The least that an error body must be for an SDK to read it."""
 
-    error: _Said
+    error: _ErrorMessage
 
 
 class TokenCounting(Struct, frozen=True):
@@ -83,9 +83,9 @@ class Client(Struct, frozen=True):
     paths: tuple[str, ...]  # where requests are posted, without a version
     read_head: Callable[[str, bytes], CallHead]  # path, body; raises Refused
     parse: Callable[[bytes, Ledger], Request]  # raises Refused
-    encoder: Callable[[Asked, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
-    whole: Callable[[Iterable[Event], Asked, Ledger], bytes]  # raises Refused on Failed
-    render: Callable[[Failure, str], Rendered]  # failure, request id -> error body
+    encoder: Callable[[ReplyContext, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
+    whole: Callable[[Iterable[Event], ReplyContext, Ledger], bytes]  # raises Refused on Failed
+    render: Callable[[Failure, str], ErrorResponse]  # failure, request id -> error body
     repair: Callable[[Failure, Started | None, int], bytes]  # error frames to append; int = frames already sent
     serial: bool  # blocks may not interleave
     keep_alive: bytes

@@ -3,14 +3,14 @@
 from msgspec import Struct
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-USUAL_EFFORT = "high"  # what a model does that is told to think and not how hard
+DEFAULT_EFFORT = "high"  # what a model does that is told to think and not how hard
 _EFFORT_UP_TO = ((1024, "low"), (8192, "medium"), (24576, "high"))  # tokens of thought; beyond the last it is xhigh
 
 
-def effort_like(budget: int | None) -> str:
+def effort_for_budget(budget: int | None) -> str:
     """The effort that a thinking budget comes nearest to, where one protocol counts tokens and the other does not."""
     if budget is None:
-        return USUAL_EFFORT
+        return DEFAULT_EFFORT
     return next((effort for most, effort in _EFFORT_UP_TO if budget <= most), "xhigh")
 
 

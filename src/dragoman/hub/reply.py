@@ -7,16 +7,16 @@ from msgspec import Raw, Struct
 
 from dragoman.hub.events import (
     Block,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
+    OpaqueAdded,
     Opened,
-    Sealed,
     Started,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.opaque import Opaque
@@ -79,14 +79,14 @@ def collect(events: Iterable[Event]) -> Reply:
                     blocks[block].logprobs.append(logprobs)
             case Opened(block=block, what=what):
                 blocks[block] = _Open(what)
-            case Sealed(block=block, opaque=opaque):
+            case OpaqueAdded(block=block, opaque=opaque):
                 blocks[block].opaque = opaque
-            case Cited(block=block, citation=citation):
+            case CitationAdded(block=block, citation=citation):
                 blocks[block].citations.append(citation)
             case Started():
                 started = event
                 usage = event.usage
-            case Used():
+            case UsageReported():
                 usage = event.usage
             case Ended() | Failed():
                 end = event
@@ -105,10 +105,10 @@ def explode(reply: Reply) -> Iterator[Event]:
         if piece.text or piece.logprobs is not None:
             yield Delta(index, piece.text, piece.logprobs)
         for citation in piece.citations:
-            yield Cited(index, citation)
+            yield CitationAdded(index, citation)
         if piece.opaque is not None:
-            yield Sealed(index, piece.opaque)
+            yield OpaqueAdded(index, piece.opaque)
         yield Closed(index)
     if reply.usage is not None:
-        yield Used(reply.usage)
+        yield UsageReported(reply.usage)
     yield reply.end

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from dragoman.hub.loss import How
+from dragoman.hub.loss import LossKind
 from dragoman.hub.outcome import OK, Outcome
 from dragoman.hub.usage import Usage
 from dragoman.observers import metrics_catalogue as catalogue
@@ -16,7 +16,7 @@ OTHER = "other"
 OPERATIONS = {"gemini": "generate_content"}  # by the client's protocol; every other one chats
 PROVIDER_NAMES = {"gemini": "gcp.gemini"}  # where the convention has another word than we
 TOKEN_TYPES = ("input", "output", "cache_read", "cache_write", "reasoning")
-HOWS = tuple(how.value for how in How)
+HOWS = tuple(how.value for how in LossKind)
 
 _Key = tuple[str, str, str, str, str]  # asked, spoken, provider, model, result
 

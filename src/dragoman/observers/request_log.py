@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.framing.oneline import MAX_LINE_BYTES, cut_text, one_line
-from dragoman.hub.outcome import Observe, Outcome
+from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.hub.usage import Usage
 
 LOGGER = "dragoman.requests"
@@ -119,7 +119,7 @@ def _shortened(line: LogLine) -> bytes:
     return data
 
 
-def request_log(form: Callable[[Outcome], str], write: Callable[[str], None]) -> Observe:
+def request_log(form: Callable[[Outcome], str], write: Callable[[str], None]) -> OutcomeObserver:
     """An observer that writes one line for each request."""
 
     def observe(outcome: Outcome) -> None:

@@ -17,7 +17,7 @@ from dragoman.hub.events import (
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Failure
 from dragoman.hub.usage import Usage
@@ -90,7 +90,7 @@ class Watch:
             case Started(usage=usage):
                 self._started = event
                 self._usage = usage
-            case Used(usage=usage):
+            case UsageReported(usage=usage):
                 self._usage = usage
                 self._counted = True
             case Ended() | Failed() if self._end is None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
 from dragoman.framing.known_secrets import Secrets, hide, secrets_in
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
@@ -91,7 +91,7 @@ class Catalogue:
             Lost,
             TimedOut,
             TooLarge,
-            Refused,
+            RequestError,
             ConfigError,
             ValueError,
             msgspec.MsgspecError,
@@ -136,7 +136,7 @@ async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
     if answer.status in NO_LIST_STATUSES:
         raise NoModelList(f"HTTP {answer.status}")
     if answer.status != 200:
-        raise Refused(Failure(Kind.UPSTREAM, f"HTTP {answer.status}", status=answer.status))
+        raise RequestError(Failure(Kind.UPSTREAM, f"HTTP {answer.status}", status=answer.status))
     try:
         page = msgspec.json.decode(body, type=_Page)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -160,7 +160,7 @@ def _describe(problem: Exception) -> str:
     match problem:
         case NoModelList():
             return ""
-        case Refused(failure=failure):
+        case RequestError(failure=failure):
             return failure.kind.value if failure.status is None else f"HTTP {failure.status}"
         case ConfigError():
             return "it has no usable credential"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.hub.events import CallBlock, Cited, Closed, Delta, Event, Failed, Opened
+from dragoman.hub.events import CallBlock, CitationAdded, Closed, Delta, Event, Failed, Opened
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.limits import ReplySize
 from dragoman.stages.held_end import HeldEnd
@@ -35,7 +35,7 @@ class CheckCalls:
             return self._go_on(self._broken, event)
         if type(event) is Delta:
             return self._argue(event) if event.block in self._arguments else (event,)
-        if isinstance(event, Opened | Cited) and (failure := self._size.excess(event)) is not None:
+        if isinstance(event, Opened | CitationAdded) and (failure := self._size.excess(event)) is not None:
             return (Failed(failure),)
         match event:
             case Opened(what=CallBlock(name=name)) if not name.strip():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, Started, ThinkingBlock, Used
+from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, Started, ThinkingBlock, UsageReported
 from dragoman.hub.usage import Source, Usage
 
 KEPT_CHARACTERS = 32 * 1024
@@ -73,17 +73,17 @@ class EstimateUsage:
                 self._text.add(f"\n{name}\n")
             case Started(usage=usage):
                 self._known = usage
-            case Used(usage=usage) if usage.context is not None or usage.source is Source.ESTIMATED:
+            case UsageReported(usage=usage) if usage.context is not None or usage.source is Source.ESTIMATED:
                 self._partial = usage
                 return ()
-            case Used(usage=usage):
+            case UsageReported(usage=usage):
                 self._told = True
                 self.usage = usage
                 self._text.clear()
                 self._thoughts.clear()
             case Ended() if not self._told:
                 self.usage = self._estimate()
-                return (Used(self.usage), event)
+                return (UsageReported(self.usage), event)
             case _:
                 pass
         return (event,)

@@ -9,20 +9,20 @@ from enum import Enum
 
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.limits import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
@@ -51,8 +51,18 @@ class BlockState(Enum):
     CLOSED = "closed"
 
 
-REPLY_EVENTS: tuple[type[Event], ...] = (Started, Opened, Delta, Sealed, Cited, Closed, Used, Ended, Failed)
-BLOCK_EVENTS: tuple[type[Event], ...] = (Opened, Delta, Sealed, Cited, Closed)
+REPLY_EVENTS: tuple[type[Event], ...] = (
+    Started,
+    Opened,
+    Delta,
+    OpaqueAdded,
+    CitationAdded,
+    Closed,
+    UsageReported,
+    Ended,
+    Failed,
+)
+BLOCK_EVENTS: tuple[type[Event], ...] = (Opened, Delta, OpaqueAdded, CitationAdded, Closed)
 
 # A str is a refusal: why this event may not come now. Its text names the trip, so it carries no data.
 REPLY: dict[Phase, dict[type[Event], Phase | str]] = {
@@ -63,7 +73,7 @@ REPLY: dict[Phase, dict[type[Event], Phase | str]] = {
     },
     Phase.STREAMING: {
         Started: "Started twice",
-        **dict.fromkeys((*BLOCK_EVENTS, Used), Phase.STREAMING),
+        **dict.fromkeys((*BLOCK_EVENTS, UsageReported), Phase.STREAMING),
         Ended: Phase.OVER,
         Failed: Phase.SILENT,
     },
@@ -76,7 +86,7 @@ _Row = dict[type[Event], BlockState | str]
 
 def _open_row(state: BlockState, **takes: BlockState) -> _Row:
     row: _Row = {Opened: "Opened twice", Closed: BlockState.CLOSED}
-    for event in (Delta, Sealed, Cited):
+    for event in (Delta, OpaqueAdded, CitationAdded):
         row[event] = takes.get(event.__name__, f"{event.__name__} in a block: {state.value}")
     return row
 
@@ -86,9 +96,9 @@ BLOCKS: dict[BlockState, _Row] = {
         Opened: BlockState.OPENED,
         **{event: f"{event.__name__} of a block not opened" for event in BLOCK_EVENTS[1:]},
     },
-    BlockState.TEXT: _open_row(BlockState.TEXT, Delta=BlockState.TEXT, Cited=BlockState.TEXT),
+    BlockState.TEXT: _open_row(BlockState.TEXT, Delta=BlockState.TEXT, CitationAdded=BlockState.TEXT),
     BlockState.REFUSAL: _open_row(BlockState.REFUSAL, Delta=BlockState.REFUSAL),
-    BlockState.THINKING: _open_row(BlockState.THINKING, Delta=BlockState.THINKING, Sealed=BlockState.SEALED),
+    BlockState.THINKING: _open_row(BlockState.THINKING, Delta=BlockState.THINKING, OpaqueAdded=BlockState.SEALED),
     # Text may still follow the seal: some vendors send the opaque value first.
     BlockState.SEALED: _open_row(BlockState.SEALED, Delta=BlockState.SEALED),
     BlockState.CALL: _open_row(BlockState.CALL, Delta=BlockState.CALL),
@@ -112,10 +122,10 @@ LEFT_OPEN = "Ended with a block open"
 
 
 class Guard:
-    """Passes legal events; the first illegal one becomes a failure, and nothing follows it.
+    """Pass legal events. Replace the first illegal one by a failure, and drop everything after it.
 
-    `Used` may come at any time: the last one is kept and told just before the end. `on_failure` is told each failure
-    that goes out, whoever found it.
+    `UsageReported` may come at any time: the last one is kept and sent just before the end. `on_failure` is called with
+    each failure that is passed on, whether the guard or the upstream caused it.
     """
 
     __slots__ = ("_blocks", "_on_failure", "_on_trip", "_phase", "_usage", "_writable")
@@ -128,7 +138,7 @@ class Guard:
         self._phase = Phase.WAITING
         self._blocks: dict[int, BlockState] = {}
         self._writable: set[int] = set()  # the blocks that take text, so that a Delta costs one lookup
-        self._usage: Used | None = None
+        self._usage: UsageReported | None = None
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta and event.block in self._writable:
@@ -140,9 +150,9 @@ class Guard:
             return self._trip(phase)
         self._phase = phase
         match event:
-            case Opened() | Delta() | Sealed() | Cited() | Closed():
+            case Opened() | Delta() | OpaqueAdded() | CitationAdded() | Closed():
                 return self._step(event)
-            case Used():
+            case UsageReported():
                 self._usage = event
                 return ()
             case Ended():
@@ -160,7 +170,7 @@ class Guard:
         self._on_trip(UNFINISHED)
         return self._fail(Failure(Kind.TRUNCATED, "the reply ended without its terminal event"))
 
-    def _step(self, event: Opened | Delta | Sealed | Cited | Closed) -> Sequence[Event]:
+    def _step(self, event: Opened | Delta | OpaqueAdded | CitationAdded | Closed) -> Sequence[Event]:
         state = BLOCKS[self._blocks.get(event.block, BlockState.UNKNOWN)][type(event)]
         if isinstance(state, str):
             return self._trip(state)
@@ -204,12 +214,13 @@ def describe() -> str:
     blocks = _table("block", BLOCK_EVENTS, {state.value: row for state, row in BLOCKS.items()})
     return f"""# The order of events
 
-A reply is `Started (Opened (Delta | Sealed | Cited)* Closed)* Used* (Ended | Failed)`; blocks may interleave.
-The guard in front of every encoder holds replies to it. A cell is the state that follows, or **refused**: then
-the client gets its protocol's error event, the trip is counted and logged by name, and the rest is ignored.
+A reply is `Started (Opened (Delta | OpaqueAdded | CitationAdded)* Closed)* UsageReported* (Ended | Failed)`.
+Blocks may interleave. A guard in front of every encoder enforces this order. A cell is the next state, or **refused**:
+then the client gets its protocol's error event, the violation is counted and logged by name, and all later events are
+dropped.
 
-Three things are mended instead: a block still open at `Ended` is closed (and counted), an empty `Delta` is dropped,
-and `Used` may come at any time after `Started`, the last one being told just before the end.
+Three things are repaired instead: a block that is still open at `Ended` is closed (and counted), an empty `Delta` is
+dropped, and `UsageReported` may come at any time after `Started`; the last one is sent just before the end.
 An input that ends without `Ended` or `Failed` gets a `Failed` of kind `truncated`. A reply of more than
 {MAX_BLOCKS:,} blocks, {MAX_CALLS:,} of them calls, or {MAX_CITATIONS:,} citations fails (`hub/limits.py`).
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dragoman.hub.events import Closed, Ended, Event, Failed, Stop, Used
+from dragoman.hub.events import Closed, Ended, Event, Failed, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind
 
 CUTS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
@@ -22,7 +22,7 @@ class HeldEnd:
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:
-            case Closed() | Used():
+            case Closed() | UsageReported():
                 self._held.append(event)
                 return ()
             case Ended(stop=stop) if stop in CUTS:

@@ -11,20 +11,20 @@ from collections.abc import Sequence
 
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.usage import Usage
@@ -93,7 +93,7 @@ class JoinReplies:
                 self._thoughts.add(block)
                 self._ledger.dropped("/thinking", "thoughts of an upstream that continues another's reply")
                 return ()
-            case Delta(block=block) | Sealed(block=block) | Closed(block=block) if block in self._thoughts:
+            case Delta(block=block) | OpaqueAdded(block=block) | Closed(block=block) if block in self._thoughts:
                 return ()
             case Opened(block=block, what=what):
                 self._final |= isinstance(what, FINAL)
@@ -105,10 +105,10 @@ class JoinReplies:
             case Closed(block=block):
                 self._open.pop(self._numbers.get(block, block), None)
                 return (_moved(event, self._numbers.get(block, block)),)
-            case Delta(block=block) | Sealed(block=block) | Cited(block=block):
+            case Delta(block=block) | OpaqueAdded(block=block) | CitationAdded(block=block):
                 return (_moved(event, self._numbers.get(block, block)),)
-            case Used(usage=usage) if self._interrupted is not None:
-                return (Used(self._interrupted + usage),)
+            case UsageReported(usage=usage) if self._interrupted is not None:
+                return (UsageReported(self._interrupted + usage),)
             case Ended() if not self._first:
                 open_blocks = [*self._numbers, *self._unopened] if self._start is not None else ()
                 return [*(out for block in open_blocks for out in self._closed(block)), *self._close_stale(), event]
@@ -253,15 +253,15 @@ def _overlap(text: str, marker: str) -> int:
     return next((size for size in sizes if text.endswith(marker[:size])), 0)
 
 
-def _moved(event: Delta | Sealed | Cited | Closed, block: int) -> Event:
+def _moved(event: Delta | OpaqueAdded | CitationAdded | Closed, block: int) -> Event:
     if event.block == block:
         return event
     match event:
         case Delta(text=text, logprobs=logprobs):
             return Delta(block, text, logprobs)
-        case Sealed(opaque=opaque):
-            return Sealed(block, opaque)
-        case Cited(citation=citation):
-            return Cited(block, citation)
+        case OpaqueAdded(opaque=opaque):
+            return OpaqueAdded(block, opaque)
+        case CitationAdded(citation=citation):
+            return CitationAdded(block, citation)
         case Closed():
             return Closed(block)

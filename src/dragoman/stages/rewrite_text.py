@@ -8,14 +8,14 @@ from msgspec import Struct
 
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
+    OpaqueAdded,
     Opened,
-    Sealed,
     TextBlock,
     ThinkingBlock,
 )
@@ -80,9 +80,9 @@ class TextRewriter:
                 return self._open(event, self._splitter() if isinstance(what, TextBlock) else None)
             case Closed(block=block) if block in self._runs:
                 return self._close(self._runs.pop(block))
-            case Cited(block=block, citation=citation) if block in self._runs:
+            case CitationAdded(block=block, citation=citation) if block in self._runs:
                 return self._cite(self._runs[block], citation)
-            case Closed() | Cited() | Sealed():
+            case Closed() | CitationAdded() | OpaqueAdded():
                 return (self._renumbered(event),)
             case Ended() | Failed():
                 return [*self.finish(), event]
@@ -120,7 +120,7 @@ class TextRewriter:
         if run.given != run.taken:  # what was taken out shifts the places: the block as a whole is meant then
             citation = msgspec.structs.replace(citation, start=None, end=None)
         if run.block >= 0 and run.what is _TEXT:
-            return (Cited(run.block, citation),)
+            return (CitationAdded(run.block, citation),)
         run.cited.append(citation)
         return ()
 
@@ -132,7 +132,7 @@ class TextRewriter:
                     told += self._begin(run, _TEXT)
                     told.append(Delta(run.block, segment))
                     run.given += len(segment)
-                    told += [Cited(run.block, citation) for citation in run.cited]
+                    told += [CitationAdded(run.block, citation) for citation in run.cited]
                     run.cited.clear()
                 case Thought(text=text):
                     told += self._begin(run, _THINKING)
@@ -156,7 +156,7 @@ class TextRewriter:
         block, run.block = run.block, -1
         return [Closed(block)]
 
-    def _renumbered(self, event: Delta | Closed | Cited | Sealed) -> Event:
+    def _renumbered(self, event: Delta | Closed | CitationAdded | OpaqueAdded) -> Event:
         number = self._numbers.get(event.block, event.block)
         return event if number == event.block else msgspec.structs.replace(event, block=number)
 

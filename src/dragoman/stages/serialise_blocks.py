@@ -8,7 +8,7 @@ grow to the size of the reply's other blocks: that much no straightening can avo
 from collections import deque
 from collections.abc import Sequence
 
-from dragoman.hub.events import CallBlock, Cited, Closed, Delta, Ended, Event, Failed, Opened, Sealed
+from dragoman.hub.events import CallBlock, CitationAdded, Closed, Delta, Ended, Event, Failed, OpaqueAdded, Opened
 
 
 class SerialiseBlocks:
@@ -24,7 +24,7 @@ class SerialiseBlocks:
         if type(event) is Delta and event.block == self._live:
             return (event,)
         match event:
-            case Delta(block=block) | Sealed(block=block) | Cited(block=block):
+            case Delta(block=block) | OpaqueAdded(block=block) | CitationAdded(block=block):
                 return (event,) if block == self._live else self._wait(block, event)
             case Opened(block=block):
                 return self._open(event) if self._live is None else self._wait(block, event)

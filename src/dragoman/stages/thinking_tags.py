@@ -8,7 +8,7 @@ to be removed, those told natively are too.
 from collections.abc import Sequence
 from enum import Enum
 
-from dragoman.hub.events import Closed, Delta, Event, Opened, Sealed, ThinkingBlock
+from dragoman.hub.events import Closed, Delta, Event, OpaqueAdded, Opened, ThinkingBlock
 from dragoman.stages.code_marks import CodeMarks
 from dragoman.stages.rewrite_text import Segment, TextRewriter, Thought
 
@@ -50,7 +50,7 @@ class ThinkingTags:
             case Opened(block=block, what=ThinkingBlock()):
                 self._native.add(block)
                 return True
-            case Delta(block=block) | Sealed(block=block) | Closed(block=block):
+            case Delta(block=block) | OpaqueAdded(block=block) | Closed(block=block):
                 return block in self._native
             case _:
                 return False

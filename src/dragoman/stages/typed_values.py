@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Raw
 
-from dragoman.hub.pointer import keys_of
+from dragoman.hub.pointer import split_pointer
 from dragoman.hub.request import Json
 
 _MAX_HOPS = 8
@@ -53,6 +53,6 @@ def _kinds(schema: Json, root: Json, hops: int = 0) -> frozenset[str]:
 
 def _referred(reference: str, root: Json) -> Json:
     found = root
-    for key in keys_of(reference.removeprefix("#")):
+    for key in split_pointer(reference.removeprefix("#")):
         found = found.get(key) if isinstance(found, dict) else None
     return found if reference.startswith("#") else None

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from dragoman.hub.outcome import Observe
+from dragoman.hub.outcome import OutcomeObserver
 from dragoman.net.tasks import place_of, spawn
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics import Histogram, Tally
@@ -45,7 +45,7 @@ class Station:
         self._sources.append(source)
 
     @property
-    def observers(self) -> list[Observe]:
+    def observers(self) -> list[OutcomeObserver]:
         return [self.tally.observe] if self._exporter is None else [self.tally.observe, self._exporter.observe]
 
     def start(self, address: "Address") -> None:

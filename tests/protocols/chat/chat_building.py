@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.hub.failure import Refused
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.failure import RequestError
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Document,
@@ -48,7 +48,7 @@ def request(*turns: Turn, protocol: str = "messages", **fields: object) -> Reque
     return msgspec.structs.replace(Request(protocol, "asked", turns or (user(Text("hi")),)), **fields)
 
 
-def built(meant: Request, target: Target = OPENAI) -> tuple[Wire, list[tuple[str, How]]]:
+def built(meant: Request, target: Target = OPENAI) -> tuple[Wire, list[tuple[str, LossKind]]]:
     ledger = Ledger()
     body = msgspec.json.decode(build(meant, target, ledger))
     return body, [(loss.path, loss.how) for loss in ledger]
@@ -59,12 +59,12 @@ def messages(*turns: Turn, target: Target = OPENAI, protocol: str = "messages") 
     return expect_all(dict, body["messages"])
 
 
-def losses(meant: Request, target: Target = OPENAI) -> list[tuple[str, How]]:
+def losses(meant: Request, target: Target = OPENAI) -> list[tuple[str, LossKind]]:
     return built(meant, target)[1]
 
 
 def refused_at(meant: Request, target: Target = OPENAI) -> str | None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestError) as caught:
         built(meant, target)
     return caught.value.failure.at
 

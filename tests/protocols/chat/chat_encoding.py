@@ -11,23 +11,23 @@ from openai.types.chat import ChatCompletion, ParsedChatCompletion
 from dragoman.hub.events import (
     Block,
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.request import Citation, Request
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.encode import Encoder
@@ -41,9 +41,9 @@ REDACTED = Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude")
 USAGE = Usage(input=20, output=7, cache_read=8, cache_write=4, reasoning=3)
 
 
-def asked(include_usage: bool = True) -> Asked:
+def asked(include_usage: bool = True) -> ReplyContext:
     request = Request(protocol="chat", model="gpt-x", turns=(), stream=True, include_usage=include_usage)
-    return Asked(request, "gpt-x", 1700000000, lambda prefix: prefix + "minted", lambda: 1700000001)
+    return ReplyContext(request, "gpt-x", 1700000000, lambda prefix: prefix + "minted", lambda: 1700000001)
 
 
 def encode(events: Iterable[Event], ledger: Ledger | None = None, include_usage: bool = True) -> list[bytes]:
@@ -66,9 +66,9 @@ def block(number: int, what: Block, *inside: object) -> list[Event]:
             case str():
                 events.append(Delta(number, item))
             case Opaque():
-                events.append(Sealed(number, item))
+                events.append(OpaqueAdded(number, item))
             case Citation():
-                events.append(Cited(number, item))
+                events.append(CitationAdded(number, item))
             case Delta():
                 events.append(item)
     return [*events, Closed(number)]
@@ -79,7 +79,7 @@ def reply(*blocks: list[Event], end: Event | None = None, usage: Usage | None = 
     for inside in blocks:
         events += inside
     if usage is not None:
-        events.append(Used(usage))
+        events.append(UsageReported(usage))
     return [*events, end or Ended(Stop.END)]
 
 

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.hub.failure import Refused
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.failure import RequestError
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import (
     Foreign,
@@ -28,7 +28,7 @@ HI = Turn(Role.USER, (Text("hi", "/hi"),), "/0")
 CALLS = Turn(Role.ASSISTANT, (ToolCall("a", "f", "{}", "/a"), ToolCall("b", "f", "{}", "/b")), "/1")
 F = Function("f", "/tools/0", parameters={"type": "object"})
 
-Told = list[tuple[str, How]]
+Told = list[tuple[str, LossKind]]
 
 
 def built(*turns: Turn, target: Target = TARGET, client: str = "messages", **fields: object) -> tuple[JsonObject, Told]:
@@ -46,27 +46,27 @@ def test_a_call_without_a_result_gets_one_before_anything_else_is_said() -> None
         {"role": "tool", "tool_call_id": "a", "content": "[no result]"},
         {"role": "user", "content": "Go on"},
     ]
-    assert told == [("/a", How.INVENTED)]
+    assert told == [("/a", LossKind.INVENTED)]
 
 
 def test_a_last_call_gets_a_result_too() -> None:
     body, told = built(HI, CALLS)
     assert [message.get("tool_call_id") for message in body["messages"][2:]] == ["a", "b"]
-    assert told == [("/a", How.INVENTED), ("/b", How.INVENTED)]
+    assert told == [("/a", LossKind.INVENTED), ("/b", LossKind.INVENTED)]
 
 
 def test_an_item_that_chat_has_no_words_for_leaves_no_empty_message() -> None:
     update = Turn(Role.USER, (Foreign("configuration_update", {"x": 1}, "/1"),), "/1")
     body, told = built(HI, update, HI, client="responses")
     assert body["messages"] == [{"role": "user", "content": "hi"}] * 2
-    assert told == [("/1", How.DROPPED)]
+    assert told == [("/1", LossKind.DROPPED)]
 
 
 def test_a_long_name_of_the_end_user_is_told_as_its_digest() -> None:
     body, told = built(user="u" * 65)
     assert len(body["user"]) == 64
     assert body["user"] != "u" * 64
-    assert told == [("/user", How.APPROXIMATED)]
+    assert told == [("/user", LossKind.APPROXIMATED)]
     assert built(user="u" * 64)[0]["user"] == "u" * 64
     assert built(user="u" * 65, client="responses")[0]["user"] == "u" * 65
 
@@ -74,28 +74,28 @@ def test_a_long_name_of_the_end_user_is_told_as_its_digest() -> None:
 def test_to_warm_a_cache_one_token_is_asked_for() -> None:
     body, told = built(max_tokens=0)
     assert body["max_completion_tokens"] == 1
-    assert told == [("/max_tokens", How.APPROXIMATED)]
+    assert told == [("/max_tokens", LossKind.APPROXIMATED)]
 
 
 def test_a_budget_is_one_loss() -> None:
     reasoning = Reasoning("/thinking", budget=5000, budget_at="/b", switch=Switch.ENABLED, switch_at="/thinking")
     body, told = built(reasoning=reasoning)
     assert body["reasoning_effort"] == "medium"
-    assert told == [("/b", How.APPROXIMATED)]
+    assert told == [("/b", LossKind.APPROXIMATED)]
 
 
 def test_adaptive_thinking_is_told_beside_its_effort() -> None:
     reasoning = Reasoning("/e", effort="low", switch=Switch.ADAPTIVE, switch_at="/s")
     body, told = built(reasoning=reasoning)
     assert body["reasoning_effort"] == "low"
-    assert told == [("/s", How.APPROXIMATED), ("/e", How.APPROXIMATED)]
+    assert told == [("/s", LossKind.APPROXIMATED), ("/e", LossKind.APPROXIMATED)]
 
 
 def test_thinking_switched_off_loses_its_effort() -> None:
     reasoning = Reasoning("/e", effort="high", switch=Switch.DISABLED, switch_at="/s")
     body, told = built(reasoning=reasoning)
     assert body["reasoning_effort"] == "none"
-    assert told == [("/e", How.DROPPED), ("/s", How.APPROXIMATED)]
+    assert told == [("/e", LossKind.DROPPED), ("/s", LossKind.APPROXIMATED)]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_model_that_thinks_takes_no_temperature(effort: str | None, sent: bool
     reasoning = Reasoning("/e", effort=effort) if effort else None
     body, told = built(target=target, client="responses", temperature=0.3, top_p=1, reasoning=reasoning)
     assert body.get("temperature") == (0.3 if sent else None)
-    assert told == ([] if sent else [("/temperature", How.DROPPED)])
+    assert told == ([] if sent else [("/temperature", LossKind.DROPPED)])
 
 
 def test_what_both_apis_of_one_vendor_know_passes() -> None:
@@ -116,23 +116,23 @@ def test_what_both_apis_of_one_vendor_know_passes() -> None:
     body, told = built(client="responses", ext=ext)
     assert body["moderation"] == {"model": "m"}
     assert body["prompt_cache_options"] == {"mode": "explicit"}
-    assert told == [("/truncation", How.DROPPED)]
+    assert told == [("/truncation", LossKind.DROPPED)]
 
 
 def test_a_lifetime_that_chat_lacks_is_dropped() -> None:
     body, told = built(client="responses", ext={"prompt_cache_options/ttl": "12h"})
     assert "prompt_cache_options" not in body
-    assert told == [("/prompt_cache_options/ttl", How.DROPPED)]
+    assert told == [("/prompt_cache_options/ttl", LossKind.DROPPED)]
 
 
 def test_a_tool_that_nobody_documents_never_costs_a_refusal() -> None:
     body, told = built(tools=(Hosted("frobnicate_20270101", {}, "/tools/0", known=False),))
     assert "tools" not in body
-    assert told == [("/tools/0", How.DROPPED)]
-    with pytest.raises(Refused):
+    assert told == [("/tools/0", LossKind.DROPPED)]
+    with pytest.raises(RequestError):
         built(tools=(Hosted("bash_20250124", {}, "/tools/0"),))
 
 
 def test_a_dropped_tool_is_one_loss_however_much_it_says() -> None:
     search = Hosted("web_search", {}, "/tools/1", context_size="low", ext={"cache_control": {"type": "ephemeral"}})
-    assert built(tools=(F, search))[1] == [("/tools/1", How.DROPPED)]
+    assert built(tools=(F, search))[1] == [("/tools/1", LossKind.DROPPED)]

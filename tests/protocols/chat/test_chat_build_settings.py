@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dragoman.hub.failure import Refused
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.failure import RequestError
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import (
@@ -108,7 +108,7 @@ def test_a_hosted_tool_beside_others_is_dropped_and_else_refused() -> None:
     search = Hosted("web_search", {}, "/tools/9")
     body, lost = built(request(tools=(F, search)))
     assert len(body["tools"]) == 1
-    assert lost == [("/tools/9", How.DROPPED)]
+    assert lost == [("/tools/9", LossKind.DROPPED)]
     assert refused_at(request(tools=(search,))) == "/tools/9"
     forced = ToolChoice(Pick.NAMED, "/t", hosted="web_search")
     assert refused_at(request(tools=(F, search), tool_choice=forced)) == "/tools/9"
@@ -116,7 +116,7 @@ def test_a_hosted_tool_beside_others_is_dropped_and_else_refused() -> None:
 
 def test_a_deferred_tool_is_offered_at_once() -> None:
     meant = request(tools=(msgspec.structs.replace(F, deferred=True),))
-    assert losses(meant) == [("/tools/0/defer_loading", How.APPROXIMATED)]
+    assert losses(meant) == [("/tools/0/defer_loading", LossKind.APPROXIMATED)]
 
 
 def test_the_cap_has_the_name_that_the_server_knows() -> None:
@@ -133,14 +133,14 @@ def test_a_stream_is_always_asked_for_its_usage() -> None:
 
 def test_settings_that_chat_lacks_are_dropped_by_name() -> None:
     meant = request(top_k=5, max_tool_calls=2, where={"top_k": "/generation/top_k"})
-    assert losses(meant) == [("/generation/top_k", How.DROPPED), ("/max_tool_calls", How.DROPPED)]
+    assert losses(meant) == [("/generation/top_k", LossKind.DROPPED), ("/max_tool_calls", LossKind.DROPPED)]
 
 
 def test_a_model_without_sampling_gets_none() -> None:
     fixed = Target("o9", "openai", Profile(sampling=False))
     body, lost = built(request(temperature=0.5, top_p=0.9), fixed)
     assert body.keys() == {"model", "messages"}
-    assert lost == [("/temperature", How.DROPPED), ("/top_p", How.DROPPED)]
+    assert lost == [("/temperature", LossKind.DROPPED), ("/top_p", LossKind.DROPPED)]
 
 
 def test_more_answers_than_one_are_refused_to_other_protocols() -> None:
@@ -173,14 +173,14 @@ def test_a_server_that_refuses_unknown_fields_is_spared_openais_own() -> None:
 def test_an_end_user_of_another_vendor_is_nearly_the_same() -> None:
     body, lost = built(request(user="someone", where={"user": "/metadata/user_id"}))
     assert body["user"] == "someone"
-    assert lost == [("/metadata/user_id", How.APPROXIMATED)]
+    assert lost == [("/metadata/user_id", LossKind.APPROXIMATED)]
 
 
 def test_openai_takes_four_stop_sequences() -> None:
     meant = request(stop=("a", "b", "c", "d", "e"), where={"stop": "/stop_sequences"})
     body, lost = built(meant)
     assert body["stop"] == ["a", "b", "c", "d"]
-    assert lost == [("/stop_sequences", How.DROPPED)]
+    assert lost == [("/stop_sequences", LossKind.DROPPED)]
     assert built(meant, LOCAL)[0]["stop"] == ["a", "b", "c", "d", "e"]
 
 
@@ -191,7 +191,7 @@ def test_a_schema_without_a_name_gets_one() -> None:
         "type": "json_schema",
         "json_schema": {"name": "reply", "schema": {"type": "object"}},
     }
-    assert lost == [("/format", How.INVENTED)]
+    assert lost == [("/format", LossKind.INVENTED)]
 
 
 def test_json_mode_is_asked_for() -> None:
@@ -202,21 +202,21 @@ def test_json_mode_is_asked_for() -> None:
     ("reasoning", "efforts", "effort", "lost"),
     [
         (Reasoning("/e", effort="high"), ("low", "high"), "high", []),
-        (Reasoning("/e", effort="max"), ("low", "high"), "high", [("/e", How.APPROXIMATED)]),
-        (Reasoning("/e", effort="minimal"), ("low", "high"), "low", [("/e", How.APPROXIMATED)]),
-        (Reasoning("/e", effort="minimal"), ("none", "low"), "low", [("/e", How.APPROXIMATED)]),
-        (Reasoning("/e", effort="medium"), ("low", "high"), "low", [("/e", How.APPROXIMATED)]),
-        (Reasoning("/e", effort="high"), (), None, [("/e", How.DROPPED)]),
-        (Reasoning("/e", budget=2000, budget_at="/b"), ("low", "medium"), "medium", [("/b", How.APPROXIMATED)]),
+        (Reasoning("/e", effort="max"), ("low", "high"), "high", [("/e", LossKind.APPROXIMATED)]),
+        (Reasoning("/e", effort="minimal"), ("low", "high"), "low", [("/e", LossKind.APPROXIMATED)]),
+        (Reasoning("/e", effort="minimal"), ("none", "low"), "low", [("/e", LossKind.APPROXIMATED)]),
+        (Reasoning("/e", effort="medium"), ("low", "high"), "low", [("/e", LossKind.APPROXIMATED)]),
+        (Reasoning("/e", effort="high"), (), None, [("/e", LossKind.DROPPED)]),
+        (Reasoning("/e", budget=2000, budget_at="/b"), ("low", "medium"), "medium", [("/b", LossKind.APPROXIMATED)]),
         (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), ("none", "low"), "none", []),
-        (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), ("low",), "low", [("/s", How.APPROXIMATED)]),
+        (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), ("low",), "low", [("/s", LossKind.APPROXIMATED)]),
         (Reasoning("/e", switch=Switch.DISABLED, switch_at="/s"), (), None, []),
-        (Reasoning("/e", switch=Switch.ADAPTIVE, switch_at="/s"), ("low",), None, [("/s", How.APPROXIMATED)]),
-        (Reasoning("/e", effort="low", show="auto", show_at="/v"), ("low",), "low", [("/v", How.DROPPED)]),
+        (Reasoning("/e", switch=Switch.ADAPTIVE, switch_at="/s"), ("low",), None, [("/s", LossKind.APPROXIMATED)]),
+        (Reasoning("/e", effort="low", show="auto", show_at="/v"), ("low",), "low", [("/v", LossKind.DROPPED)]),
     ],
 )
 def test_effort_is_fitted_to_the_model(
-    reasoning: Reasoning, efforts: tuple[str, ...], effort: str | None, lost: list[tuple[str, How]]
+    reasoning: Reasoning, efforts: tuple[str, ...], effort: str | None, lost: list[tuple[str, LossKind]]
 ) -> None:
     target = Target("gpt-x", "openai", Profile(efforts=efforts))
     body, told = built(request(protocol="responses", reasoning=reasoning), target)
@@ -230,7 +230,7 @@ def test_openais_chat_knows_no_maximal_effort() -> None:
 
 def test_a_prefill_of_another_vendor_is_only_history() -> None:
     turns = user(Text("a")), assistant(Text("The answer is"))
-    assert losses(request(*turns)) == [("/a", How.APPROXIMATED)]
+    assert losses(request(*turns)) == [("/a", LossKind.APPROXIMATED)]
     assert losses(request(*turns, protocol="responses")) == []
 
 
@@ -283,7 +283,7 @@ def test_no_leaf_vanishes_quietly(protocol: str, issuer: str) -> None:
         try:
             meant = msgspec.structs.replace(parse(msgspec.json.encode(body), ledger), protocol=protocol)
             return build(meant, Target("up", issuer), ledger), [loss.path for loss in ledger]
-        except Refused as refused:
+        except RequestError as refused:
             return b"refused", [str(refused.failure.at)]
 
     wire, named = outcome(original)
@@ -309,7 +309,7 @@ def test_a_reasoning_item_of_responses_has_no_place_in_chat() -> None:
     item = Thinking("", "/t", Opaque("local", Form.ENCRYPTED, "ZW5j"))
     body, lost = built(request(assistant(item, Text("Yes.")), user(Text("so?")), protocol="responses"), LOCAL)
     assert body["messages"][0] == {"role": "assistant", "content": "Yes."}
-    assert lost == [("/t", How.DROPPED)]
+    assert lost == [("/t", LossKind.DROPPED)]
 
 
 def test_a_long_history_of_tools_is_built_in_linear_time() -> None:

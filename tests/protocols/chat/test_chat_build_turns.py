@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.hub.loss import How
+from dragoman.hub.loss import LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
@@ -106,14 +106,14 @@ def test_a_result_that_comes_late_is_moved_up_to_its_call() -> None:
         tool("b", "2"),
         {"role": "assistant", "content": "x"},
     ]
-    assert lost == [("/r/b", How.APPROXIMATED)]
+    assert lost == [("/r/b", LossKind.APPROXIMATED)]
 
 
 def test_a_second_result_for_one_call_is_dropped() -> None:
     meant = request(assistant(CALLS[0]), user(result("a", Text("1")), result("a", Text("again"))))
     body, lost = built(meant)
     assert body["messages"] == [{"role": "assistant", "content": None, "tool_calls": WIRE_CALLS[:1]}, tool("a", "1")]
-    assert lost == [("/r/a", How.DROPPED)]
+    assert lost == [("/r/a", LossKind.DROPPED)]
 
 
 def test_a_result_without_its_call_is_told_by_the_user() -> None:
@@ -128,14 +128,14 @@ def test_a_result_without_its_call_is_told_by_the_user() -> None:
             ],
         }
     ]
-    assert lost == [("/r/lost", How.APPROXIMATED)]
+    assert lost == [("/r/lost", LossKind.APPROXIMATED)]
 
 
 def test_an_error_is_said_in_words() -> None:
     meant = request(assistant(CALLS[0]), user(result("a", Text("no such file"), is_error=True)))
     body, lost = built(meant)
     assert body["messages"][1] == tool("a", "[tool error] no such file")
-    assert lost == [("/r/a/is_error", How.APPROXIMATED)]
+    assert lost == [("/r/a/is_error", LossKind.APPROXIMATED)]
 
 
 def test_pictures_in_results_follow_all_results_as_one_user_message() -> None:
@@ -153,7 +153,7 @@ def test_pictures_in_results_follow_all_results_as_one_user_message() -> None:
         },
         {"role": "user", "content": "see"},
     ]
-    assert lost == [("/i", How.APPROXIMATED)]
+    assert lost == [("/i", LossKind.APPROXIMATED)]
 
 
 def test_an_empty_result_is_an_empty_string() -> None:
@@ -191,15 +191,15 @@ WANTS_REASONING = Target("r1", "local", quirks=frozenset({"replay_reasoning"}))
 def test_openai_gets_no_thoughts(thought: Thinking) -> None:
     body, lost = built(request(assistant(thought, Text("Yes.")), user(Text("so?"))))
     assert body["messages"][0] == {"role": "assistant", "content": "Yes."}
-    assert lost == [("/t", How.DROPPED)]
+    assert lost == [("/t", LossKind.DROPPED)]
 
 
 def test_a_server_that_wants_its_reasoning_gets_the_text_and_never_anothers_signature() -> None:
-    for thought, lost in ((PLAIN, []), (SIGNED, [("/t", How.APPROXIMATED)])):
+    for thought, lost in ((PLAIN, []), (SIGNED, [("/t", LossKind.APPROXIMATED)])):
         body, told = built(request(assistant(thought, Text("Yes.")), user(Text("so?"))), WANTS_REASONING)
         assert body["messages"][0] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
         assert told == lost
-    assert losses(request(assistant(PLAIN, Text("Yes.")), user(Text("so?"))), LOCAL) == [("/t", How.DROPPED)]
+    assert losses(request(assistant(PLAIN, Text("Yes.")), user(Text("so?"))), LOCAL) == [("/t", LossKind.DROPPED)]
 
 
 def test_what_a_server_issued_goes_back_to_it() -> None:
@@ -224,13 +224,13 @@ def test_documents_go_out_as_files_and_an_absent_name_is_invented() -> None:
     assert messages(user(named))[0]["content"] == [{"type": "file", "file": file}]
     body, lost = built(request(user(Document(Inline("application/pdf", "cGRm"), "/d"))))
     assert body["messages"][0]["content"][0]["file"]["filename"] == "document.pdf"
-    assert lost == [("/d", How.INVENTED)]
+    assert lost == [("/d", LossKind.INVENTED)]
 
 
 def test_a_text_document_is_told_as_text() -> None:
     body, lost = built(request(user(Document("words", "/d", title="Notes"))))
     assert body["messages"] == [{"role": "user", "content": "Notes\n\nwords"}]
-    assert lost == [("/d", How.APPROXIMATED)]
+    assert lost == [("/d", LossKind.APPROXIMATED)]
 
 
 def test_linked_images_stay_links() -> None:
@@ -253,7 +253,10 @@ def test_a_file_of_the_same_vendor_keeps_its_id() -> None:
 
 def test_foreign_parts_are_dropped_by_name() -> None:
     meant = request(user(Text("a"), Foreign("search_result", {"x": 1}, "/f")))
-    assert built(meant) == ({"model": "gpt-x", "messages": [{"role": "user", "content": "a"}]}, [("/f", How.DROPPED)])
+    assert built(meant) == (
+        {"model": "gpt-x", "messages": [{"role": "user", "content": "a"}]},
+        [("/f", LossKind.DROPPED)],
+    )
 
 
 def test_breakpoints_stand_on_parts_and_lifetimes_are_fitted() -> None:
@@ -264,12 +267,12 @@ def test_breakpoints_stand_on_parts_and_lifetimes_are_fitted() -> None:
         {"mode": "explicit", "ttl": "12h"},
         {"mode": "explicit"},
     ]
-    assert lost == [("/k", How.APPROXIMATED), ("/k2", How.APPROXIMATED)]
+    assert lost == [("/k", LossKind.APPROXIMATED), ("/k2", LossKind.APPROXIMATED)]
 
 
 def test_breakpoints_elsewhere_are_dropped() -> None:
     cache = Cache("/k", "5m")
-    assert losses(request(system(Text("a", cache=cache)), user(Text("b")))) == [("/k", How.DROPPED)]
-    assert losses(request(tools=(Function("f", cache=cache),))) == [("/k", How.DROPPED)]
-    assert losses(request(assistant(CALLS[0]), user(ToolResult("a", (), cache=cache)))) == [("/k", How.DROPPED)]
-    assert losses(request(user(Text("a", cache=cache))), STRICT) == [("/k", How.DROPPED)]
+    assert losses(request(system(Text("a", cache=cache)), user(Text("b")))) == [("/k", LossKind.DROPPED)]
+    assert losses(request(tools=(Function("f", cache=cache),))) == [("/k", LossKind.DROPPED)]
+    assert losses(request(assistant(CALLS[0]), user(ToolResult("a", (), cache=cache)))) == [("/k", LossKind.DROPPED)]
+    assert losses(request(user(Text("a", cache=cache))), STRICT) == [("/k", LossKind.DROPPED)]

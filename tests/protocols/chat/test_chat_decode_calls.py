@@ -13,7 +13,7 @@ from dragoman.hub.events import (
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
@@ -44,7 +44,7 @@ def test_a_text_stream_is_told_event_by_event() -> None:
         Delta(0, "Hello"),
         Delta(0, ", world"),
         Closed(0),
-        Used(USAGE),
+        UsageReported(USAGE),
         Ended(Stop.END),
     ]
 
@@ -56,7 +56,7 @@ def test_every_kind_of_character_survives() -> None:
 def test_interleaved_arguments_reach_their_own_call() -> None:
     events = fixture("tools_interleaved.sse")
     assert calls(events) == [("call_a", "read", '{"a":1}'), ("call_b", "list", "{}")]
-    assert events[-4:] == [Closed(0), Closed(1), Used(USAGE), Ended(Stop.TOOL)]
+    assert events[-4:] == [Closed(0), Closed(1), UsageReported(USAGE), Ended(Stop.TOOL)]
 
 
 def test_repeated_ids_names_roles_and_legacy_calls_are_told_once() -> None:
@@ -186,7 +186,7 @@ def test_azures_first_chunk_does_not_begin_the_reply() -> None:
 
 def test_usage_on_every_chunk_counts_once_and_the_last_wins() -> None:
     events = fixture("usage_everywhere.sse")
-    assert [event for event in events if isinstance(event, Used)] == [Used(USAGE)]
+    assert [event for event in events if isinstance(event, UsageReported)] == [UsageReported(USAGE)]
 
 
 def test_usage_after_the_finish_is_waited_for() -> None:
@@ -203,13 +203,13 @@ def test_usage_after_the_finish_is_waited_for() -> None:
 def test_counts_of_a_server_without_integers_are_counts() -> None:
     usage = {"prompt_tokens": 5.0, "completion_tokens": 1.0, "prompt_tokens_details": {"cached_tokens": 4.0}}
     events = said({"content": "x"}, "stop", {"choices": [], "usage": usage})
-    assert events[-2] == Used(Usage(input=5, output=1, cache_read=4))
+    assert events[-2] == UsageReported(Usage(input=5, output=1, cache_read=4))
 
 
 @pytest.mark.parametrize("usage", [{}, {"prompt_tokens": None, "completion_tokens": None, "total_tokens": 0}])
 def test_usage_without_counts_is_no_usage(usage: JsonObject) -> None:
     events = said({"content": "x"}, "stop", {"choices": [], "usage": usage})
-    assert not any(isinstance(event, Used) for event in events)
+    assert not any(isinstance(event, UsageReported) for event in events)
     assert stop_of(events) is Stop.END
 
 
@@ -222,7 +222,7 @@ def test_what_is_not_the_words_may_have_any_type() -> None:
 def test_deepseeks_cache_hits_are_cached_tokens() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 1, "prompt_cache_hit_tokens": 4}
     events = said({"content": "x"}, "stop", {"choices": [], "usage": usage})
-    assert events[-2] == Used(Usage(input=5, output=1, cache_read=4))
+    assert events[-2] == UsageReported(Usage(input=5, output=1, cache_read=4))
 
 
 def test_reasoning_content_comes_before_the_text_in_its_own_block() -> None:

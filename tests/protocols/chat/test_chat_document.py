@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.hub.events import Ended, Event, Failed, Started, Used
+from dragoman.hub.events import Ended, Event, Failed, Started, UsageReported
 from dragoman.hub.loss import Ledger
 from dragoman.protocols.chat.document import glance, whole
 from protocols.chat.chat_decoding import FIXTURES, ISSUER
 from wire_json import JsonObject
 
-FRAME = (Started, Used, Ended, Failed)
+FRAME = (Started, UsageReported, Ended, Failed)
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
@@ -65,7 +65,7 @@ def test_a_glance_at_what_is_no_reply_finds_the_same_failure(body: bytes) -> Non
 def test_a_glance_leaves_the_words_unread_unless_they_must_be_counted() -> None:
     plain = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
     told = msgspec.json.encode({**plain, "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
-    assert [type(event) for event in glance(told, ISSUER, Ledger())] == [Started, Used, Ended]
+    assert [type(event) for event in glance(told, ISSUER, Ledger())] == [Started, UsageReported, Ended]
     untold = msgspec.json.encode(plain)
     assert glance(untold, ISSUER, Ledger()) == whole(untold, ISSUER, Ledger())
 

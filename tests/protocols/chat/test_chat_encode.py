@@ -18,9 +18,9 @@ from dragoman.hub.events import (
     TextBlock,
     ThinkingBlock,
 )
-from dragoman.hub.failure import Failure, Kind, Refused
-from dragoman.hub.loss import How, Ledger
-from dragoman.hub.opaque import unseal
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.loss import Ledger, LossKind
+from dragoman.hub.opaque import decode_envelope
 from dragoman.hub.ports import Issuer
 from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
@@ -146,8 +146,8 @@ def test_opaque_reasoning_goes_out_in_the_envelope_with_the_text_it_vouches_for(
     details = meaning(accumulated(encode(REPLIES["redacted"])))["details"]
     assert isinstance(details, list)
     assert [detail["index"] for detail in details] == [0, 1]
-    assert unseal(details[0]["data"]) == REDACTED
-    assert unseal(details[1]["data"]) == msgspec.structs.replace(SIGNED, text="b")
+    assert decode_envelope(details[0]["data"]) == REDACTED
+    assert decode_envelope(details[1]["data"]) == msgspec.structs.replace(SIGNED, text="b")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_refusal_without_words_is_explained_in_the_refusal() -> None:
     ledger = Ledger()
     got = meaning(accumulated(encode(events, ledger)))
     assert (got["refusal"], got["text"], got["finish"]) == ("Not that.", "", "content_filter")
-    assert [(loss.path, loss.how) for loss in ledger] == [("/stop_details/category", How.DROPPED)]
+    assert [(loss.path, loss.how) for loss in ledger] == [("/stop_details/category", LossKind.DROPPED)]
     assert meaning(completed(whole(events, asked(), Ledger()))) == got
 
 
@@ -202,11 +202,11 @@ def test_losses_of_a_reply_are_named() -> None:
     ledger = Ledger()
     encode(events, ledger)
     assert [(loss.path, loss.how) for loss in ledger] == [
-        ("/content/1", How.DROPPED),
-        ("/content/2", How.APPROXIMATED),
-        ("/content/2/citations", How.DROPPED),
-        ("/content/4", How.APPROXIMATED),
-        ("/stop_reason", How.APPROXIMATED),
+        ("/content/1", LossKind.DROPPED),
+        ("/content/2", LossKind.APPROXIMATED),
+        ("/content/2/citations", LossKind.DROPPED),
+        ("/content/4", LossKind.APPROXIMATED),
+        ("/stop_reason", LossKind.APPROXIMATED),
     ]
 
 
@@ -244,7 +244,7 @@ def test_a_failure_before_anything_is_an_error_chunk_too() -> None:
 
 
 def test_a_whole_reply_that_failed_is_raised() -> None:
-    with pytest.raises(Refused, match="gone"):
+    with pytest.raises(RequestError, match="gone"):
         whole([Started("x", "m"), Failed(Failure(Kind.LOST, "gone"))], asked(), Ledger())
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form, Opaque, seal
+from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.request import (
     Audio,
     Cache,
@@ -53,7 +53,7 @@ def parts(content: object, role: str = "user", **more: object) -> tuple[Part, ..
 
 def refused(body: object) -> tuple[str | None, str]:
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestError) as caught:
         parse(data, Ledger())
     assert caught.value.failure.kind is Kind.BAD_REQUEST
     return caught.value.failure.at, caught.value.failure.message
@@ -284,7 +284,7 @@ def test_a_function_tool_may_be_written_flat() -> None:
 
 
 def test_our_envelope_comes_back_as_the_thought_it_seals() -> None:
-    detail = {"type": "reasoning.encrypted", "data": seal(SIGNED), "index": 0}
+    detail = {"type": "reasoning.encrypted", "data": encode_envelope(SIGNED), "index": 0}
     at = "/messages/0/reasoning_details/0"
     assert parts("Yes.", "assistant", reasoning_content="Hm.", reasoning_details=[detail]) == (
         Thinking("Hm.", at, SIGNED),
@@ -293,13 +293,13 @@ def test_our_envelope_comes_back_as_the_thought_it_seals() -> None:
 
 
 def test_thoughts_without_a_seal_keep_their_place_beside_sealed_ones() -> None:
-    detail = {"type": "reasoning.encrypted", "data": seal(SIGNED), "index": 0}
+    detail = {"type": "reasoning.encrypted", "data": encode_envelope(SIGNED), "index": 0}
     thoughts = parts(None, "assistant", reasoning_content="First. Hm. Last.", reasoning_details=[detail])
     assert [part.text for part in thoughts if isinstance(part, Thinking)] == ["First. ", "Hm.", " Last."]
 
 
 def test_a_text_that_the_client_altered_is_not_told_twice() -> None:
-    detail = {"type": "reasoning.encrypted", "data": seal(SIGNED), "index": 0}
+    detail = {"type": "reasoning.encrypted", "data": encode_envelope(SIGNED), "index": 0}
     thoughts = parts(None, "assistant", reasoning_content="hm", reasoning_details=[detail])
     assert [part.text for part in thoughts if isinstance(part, Thinking)] == ["Hm."]
 

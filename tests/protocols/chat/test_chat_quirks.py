@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dragoman.framing.sse import Frame
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop
 from dragoman.hub.failure import Kind
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.ports import Issuer
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
@@ -43,7 +43,7 @@ SCHEMA: JsonObject = {"type": "object", "properties": {"a": {"type": "integer"}}
 HI = (Turn(Role.USER, (Text("Hi", "/m"),), "/u"),)
 
 
-def built(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[JsonObject, list[tuple[str, How]]]:
+def built(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[JsonObject, list[tuple[str, LossKind]]]:
     request = replace(Request("messages", "m", turns), **settings)
     ledger = Ledger()
     body = msgspec.json.decode(build(request, LOCAL, ledger), type=JsonObject)
@@ -53,7 +53,7 @@ def built(turns: tuple[Turn, ...] = HI, **settings: object) -> tuple[JsonObject,
 def test_a_schema_goes_beside_json_object_and_its_name_is_told_lost() -> None:
     body, lost = built(format=Format(Shape.SCHEMA, "/format", name="answer", schema=SCHEMA, strict=True))
     assert body["response_format"] == {"type": "json_object", "schema": SCHEMA}
-    assert lost == [("/format", How.APPROXIMATED)]
+    assert lost == [("/format", LossKind.APPROXIMATED)]
 
 
 def test_json_mode_is_the_same_for_such_a_server() -> None:
@@ -83,13 +83,13 @@ def test_a_call_that_must_be_made_is_asked_by_name_where_one_tool_is_left(
 def test_a_tool_that_the_vendor_runs_leaves_the_other_one_to_name() -> None:
     body, lost = built(tools=(F, SEARCH), tool_choice=ToolChoice(Pick.REQUIRED, "/t"))
     assert body["tool_choice"] == {"type": "function", "function": {"name": "f"}}
-    assert lost == [("/tools/3", How.DROPPED)]
+    assert lost == [("/tools/3", LossKind.DROPPED)]
 
 
 def test_a_choice_among_several_is_told_to_be_a_wish() -> None:
     body, lost = built(tools=(F, G), tool_choice=ToolChoice(Pick.REQUIRED, "/t"))
     assert body["tool_choice"] == "required"
-    assert lost == [("/t", How.APPROXIMATED)]
+    assert lost == [("/t", LossKind.APPROXIMATED)]
 
 
 def test_content_is_one_string_and_never_null() -> None:
@@ -103,7 +103,7 @@ def test_content_is_one_string_and_never_null() -> None:
     )
     messages = msgspec.convert(body["messages"], list[JsonObject])
     assert [message["content"] for message in messages] == ["a\n\nb", "", "r\n\ns"]
-    assert lost == [("/a/cache_control", How.DROPPED)]
+    assert lost == [("/a/cache_control", LossKind.DROPPED)]
 
 
 def test_a_tool_without_parameters_gets_none_by_name() -> None:

@@ -7,9 +7,9 @@ import httpx2
 import msgspec
 import openai
 
-from dragoman.hub.events import CallBlock, CutCall, Delta, Ended, Event, Opened
+from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, TruncatedCall
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Asked, Issuer
+from dragoman.hub.ports import Issuer, ReplyContext
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Request
 from dragoman.hub.stage import Stage
@@ -97,7 +97,7 @@ def calls_of(events: list[Event]) -> list[tuple[str, str, str]]:
     ]
 
 
-def cut_of(events: list[Event]) -> tuple[CutCall, ...]:
+def cut_of(events: list[Event]) -> tuple[TruncatedCall, ...]:
     assert isinstance(events[-1], Ended)
     return events[-1].cut
 
@@ -119,10 +119,10 @@ def stages(client: str, tools: tuple[str, ...], mode: Mode = Mode.AS_REASONING) 
     return [*made, Guard(trip)]
 
 
-def asked(client: str) -> Asked:
+def asked(client: str) -> ReplyContext:
     numbers = count(1)
     request = Request(protocol=client, model="asked-for", turns=(), stream=True)
-    return Asked(
+    return ReplyContext(
         request, "asked-for", 1_794_700_000, lambda prefix: f"{prefix}{next(numbers):04}", lambda: 1_794_700_001
     )
 

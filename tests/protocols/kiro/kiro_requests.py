@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dragoman.hub.failure import Failure, Refused
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.failure import Failure, RequestError
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.ports import ToolLimits
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Request
@@ -40,20 +40,20 @@ class Built:
             tool["toolSpecification"]["name"]: tool["toolSpecification"] for tool in self.context.get("tools", [])
         }
 
-    def lost(self, how: How) -> set[str]:
+    def lost(self, how: LossKind) -> set[str]:
         return {loss.path for loss in self.ledger if loss.how is how}
 
     @property
     def dropped(self) -> set[str]:
-        return self.lost(How.DROPPED)
+        return self.lost(LossKind.DROPPED)
 
     @property
     def approximated(self) -> set[str]:
-        return self.lost(How.APPROXIMATED)
+        return self.lost(LossKind.APPROXIMATED)
 
     @property
     def invented(self) -> set[str]:
-        return self.lost(How.INVENTED)
+        return self.lost(LossKind.INVENTED)
 
 
 def parsed(protocol: str, body: Wire, ledger: Ledger) -> Request:
@@ -114,6 +114,6 @@ def tool(name: str = "look", **fields: object) -> Wire:
 
 
 def refused(call: Callable[[], object]) -> Failure:
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(RequestError) as raised:
         call()
     return raised.value.failure

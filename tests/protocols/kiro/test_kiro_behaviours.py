@@ -8,7 +8,7 @@ import pytest
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import Failed
 from dragoman.hub.failure import Kind
-from dragoman.hub.opaque import Form, Opaque, unseal
+from dragoman.hub.opaque import Form, Opaque, decode_envelope
 from fakes.eventstream import event, exception
 from laws import pieces_of, run
 from protocols.kiro.kiro_replies import (
@@ -163,7 +163,7 @@ def test_13_native_reasoning_is_told_before_the_text_and_signed_once(client: str
     assert (heard.thinking, heard.text) == ("ab", "Hi")
     out = translated(client, stream)
     token = out[out.index(b"dgm1.") :].split(b'"')[0].decode()
-    opaque = unseal(token)
+    opaque = decode_envelope(token)
     assert opaque is not None
     assert msgspec.structs.replace(opaque, text="") == Opaque("kiro", Form.SIGNATURE, "S", "claude-sonnet-4.5")
     if client == "messages":

@@ -4,7 +4,7 @@ import msgspec
 
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form, Opaque, seal
+from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.protocols.kiro.build import build
@@ -180,7 +180,7 @@ def test_half_a_surrogate_pair_leaves_every_string() -> None:
 
 
 def test_a_signature_of_its_own_goes_back_exactly() -> None:
-    thought = {"type": "thinking", "thinking": "hm", "signature": seal(SIGNED)}
+    thought = {"type": "thinking", "thinking": "hm", "signature": encode_envelope(SIGNED)}
     turn = {"role": "assistant", "content": [thought, {"type": "text", "text": "A"}]}
     built = ask("messages", messages(user("1"), turn, user("2")))
     assert built.history[1]["reasoningContent"] == {"reasoningText": {"text": "hm", "signature": "sig=="}}
@@ -188,7 +188,7 @@ def test_a_signature_of_its_own_goes_back_exactly() -> None:
 
 
 def test_redacted_thoughts_of_its_own_go_back_exactly() -> None:
-    data = seal(Opaque("kiro", Form.REDACTED, "cmVk", MODEL))
+    data = encode_envelope(Opaque("kiro", Form.REDACTED, "cmVk", MODEL))
     turn = {
         "role": "assistant",
         "content": [{"type": "redacted_thinking", "data": data}, {"type": "text", "text": "A"}],
@@ -198,7 +198,7 @@ def test_redacted_thoughts_of_its_own_go_back_exactly() -> None:
 
 
 def test_the_text_that_a_signature_vouches_for_wins_over_what_the_client_shows() -> None:
-    sealed = seal(SIGNED, text="exactly this")
+    sealed = encode_envelope(SIGNED, text="exactly this")
     turn = {
         "role": "assistant",
         "content": [{"type": "thinking", "thinking": "about", "signature": sealed}, {"type": "text", "text": "A"}],
@@ -210,8 +210,8 @@ def test_the_text_that_a_signature_vouches_for_wins_over_what_the_client_shows()
 def test_thoughts_of_others_are_dropped() -> None:
     foreign = [
         "native",
-        seal(Opaque("anthropic", Form.SIGNATURE, "x")),
-        seal(Opaque("kiro", Form.SIGNATURE, "x", "another")),
+        encode_envelope(Opaque("anthropic", Form.SIGNATURE, "x")),
+        encode_envelope(Opaque("kiro", Form.SIGNATURE, "x", "another")),
     ]
     for signature in foreign:
         thought = {"type": "thinking", "thinking": "hm", "signature": signature}
@@ -222,7 +222,7 @@ def test_thoughts_of_others_are_dropped() -> None:
 
 
 def test_a_message_holds_one_run_of_thoughts() -> None:
-    thoughts = [{"type": "thinking", "thinking": text, "signature": seal(SIGNED)} for text in ("one", "two")]
+    thoughts = [{"type": "thinking", "thinking": text, "signature": encode_envelope(SIGNED)} for text in ("one", "two")]
     turn = {"role": "assistant", "content": [*thoughts, {"type": "text", "text": "A"}]}
     built = ask("messages", messages(user("1"), turn, user("2")))
     assert built.history[1]["reasoningContent"]["reasoningText"]["text"] == "one"

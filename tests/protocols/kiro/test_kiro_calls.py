@@ -5,10 +5,10 @@ import pytest
 
 from dragoman.hub.events import (
     CallBlock,
-    CutCall,
     Ended,
     Stop,
     TextBlock,
+    TruncatedCall,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.protocols.kiro.calls import MAX_CHARS, Calls
@@ -85,24 +85,24 @@ def test_a_call_without_a_stop_is_told_at_the_end_if_its_json_is_whole() -> None
 def test_half_a_call_is_never_told_and_the_reply_ends_by_length(tail: bytes, stop: bool | None) -> None:
     told = read(says("ok") + uses("A", "write", input='{"path":"x', stop=stop) + tail)
     assert calls_of(told) == []
-    assert told[-1] == Ended(Stop.LENGTH, cut=(CutCall("A", "write", '{"path":"x'),))
+    assert told[-1] == Ended(Stop.LENGTH, cut=(TruncatedCall("A", "write", '{"path":"x'),))
 
 
 @pytest.mark.parametrize("input", ["[1]", "1", '"x"', "null", '{"a":1}}', '{"a":1}{"a":2}', '{"a":NaN}'])
 def test_input_that_is_no_object_is_never_told(input: str) -> None:
     told = read(uses("A", "f", input=input, stop=True) + TAIL)
     assert calls_of(told) == []
-    assert cut_of(told) == (CutCall("A", "f", input),)
+    assert cut_of(told) == (TruncatedCall("A", "f", input),)
 
 
 def test_a_call_that_only_began_is_cut() -> None:
-    assert cut_of(read(uses("A", "f") + TAIL)) == (CutCall("A", "f", ""),)
+    assert cut_of(read(uses("A", "f") + TAIL)) == (TruncatedCall("A", "f", ""),)
 
 
 def test_a_whole_call_beside_a_cut_one_is_told_and_the_end_is_still_length() -> None:
     told = read(uses("A", "f", input='{"a":1}', stop=True) + uses("B", "g", input='{"b"') + TAIL)
     assert calls_of(told) == [("A", "f", '{"a":1}')]
-    assert told[-1] == Ended(Stop.LENGTH, cut=(CutCall("B", "g", '{"b"'),))
+    assert told[-1] == Ended(Stop.LENGTH, cut=(TruncatedCall("B", "g", '{"b"'),))
 
 
 def test_the_same_id_again_is_the_same_call_with_its_most_complete_arguments() -> None:
@@ -115,7 +115,7 @@ def test_the_same_id_again_is_the_same_call_with_its_most_complete_arguments() -
 def test_arguments_that_break_off_are_not_replaced_by_an_earlier_empty_call() -> None:
     told = read(uses("A", "f", stop=True) + uses("A", input='{"a"') + uses("B", "g", input='{"b":1}', stop=True) + TAIL)
     assert calls_of(told) == [("B", "g", '{"b":1}')]
-    assert cut_of(told) == (CutCall("A", "f", '{"a"'),)
+    assert cut_of(told) == (TruncatedCall("A", "f", '{"a"'),)
 
 
 def test_the_same_call_under_another_id_is_made_once_and_the_ledger_says_so() -> None:

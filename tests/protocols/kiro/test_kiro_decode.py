@@ -4,12 +4,12 @@ import pytest
 
 from dragoman.hub.events import (
     Ended,
-    Sealed,
+    OpaqueAdded,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
@@ -57,7 +57,7 @@ def test_json_looking_text_is_literal_and_follow_up_prompts_are_ignored() -> Non
     follow = event("followupPromptEvent", {"followupPrompt": {"content": "And then?", "userIntent": "CITE_SOURCES"}})
     told = read(says(looks) + follow + metadata("END_TURN", 1, 0, 0, 1))
     assert text_of(told) == looks
-    assert told[-2] == Used(Usage(1, 1))
+    assert told[-2] == UsageReported(Usage(1, 1))
 
 
 def test_unknown_events_fields_and_message_types_change_nothing() -> None:
@@ -120,10 +120,10 @@ def test_half_a_surrogate_pair_costs_one_character_and_not_the_reply() -> None:
 
 def test_native_reasoning_is_sealed_once_and_closed_before_the_text() -> None:
     told = read(thinks(text="a") + thinks(text="b") + thinks(signature="S") + says("Hi") + TAIL)
-    sealed = [event for event in told if isinstance(event, Sealed)]
-    assert sealed == [Sealed(0, Opaque("kiro", Form.SIGNATURE, "S", ISSUER.model))]
+    sealed = [event for event in told if isinstance(event, OpaqueAdded)]
+    assert sealed == [OpaqueAdded(0, Opaque("kiro", Form.SIGNATURE, "S", ISSUER.model))]
     assert [type(event).__name__ for event in joined(told)][:8] == [
-        "Started", "Opened", "Delta", "Sealed", "Closed", "Opened", "Delta", "Closed",
+        "Started", "Opened", "Delta", "OpaqueAdded", "Closed", "Opened", "Delta", "Closed",
     ]  # fmt: skip
 
 
@@ -156,21 +156,21 @@ def test_reasoning_may_come_last_and_under_its_older_name() -> None:
 
 def test_reported_tokens_are_one_total_with_their_cached_part() -> None:
     told = read(says("Hi") + TAIL)
-    assert told[-2] == Used(Usage(13, 5, cache_read=2, cache_write=1, credits=0.0148))
+    assert told[-2] == UsageReported(Usage(13, 5, cache_read=2, cache_write=1, credits=0.0148))
 
 
 def test_a_percentage_is_the_context_in_all_by_the_models_window() -> None:
     told = read(says("Hi") + context(10) + metering(0.25) + metering(0.5))
-    assert told[-2] == Used(Usage(context=20_000, credits=0.75, source=Source.DERIVED))
+    assert told[-2] == UsageReported(Usage(context=20_000, credits=0.75, source=Source.DERIVED))
 
 
 def test_credits_alone_leave_the_counts_to_be_estimated() -> None:
-    assert read(says("Hi") + metering(0.5))[-2] == Used(Usage(credits=0.5, source=Source.ESTIMATED))
+    assert read(says("Hi") + metering(0.5))[-2] == UsageReported(Usage(credits=0.5, source=Source.ESTIMATED))
     unknown = Issuer("kiro", "m")
-    assert read(says("Hi") + context(10) + metering(0.5), unknown)[-2] == Used(
+    assert read(says("Hi") + context(10) + metering(0.5), unknown)[-2] == UsageReported(
         Usage(credits=0.5, source=Source.ESTIMATED)
     )
-    assert not any(isinstance(event, Used) for event in read(says("Hi") + metadata()))
+    assert not any(isinstance(event, UsageReported) for event in read(says("Hi") + metadata()))
 
 
 @pytest.mark.parametrize("payload", [b'{"usage":-1}', b'{"usage":1e999}', b'{"usage":"x"}', b"{", b"", b"\xff"])

@@ -6,7 +6,7 @@ from dragoman.hub.events import (
     Ended,
     Failed,
     Stop,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
@@ -177,7 +177,7 @@ def test_a_count_that_cannot_be_true_is_clamped_and_keeps_the_rest_of_its_event(
         says("Hi") + event("metadataEvent", {"tokenUsage": usage, "stopReason": "MAX_TOKENS"}) + metering(1e300)
     )
     used, end = told[-2:]
-    assert isinstance(used, Used)
+    assert isinstance(used, UsageReported)
     assert 0 <= used.usage.input <= MAX_COUNT
     assert 0 <= used.usage.output <= MAX_COUNT
     assert used.usage.credits == MAX_CREDITS
@@ -187,5 +187,5 @@ def test_a_count_that_cannot_be_true_is_clamped_and_keeps_the_rest_of_its_event(
 @pytest.mark.parametrize("percentage", [-5.0, 1e308])
 def test_a_share_of_the_context_that_cannot_be_true_raises_nothing(percentage: float) -> None:
     *_, used, _ = read(says("Hi") + context(percentage))
-    assert isinstance(used, Used)
+    assert isinstance(used, UsageReported)
     assert 0 <= (used.usage.context or 0) <= MAX_COUNT

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from dragoman.config import Effort
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import Event
-from dragoman.hub.failure import Refused
-from dragoman.hub.loss import How, Ledger
-from dragoman.hub.ports import Asked, Issuer
+from dragoman.hub.failure import RequestError
+from dragoman.hub.loss import Ledger, LossKind
+from dragoman.hub.ports import Issuer, ReplyContext
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Request, Role, Text, Turn
 from dragoman.protocols.messages import PROTOCOL
@@ -65,10 +65,10 @@ def frames(stream: bytes) -> list[JsonObject]:
     return out
 
 
-def asked(request: Request | None = None) -> Asked:
+def asked(request: Request | None = None) -> ReplyContext:
     numbers = count(1)
     plain = Request("messages", "claude-asked", ())
-    return Asked(
+    return ReplyContext(
         request or plain,
         "claude-asked",
         1_700_000_000,
@@ -107,23 +107,23 @@ def chat(turns: Sequence[Turn] = (), **fields: object) -> Request:
     return replace(Request("chat", "asked-model", tuple(said)), **fields)
 
 
-def losses(ledger: Ledger) -> dict[str, How]:
+def losses(ledger: Ledger) -> dict[str, LossKind]:
     return {loss.path: loss.how for loss in ledger}
 
 
 def built(
     request: Request, profile: Profile | None = None, budgets: dict[str, int] | None = None
-) -> tuple[JsonObject, dict[str, How]]:
+) -> tuple[JsonObject, dict[str, LossKind]]:
     """The body, and the losses without the invented cap."""
     ledger = Ledger()
     body = build(request, profile, ledger, budgets)
     told = losses(ledger)
     if request.max_tokens is None:
-        assert told.pop("/max_tokens") is How.INVENTED
+        assert told.pop("/max_tokens") is LossKind.INVENTED
     return body, told
 
 
 def refusal_at(request: Request, profile: Profile | None = None) -> str | None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         build(request, profile)
     return refused.value.failure.at

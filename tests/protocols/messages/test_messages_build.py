@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import (
     Format,
@@ -39,18 +39,18 @@ def test_a_missing_cap_is_the_models_own(profile: Profile, cap: int) -> None:
 
 def test_a_cap_beyond_the_model_is_lowered() -> None:
     body, told = built(chat(max_tokens=200_000), OLD)
-    assert (body["max_tokens"], told) == (64_000, {"/max_tokens": How.APPROXIMATED})
+    assert (body["max_tokens"], told) == (64_000, {"/max_tokens": LossKind.APPROXIMATED})
 
 
 @pytest.mark.parametrize(
     ("fields", "sent", "told"),
     [
         ({"temperature": 0.5}, {"temperature": 0.5}, {}),
-        ({"temperature": 1.7}, {"temperature": 1}, {"/temperature": How.APPROXIMATED}),
+        ({"temperature": 1.7}, {"temperature": 1}, {"/temperature": LossKind.APPROXIMATED}),
         ({"top_p": 0.9, "top_k": 5}, {"top_p": 0.9, "top_k": 5}, {}),
     ],
 )
-def test_sampling_is_clamped(fields: JsonObject, sent: JsonObject, told: dict[str, How]) -> None:
+def test_sampling_is_clamped(fields: JsonObject, sent: JsonObject, told: dict[str, LossKind]) -> None:
     body, losses_told = built(chat(**fields))
     assert {key: body.get(key) for key in sent} == sent
     assert losses_told == told
@@ -60,14 +60,14 @@ def test_sampling_is_dropped_for_models_that_refuse_it() -> None:
     body, told = built(chat(temperature=0.5, top_p=1.0), OPUS_5)
     assert "temperature" not in body
     assert "top_p" not in body
-    assert told == {"/temperature": How.DROPPED}
+    assert told == {"/temperature": LossKind.DROPPED}
 
 
 def test_a_model_that_thinks_with_a_budget_chooses_its_temperature() -> None:
     request = chat(temperature=0.5, reasoning=Reasoning("/reasoning_effort", "low"))
     body, told = built(request, OLD)
     assert "temperature" not in body
-    assert told["/temperature"] is How.DROPPED
+    assert told["/temperature"] is LossKind.DROPPED
 
 
 def test_temperature_and_top_p_go_on_to_models_that_take_sampling() -> None:
@@ -99,7 +99,7 @@ def test_settings_that_messages_lacks_are_dropped_with_a_loss() -> None:
             "/prompt_cache_key",
             "/metadata",
         ],
-        How.DROPPED,
+        LossKind.DROPPED,
     )
 
 
@@ -114,25 +114,25 @@ def test_several_answers_are_refused() -> None:
 
 def test_stops_of_white_space_are_dropped() -> None:
     body, told = built(chat(stop=("END", "\n")))
-    assert (body["stop_sequences"], told) == (["END"], {"/stop": How.DROPPED})
+    assert (body["stop_sequences"], told) == (["END"], {"/stop": LossKind.DROPPED})
 
 
 def test_the_end_user_is_named_in_the_metadata() -> None:
     body, told = built(chat(user="u", safety_identifier="s"))
     assert body["metadata"] == {"user_id": "u"}
-    assert told == {"/user": How.APPROXIMATED, "/safety_identifier": How.DROPPED}
+    assert told == {"/user": LossKind.APPROXIMATED, "/safety_identifier": LossKind.DROPPED}
 
 
 @pytest.mark.parametrize(
     ("tier", "sent", "told"),
     [
         ("auto", None, {}),
-        ("default", "standard_only", {"/service_tier": How.APPROXIMATED}),
-        ("flex", None, {"/service_tier": How.DROPPED}),
-        ("priority", None, {"/service_tier": How.DROPPED}),
+        ("default", "standard_only", {"/service_tier": LossKind.APPROXIMATED}),
+        ("flex", None, {"/service_tier": LossKind.DROPPED}),
+        ("priority", None, {"/service_tier": LossKind.DROPPED}),
     ],
 )
-def test_service_tiers_follow_the_table(tier: str, sent: str | None, told: dict[str, How]) -> None:
+def test_service_tiers_follow_the_table(tier: str, sent: str | None, told: dict[str, LossKind]) -> None:
     body, losses_told = built(chat(service_tier=tier))
     assert (body.get("service_tier"), losses_told) == (sent, told)
 
@@ -140,7 +140,7 @@ def test_service_tiers_follow_the_table(tier: str, sent: str | None, told: dict[
 def test_json_mode_is_asked_for_in_words() -> None:
     body, told = built(chat(format=Format(Shape.JSON, "/response_format")))
     assert "JSON" in str(body["system"])
-    assert told == {"/response_format": How.APPROXIMATED}
+    assert told == {"/response_format": LossKind.APPROXIMATED}
 
 
 def test_an_output_schema_is_cleaned_but_its_names_are_data() -> None:
@@ -183,7 +183,7 @@ def test_an_output_schema_is_cleaned_but_its_names_are_data() -> None:
             },
         }
     }
-    assert told == {"/response_format": How.APPROXIMATED}
+    assert told == {"/response_format": LossKind.APPROXIMATED}
 
 
 def test_a_reference_at_the_root_keeps_what_it_refers_to() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Reasoning, Role, Switch, Text, Thinking, ToolCall, ToolResult, Turn
@@ -44,7 +44,7 @@ def test_an_effort_is_told_in_the_models_own_terms(
     body, told = built(chat(reasoning=effort(word)), profile)
     assert body.get("thinking") == thinking
     assert body.get("output_config") == (None if sent is None else {"effort": sent})
-    assert told == {"/reasoning_effort": How.APPROXIMATED}
+    assert told == {"/reasoning_effort": LossKind.APPROXIMATED}
 
 
 def test_an_effort_for_a_model_that_cannot_think_is_dropped() -> None:
@@ -62,7 +62,7 @@ def test_a_budget_is_what_the_configuration_says_an_effort_is_worth() -> None:
 def test_a_budget_stays_below_the_cap_and_leaves_room_for_an_answer(cap: int, budget: int) -> None:
     body, told = built(chat(reasoning=effort("high"), max_tokens=cap), OLD)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": budget}
-    assert told == {"/reasoning_effort": How.APPROXIMATED}
+    assert told == {"/reasoning_effort": LossKind.APPROXIMATED}
 
 
 def test_an_effort_that_nobody_knows_is_the_usual_one() -> None:
@@ -73,7 +73,7 @@ def test_thinking_without_room_is_dropped() -> None:
     ledger = Ledger()
     body = build(chat(reasoning=effort("high"), max_tokens=1024), OLD, ledger)
     assert "thinking" not in body
-    assert [loss.how for loss in ledger] == [How.DROPPED]
+    assert [loss.how for loss in ledger] == [LossKind.DROPPED]
 
 
 def test_a_wish_to_see_thoughts_asks_for_a_summary() -> None:
@@ -81,10 +81,10 @@ def test_a_wish_to_see_thoughts_asks_for_a_summary() -> None:
     body, told = built(chat(reasoning=wish), OPUS_5)
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["output_config"] == {"effort": "high"}
-    assert told == {"/reasoning/effort": How.APPROXIMATED, "/reasoning/summary": How.APPROXIMATED}
+    assert told == {"/reasoning/effort": LossKind.APPROXIMATED, "/reasoning/summary": LossKind.APPROXIMATED}
 
 
-def thought(profile: Profile, **fields: object) -> tuple[object, object, dict[str, How]]:
+def thought(profile: Profile, **fields: object) -> tuple[object, object, dict[str, LossKind]]:
     """What a client of Messages itself gets for its thinking on another model."""
     body = {"model": "m", "max_tokens": 20_000, "messages": [{"role": "user", "content": "hi"}], **fields}
     out, told = built(parse(body), profile)
@@ -95,7 +95,7 @@ def test_adaptive_thinking_becomes_a_budget_on_older_models() -> None:
     assert thought(OLD, thinking={"type": "adaptive"}, output_config={"effort": "low"}) == (
         {"type": "enabled", "budget_tokens": 2048},
         None,
-        {"/thinking": How.APPROXIMATED},
+        {"/thinking": LossKind.APPROXIMATED},
     )
 
 
@@ -103,7 +103,7 @@ def test_a_budget_becomes_an_effort_on_newer_models() -> None:
     assert thought(OPUS_5, thinking={"type": "enabled", "budget_tokens": 8192}) == (
         {"type": "adaptive"},
         {"effort": "medium"},
-        {"/thinking/budget_tokens": How.APPROXIMATED},
+        {"/thinking/budget_tokens": LossKind.APPROXIMATED},
     )
 
 
@@ -111,7 +111,7 @@ def test_an_effort_is_capped_while_thinking_is_off() -> None:
     assert thought(OPUS_5, thinking={"type": "disabled"}, output_config={"effort": "max"}) == (
         {"type": "disabled"},
         {"effort": "high"},
-        {"/output_config/effort": How.APPROXIMATED},
+        {"/output_config/effort": LossKind.APPROXIMATED},
     )
 
 
@@ -119,7 +119,7 @@ def test_thinking_that_cannot_be_switched_off_is_told_so() -> None:
     assert thought(OPUS_5_5, thinking={"type": "disabled"}) == (
         None,
         {"effort": "low"},
-        {"/thinking": How.APPROXIMATED},
+        {"/thinking": LossKind.APPROXIMATED},
     )
 
 
@@ -149,7 +149,7 @@ def test_a_budget_is_not_asked_for_where_the_thoughts_before_the_last_calls_are_
     body, told = built(chat(loop(*thoughts), reasoning=effort("high"), temperature=0.5), OLD)
     assert "thinking" not in body
     assert body["temperature"] == 0.5
-    assert told["/reasoning_effort"] is How.DROPPED
+    assert told["/reasoning_effort"] is LossKind.DROPPED
 
 
 def test_a_budget_is_asked_for_where_the_thoughts_before_the_last_calls_came_back() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.hub.loss import How
+from dragoman.hub.loss import LossKind
 from dragoman.hub.request import (
     Cache,
     Function,
@@ -42,7 +42,7 @@ def test_alternatives_at_the_root_of_a_tools_schema_are_told_in_words() -> None:
     tool = Function("f", "/tools/0", parameters={"anyOf": [{"type": "object"}]})
     body, told = built(chat(tools=(tool,)))
     assert body["tools"][0]["input_schema"] == {"type": "object", "description": '(anyOf: [{"type":"object"}])'}
-    assert told == {"/tools/0/function/parameters": How.APPROXIMATED}
+    assert told == {"/tools/0/function/parameters": LossKind.APPROXIMATED}
 
 
 def test_a_breakpoint_on_a_tool_is_kept() -> None:
@@ -87,7 +87,7 @@ def test_a_model_that_cannot_be_forced_is_offered_only_the_named_tool() -> None:
     body, told = built(chat(tools=(F, G), tool_choice=named("g")), OPUS_5_5)
     assert [tool["name"] for tool in body["tools"]] == ["g"]
     assert body["tool_choice"] == {"type": "auto"}
-    assert told == {"/tools/0": How.DROPPED, "/tool_choice": How.APPROXIMATED}
+    assert told == {"/tools/0": LossKind.DROPPED, "/tool_choice": LossKind.APPROXIMATED}
 
 
 def test_a_thinking_model_of_the_older_kind_cannot_be_forced() -> None:
@@ -101,7 +101,7 @@ def test_only_allowed_tools_are_offered() -> None:
     body, told = built(chat(tools=(F, G), tool_choice=choice))
     assert [tool["name"] for tool in body["tools"]] == ["g"]
     assert body["tool_choice"] == {"type": "any"}
-    assert told == {"/tools/0": How.DROPPED, "/tool_choice": How.APPROXIMATED}
+    assert told == {"/tools/0": LossKind.DROPPED, "/tool_choice": LossKind.APPROXIMATED}
 
 
 def test_a_forced_call_of_nothing_is_refused() -> None:
@@ -130,21 +130,21 @@ def test_a_search_is_anthropics_own() -> None:
         }
     ]
     assert body["tool_choice"] == {"type": "tool", "name": "web_search"}
-    assert told == {"/tools/0": How.APPROXIMATED}
+    assert told == {"/tools/0": LossKind.APPROXIMATED}
 
 
 def test_a_limit_of_tool_calls_is_a_limit_of_searches() -> None:
     body, told = built(chat(tools=(SEARCH,), max_tool_calls=4))
     assert body["tools"][0]["max_uses"] == 4
-    assert told["/max_tool_calls"] is How.APPROXIMATED
-    assert built(chat(tools=(F,), max_tool_calls=4))[1] == {"/max_tool_calls": How.DROPPED}
+    assert told["/max_tool_calls"] is LossKind.APPROXIMATED
+    assert built(chat(tools=(F,), max_tool_calls=4))[1] == {"/max_tool_calls": LossKind.DROPPED}
 
 
 def test_a_hosted_tool_without_an_equal_is_dropped_beside_others_and_refused_alone_or_forced() -> None:
     image = Hosted("image_generation", {}, "/tools/1")
     body, told = built(chat(tools=(F, image)))
     assert [tool["name"] for tool in body["tools"]] == ["f"]
-    assert told == {"/tools/1": How.DROPPED}
+    assert told == {"/tools/1": LossKind.DROPPED}
     assert refusal_at(chat(tools=(image,))) == "/tools/1"
     forced = ToolChoice(Pick.NAMED, "/tool_choice", hosted="image_generation")
     assert refusal_at(chat(tools=(F, image), tool_choice=forced)) == "/tools/1"
@@ -180,7 +180,7 @@ def test_an_mcp_server_is_listed_with_its_tools() -> None:
             "configs": {"a": {"enabled": True}},
         }
     ]
-    assert told == {"/tools/0": How.APPROXIMATED, "/tools/0/headers": How.DROPPED}
+    assert told == {"/tools/0": LossKind.APPROXIMATED, "/tools/0/headers": LossKind.DROPPED}
 
 
 @pytest.mark.parametrize("raw", [{}, {"require_approval": "always"}])
@@ -193,7 +193,7 @@ def test_deferred_tools_wait_for_a_search_where_there_is_one() -> None:
     deferred = Function("f", "/tools/0", parameters={"type": "object"}, deferred=True)
     body, told = built(chat(tools=(deferred,)))
     assert "defer_loading" not in body["tools"][0]
-    assert told == {"/tools/0/defer_loading": How.APPROXIMATED}
+    assert told == {"/tools/0/defer_loading": LossKind.APPROXIMATED}
     found, _ = built(chat(tools=(deferred, Hosted("tool_search", {}, "/tools/1"))))
     assert found["tools"][0]["defer_loading"] is True
     assert found["tools"][1] == {
@@ -207,13 +207,13 @@ def test_a_search_for_tools_that_the_client_runs_is_dropped() -> None:
     search = Hosted("tool_search", {"execution": "client"}, "/tools/1")
     body, told = built(chat(tools=(deferred, search)))
     assert body["tools"] == [{"name": "f", "input_schema": {"type": "object"}}]
-    assert told == {"/tools/1": How.DROPPED, "/tools/0/defer_loading": How.APPROXIMATED}
+    assert told == {"/tools/1": LossKind.DROPPED, "/tools/0/defer_loading": LossKind.APPROXIMATED}
 
 
 def test_a_search_for_tools_is_dropped_where_none_is_deferred() -> None:
     body, told = built(chat(tools=(F, Hosted("tool_search", {}, "/tools/1"))))
     assert [tool["name"] for tool in body["tools"]] == ["f"]
-    assert told == {"/tools/1": How.DROPPED}
+    assert told == {"/tools/1": LossKind.DROPPED}
 
 
 def test_a_client_of_messages_may_name_a_tool_of_a_server() -> None:

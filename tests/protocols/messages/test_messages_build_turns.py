@@ -2,8 +2,8 @@
 
 import pytest
 
-from dragoman.hub.failure import Refused
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.failure import RequestError
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import (
@@ -83,7 +83,7 @@ def test_instructions_with_a_breakpoint_are_blocks() -> None:
         {"type": "text", "text": "Be brief."},
         {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
     ]
-    assert losses(ledger)["/messages/0/cache"] is How.APPROXIMATED
+    assert losses(ledger)["/messages/0/cache"] is LossKind.APPROXIMATED
 
 
 def test_runs_of_one_role_are_one_message() -> None:
@@ -129,7 +129,7 @@ def test_a_call_without_a_result_is_given_one() -> None:
     said = messages(user("go"), assistant(call("a")), user("never mind"), ledger=ledger)
     invented = {"type": "tool_result", "tool_use_id": "a", "content": "[no result]", "is_error": True}
     assert said[2]["content"] == [invented, {"type": "text", "text": "never mind"}]
-    assert losses(ledger)["/messages/1/tool_calls/0"] is How.INVENTED
+    assert losses(ledger)["/messages/1/tool_calls/0"] is LossKind.INVENTED
 
 
 def test_a_last_call_without_a_result_is_given_a_turn() -> None:
@@ -146,7 +146,7 @@ def test_the_last_of_two_results_counts() -> None:
         ledger=ledger,
     )
     assert said[2]["content"] == [answered("a", "new")]
-    assert losses(ledger)["/messages/2"] is How.DROPPED
+    assert losses(ledger)["/messages/2"] is LossKind.DROPPED
 
 
 def test_a_result_without_a_call_is_told_as_text() -> None:
@@ -154,7 +154,7 @@ def test_a_result_without_a_call_is_told_as_text() -> None:
     said = messages(user("go", result("ghost", "boo")), ledger=ledger)
     texts = [block["text"] for block in said[0]["content"]]
     assert texts == ["go", "[result of ghost]", "boo"]
-    assert losses(ledger)["/messages/2"] is How.APPROXIMATED
+    assert losses(ledger)["/messages/2"] is LossKind.APPROXIMATED
 
 
 def test_ids_of_any_alphabet_are_told_apart() -> None:
@@ -194,7 +194,7 @@ def test_arguments_are_objects(arguments: str, input: object, lost: bool) -> Non
     ledger = Ledger()
     said = messages(user("go"), assistant(call("a", arguments)), user(result("a")), ledger=ledger)
     assert said[1]["content"] == [used("a", input)]
-    assert (losses(ledger).get("/messages/1/tool_calls/0") is How.APPROXIMATED) == lost
+    assert (losses(ledger).get("/messages/1/tool_calls/0") is LossKind.APPROXIMATED) == lost
 
 
 def test_empty_texts_and_turns_are_left_out() -> None:
@@ -208,7 +208,7 @@ def test_empty_texts_and_turns_are_left_out() -> None:
 def test_white_space_alone_is_dropped_with_a_loss() -> None:
     ledger = Ledger()
     assert messages(user("a"), user(" \n", at="/messages/1"), ledger=ledger) == [{"role": "user", "content": "a"}]
-    assert losses(ledger)["/messages/1"] is How.DROPPED
+    assert losses(ledger)["/messages/1"] is LossKind.DROPPED
 
 
 def test_a_refusal_is_told_as_text() -> None:
@@ -222,7 +222,7 @@ def test_a_conversation_opens_with_the_user() -> None:
     ledger = Ledger()
     said = messages(assistant("hello", at="/messages/0"), user("hi"), ledger=ledger)
     assert said[0] == {"role": "user", "content": "(continue)"}
-    assert losses(ledger)["/messages/0"] is How.INVENTED
+    assert losses(ledger)["/messages/0"] is LossKind.INVENTED
 
 
 def test_instructions_alone_are_still_a_request() -> None:
@@ -256,7 +256,7 @@ def test_later_instructions_are_tagged_in_place_elsewhere(turns: tuple[Turn, ...
     said = messages(*turns, profile=profile, ledger=ledger)
     tagged = {"type": "text", "text": "<system>\nFrench.\n</system>"}
     assert said[0]["content"][:2] == [{"type": "text", "text": "a"}, tagged]
-    assert losses(ledger)["/messages/2"] is How.APPROXIMATED
+    assert losses(ledger)["/messages/2"] is LossKind.APPROXIMATED
 
 
 def test_instructions_after_an_assistants_turn_open_a_users_turn() -> None:
@@ -268,11 +268,11 @@ def test_a_prefill_loses_its_trailing_white_space() -> None:
     ledger = Ledger()
     said = messages(user("a"), assistant("The answer is ", at="/messages/1"), ledger=ledger)
     assert said[1]["content"] == "The answer is"
-    assert losses(ledger)["/messages/1"] is How.APPROXIMATED
+    assert losses(ledger)["/messages/1"] is LossKind.APPROXIMATED
 
 
 def test_a_prefill_is_refused_where_the_model_refuses_it() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         messages(user("a"), assistant("The", at="/messages/1"), profile=Profile(prefill=False))
     assert refused.value.failure.at == "/messages/1"
 
@@ -307,7 +307,7 @@ def test_thinking_of_others_is_dropped_with_a_loss(thinking: Thinking) -> None:
     ledger = Ledger()
     said = messages(user("a"), assistant(thinking, "b"), user("c"), ledger=ledger)
     assert said[1] == {"role": "assistant", "content": "b"}
-    assert losses(ledger)["/messages/1/r"] is How.DROPPED
+    assert losses(ledger)["/messages/1/r"] is LossKind.DROPPED
 
 
 def content(*parts: Part, ledger: Ledger | None = None) -> Json:
@@ -347,7 +347,7 @@ def test_images_and_documents_keep_their_sources() -> None:
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(part: Part) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         content(part)
     assert refused.value.failure.at == "/messages/0/content/1"
 
@@ -387,7 +387,7 @@ def test_citations_of_another_vendor_are_dropped_with_a_loss() -> None:
     ledger = Ledger()
     cited = Text("so", "/messages/1/content", (Citation("https://example.com"),))
     assert messages(user("a"), assistant(cited), user("b"), ledger=ledger)[1]["content"] == "so"
-    assert losses(ledger)["/messages/1/content/annotations"] is How.DROPPED
+    assert losses(ledger)["/messages/1/content/annotations"] is LossKind.DROPPED
 
 
 def test_the_last_four_breakpoints_are_kept() -> None:
@@ -396,5 +396,5 @@ def test_the_last_four_breakpoints_are_kept() -> None:
     said = messages(user(*parts), ledger=ledger)
     marked = ["cache_control" in block for block in said[0]["content"]]
     assert marked == [False, False, True, True, True, True]
-    dropped = [path for path, how in losses(ledger).items() if how is How.DROPPED]
+    dropped = [path for path, how in losses(ledger).items() if how is LossKind.DROPPED]
     assert dropped == ["/messages/0/content/0/c", "/messages/0/content/1/c"]

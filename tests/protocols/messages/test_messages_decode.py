@@ -7,20 +7,20 @@ from hypothesis import given, settings
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
@@ -62,7 +62,7 @@ def test_text_is_told_as_it_comes() -> None:
         Delta(0, "lo, "),
         Delta(0, "world."),
         Closed(0),
-        Used(Usage(input=12, output=7)),
+        UsageReported(Usage(input=12, output=7)),
         Ended(Stop.END),
     ]
 
@@ -101,24 +101,28 @@ def test_thinking_is_sealed_with_its_signature_before_it_closes() -> None:
     assert joined(decode(fixture("thinking.sse")))[1:5] == [
         Opened(0, ThinkingBlock()),
         Delta(0, "First, think."),
-        Sealed(0, SIGNATURE),
+        OpaqueAdded(0, SIGNATURE),
         Closed(0),
     ]
 
 
 def test_a_signature_in_two_pieces_is_joined() -> None:
-    sealed = [event for event in decode(fixture("split_signature.sse")) if isinstance(event, Sealed)]
-    assert sealed == [Sealed(0, SIGNATURE)]
+    sealed = [event for event in decode(fixture("split_signature.sse")) if isinstance(event, OpaqueAdded)]
+    assert sealed == [OpaqueAdded(0, SIGNATURE)]
 
 
 def test_omitted_thinking_is_an_empty_block_with_a_signature() -> None:
     opaque = Opaque("anthropic", Form.SIGNATURE, "b25seQ==", "claude-test")
-    assert decode(fixture("omitted_thinking.sse"))[1:4] == [Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0)]
+    assert decode(fixture("omitted_thinking.sse"))[1:4] == [
+        Opened(0, ThinkingBlock()),
+        OpaqueAdded(0, opaque),
+        Closed(0),
+    ]
 
 
 def test_redacted_thinking_is_sealed_whole() -> None:
     opaque = Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ=", "claude-test")
-    assert decode(fixture("redacted.sse"))[1:4] == [Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0)]
+    assert decode(fixture("redacted.sse"))[1:4] == [Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0)]
 
 
 def test_what_is_not_the_words_may_have_any_type() -> None:
@@ -138,7 +142,9 @@ def iterated(*types: str) -> Usage:
     counts = {"input_tokens": 10, "output_tokens": 5, "iterations": [{"type": type_, **one} for type_ in types]}
     body = {"type": "message", "content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn", "usage": counts}
     (used,) = (
-        event for event in UPSTREAM.whole(msgspec.json.encode(body), ISSUER, Ledger()) if isinstance(event, Used)
+        event
+        for event in UPSTREAM.whole(msgspec.json.encode(body), ISSUER, Ledger())
+        if isinstance(event, UsageReported)
     )
     return used.usage
 
@@ -152,7 +158,7 @@ def test_compactions_are_counted_beside_the_reply_that_they_made_room_for() -> N
 def test_cached_input_is_part_of_the_whole_and_the_last_count_wins() -> None:
     events = decode(fixture("cached.sse"))
     counts = Usage(140, 5, 100, 30, 20, 2, service_tier="default")
-    assert [event for event in events if isinstance(event, Used)] == [Used(counts)]
+    assert [event for event in events if isinstance(event, UsageReported)] == [UsageReported(counts)]
     assert isinstance(events[0], Started)
     assert events[0].usage == Usage(140, 1, 100, 30, 20, service_tier="default")
 
@@ -216,9 +222,9 @@ def test_a_search_is_one_block_with_its_hits_and_citations_cover_their_block() -
     assert isinstance(hosted, HostedBlock)
     assert (hosted.id, hosted.kind, hosted.input) == ("srvtoolu_1", "web_search", {"query": "fact"})
     assert [(hit.url, hit.title) for hit in hosted.results or ()] == [("https://example.com/a", "A")]
-    cited = [event.citation for event in events if isinstance(event, Cited)]
+    cited = [event.citation for event in events if isinstance(event, CitationAdded)]
     assert [(c.url, c.quoted, c.start, c.end) for c in cited] == [("https://example.com/a", "a fact", 0, 9)]
-    used = [event.usage for event in events if isinstance(event, Used)]
+    used = [event.usage for event in events if isinstance(event, UsageReported)]
     assert [usage.web_searches for usage in used] == [1]
 
 
@@ -247,7 +253,7 @@ def test_an_end_without_message_stop_is_a_failure(name: str) -> None:
 
 
 def test_usage_is_known_even_when_the_end_is_missing() -> None:
-    assert Used(Usage(input=12, output=7)) in decode(fixture("truncated_after_delta.sse"))
+    assert UsageReported(Usage(input=12, output=7)) in decode(fixture("truncated_after_delta.sse"))
 
 
 def test_nothing_follows_the_end() -> None:
@@ -338,8 +344,8 @@ def test_a_whole_reply_tells_the_same_as_its_stream() -> None:
     assert kinds == ["ThinkingBlock", "ThinkingBlock", "TextBlock", "HostedBlock", "CallBlock", "CallBlock"]
     assert text_of(events, 4) == '{"city":"Zürich"}'
     assert text_of(events, 5) == ""
-    assert Sealed(0, SIGNATURE) in events
-    assert events[-2:] == [Used(Usage(140, 9, 100, 30, reasoning=4, web_searches=1)), Ended(Stop.TOOL)]
+    assert OpaqueAdded(0, SIGNATURE) in events
+    assert events[-2:] == [UsageReported(Usage(140, 9, 100, 30, reasoning=4, web_searches=1)), Ended(Stop.TOOL)]
     assert guarded(events) == events
 
 

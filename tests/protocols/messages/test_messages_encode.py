@@ -5,25 +5,25 @@ import pytest
 
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
-from dragoman.hub.failure import Failure, Kind, Refused
-from dragoman.hub.loss import How, Ledger
-from dragoman.hub.opaque import Form, Opaque, seal, unseal
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.loss import Ledger, LossKind
+from dragoman.hub.opaque import Form, Opaque, decode_envelope, encode_envelope
 from dragoman.hub.request import Citation
 from dragoman.hub.stage import Stage
 from dragoman.hub.usage import Usage
@@ -61,7 +61,7 @@ def deltas_of(stream: bytes) -> list[JsonObject]:
 
 
 def test_a_text_is_one_block_between_start_and_stop() -> None:
-    stream = encode([START, *text(0, "Hel", "lo"), Used(Usage(3, 2)), END])
+    stream = encode([START, *text(0, "Hel", "lo"), UsageReported(Usage(3, 2)), END])
     assert kinds(stream) == [
         "message_start",
         "content_block_start",
@@ -99,7 +99,7 @@ def test_an_id_of_messages_is_kept() -> None:
 
 
 def test_known_input_is_told_at_the_start_and_again_at_the_end() -> None:
-    stream = encode([Started("x", "m", Usage(140, 0, 100, 30, 20)), Used(Usage(140, 9, 100, 30, 20, 4)), END])
+    stream = encode([Started("x", "m", Usage(140, 0, 100, 30, 20)), UsageReported(Usage(140, 9, 100, 30, 20, 4)), END])
     first, delta, _ = frames(stream)
     assert first["message"]["usage"]["input_tokens"] == 10
     assert delta["usage"] == {
@@ -152,7 +152,7 @@ def test_a_signature_is_one_delta_and_the_last_of_its_block() -> None:
     events: list[Event] = [
         START,
         Opened(0, ThinkingBlock()),
-        Sealed(0, ENCRYPTED),
+        OpaqueAdded(0, ENCRYPTED),
         Delta(0, "Hm"),
         Delta(0, "."),
         Closed(0),
@@ -163,12 +163,12 @@ def test_a_signature_is_one_delta_and_the_last_of_its_block() -> None:
     assert [delta["type"] for delta in deltas_of(stream)] == ["thinking_delta", "thinking_delta", "signature_delta"]
     token = deltas_of(stream)[-1]["signature"]
     assert isinstance(token, str)
-    assert unseal(token) == ENCRYPTED
+    assert decode_envelope(token) == ENCRYPTED
 
 
 def test_thinking_without_a_text_is_redacted_thinking_told_whole() -> None:
-    stream = encode([START, Opened(0, ThinkingBlock()), Sealed(0, ENCRYPTED), Closed(0), END])
-    assert blocks_of(stream) == [{"type": "redacted_thinking", "data": seal(ENCRYPTED)}]
+    stream = encode([START, Opened(0, ThinkingBlock()), OpaqueAdded(0, ENCRYPTED), Closed(0), END])
+    assert blocks_of(stream) == [{"type": "redacted_thinking", "data": encode_envelope(ENCRYPTED)}]
     assert deltas_of(stream) == []
 
 
@@ -219,7 +219,7 @@ def test_a_failure_is_an_error_event_and_the_stream_ends() -> None:
 
 
 def test_a_failed_reply_has_no_whole_body() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         whole([START, Failed(Failure(Kind.LOST, "gone"))])
     assert refused.value.failure.kind is Kind.LOST
 
@@ -235,12 +235,12 @@ def test_cut_off_arguments_are_forwarded_in_a_stream_and_left_out_of_a_whole_rep
     assert frames(stream)[-2]["delta"] == {"stop_reason": "max_tokens", "stop_sequence": None}
     ledger = Ledger()
     assert whole(events, ledger)["content"] == [{"type": "text", "text": "a"}]
-    assert losses(ledger) == {"/content/1": How.DROPPED}
+    assert losses(ledger) == {"/content/1": LossKind.DROPPED}
 
 
 @pytest.mark.parametrize("arguments", ['{"a":', "[1]", '"x"', "nonsense"])
 def test_arguments_that_are_no_object_fail_a_whole_reply(arguments: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         whole([START, *call(0, "f", arguments), Ended(Stop.TOOL)])
     assert refused.value.failure.kind is Kind.CORRUPT
 
@@ -257,19 +257,19 @@ def test_a_search_of_another_vendor_is_told_as_use_and_result() -> None:
         {"type": "text", "text": ""},
     ]
     assert deltas_of(stream)[0] == {"type": "input_json_delta", "partial_json": '{"query":"q"}'}
-    assert losses(ledger) == {"/content/0": How.APPROXIMATED}
+    assert losses(ledger) == {"/content/0": LossKind.APPROXIMATED}
 
 
 def test_other_hosted_work_is_dropped_with_a_loss() -> None:
     ledger = Ledger()
     hosted = HostedBlock("ig_1", "image_generation", raw={"type": "image_generation_call"})
     assert whole([START, Opened(0, hosted), Closed(0), END], ledger)["content"] == []
-    assert losses(ledger) == {"/content/0": How.DROPPED}
+    assert losses(ledger) == {"/content/0": LossKind.DROPPED}
 
 
 def test_citations_of_another_vendor_name_the_page() -> None:
     ledger = Ledger()
-    cited = Cited(0, Citation("https://example.com", "E", None, 0, 2, {"type": "url_citation"}))
+    cited = CitationAdded(0, Citation("https://example.com", "E", None, 0, 2, {"type": "url_citation"}))
     events: list[Event] = [START, Opened(0, TextBlock()), Delta(0, "so"), cited, Closed(0), END]
     record = {
         "type": "web_search_result_location",
@@ -279,15 +279,15 @@ def test_citations_of_another_vendor_name_the_page() -> None:
         "cited_text": "",
     }
     assert deltas_of(encode(events, ledger))[-1] == {"type": "citations_delta", "citation": record}
-    assert losses(ledger) == {"/content/0/citations": How.APPROXIMATED}
+    assert losses(ledger) == {"/content/0/citations": LossKind.APPROXIMATED}
     assert whole(events)["content"] == [{"type": "text", "text": "so", "citations": [record]}]
 
 
 def test_citations_without_an_address_are_dropped_with_a_loss() -> None:
     ledger = Ledger()
-    cited = Cited(0, Citation(title="file", raw={"type": "file_citation"}))
+    cited = CitationAdded(0, Citation(title="file", raw={"type": "file_citation"}))
     assert len(deltas_of(encode([START, Opened(0, TextBlock()), Delta(0, "so"), cited, Closed(0), END], ledger))) == 1
-    assert losses(ledger) == {"/content/0/citations": How.DROPPED}
+    assert losses(ledger) == {"/content/0/citations": LossKind.DROPPED}
 
 
 def fold(stream: list[bytes]) -> JsonObject:
@@ -346,8 +346,8 @@ def unsealed(events: list[Event]) -> list[Event]:
     """With envelopes opened: a translated stream carries its opaque values inside them."""
 
     def opened(event: Event) -> Event:
-        if isinstance(event, Sealed):
-            return Sealed(event.block, unseal(event.opaque.payload) or event.opaque)
+        if isinstance(event, OpaqueAdded):
+            return OpaqueAdded(event.block, decode_envelope(event.opaque.payload) or event.opaque)
         return Started("", "", event.usage) if isinstance(event, Started) else event
 
     return [opened(event) for event in events]

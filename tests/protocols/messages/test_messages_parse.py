@@ -6,10 +6,10 @@ from copy import deepcopy
 import msgspec
 import pytest
 
-from dragoman.hub.ext import drop_foreign
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.ext import note_foreign_fields
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form, Opaque, seal
+from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.request import (
     Cache,
     Document,
@@ -48,7 +48,7 @@ def said(*blocks: object) -> JsonObject:
 
 
 def refused(body: object) -> Failure:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestError) as caught:
         parse(body)
     return caught.value.failure
 
@@ -126,7 +126,7 @@ def test_signatures_belong_to_anthropic_unless_they_are_our_envelope() -> None:
     )
     assert redacted == Thinking("", "/messages/2/content/1", Opaque("anthropic", Form.REDACTED, "cmVkYWN0ZWQ="))
     foreign = Opaque("openai", Form.ENCRYPTED, "gAAAA", "gpt-test", "the text")
-    (again,) = parse(said({"type": "redacted_thinking", "data": seal(foreign)})).turns[0].parts
+    (again,) = parse(said({"type": "redacted_thinking", "data": encode_envelope(foreign)})).turns[0].parts
     assert again == Thinking("", "/messages/0/content/0", foreign)
 
 
@@ -220,7 +220,7 @@ def test_settings_are_read_and_know_where_they_stood() -> None:
 
 def test_what_only_messages_knows_is_told_to_the_ledger_of_any_other_protocol() -> None:
     ledger = Ledger()
-    drop_foreign(REQUEST, "chat", ledger)
+    note_foreign_fields(REQUEST, "chat", ledger)
     assert set(losses(ledger)) == {
         "/context_management",
         "/inference_geo",
@@ -238,15 +238,15 @@ def test_what_only_messages_knows_is_told_to_the_ledger_of_any_other_protocol() 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "kiro"])
 def test_a_demand_to_compact_is_refused_by_those_who_would_answer_instead(protocol: str) -> None:
     compacting = parse(minimal(compaction={"type": "summarize"}))
-    with pytest.raises(Refused) as caught:
-        drop_foreign(compacting, protocol, Ledger())
+    with pytest.raises(RequestError) as caught:
+        note_foreign_fields(compacting, protocol, Ledger())
     assert caught.value.failure.at == "/compaction"
-    drop_foreign(compacting, "messages", Ledger())
+    note_foreign_fields(compacting, "messages", Ledger())
 
 
 def test_why_a_context_is_not_managed_elsewhere_is_told_truly() -> None:
     ledger = Ledger()
-    drop_foreign(REQUEST, "responses", ledger)
+    note_foreign_fields(REQUEST, "responses", ledger)
     (why,) = [loss.why for loss in ledger if loss.path == "/context_management"]
     assert "only its own vendor can read back" in why
 
@@ -307,7 +307,7 @@ def test_a_wrong_field_is_named(body: object, at: str) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b"\xff", b'{"a":' * 100_000])
 def test_a_body_that_is_no_object_is_a_bad_request(body: bytes) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestError) as caught:
         CLIENT.parse(body, Ledger())
     assert caught.value.failure.kind is Kind.BAD_REQUEST
 
@@ -354,6 +354,6 @@ NO_LOSS = {("tools", 1, "type"), ("tools", 1, "input_schema")}
 def test_no_field_vanishes_quietly(path: tuple[str | int, ...]) -> None:
     try:
         built = build(parse(without(BODY, path)))
-    except Refused:
+    except RequestError:
         return
     assert (built == build(REQUEST)) == (path in NO_LOSS or path == ("model",))

@@ -7,19 +7,19 @@ from hypothesis import strategies as st
 
 from dragoman.framing.sse import Broken
 from dragoman.hub.events import (
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
-    Sealed,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
@@ -58,7 +58,7 @@ EVENTS: list[Event] = [
     START,
     Opened(0, ThinkingBlock()),
     Delta(0, "hm… 🙂"),
-    Sealed(0, SEAL),
+    OpaqueAdded(0, SEAL),
     Closed(0),
     *text(1, "one\n", "two"),
     *call(2, "f", '{"a":', "1}"),
@@ -66,9 +66,9 @@ EVENTS: list[Event] = [
     Closed(3),
     Opened(4, TextBlock()),
     Delta(4, "b", msgspec.Raw(b'[{"token":"b","logprob":-0.5}]')),
-    Cited(4, Citation(title="t", start=0, end=1)),
+    CitationAdded(4, Citation(title="t", start=0, end=1)),
     Closed(4),
-    Used(Usage(3, 4)),
+    UsageReported(Usage(3, 4)),
     END,
 ]
 STREAM = b"".join(msgspec.json.encode(event) + b"\n" for event in EVENTS)
@@ -107,8 +107,8 @@ def test_a_whole_reply_means_what_the_stream_means() -> None:
 
 
 def test_opaque_reasoning_is_stamped_with_who_answered() -> None:
-    events = run(Decoder(Issuer("mine", "m"), Ledger()), [msgspec.json.encode(Sealed(0, SEAL))])
-    assert events[0] == Sealed(0, Opaque("mine", Form.SIGNATURE, "c2lnbmVk", "m"))
+    events = run(Decoder(Issuer("mine", "m"), Ledger()), [msgspec.json.encode(OpaqueAdded(0, SEAL))])
+    assert events[0] == OpaqueAdded(0, Opaque("mine", Form.SIGNATURE, "c2lnbmVk", "m"))
 
 
 def test_a_stream_without_its_end_is_truncated_even_inside_a_line() -> None:
@@ -206,7 +206,7 @@ def test_reasoning_of_another_issuer_never_leaves() -> None:
 
 def test_more_than_one_choice_is_refused_by_name() -> None:
     request = Request("chat", "m", (), n=2, where={"n": "/n"})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         build(request, Target("echo", "echo"), Ledger())
     assert refused.value.failure.at == "/n"
 

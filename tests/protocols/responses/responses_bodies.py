@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.hub.failure import Kind, Refused
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.failure import Kind, RequestError
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Request,
@@ -31,14 +31,14 @@ def request_of(*turns: Turn, protocol: str = "messages", **fields: object) -> Re
     return replace(Request(protocol=protocol, model="asked", turns=turns or (HI,)), **fields)
 
 
-def told(request: Request, target: Target = TARGET) -> list[tuple[str, How]]:
+def told(request: Request, target: Target = TARGET) -> list[tuple[str, LossKind]]:
     ledger = Ledger()
     built(request, target, ledger)
     return [(loss.path, loss.how) for loss in ledger]
 
 
 def refused_at(request: Request) -> str | None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestError) as caught:
         built(request)
     assert caught.value.failure.kind is Kind.BAD_REQUEST
     return caught.value.failure.at

@@ -11,8 +11,8 @@ from openai.types.responses import Response
 
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import Closed, Delta, Ended, Event, Opened, Started, Stop, TextBlock
-from dragoman.hub.loss import How, Ledger
-from dragoman.hub.ports import Asked, Issuer
+from dragoman.hub.loss import Ledger, LossKind
+from dragoman.hub.ports import Issuer, ReplyContext
 from dragoman.hub.request import Request
 from dragoman.protocols.responses import PROTOCOL
 from laws import run
@@ -75,9 +75,9 @@ def joined(events: Iterable[Event]) -> list[Event]:
 
 def asked(
     request: Request | None = None, now: Callable[[], float] = lambda: 1794700002.9, responses_done: bool = True
-) -> Asked:
+) -> ReplyContext:
     numbers = count(1)
-    return Asked(
+    return ReplyContext(
         request=request or Request(protocol="responses", model="gpt-x", turns=()),
         model="gpt-x",
         created=1794700000,
@@ -87,7 +87,7 @@ def asked(
     )
 
 
-def encoded(events: Iterable[Event], with_: Asked | None = None, ledger: Ledger | None = None) -> bytes:
+def encoded(events: Iterable[Event], with_: ReplyContext | None = None, ledger: Ledger | None = None) -> bytes:
     machine = CLIENT.encoder(with_ or asked(), Ledger() if ledger is None else ledger)
     return b"".join(run(machine, events))
 
@@ -131,5 +131,5 @@ def terminal(stream: bytes) -> JsonObject:
     return response
 
 
-def losses(ledger: Ledger) -> list[tuple[str, How]]:
+def losses(ledger: Ledger) -> list[tuple[str, LossKind]]:
     return [(loss.path, loss.how) for loss in ledger]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dragoman.hub.loss import How
+from dragoman.hub.loss import LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import (
@@ -102,7 +102,7 @@ def test_a_system_prompt_with_a_breakpoint_becomes_a_developer_item() -> None:
             }
         ],
     }
-    assert told(request) == [("/system/0/cache_control", How.APPROXIMATED)]
+    assert told(request) == [("/system/0/cache_control", LossKind.APPROXIMATED)]
 
 
 def test_a_later_system_message_stays_where_it_stands() -> None:
@@ -112,7 +112,7 @@ def test_a_later_system_message_stays_where_it_stands() -> None:
 
 def test_a_prefill_is_sent_as_history_and_told_for_messages_only() -> None:
     prefill = assistant(Text("{", "/messages/1/content"))
-    assert told(request_of(HI, prefill)) == [("/messages/1", How.APPROXIMATED)]
+    assert told(request_of(HI, prefill)) == [("/messages/1", LossKind.APPROXIMATED)]
     assert told(request_of(HI, prefill, protocol="chat")) == []
 
 
@@ -187,7 +187,7 @@ def test_a_failed_tool_says_so_in_its_text_and_is_never_incomplete() -> None:
     request = request_of(assistant(CALLS[0]), user(result))
     output = {"type": "function_call_output", "call_id": "a", "output": "[tool error] no such file"}
     assert items(request)[1:] == [output]
-    assert told(request) == [("/r/is_error", How.APPROXIMATED)]
+    assert told(request) == [("/r/is_error", LossKind.APPROXIMATED)]
 
 
 def test_a_breakpoint_on_a_tool_result_stands_on_its_last_part() -> None:
@@ -207,7 +207,7 @@ def test_a_call_without_a_result_gets_one_where_it_stands() -> None:
         ("function_call_output", "b"),
         ("message", None),
     ]
-    assert told(request) == [("/a", How.INVENTED)]
+    assert told(request) == [("/a", LossKind.INVENTED)]
 
 
 def test_a_result_without_a_call_is_told_as_text() -> None:
@@ -215,14 +215,14 @@ def test_a_result_without_a_call_is_told_as_text() -> None:
     (message,) = items(request)[1:]
     assert message["role"] == "user"
     assert [part["text"] for part in message["content"]] == ["[result of tool call z]", "sunny"]
-    assert told(request) == [("/r", How.APPROXIMATED)]
+    assert told(request) == [("/r", LossKind.APPROXIMATED)]
 
 
 def test_the_last_result_of_a_call_counts() -> None:
     results = [ToolResult("a", (Text(text, "/x"),), at) for text, at in (("old", "/r0"), ("new", "/r1"))]
     request = request_of(HI, assistant(CALLS[0]), user(*results))
     assert [item["output"] for item in items(request)[2:]] == ["new"]
-    assert told(request) == [("/r0", How.DROPPED)]
+    assert told(request) == [("/r0", LossKind.DROPPED)]
 
 
 def test_ids_that_every_step_uses_again_become_unique() -> None:
@@ -235,7 +235,7 @@ def test_ids_that_every_step_uses_again_become_unique() -> None:
 def test_breakpoints_where_there_is_no_place_for_them_are_told() -> None:
     cache = Cache("/tools/0/cache_control")
     request = request_of(tools=(Function("f", "/tools/0", cache=cache), Function("g", "/tools/1")))
-    assert told(request) == [("/tools/0/cache_control", How.DROPPED)]
+    assert told(request) == [("/tools/0/cache_control", LossKind.DROPPED)]
 
 
 def test_reasoning_returns_to_its_issuer_without_an_id() -> None:
@@ -266,7 +266,7 @@ def test_reasoning_that_showed_nothing_returns_with_an_empty_summary() -> None:
 def test_reasoning_that_this_upstream_cannot_read_is_dropped_and_told(opaque: Opaque | None) -> None:
     request = request_of(HI, assistant(Thinking("hm", "/t", opaque), Text("ok", "/u")), HI)
     assert all(item["type"] == "message" for item in items(request))
-    assert told(request) == [("/t", How.DROPPED)]
+    assert told(request) == [("/t", LossKind.DROPPED)]
 
 
 def test_media_go_out_as_data_or_as_addresses() -> None:
@@ -289,7 +289,7 @@ def test_media_go_out_as_data_or_as_addresses() -> None:
 
 def test_a_nameless_pdf_gets_a_name_and_plain_text_documents_become_text() -> None:
     request = request_of(user(Document(PDF, "/0"), Document("words", "/1", title="Notes")))
-    assert told(request) == [("/0", How.INVENTED), ("/1", How.APPROXIMATED)]
+    assert told(request) == [("/0", LossKind.INVENTED), ("/1", LossKind.APPROXIMATED)]
     assert items(request)[0]["content"][1] == {"type": "input_text", "text": "Notes\n\nwords"}
 
 

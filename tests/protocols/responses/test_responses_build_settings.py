@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.hub.loss import How
+from dragoman.hub.loss import LossKind
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import (
     Format,
@@ -24,11 +24,11 @@ def test_what_responses_cannot_say_is_dropped_and_told() -> None:
         where={"stop": "/stop_sequences"},
     )
     assert told(request) == [
-        ("/top_k", How.DROPPED),
-        ("/frequency_penalty", How.DROPPED),
-        ("/presence_penalty", How.DROPPED),
-        ("/seed", How.DROPPED),
-        ("/stop_sequences", How.DROPPED),
+        ("/top_k", LossKind.DROPPED),
+        ("/frequency_penalty", LossKind.DROPPED),
+        ("/presence_penalty", LossKind.DROPPED),
+        ("/seed", LossKind.DROPPED),
+        ("/stop_sequences", LossKind.DROPPED),
     ]
 
 
@@ -42,14 +42,14 @@ def test_a_model_that_takes_no_sampling_gets_none() -> None:
     assert built(request)["temperature"] == 0.5
     fixed = Target("o9", "openai", Profile(sampling=False))
     assert "temperature" not in built(request, fixed)
-    assert told(request, fixed) == [("/temperature", How.DROPPED), ("/top_p", How.DROPPED)]
+    assert told(request, fixed) == [("/temperature", LossKind.DROPPED), ("/top_p", LossKind.DROPPED)]
 
 
 @pytest.mark.parametrize(("asked", "sent"), [(1, 16), (16, 16), (500, 500)])
 def test_the_smallest_cap_is_sixteen(asked: int, sent: int) -> None:
     request = request_of(max_tokens=asked)
     assert built(request)["max_output_tokens"] == sent
-    assert told(request) == ([("/max_tokens", How.APPROXIMATED)] if asked != sent else [])
+    assert told(request) == ([("/max_tokens", LossKind.APPROXIMATED)] if asked != sent else [])
 
 
 def test_no_tokens_at_all_warm_the_cache() -> None:
@@ -65,7 +65,7 @@ def test_a_budget_of_thought_becomes_an_effort(budget: int, effort: str) -> None
     reasoning = Reasoning("/thinking", budget=budget, budget_at="/thinking/budget_tokens")
     request = request_of(reasoning=reasoning)
     assert built(request)["reasoning"] == {"effort": effort}
-    assert told(request) == [("/thinking/budget_tokens", How.APPROXIMATED)]
+    assert told(request) == [("/thinking/budget_tokens", LossKind.APPROXIMATED)]
 
 
 def test_thinking_switched_off_is_no_effort_where_the_model_allows_it() -> None:
@@ -73,7 +73,7 @@ def test_thinking_switched_off_is_no_effort_where_the_model_allows_it() -> None:
     assert built(request_of(reasoning=reasoning))["reasoning"] == {"effort": "none"}
     stubborn = Target("gpt-6-astra", "openai", Profile(efforts=("low", "medium", "high")))
     assert built(request_of(reasoning=reasoning), stubborn)["reasoning"] == {"effort": "low"}
-    assert told(request_of(reasoning=reasoning), stubborn) == [("/thinking/type", How.APPROXIMATED)]
+    assert told(request_of(reasoning=reasoning), stubborn) == [("/thinking/type", LossKind.APPROXIMATED)]
     thoughtless = Target("gpt-4o", "openai", Profile(efforts=()))
     assert "reasoning" not in built(request_of(reasoning=reasoning), thoughtless)
     assert told(request_of(reasoning=reasoning), thoughtless) == []
@@ -93,19 +93,19 @@ def test_an_effort_that_the_model_lacks_becomes_its_neighbour(effort: str, effor
     request = request_of(protocol="chat", reasoning=Reasoning("/reasoning_effort", effort))
     target = Target("m", "openai", Profile(efforts=efforts))
     assert built(request, target)["reasoning"] == {"effort": sent}
-    assert told(request, target) == ([("/reasoning_effort", How.APPROXIMATED)] if effort != sent else [])
+    assert told(request, target) == ([("/reasoning_effort", LossKind.APPROXIMATED)] if effort != sent else [])
 
 
 def test_a_model_without_efforts_gets_none() -> None:
     request = request_of(protocol="chat", reasoning=Reasoning("/reasoning_effort", "high"))
-    assert told(request, Target("gpt-4o", "openai", Profile(efforts=()))) == [("/reasoning_effort", How.DROPPED)]
+    assert told(request, Target("gpt-4o", "openai", Profile(efforts=()))) == [("/reasoning_effort", LossKind.DROPPED)]
 
 
 def test_a_wish_to_see_thoughts_becomes_a_summary() -> None:
     reasoning = Reasoning("/output_config/effort", "high", show="summarized", show_at="/thinking/display")
     request = request_of(reasoning=reasoning)
     assert built(request)["reasoning"] == {"effort": "high", "summary": "auto"}
-    assert ("/thinking/display", How.APPROXIMATED) in told(request)
+    assert ("/thinking/display", LossKind.APPROXIMATED) in told(request)
 
 
 def test_a_schema_is_flat_and_gets_a_name_where_it_has_none() -> None:
@@ -116,7 +116,7 @@ def test_a_schema_is_flat_and_gets_a_name_where_it_has_none() -> None:
     }
     nameless = request_of(format=Format(Shape.SCHEMA, "/output_config/format", schema=schema))
     assert built(nameless)["text"]["format"]["name"] == "response"
-    assert told(nameless) == [("/output_config/format", How.INVENTED)]
+    assert told(nameless) == [("/output_config/format", LossKind.INVENTED)]
     assert built(request_of(format=Format(Shape.JSON, "/f")))["text"] == {"format": {"type": "json_object"}}
 
 
@@ -149,14 +149,14 @@ def test_a_user_id_too_long_for_openai_is_hashed_and_told() -> None:
     identifier = built(request)["safety_identifier"]
     assert len(identifier) == 64
     assert identifier != built(request_of(user="y" * 129))["safety_identifier"]
-    assert told(request) == [("/metadata/user_id", How.APPROXIMATED)]
+    assert told(request) == [("/metadata/user_id", LossKind.APPROXIMATED)]
 
 
 def test_the_user_of_a_messages_client_becomes_the_safety_identifier() -> None:
     request = request_of(user="u-1", where={"user": "/metadata/user_id"})
     assert built(request)["safety_identifier"] == "u-1"
-    assert told(request) == [("/metadata/user_id", How.APPROXIMATED)]
+    assert told(request) == [("/metadata/user_id", LossKind.APPROXIMATED)]
 
 
 def test_fields_of_another_protocol_are_told() -> None:
-    assert told(request_of(ext={"container": "c"})) == [("/container", How.DROPPED)]
+    assert told(request_of(ext={"container": "c"})) == [("/container", LossKind.DROPPED)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.hub.loss import How
+from dragoman.hub.loss import LossKind
 from dragoman.hub.request import (
     Custom,
     Function,
@@ -38,7 +38,7 @@ def test_defer_loading_is_kept_only_where_tools_can_be_searched() -> None:
     late = Function("f", "/tools/0", deferred=True)
     alone = request_of(tools=(late, Function("g", "/tools/1")))
     assert "defer_loading" not in built(alone)["tools"][0]
-    assert told(alone) == [("/tools/0/defer_loading", How.APPROXIMATED)]
+    assert told(alone) == [("/tools/0/defer_loading", LossKind.APPROXIMATED)]
     searched = request_of(tools=(late, Hosted("tool_search", {}, "/tools/1")))
     assert built(searched)["tools"][0]["defer_loading"] is True
 
@@ -62,9 +62,9 @@ def test_another_vendors_web_search_becomes_ours_with_its_domains_and_place() ->
         }
     ]
     assert told(request) == [
-        ("/tools/0/blocked_domains", How.DROPPED),
-        ("/tools/0/max_uses", How.DROPPED),
-        ("/tools/0", How.APPROXIMATED),
+        ("/tools/0/blocked_domains", LossKind.DROPPED),
+        ("/tools/0/max_uses", LossKind.DROPPED),
+        ("/tools/0", LossKind.APPROXIMATED),
     ]
 
 
@@ -90,7 +90,7 @@ def test_code_execution_and_mcp_become_their_likes() -> None:
 def test_a_hosted_tool_without_a_like_is_dropped_beside_others_and_refused_alone_or_forced() -> None:
     memory = Hosted("memory", {"type": "memory"}, "/tools/0")
     beside = (memory, Function("f", "/tools/1"))
-    assert told(request_of(tools=beside)) == [("/tools/0", How.DROPPED)]
+    assert told(request_of(tools=beside)) == [("/tools/0", LossKind.DROPPED)]
     assert refused_at(request_of(tools=(memory,))) == "/tools/0"
     forced = ToolChoice(Pick.NAMED, "/tool_choice", hosted="memory")
     assert refused_at(request_of(tools=beside, tool_choice=forced)) == "/tools/0"

@@ -6,24 +6,24 @@ import pytest
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Kind
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.reply import collect
 from dragoman.hub.usage import Usage
@@ -32,7 +32,7 @@ from protocols.responses.responses_kit import ISSUER, UPSTREAM, event_bytes, eve
 from wire_json import JsonObject
 
 STARTED = Started("resp_0f1e2d3c", "gpt-5.5-2026-03-05")
-USED = Used(Usage(input=120, output=42, cache_read=64, cache_write=16, reasoning=17, service_tier="default"))
+USED = UsageReported(Usage(input=120, output=42, cache_read=64, cache_write=16, reasoning=17, service_tier="default"))
 CREATED = event_bytes("response.created", response={"id": "resp_1", "model": "m", "status": "in_progress"})
 
 
@@ -109,7 +109,7 @@ def test_items_that_were_never_streamed_are_told_exactly_once(name: str) -> None
         (TextBlock(), "Done."),
         (CallBlock("call_d", "weather"), '{"city":"Rome"}'),
     ]
-    assert Sealed(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")) in events
+    assert OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")) in events
     assert events[-1] == Ended(Stop.TOOL)
 
 
@@ -156,7 +156,7 @@ def test_summary_parts_run_on_in_one_thinking_block_and_are_sealed_by_the_finish
     assert told("reasoning.sse")[1:5] == [
         Opened(0, ThinkingBlock()),
         Delta(0, "**Plan**\n\nThen act."),
-        Sealed(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")),
+        OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-opaque-1", "gpt-5.5")),
         Closed(0),
     ]
 
@@ -169,7 +169,7 @@ def test_raw_thoughts_are_read_in_both_spellings(name: str) -> None:
 def test_reasoning_that_shows_nothing_is_still_carried() -> None:
     assert told("opaque_only.sse")[1:4] == [
         Opened(0, ThinkingBlock()),
-        Sealed(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-only", "gpt-5.5")),
+        OpaqueAdded(0, Opaque("openai", Form.ENCRYPTED, "gAAAA-only", "gpt-5.5")),
         Closed(0),
     ]
 
@@ -191,11 +191,11 @@ def test_a_web_search_is_told_whole_and_its_citation_has_bounds() -> None:
     assert (search.kind, search.input) == ("web_search", {"query": "tide tables"})
     assert search.results
     assert [found.url for found in search.results] == ["https://tides.example/1"]
-    cited = [event.citation for event in events if isinstance(event, Cited)]
+    cited = [event.citation for event in events if isinstance(event, CitationAdded)]
     assert [(citation.url, citation.title, citation.start, citation.end) for citation in cited] == [
         ("https://tides.example/1", "Tides", 0, 8)
     ]
-    used = next(event.usage for event in events if isinstance(event, Used))
+    used = next(event.usage for event in events if isinstance(event, UsageReported))
     assert used.web_searches == 1
 
 
@@ -328,7 +328,7 @@ def test_an_unknown_item_is_left_out_and_in_the_ledger() -> None:
     item = {"type": "hologram", "id": "h"}
     events = events_of(CREATED + event_bytes("response.output_item.done", output_index=0, item=item), ledger)
     assert not any(isinstance(event, Opened) for event in events)
-    assert [(loss.path, loss.how) for loss in ledger] == [("/output/0", How.DROPPED)]
+    assert [(loss.path, loss.how) for loss in ledger] == [("/output/0", LossKind.DROPPED)]
 
 
 def test_a_message_without_content_is_no_block() -> None:
@@ -383,11 +383,11 @@ def cited_in(*spoken: JsonObject) -> list[Event]:
 
 def test_a_citation_that_comes_before_its_text_is_told_with_it() -> None:
     events = cited_in({"type": "response.output_text.delta", "delta": "Hi"})
-    assert [event.citation.url for event in events if isinstance(event, Cited)] == ["https://example.com"]
+    assert [event.citation.url for event in events if isinstance(event, CitationAdded)] == ["https://example.com"]
     assert texts(events) == [(TextBlock(), "Hi")]
 
 
 def test_a_refusal_cites_nothing() -> None:
     events = cited_in({"type": "response.refusal.delta", "delta": "No."})
-    assert not any(isinstance(event, Cited) for event in events)
+    assert not any(isinstance(event, CitationAdded) for event in events)
     assert isinstance(events[-1], Ended)

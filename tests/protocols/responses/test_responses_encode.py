@@ -5,21 +5,21 @@ import msgspec
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     HostedBlock,
+    OpaqueAdded,
     Opened,
-    Sealed,
     Started,
     Stop,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
-from dragoman.hub.loss import How, Ledger
-from dragoman.hub.opaque import Form, Opaque, unseal
+from dragoman.hub.loss import Ledger, LossKind
+from dragoman.hub.opaque import Form, Opaque, decode_envelope
 from dragoman.hub.request import Citation, Request
 from dragoman.hub.usage import Usage
 from narrowing import expect_all
@@ -124,7 +124,7 @@ def test_the_terminal_response_repeats_every_item_and_never_has_null_usage() -> 
 
 def test_usage_counts_cached_and_reasoning_tokens() -> None:
     usage = Usage(input=100, output=20, cache_read=60, cache_write=10, reasoning=5, web_searches=2)
-    response = terminal(encoded([*HELLO[:-1], Used(usage), HELLO[-1]]))
+    response = terminal(encoded([*HELLO[:-1], UsageReported(usage), HELLO[-1]]))
     assert response["usage"] == {
         "input_tokens": 100,
         "input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10},
@@ -200,29 +200,29 @@ def test_a_signature_returns_with_the_words_it_vouches_for() -> None:
             Opened(0, ThinkingBlock()),
             Delta(0, "hm"),
             Delta(0, "m"),
-            Sealed(0, opaque),
+            OpaqueAdded(0, opaque),
             Closed(0),
             Ended(Stop.END),
         ]
     )
     item = terminal(stream)["output"][0]
     assert item["summary"] == [{"type": "summary_text", "text": "hmm"}]
-    back = unseal(item["encrypted_content"])
+    back = decode_envelope(item["encrypted_content"])
     assert back == Opaque("anthropic", Form.SIGNATURE, "c2ln", "claude-x", "hmm")
 
 
 def test_redacted_thinking_is_a_reasoning_item_with_an_empty_summary() -> None:
     opaque = Opaque("anthropic", Form.REDACTED, "ZGF0YQ", "claude-x")
-    stream = encoded([STARTED, Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0), Ended(Stop.END)])
+    stream = encoded([STARTED, Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0), Ended(Stop.END)])
     item = terminal(stream)["output"][0]
     assert item["summary"] == []
-    assert unseal(item["encrypted_content"]) == opaque
+    assert decode_envelope(item["encrypted_content"]) == opaque
     assert not any("summary" in str(type_) for type_ in types(stream))
 
 
 def test_its_own_vendors_encrypted_reasoning_goes_out_bare() -> None:
     opaque = Opaque("openai", Form.ENCRYPTED, "gAAAA-x", "gpt-5.5")
-    stream = encoded([STARTED, Opened(0, ThinkingBlock()), Sealed(0, opaque), Closed(0), Ended(Stop.END)])
+    stream = encoded([STARTED, Opened(0, ThinkingBlock()), OpaqueAdded(0, opaque), Closed(0), Ended(Stop.END)])
     assert terminal(stream)["output"][0]["encrypted_content"] == "gAAAA-x"
 
 
@@ -230,9 +230,9 @@ def test_opaque_reasoning_is_told_though_it_was_not_to_be_included() -> None:
     ledger = Ledger()
     request = Request(protocol="responses", model="m", turns=(), encrypted_reasoning=False)
     opaque = Opaque("anthropic", Form.SIGNATURE, "c2ln", text="hm")
-    events: list[Event] = [STARTED, Opened(0, ThinkingBlock()), Delta(0, "hm"), Sealed(0, opaque), Closed(0)]
+    events: list[Event] = [STARTED, Opened(0, ThinkingBlock()), Delta(0, "hm"), OpaqueAdded(0, opaque), Closed(0)]
     stream = encoded([*events, Ended(Stop.END)], asked(request), ledger)
-    assert unseal(terminal(stream)["output"][0]["encrypted_content"]) == opaque
+    assert decode_envelope(terminal(stream)["output"][0]["encrypted_content"]) == opaque
     assert losses(ledger) == []
 
 
@@ -261,18 +261,18 @@ def test_a_web_search_passes_through_its_steps() -> None:
         "queries": ["tides"],
         "sources": [{"type": "url", "url": "https://t.example"}],
     }
-    assert losses(ledger) == [("/content/0", How.APPROXIMATED)]
+    assert losses(ledger) == [("/content/0", LossKind.APPROXIMATED)]
 
 
 def test_hosted_activity_without_a_like_is_dropped_and_told() -> None:
     ledger = Ledger()
     stream = encoded([STARTED, Opened(0, HostedBlock("x", "memory")), Closed(0), Ended(Stop.END)], ledger=ledger)
     assert terminal(stream)["output"] == []
-    assert losses(ledger) == [("/content/0", How.DROPPED)]
+    assert losses(ledger) == [("/content/0", LossKind.DROPPED)]
 
 
 def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block() -> None:
-    events = [*HELLO[:3], Cited(0, Citation(url="https://a.example", title="A")), *HELLO[3:]]
+    events = [*HELLO[:3], CitationAdded(0, Citation(url="https://a.example", title="A")), *HELLO[3:]]
     stream = encoded(events)
     added = next(p for p in payloads(stream) if p["type"] == "response.output_text.annotation.added")
     annotation = {
@@ -288,8 +288,8 @@ def test_a_citation_of_the_whole_block_has_the_bounds_of_the_block() -> None:
 
 def test_a_citation_without_an_address_is_dropped_and_told() -> None:
     ledger = Ledger()
-    encoded([*HELLO[:3], Cited(0, Citation(quoted="words")), *HELLO[3:]], ledger=ledger)
-    assert losses(ledger) == [("/content/0/citations", How.DROPPED)]
+    encoded([*HELLO[:3], CitationAdded(0, Citation(quoted="words")), *HELLO[3:]], ledger=ledger)
+    assert losses(ledger) == [("/content/0/citations", LossKind.DROPPED)]
 
 
 def test_logprobs_are_told_with_the_delta_and_at_the_end() -> None:

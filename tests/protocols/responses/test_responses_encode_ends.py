@@ -1,4 +1,4 @@
-"""How a Responses stream ends: every stop, every failure, whole bodies and repairs."""
+"""LossKind a Responses stream ends: every stop, every failure, whole bodies and repairs."""
 
 import msgspec
 import pytest
@@ -15,8 +15,8 @@ from dragoman.hub.events import (
     Started,
     Stop,
 )
-from dragoman.hub.failure import Failure, Kind, Refused
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.loss import Ledger, LossKind
 from protocols.responses.responses_kit import CLIENT, HELLO, STARTED, asked, encoded, losses, payloads, terminal, types
 
 
@@ -72,7 +72,7 @@ def test_a_clock_that_was_set_back_completes_nothing_before_it_began() -> None:
 def test_a_pause_is_told_as_a_loss() -> None:
     ledger = Ledger()
     encoded([*HELLO[:-1], Ended(Stop.PAUSE)], ledger=ledger)
-    assert losses(ledger) == [("/stop_reason", How.APPROXIMATED)]
+    assert losses(ledger) == [("/stop_reason", LossKind.APPROXIMATED)]
 
 
 def test_a_refusal_of_which_only_the_reason_is_told_becomes_a_refusal_text() -> None:
@@ -80,7 +80,7 @@ def test_a_refusal_of_which_only_the_reason_is_told_becomes_a_refusal_text() -> 
     stream = encoded([STARTED, Ended(Stop.FILTERED, category="cyber", explanation="Not this.")], ledger=ledger)
     response = terminal(stream)
     assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "Not this."}]
-    assert losses(ledger) == [("/stop_details/category", How.DROPPED)]
+    assert losses(ledger) == [("/stop_details/category", LossKind.DROPPED)]
 
 
 def test_a_refusal_streams_as_refusal() -> None:
@@ -148,7 +148,7 @@ def test_a_whole_body_is_the_response_with_which_the_stream_ends() -> None:
 
 
 def test_a_whole_body_of_a_failed_reply_is_refused() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestError) as refused:
         CLIENT.whole([STARTED, Failed(Failure(Kind.OVERLOADED, "busy"))], asked(), Ledger())
     assert refused.value.failure.kind is Kind.OVERLOADED
 

@@ -16,14 +16,14 @@ from dragoman.hub.events import (
     Ended,
     Event,
     Failed,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
@@ -153,9 +153,9 @@ def test_interleaved_blocks_come_back_whole(told: list[Piece], data: st.DataObje
     while waiting := [left for left in runs if left]:
         events.append(data.draw(st.sampled_from(waiting)).pop(0))
     for i, piece in enumerate(told):
-        events += [Sealed(i, piece.opaque)] if piece.opaque else []
+        events += [OpaqueAdded(i, piece.opaque)] if piece.opaque else []
         events.append(Closed(i))
-    back = collect(events_of(encoded([*events, Used(Usage()), Ended(Stop.LENGTH)])))
+    back = collect(events_of(encoded([*events, UsageReported(Usage()), Ended(Stop.LENGTH)])))
     assert sorted(map(repr, back.pieces)) == sorted(map(repr, told))
 
 

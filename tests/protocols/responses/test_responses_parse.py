@@ -3,8 +3,8 @@
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.hub.loss import How, Ledger
-from dragoman.hub.opaque import Form, Opaque, seal
+from dragoman.hub.loss import Ledger, LossKind
+from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.request import (
     Cache,
     Document,
@@ -106,7 +106,7 @@ def test_an_envelope_of_ours_is_opened_and_its_words_win_over_the_summary() -> N
     item = {
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": "tidied"}],
-        "encrypted_content": seal(opaque, "the very words"),
+        "encrypted_content": encode_envelope(opaque, "the very words"),
     }
     thought = of(item, {"role": "assistant", "content": "x"}).turns[0].parts[0]
     assert isinstance(thought, Thinking)
@@ -167,7 +167,7 @@ def test_of_two_outputs_of_one_call_the_last_counts_in_the_place_of_the_first() 
     result = turns[1].parts[0]
     assert isinstance(result, ToolResult)
     assert result.content == (Text("new", "/input/3/output"),)
-    assert [(loss.path, loss.how) for loss in ledger] == [("/input/1", How.DROPPED)]
+    assert [(loss.path, loss.how) for loss in ledger] == [("/input/1", LossKind.DROPPED)]
 
 
 def test_hosted_activity_in_history_is_kept_for_its_own_protocol() -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
     Custom,
@@ -28,8 +28,8 @@ from wire_json import Json, JsonObject
 FULL = msgspec.json.decode(fixture("request.json"))
 
 
-def refused(body: object) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refused(body: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
         parsed(body)
     assert caught.value.failure.kind is Kind.BAD_REQUEST
     return caught.value
@@ -208,7 +208,7 @@ def test_what_cannot_be_had_here_is_refused_and_named(fields: JsonObject, at: st
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'"x"', b"\xff", b'{"model":', b"[" * 200_000])
 def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestError) as caught:
         CLIENT.parse(body, Ledger())
     assert caught.value.failure.kind is Kind.BAD_REQUEST
 
@@ -261,6 +261,6 @@ LEAVES = [path for path in leaves(FULL) if path not in INFERRED and path[-1] not
 def test_removing_any_leaf_changes_what_is_read_or_is_refused(path: tuple[object, ...]) -> None:
     try:
         less = parsed(without(FULL, path))
-    except Refused:
+    except RequestError:
         return
     assert replace(less, raw={}) != replace(parsed(FULL), raw={})

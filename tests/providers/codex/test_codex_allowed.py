@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.hub.loss import How, Ledger
+from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
 from dragoman.passes.lower_tools import lower_tools
 from dragoman.protocols import PROTOCOLS
@@ -74,7 +74,7 @@ def test_a_request_cached_up_to_its_end_leaves_that_out_and_tells_it() -> None:
     request = client.parse(msgspec.json.encode({**body, "cache_control": {"type": "ephemeral"}}), ledger)
     sent = upstream.build(fit(request, ledger), Target("gpt-5.5", "openai"), ledger)
     assert objection_to(msgspec.json.decode(sent)) is None
-    assert "/cache_control" in [loss.path for loss in ledger if loss.how is How.DROPPED]
+    assert "/cache_control" in [loss.path for loss in ledger if loss.how is LossKind.DROPPED]
 
 
 def test_there_is_something_to_judge() -> None:

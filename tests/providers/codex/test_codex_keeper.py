@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.codex.credential import Credential
 from fakes.codex import ACCOUNT, TOKEN, FakeCodex, auth, jwt
 from fakes.service import json_answer
@@ -59,10 +59,10 @@ def test_a_refresh_token_that_was_used_before_is_not_tried_again_until_the_file_
                 rig.ahead_s += 31
                 await asyncio.sleep(0.02)
             rig.ahead_s = 200
-            with pytest.raises(Refused, match="refresh_token_reused"):
+            with pytest.raises(RequestError, match="refresh_token_reused"):
                 await rig.keeper.credential()
             rig.ahead_s += 86_400
-            with pytest.raises(Refused, match="login"):
+            with pytest.raises(RequestError, match="login"):
                 await rig.keeper.credential()
             assert fake.counts[TOKEN] == 1
             leave(path, fake.auth_file(-60))
@@ -89,7 +89,7 @@ def test_every_spelling_of_a_permanent_refusal_is_known(tmp_path: Path, objectio
 
         async def work(rig: Rig) -> None:
             for _ in range(2):
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(RequestError) as refused:
                     await rig.keeper.credential()
                 assert refused.value.failure.kind is Kind.CREDENTIAL
                 rig.ahead_s += 3600
@@ -106,7 +106,7 @@ def test_a_passing_refusal_is_tried_again(tmp_path: Path, status: int) -> None:
         fake.script(TOKEN, json_answer({"error": {"code": "hiccup"}}, status))
 
         async def work(rig: Rig) -> None:
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestError) as refused:
                 await rig.keeper.credential()
             assert refused.value.failure.kind is not Kind.CREDENTIAL
             assert (await rig.keeper.credential()).access_token in fake.access
@@ -173,7 +173,7 @@ def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alon
             fake.account = "acct-fake-2"
             other = leave(path, fake.auth_file(-60)).read_bytes()
             rig.ahead_s = 1000
-            with pytest.raises(Refused, match="another account"):
+            with pytest.raises(RequestError, match="another account"):
                 await rig.keeper.credential()
             assert path.read_bytes() == other
 
@@ -200,7 +200,7 @@ def test_another_account_is_an_error_even_while_the_old_ones_token_lives(tmp_pat
             fake.account = "acct-fake-2"
             leave(path, fake.auth_file(7200))
             rig.ahead_s = 700
-            with pytest.raises(Refused, match="another account"):
+            with pytest.raises(RequestError, match="another account"):
                 await asked_until(rig, "nothing that it will ever give")
             fake.account = "acct-fake-1"
             back = fake.auth_file(7200)
@@ -319,7 +319,7 @@ def test_half_a_file_is_read_again(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_without_a_usable_token_says_what_it_holds(tmp_path: Path, table: dict[str, object], told: str) -> None:
-    with FakeCodex() as fake, pytest.raises(Refused, match=told) as refused:
+    with FakeCodex() as fake, pytest.raises(RequestError, match=told) as refused:
         kept(fake, leave(tmp_path / "auth.json", table))
     assert "sk-fake" not in str(refused.value)
 

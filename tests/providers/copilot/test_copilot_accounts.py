@@ -18,7 +18,7 @@ from dragoman.accounts.keeper import Keeper
 from dragoman.accounts.moments import Clock, format_moment
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import Dial, HttpClient
 from dragoman.providers.copilot.credential import Session, source_of
 from dragoman.providers.copilot.exchange import Exchange
@@ -129,7 +129,7 @@ def test_an_account_without_copilot_is_forbidden_and_told_why() -> None:
     details = {"notification_id": "no_copilot_access", "message": "No access to GitHub Copilot found."}
     with FakeCopilot() as fake:
         fake.script(EXCHANGE, json_answer({"error_details": details}, 403))
-        with pytest.raises(Refused, match="No access to GitHub Copilot") as refused:
+        with pytest.raises(RequestError, match="No access to GitHub Copilot") as refused:
             rigged(fake, stanza(EDITOR_TOKEN), session)
     assert refused.value.failure.kind is Kind.FORBIDDEN
     assert "ghu_" not in refused.value.failure.message
@@ -148,7 +148,7 @@ def test_an_account_without_copilot_is_forbidden_and_told_why() -> None:
 def test_a_refused_exchange_keeps_its_meaning(status: int, body: object, kind: Kind) -> None:
     with FakeCopilot() as fake:
         fake.script(EXCHANGE, *[json_answer(body, status)] * 3)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestError) as refused:
             rigged(fake, stanza(EDITOR_TOKEN), session)
     assert refused.value.failure.kind is kind
 
@@ -157,7 +157,7 @@ def test_a_person_who_signs_in_again_is_found_without_a_restart(tmp_path: Path) 
     path = leave(tmp_path / "apps.json", {"github.com:Iv1.fake": {"oauth_token": "ghu_FAKErevoked"}})
 
     async def work(rig: Rig) -> None:
-        with pytest.raises(Refused):
+        with pytest.raises(RequestError):
             await rig.keeper.credential()
         leave(path, {"github.com:Iv1.fake": {"oauth_token": EDITOR_TOKEN}})
         assert (await rig.keeper.credential()).access_token in fake.sessions
@@ -167,7 +167,7 @@ def test_a_person_who_signs_in_again_is_found_without_a_restart(tmp_path: Path) 
 
 
 def test_a_classic_personal_token_is_told_to_be_none() -> None:
-    with FakeCopilot() as fake, pytest.raises(Refused, match="classic") as refused:
+    with FakeCopilot() as fake, pytest.raises(RequestError, match="classic") as refused:
         rigged(fake, stanza("ghp_FAKEclassic"), session)
     assert "ghp_FAKE" not in refused.value.failure.message
 
@@ -292,7 +292,7 @@ def test_a_refresh_token_that_is_refused_for_good_is_told(tmp_path: Path) -> Non
     path = leave(tmp_path / "copilot.json", own(-60))
     with FakeCopilot() as fake:
         fake.used.add("ghr_FAKE1")
-        with pytest.raises(Refused, match=r"bad_refresh_token.*dragoman login copilot") as refused:
+        with pytest.raises(RequestError, match=r"bad_refresh_token.*dragoman login copilot") as refused:
             rigged(fake, stanza(path), session)
     assert refused.value.failure.kind is Kind.CREDENTIAL
     assert "ghr_" not in refused.value.failure.message
@@ -328,7 +328,7 @@ def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, answer: Answer) -> N
     path = leave(tmp_path / "copilot.json", own(-60))
 
     async def twice(rig: Rig) -> str:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestError) as refused:
             await rig.keeper.credential()
         assert refused.value.failure.kind is not Kind.CREDENTIAL
         return (await rig.keeper.credential()).access_token

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from dragoman.config.settings import KiroProviderConfig
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import Dial, HttpClient, Lost, Outgoing
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.providers.finding import Finding
@@ -143,7 +143,7 @@ def test_a_host_that_wants_a_profile_is_not_asked_without_one(tmp_path: Path) ->
         fake.access, fake.profiles = {"aoaFAKE-a"}, []
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
         config = there(fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root)
-        with pytest.raises(Refused, match="no profile") as refused:
+        with pytest.raises(RequestError, match="no profile") as refused:
             aimed(config)
     assert refused.value.failure.kind is Kind.FORBIDDEN
     assert "profile_arn" in refused.value.failure.message
@@ -157,7 +157,7 @@ def test_a_profile_that_cannot_be_right_is_refused_without_being_told(tmp_path: 
         config = there(
             fake, path, endpoint="https://runtime.us-east-1.kiro.dev", control_endpoint=fake.root, profile_arn=arn
         )
-        with pytest.raises(Refused, match=words) as refused:
+        with pytest.raises(RequestError, match=words) as refused:
             aimed(config)
     assert arn not in refused.value.failure.message
 

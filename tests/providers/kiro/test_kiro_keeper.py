@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.accounts.moments import parse_moment
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
 from providers.kiro.kiro_kit import Rig, database, ide_file, read, rigged, row, stanza, token
@@ -170,10 +170,10 @@ def test_an_expired_token_whose_refresh_is_refused_is_a_credential_failure(tmp_p
     with FakeKiro() as fake:
         fake.refresh = set()
 
-        async def twice(rig: Rig) -> list[Refused]:
+        async def twice(rig: Rig) -> list[RequestError]:
             refusals = []
             for _ in range(2):
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(RequestError) as refused:
                     await once(rig)
                 refusals.append(refused.value)
             return refusals
@@ -189,7 +189,7 @@ def test_an_expired_token_whose_refresh_is_refused_is_a_credential_failure(tmp_p
 def test_a_truncated_refresh_token_is_called_so_and_not_tried(tmp_path: Path, refresh: str) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=refresh)
     with FakeKiro() as fake:
-        with pytest.raises(Refused, match="truncated") as refused:
+        with pytest.raises(RequestError, match="truncated") as refused:
             asyncio.run(rigged(fake, stanza(path), once))
         assert fake.counts[REFRESH] == 0
     assert "aorFAKE" not in str(refused.value)
@@ -207,7 +207,7 @@ def test_a_token_service_that_fails_is_no_refused_credential(tmp_path: Path) -> 
     path = ide_file(tmp_path / "kiro-auth-token.json")
     with FakeKiro() as fake:
         fake.script(REFRESH, json_answer({"message": "overloaded"}, 503))
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestError) as refused:
             asyncio.run(rigged(fake, stanza(path), once))
     assert refused.value.failure.kind is Kind.UPSTREAM
 
@@ -255,7 +255,7 @@ def test_an_idc_token_is_renewed_with_its_registration(tmp_path: Path) -> None:
 def test_an_expired_registration_says_that_it_is_one(tmp_path: Path) -> None:
     (tmp_path / "abc.json").write_text('{"clientId": "c", "clientSecret": "s", "expiresAt": "2020-01-01T00:00:00Z"}')
     path = ide_file(tmp_path / "token.json", authMethod="IdC", clientIdHash="abc")
-    with FakeKiro() as fake, pytest.raises(Refused, match="registration has expired"):
+    with FakeKiro() as fake, pytest.raises(RequestError, match="registration has expired"):
         asyncio.run(rigged(fake, stanza(path), once))
     assert fake.counts["/token"] == 0
 
@@ -290,7 +290,7 @@ def test_a_refresh_token_goes_only_to_its_issuer_and_only_over_tls(tmp_path: Pat
     path = ide_file(
         tmp_path / "token.json", authMethod="external_idp", tokenEndpoint=endpoint, issuerUrl=issuer, clientId="c"
     )
-    with FakeKiro() as fake, pytest.raises(Refused, match="token endpoint"):
+    with FakeKiro() as fake, pytest.raises(RequestError, match="token endpoint"):
         asyncio.run(rigged(fake, stanza(path), once))
     assert not fake.asked
 

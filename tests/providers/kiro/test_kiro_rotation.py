@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dragoman.accounts.moments import format_moment
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
 from fakes.upstream import Answer, End
@@ -97,7 +97,7 @@ def test_a_refusal_is_told_with_its_remedy_and_not_provoked_again_at_once(tmp_pa
 
         async def twice(rig: Rig) -> None:
             for _ in range(2):
-                with pytest.raises(Refused, match="dragoman login kiro") as refused:
+                with pytest.raises(RequestError, match="dragoman login kiro") as refused:
                     await once(rig)
                 assert refused.value.failure.kind is Kind.CREDENTIAL
                 assert "secret" not in refused.value.failure.message.replace("secrets", "")
@@ -116,7 +116,7 @@ def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, kind: str, status: i
         fake.script(account.path, json_answer({"message": "later"}, status))
 
         async def twice(rig: Rig) -> str:
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestError) as refused:
                 await once(rig)
             assert refused.value.failure.kind is failure
             return (await once(rig)).access_token
@@ -137,7 +137,7 @@ def test_an_answer_that_is_lost_after_the_rotation_costs_one_more_question(tmp_p
         async def thrice(rig: Rig) -> list[Kind]:
             kinds = []
             for _ in range(3):
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(RequestError) as refused:
                     await once(rig)
                 kinds.append(refused.value.failure.kind)
             return kinds

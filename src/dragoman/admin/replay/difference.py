@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.flow.capture.format import Capture, UpstreamRequest
-from dragoman.hub.pointer import token_of
+from dragoman.hub.pointer import escape_key
 from dragoman.hub.usage import Source
 from dragoman.protocols import PROTOCOLS
 
@@ -170,7 +170,7 @@ def _texts(old: bytes, new: bytes) -> Iterable[Change]:
 def _values(old: object, new: object, at: str) -> Iterable[Change]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in {**old, **new}:
-            pointer = f"{at}/{token_of(str(name))}"
+            pointer = f"{at}/{escape_key(str(name))}"
             if name not in old or name not in new:
                 yield Change(pointer, _shown(old, name), _shown(new, name))
             else:

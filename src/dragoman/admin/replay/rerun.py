@@ -24,7 +24,7 @@ from dragoman.flow.capture.format import CLIENT_LEFT, Capture
 from dragoman.flow.capture.masking import masked_capture
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.gateway import Gateway
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import ReplyContext
 from dragoman.net.budget import ByteBudget
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
@@ -87,7 +87,7 @@ class _Gateway(Gateway):
     created = 0
     minted = 0
 
-    def _asked(self, call: Call) -> Asked:
+    def _asked(self, call: Call) -> ReplyContext:
         return replace(super()._asked(call), created=self.created, now=self._now, mint=self._mint)
 
     def _mint(self, prefix: str) -> str:

@@ -27,7 +27,7 @@ from dragoman.flow.capture.format import Capture
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.learnt import Learnt
 from dragoman.flow.world import World
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json
 from dragoman.net.client import Dial
 from dragoman.net.headers import Header
@@ -62,15 +62,15 @@ class Answers:
             self._told[told.provider, told.name].append(told.value)
 
     def next(self, provider: str, what: str) -> Json:
-        """Raises Refused as it was raised then."""
+        """Raises RequestError as it was raised then."""
         answers = self._told[provider, what]
         if not answers:
             message = f"Today's code asks {provider or 'the memory'} for `{what}`, which the capture does not hold."
-            raise Refused(Failure(Kind.BUG, message))
+            raise RequestError(Failure(Kind.BUG, message))
         told = answers.popleft() if len(answers) > 1 else answers[0]
         assert isinstance(told, dict)
         if "refused" in told:
-            raise Refused(msgspec.convert(told["refused"], Failure))
+            raise RequestError(msgspec.convert(told["refused"], Failure))
         if "misconfigured" in told:
             raise ConfigError([Problem("configuration", None, provider, str(why)) for why in told["misconfigured"]])
         return told["value"]

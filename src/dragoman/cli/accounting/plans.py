@@ -5,7 +5,7 @@ import os
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.config import Config, ConfigError
 from dragoman.config.several import singles
-from dragoman.hub.failure import Refused
+from dragoman.hub.failure import RequestError
 from dragoman.net.client import HttpClient
 from dragoman.providers import KINDS
 from dragoman.providers.quota import Quota
@@ -39,7 +39,7 @@ async def _asked(config: Config) -> tuple[list[Quota], list[str]]:
                 provider = KINDS[stanza.kind](stanza, http.send, os.environ) if stanza.kind in KINDS else None
                 if provider is not None and provider.quota is not None:
                     quotas += await provider.quota()
-            except Refused as refused:
+            except RequestError as refused:
                 problems.append(f"{name}: {refused.failure.message} `dragoman doctor` says what to do.")
             except ConfigError as error:
                 problems.append(str(error))

@@ -15,17 +15,17 @@ from dragoman.cli.screen import flat, padded, shortened
 from dragoman.flow.capture.format import CLOSED, WHOLE, Capture, UpstreamRequest, event_of
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
-    Sealed,
     Started,
-    Used,
+    UsageReported,
 )
 
 WIDTH = 120
@@ -158,13 +158,13 @@ def _event(event: Event) -> str:
             return f"opened {block} {type(what).__name__.removesuffix('Block').lower()}"
         case Closed(block=block):
             return f"closed {block}"
-        case Sealed(block=block, opaque=opaque):
+        case OpaqueAdded(block=block, opaque=opaque):
             return f"sealed {block} {opaque.form.value}, {len(opaque.payload)} characters"
-        case Cited(block=block):
+        case CitationAdded(block=block):
             return f"cited {block} {msgspec.json.encode(event.citation).decode()}"
         case Started(id=id, model=model):
             return f"started {id} {model}".rstrip()
-        case Used(usage=usage):
+        case UsageReported(usage=usage):
             counts = f"{usage.input} in, {usage.output} out" if usage.context is None else f"{usage.context} in all"
             return f"used {counts}, {usage.source.value}"
         case Ended(stop=stop, cut=cut):

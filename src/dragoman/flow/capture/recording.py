@@ -23,7 +23,7 @@ from dragoman.flow.capture.writer import Room
 from dragoman.framing.known_secrets import secrets_in
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
-from dragoman.hub.outcome import GONE, OK, Outcome
+from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.hub.request import Json
 from dragoman.net.client import Outgoing
 from dragoman.net.exchange import Exchange
@@ -290,7 +290,7 @@ class Recording:
         """Whether something went wrong that is worth a look: also a cut tool call, and an order put right by force."""
         result = "bug" if self._outcome is None else self._outcome.outcome
         status = 0 if self._sent is None else self._sent.status
-        return result not in (OK, GONE) or status >= 400 or bool(self._trips or self._cut)
+        return result not in (OK, CLIENT_GONE) or status >= 400 or bool(self._trips or self._cut)
 
     def capture(self) -> Capture:
         """Everything put together; called where it holds up nobody."""

@@ -17,7 +17,7 @@ from dragoman.flow.capture.recording import Question, Recording
 from dragoman.flow.fetch import Fetcher
 from dragoman.flow.world import World, known
 from dragoman.framing.known_secrets import secrets_in
-from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream
 from dragoman.hub.profile import Target
@@ -120,7 +120,7 @@ class WatchedFetcher(Fetcher):
     async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
         try:
             found = await self._fetcher.fetch_all(urls)
-        except Refused as refused:
+        except RequestError as refused:
             failure = refused.failure
             self._recording.hears(ELSEWHERE, "fetch", lambda: {"refused": msgspec.to_builtins(failure)})
             raise
@@ -207,7 +207,7 @@ class _Watched:
     async def _noted(self, what: str, asking: Awaitable[T], shown: Callable[[T], Json]) -> T:
         try:
             value = await asking
-        except Refused as refused:
+        except RequestError as refused:
             failure = refused.failure
             self._tell(what, lambda: {"refused": msgspec.to_builtins(failure)})
             raise

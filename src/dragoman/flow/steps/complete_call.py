@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dragoman.flow.pipes import Source
 from dragoman.flow.prepare import Translated
 from dragoman.flow.steps.join_arguments import join_arguments, satisfies
-from dragoman.hub.events import CallBlock, Closed, CutCall, Delta, Event, Opened, TextBlock
+from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened, TextBlock, TruncatedCall
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.reply import Reply, collect
@@ -38,7 +38,7 @@ class Completion(Struct, frozen=True):
     usage: Usage | None = None  # of the request, if it was answered
 
 
-async def complete_call(prepared: Translated, said: str, call: CutCall) -> Completion:
+async def complete_call(prepared: Translated, said: str, call: TruncatedCall) -> Completion:
     """Ask the upstream of a cut call for the rest of its arguments; `said` is the text of the reply before it."""
     request = ask_for_rest(prepared.request, said, call)
     try:
@@ -50,7 +50,7 @@ async def complete_call(prepared: Translated, said: str, call: CutCall) -> Compl
     return Completion(complete_arguments(prepared.request, call, reply), reply.usage)
 
 
-def ask_for_rest(request: Request, said: str, call: CutCall) -> Request:
+def ask_for_rest(request: Request, said: str, call: TruncatedCall) -> Request:
     """Return the same conversation with the cut reply as text and a request for its rest, without thinking."""
     before = f"{said}\n\n" if said else ""
     cut = Text(f"{before}Arguments of my call to the tool {call.name}, as JSON:\n{call.arguments}")
@@ -62,7 +62,7 @@ def ask_for_rest(request: Request, said: str, call: CutCall) -> Request:
     return replace(request, turns=turns, reasoning=None)
 
 
-def complete_arguments(request: Request, call: CutCall, reply: Reply) -> str | None:
+def complete_arguments(request: Request, call: TruncatedCall, reply: Reply) -> str | None:
     """Return the whole arguments of the cut call, given what its upstream answered; None if they are not there."""
     schema = _schema_of(request, call.name)
     for piece in reply.pieces:
@@ -73,7 +73,7 @@ def complete_arguments(request: Request, call: CutCall, reply: Reply) -> str | N
     return join_arguments(call.arguments, text, schema) if text else None
 
 
-def call_events(block: int, call: CutCall, arguments: str) -> tuple[Event, ...]:
+def call_events(block: int, call: TruncatedCall, arguments: str) -> tuple[Event, ...]:
     return Opened(block, CallBlock(call.id, call.name)), Delta(block, arguments), Closed(block)
 
 

@@ -4,10 +4,10 @@ import hashlib
 
 import msgspec
 
-from dragoman.hub.ext import drop_foreign, restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.ext import note_foreign_fields, restore
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.profile import EFFORTS, Target, effort_like
+from dragoman.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Ext, Format, Reasoning, Request, Role, Shape, Switch, Text
 from dragoman.passes.mark_last import mark_last
 from dragoman.protocols.chat.messages import write_messages
@@ -25,7 +25,7 @@ _SHARED = frozenset(("moderation", "prompt_cache_options/mode", "prompt_cache_op
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """The body for the upstream; what it cannot be asked raises Refused."""
     shared = _shared(request)
-    drop_foreign(request, NAME, ledger, shared)
+    note_foreign_fields(request, NAME, ledger, shared)
     request = mark_last(request, ledger)
     body: _Wire = {"model": target.model, "messages": write_messages(request, target, ledger)}
     body |= write_tools(request, target, ledger)
@@ -72,7 +72,7 @@ def _settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
     if not own:
         unheard = _dropped(request, ledger, unheard, "Chat has no such setting")
     if request.n is not None and request.n > 1 and not own:
-        raise refuse(request.pointer("n"), f"n must be 1: {request.n} answers to a request cannot be translated")
+        raise BadRequest(request.pointer("n"), f"n must be 1: {request.n} answers to a request cannot be translated")
     return _given(
         unheard
         | {
@@ -191,7 +191,7 @@ def _wanted_effort(asked: Reasoning, ledger: Ledger) -> tuple[str | None, str]:
         return asked.effort, asked.at
     if asked.budget is None:
         return None, asked.at
-    effort = effort_like(asked.budget)
+    effort = effort_for_budget(asked.budget)
     ledger.approximated(asked.budget_at, f"Chat has no thinking budget: the effort is {effort!r}")
     return effort, asked.budget_at
 

@@ -11,20 +11,20 @@ from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
     Block,
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.limits import MAX_CALLS
@@ -238,7 +238,7 @@ class Decoder:
         if self._speaking is _THINKING:
             opaques += self._details.opaques(self._issuer.name, self._issuer.model)
             self._details = Details()
-        events += [Sealed(self._block, opaque) for opaque in opaques[:1]]
+        events += [OpaqueAdded(self._block, opaque) for opaque in opaques[:1]]
         events.append(Closed(self._block))
         self._speaking = None
         for opaque in opaques[1:]:
@@ -247,7 +247,7 @@ class Decoder:
     def _seal(self, opaque: Opaque, events: list[Event]) -> None:
         """Ends the open thought with its opaque value, or tells a thought that has nothing else."""
         block = self._speak(_THINKING, events)
-        events += (Sealed(block, opaque), Closed(block))
+        events += (OpaqueAdded(block, opaque), Closed(block))
         self._speaking = None
 
     def _open(self, what: Block, events: list[Event]) -> int:
@@ -280,7 +280,7 @@ class Decoder:
             self._ledger.dropped("/choices/0/message/annotations", f"nothing to attach {annotation.type!r} to")
             return
         start, end = (None if at is None else max(0, at - self._base) for at in (cited.start_index, cited.end_index))
-        events.append(Cited(self._block, Citation(url=cited.url, title=cited.title, start=start, end=end)))
+        events.append(CitationAdded(self._block, Citation(url=cited.url, title=cited.title, start=start, end=end)))
 
     def _think(self, message: Message, events: list[Event]) -> None:
         plain = message.reasoning_content or message.reasoning or message.reasoning_text
@@ -371,7 +371,7 @@ class Decoder:
     def _used(self) -> list[Event]:
         if self._usage is None or not self._usage.is_told or not self._started:
             return []
-        return [Used(clamp_usage(self._usage.meaning(self._tier), self._ledger))]
+        return [UsageReported(clamp_usage(self._usage.meaning(self._tier), self._ledger))]
 
     def _fail(self, failure: Failure) -> list[Event]:
         self._over = True

@@ -2,7 +2,7 @@
 
 from dragoman.framing.errortext import plain
 from dragoman.framing.jsonread import read_around, valid_utf8
-from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
+from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
@@ -35,7 +35,7 @@ def glance(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     stop = _plain_stop(chunk)
     if stop is None or chunk.usage is None or not chunk.usage.is_told:
         return whole(body, issuer, ledger)
-    used = Used(clamp_usage(chunk.usage.meaning(chunk.service_tier or None), ledger))
+    used = UsageReported(clamp_usage(chunk.usage.meaning(chunk.service_tier or None), ledger))
     return [Started(chunk.id or "", chunk.model or issuer.model), used, Ended(stop)]
 
 

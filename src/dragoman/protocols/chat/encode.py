@@ -11,23 +11,23 @@ import msgspec
 from dragoman.hub.events import (
     Block,
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.errors import error_frame
@@ -75,7 +75,7 @@ class Encoder:
         "_usage",
     )  # fmt: skip
 
-    def __init__(self, asked: Asked, ledger: Ledger) -> None:
+    def __init__(self, asked: ReplyContext, ledger: Ledger) -> None:
         self._asked = asked
         self._losses = Losses(ledger)
         self._head = self._before = b""
@@ -98,15 +98,15 @@ class Encoder:
                 return self._open(block, what)
             case Closed(block=block):
                 return self._close(block)
-            case Sealed(block=block, opaque=opaque):
+            case OpaqueAdded(block=block, opaque=opaque):
                 return self._seal(block, opaque)
-            case Cited(block=block, citation=citation):
+            case CitationAdded(block=block, citation=citation):
                 self._losses.citation(block, citation)
                 if citation.url:
                     self._cited.append((citation, self._slots[block]))
             case Started():
                 return self._start(event)
-            case Used(usage=usage):
+            case UsageReported(usage=usage):
                 self._usage = usage
             case Ended():
                 return self._end(event)

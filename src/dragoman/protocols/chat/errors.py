@@ -9,7 +9,7 @@ from dragoman.framing.errortext import bracketed, clean, describe, kind_of, plai
 from dragoman.framing.sse import frame
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.ports import Rendered
+from dragoman.hub.ports import ErrorResponse
 
 # kind -> status, error.type, error.code (None: the vendor's own code, if there was one)
 _RENDERED: dict[Kind, tuple[int, str, str | None]] = {
@@ -106,12 +106,12 @@ def failure_in(data: bytes) -> Failure:
     return read_error(error_of(data)) or Failure(Kind.UPSTREAM, plain(data) or UNEXPLAINED)
 
 
-def render(failure: Failure, request_id: str) -> Rendered:
+def render(failure: Failure, request_id: str) -> ErrorResponse:
     """The whole error answer; Chat has no place for the request's id in it."""
     status = _RENDERED[failure.kind][0]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
         status = 500
-    return Rendered(status, error_body(failure))
+    return ErrorResponse(status, error_body(failure))
 
 
 def repair(failure: Failure, started: Started | None, frames: int) -> bytes:

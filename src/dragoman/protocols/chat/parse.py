@@ -3,7 +3,7 @@
 import msgspec
 
 from dragoman.framing.fields import BadField, Fields, read_body
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
 from dragoman.protocols.chat.parts import unread
@@ -37,7 +37,7 @@ def parse(body: bytes, ledger: Ledger) -> Request:
         raw = read_body(body)
         return _read_request(Fields(raw), raw, ledger)
     except BadField as bad:
-        raise refuse(bad.at, bad.message) from bad
+        raise BadRequest(bad.at, bad.message) from bad
 
 
 def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:

@@ -5,7 +5,7 @@ from urllib.parse import unquote_to_bytes
 
 from dragoman.framing.fields import BadField, Fields
 from dragoman.hub.ext import restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
     Audio,
@@ -216,7 +216,7 @@ class PartWriter:
             case Link(url=url):
                 image = {"url": url}
             case FileId():
-                raise refuse(part.at, "Chat takes no image by file id; send its data or its address")
+                raise BadRequest(part.at, "Chat takes no image by file id; send its data or its address")
         if part.detail is not None:
             image["detail"] = part.detail
         return {"type": "image_url", "image_url": image}
@@ -234,11 +234,11 @@ class PartWriter:
                 return {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
             case FileId(id=file_id):
                 if not self._files:
-                    raise refuse(part.at, f"the file {file_id!r} is stored with another vendor; send its data")
+                    raise BadRequest(part.at, f"the file {file_id!r} is stored with another vendor; send its data")
                 named = {} if part.title is None else {"filename": part.title}
                 return {"type": "file", "file": {"file_id": file_id, **named}}
             case Link(url=url):
-                raise refuse(part.at, f"Chat takes no document by address ({url}); enable [fetch] or send its data")
+                raise BadRequest(part.at, f"Chat takes no document by address ({url}); enable [fetch] or send its data")
 
 
 def _audio(part: Audio) -> dict[str, object]:

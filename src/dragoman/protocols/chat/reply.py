@@ -16,10 +16,10 @@ from dragoman.hub.events import (
     TextBlock,
     ThinkingBlock,
 )
-from dragoman.hub.failure import Refused
+from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form, Opaque, seal
-from dragoman.hub.ports import Asked
+from dragoman.hub.opaque import Form, Opaque, encode_envelope
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
@@ -74,11 +74,11 @@ class Losses:
             self._ledger.approximated("/stop_reason", "Chat does not tell a full context from the cap on tokens")
 
 
-def whole(events: Iterable[Event], asked: Asked, ledger: Ledger) -> bytes:
+def whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes:
     """The whole reply; a failure is raised, for it has a status and a body of its own."""
     reply = collect(events)
     if isinstance(reply.end, Failed):
-        raise Refused(reply.end.failure)
+        raise RequestError(reply.end.failure)
     losses = Losses(ledger)
     for number, piece in enumerate(reply.pieces):
         losses.block(number, piece.what)
@@ -141,7 +141,7 @@ def _call(what: CallBlock, text: str) -> dict[str, object]:
 
 def detail_entry(index: int, opaque: Opaque, text: str) -> dict[str, object]:
     """The client's opaque slot. What a signature vouches for rides along: blocks are joined in reasoning_content."""
-    token = seal(opaque, text if opaque.form is not Form.REDACTED else "")
+    token = encode_envelope(opaque, text if opaque.form is not Form.REDACTED else "")
     return {"type": "reasoning.encrypted", "data": token, "format": "unknown", "index": index}
 
 
@@ -178,7 +178,7 @@ def _token_list(reply: Reply, kind: type[Block]) -> list[msgspec.Raw] | None:
     return tokens or None
 
 
-def reply_id(upstream: str, asked: Asked) -> str:
+def reply_id(upstream: str, asked: ReplyContext) -> str:
     return upstream if upstream.startswith("chatcmpl") else asked.mint("chatcmpl-")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from dragoman.framing.fields import Fields
-from dragoman.hub.opaque import TAG, Form, Opaque, read_slot
+from dragoman.hub.opaque import ENVELOPE_PREFIX, Form, Opaque, read_opaque
 from dragoman.hub.request import Thinking
 from dragoman.protocols.chat.wire import ThinkingPart
 
@@ -144,8 +144,8 @@ def _read_details(message: Fields) -> Iterator[Thinking]:
     for detail in message.objects("reasoning_details") or ():
         entry = detail.rest()
         data = detail.raw("data")
-        if isinstance(data, str) and data.startswith(TAG):
-            ours = read_slot(data, Form.DETAIL, "")
+        if isinstance(data, str) and data.startswith(ENVELOPE_PREFIX):
+            ours = read_opaque(data, Form.DETAIL, "")
             yield Thinking(ours.text, detail.at, ours)
         else:
             yield Thinking(detail_text(entry), detail.at, Opaque("", Form.DETAIL, msgspec.json.encode(entry).decode()))
@@ -155,9 +155,9 @@ def _read_blocks(message: Fields) -> Iterator[Thinking]:
     for block in message.objects("thinking_blocks") or ():
         text, signature, data = block.text("thinking", ""), block.text("signature"), block.text("data")
         if data:
-            yield Thinking("", block.at, read_slot(data, Form.REDACTED, ""))
+            yield Thinking("", block.at, read_opaque(data, Form.REDACTED, ""))
         else:
-            yield Thinking(text, block.at, read_slot(signature, Form.SIGNATURE, "") if signature else None)
+            yield Thinking(text, block.at, read_opaque(signature, Form.SIGNATURE, "") if signature else None)
 
 
 def vouchers(thoughts: list[Thinking]) -> dict[str, object]:

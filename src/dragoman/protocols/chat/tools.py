@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dragoman.framing.fields import Fields
 from dragoman.hub.ext import is_indispensable, restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Custom, Ext, Function, Grammar, Hosted, Pick, Request, Tool, ToolChoice
@@ -194,7 +194,7 @@ def _drop_hosted(request: Request, ledger: Ledger) -> None:
         if not isinstance(tool, Hosted):
             continue
         if is_indispensable(tool, request.tool_choice, others):
-            raise refuse(tool.at, f"a Chat upstream cannot run the tool {tool.kind!r}")
+            raise BadRequest(tool.at, f"a Chat upstream cannot run the tool {tool.kind!r}")
         ledger.dropped(tool.at, f"a Chat upstream cannot run {tool.kind!r}")
 
 
@@ -211,10 +211,10 @@ def _by_name(choice: ToolChoice, tools: Sequence[Tool], ledger: Ledger) -> ToolC
 
 def _write_choice(choice: ToolChoice, tools: Sequence[Tool], offered: bool) -> dict[str, object]:
     if choice.hosted is not None:
-        raise refuse(choice.at, f"a Chat upstream cannot be made to run {choice.hosted!r}")
+        raise BadRequest(choice.at, f"a Chat upstream cannot be made to run {choice.hosted!r}")
     if not offered:
         if choice.pick in (Pick.REQUIRED, Pick.NAMED):
-            raise refuse(choice.at, "a tool must be called, but there is none")
+            raise BadRequest(choice.at, "a tool must be called, but there is none")
         return {}
     if choice.pick is Pick.NAMED:
         kind = "custom" if choice.custom else "function"

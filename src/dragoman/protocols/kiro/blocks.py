@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Event,
+    OpaqueAdded,
     Opened,
-    Sealed,
     TextBlock,
     ThinkingBlock,
 )
@@ -62,7 +62,7 @@ class Blocks:
 
     def redacted(self, content: str) -> Sequence[Event]:
         opened = self._begin(_THINKING)
-        return [*opened, Sealed(self._next - 1, self._opaque(Form.REDACTED, content)), *self.end_block()]
+        return [*opened, OpaqueAdded(self._next - 1, self._opaque(Form.REDACTED, content)), *self.end_block()]
 
     def call(self, call: Call) -> Sequence[Event]:
         closed = self.end_block()
@@ -91,7 +91,7 @@ class Blocks:
             return (Closed(number),)
         signature = "".join(self._signature)
         self._signature.clear()
-        return (Sealed(number, self._opaque(Form.SIGNATURE, signature)), Closed(number))
+        return (OpaqueAdded(number, self._opaque(Form.SIGNATURE, signature)), Closed(number))
 
     def end(self) -> Sequence[Event]:
         if self._uncited:
@@ -103,8 +103,8 @@ class Blocks:
         self._open = what
         return [*closed, Opened(self._take_number(), what)]
 
-    def _cited(self, citation: Citation) -> Cited:
-        return Cited(self._next - 1, within(citation, self._base, self._length))
+    def _cited(self, citation: Citation) -> CitationAdded:
+        return CitationAdded(self._next - 1, within(citation, self._base, self._length))
 
     def _opaque(self, form: Form, payload: str) -> Opaque:
         return Opaque(self._issuer.name, form, payload, self._issuer.model)

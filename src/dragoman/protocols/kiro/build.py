@@ -1,7 +1,7 @@
 """A hub request comes in; the body of Kiro's request for one target goes out, its losses in the ledger."""
 
-from dragoman.hub.ext import drop_foreign
-from dragoman.hub.failure import Failure, Kind, Refused, refuse
+from dragoman.hub.ext import note_foreign_fields
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Format, Request, Role, Shape, Text
@@ -45,9 +45,9 @@ _UNSAID: dict[str, object] = {
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
-    """Raises Refused for what would change the answer, and for a body that Kiro is known to refuse."""
+    """Raises RequestError for what would change the answer, and for a body that Kiro is known to refuse."""
     options = options_of(target.options)
-    drop_foreign(request, NAME, ledger)
+    note_foreign_fields(request, NAME, ledger)
     _tell_unsaid(request, ledger)
     request = _fitted(request, options, ledger)
     offer = write_tools(request, ledger)
@@ -84,7 +84,7 @@ def _fitted(request: Request, options: KiroOptions, ledger: Ledger) -> Request:
 
 def _tell_unsaid(request: Request, ledger: Ledger) -> None:
     if request.n is not None and request.n != 1:
-        raise refuse(request.pointer("n"), "Kiro gives one answer at a time")
+        raise BadRequest(request.pointer("n"), "Kiro gives one answer at a time")
     for name, nothing in _UNSAID.items():
         value = getattr(request, name)
         if value is not None and value != nothing:
@@ -133,5 +133,5 @@ def _within_limit(body: bytes, options: KiroOptions) -> bytes:
     most = options.max_payload_bytes
     if most is not None and len(body) > most:
         message = f"the conversation is too long for Kiro: {len(body)} bytes, of which it takes {most}"
-        raise Refused(Failure(Kind.CONTEXT_TOO_LONG, message))
+        raise RequestError(Failure(Kind.CONTEXT_TOO_LONG, message))
     return body

@@ -5,7 +5,7 @@ from msgspec import Struct
 
 from dragoman.framing.jsonread import read_json
 from dragoman.framing.jsonscan import compact, whole_object
-from dragoman.hub.events import CutCall
+from dragoman.hub.events import TruncatedCall
 from dragoman.hub.loss import Ledger
 from dragoman.protocols.kiro.wire import ToolUse
 
@@ -104,15 +104,15 @@ class Calls:
         empty, self.empty = self.empty, None
         return [] if empty is None else self._tell(empty)
 
-    def end(self) -> tuple[list[Call], tuple[CutCall, ...]]:
+    def end(self) -> tuple[list[Call], tuple[TruncatedCall, ...]]:
         """The calls that turn out whole, in the order in which they began, and those that do not."""
         self.empty = None
         calls: list[Call] = []
-        cut: list[CutCall] = []
+        cut: list[TruncatedCall] = []
         for growing in list(self._growing.values()):
             whole = growing.whole()
             if whole is None:
-                cut.append(CutCall(growing.id, growing.name, growing.text))
+                cut.append(TruncatedCall(growing.id, growing.name, growing.text))
             else:
                 calls += self._tell(whole)
         return calls, tuple(cut)

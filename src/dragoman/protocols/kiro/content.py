@@ -3,7 +3,7 @@
 import msgspec
 
 from dragoman.framing.jsonread import read_json
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form
 from dragoman.hub.profile import Target
@@ -108,7 +108,9 @@ class Writer:
             words = [_ONLY_RESULTS if results else _ONLY_IMAGES if images else _NO_WORDS]
             self._ledger.invented(turn.at, "Kiro demands words in every message")
         if len(images) > MAX_IMAGES:
-            raise refuse(turn.at, f"Kiro takes at most {MAX_IMAGES} images in a message; this one has {len(images)}")
+            raise BadRequest(
+                turn.at, f"Kiro takes at most {MAX_IMAGES} images in a message; this one has {len(images)}"
+            )
         context = UserContext(results) if results else None
         return UserInput("\n\n".join(words), self._model_id, self._origin, images, context)
 
@@ -145,7 +147,7 @@ class Writer:
             case Thinking():
                 self._ledger.dropped(part.at, "only an assistant's turn holds thoughts")
             case Audio():
-                raise refuse(part.at, "Kiro takes no audio")
+                raise BadRequest(part.at, "Kiro takes no audio")
         return []  # Foreign, of which the ledger has been told
 
     def _text(self, part: Text | Refusal) -> list[str]:

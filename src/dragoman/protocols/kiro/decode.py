@@ -10,7 +10,7 @@ from dragoman.framing import eventstream, jsonscan
 from dragoman.framing.eventstream import HeaderValue, Message
 from dragoman.framing.jsonread import read_json
 from dragoman.framing.sse import Broken
-from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
+from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
@@ -150,7 +150,7 @@ class Decoder:
         events += self._blocks.end()
         usage = self._usage()
         if usage is not None:
-            events.append(Used(clamp_usage(usage, self._ledger)))
+            events.append(UsageReported(clamp_usage(usage, self._ledger)))
         stop = Stop.LENGTH if cut else self._stop()
         return [*events, Ended(stop, cut=cut)]
 

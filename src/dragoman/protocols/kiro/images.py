@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Document, FileId, Image, Inline, Link, Part
 from dragoman.protocols.kiro.payload import IMAGE_FORMATS, MAX_IMAGE_BYTES, ImageBlock, ImageSource
@@ -25,11 +25,11 @@ def must_inline(part: Part) -> bool:
 def write_image(part: Image) -> ImageBlock:
     match part.source:
         case Link(url=url):
-            raise refuse(
+            raise BadRequest(
                 part.at, f"Kiro takes no links to images: send the image itself, or enable [fetch] ({url[:80]})"
             )
         case FileId():
-            raise refuse(part.at, "a file id of another vendor means nothing to Kiro: send the image itself")
+            raise BadRequest(part.at, "a file id of another vendor means nothing to Kiro: send the image itself")
         case Inline(media_type=media_type, data=data):
             return _block(media_type, data, part.at)
 
@@ -39,12 +39,14 @@ def _block(media_type: str, data: str, at: str) -> ImageBlock:
         media_type, data = prefix[1] or media_type, data[prefix.end() :]
     kind = media_type.partition(";")[0].strip().lower()
     if kind not in IMAGE_FORMATS:
-        raise refuse(at, f"Kiro takes PNG, JPEG, GIF and WebP images, not {media_type or 'one without a media type'}")
+        raise BadRequest(
+            at, f"Kiro takes PNG, JPEG, GIF and WebP images, not {media_type or 'one without a media type'}"
+        )
     if any(character in data for character in "\n\r\t "):
         data = _SPACE.sub("", data)
     size = len(data) * 3 // 4
     if size > MAX_IMAGE_BYTES:
-        raise refuse(at, f"Kiro takes images of at most {MAX_IMAGE_BYTES} bytes; this one has {size}")
+        raise BadRequest(at, f"Kiro takes images of at most {MAX_IMAGE_BYTES} bytes; this one has {size}")
     return ImageBlock(IMAGE_FORMATS[kind], ImageSource(data))
 
 
@@ -61,14 +63,14 @@ def _text_of(part: Document) -> str:
         case str():
             return part.source
         case Link():
-            raise refuse(part.at, "Kiro takes no links to documents: send the text itself, or enable [fetch]")
+            raise BadRequest(part.at, "Kiro takes no links to documents: send the text itself, or enable [fetch]")
         case FileId():
-            raise refuse(part.at, "a file id of another vendor means nothing to Kiro: send the text itself")
+            raise BadRequest(part.at, "a file id of another vendor means nothing to Kiro: send the text itself")
         case Inline(media_type=media_type, data=data):
             kind = media_type.partition(";")[0].strip().lower()
             if not kind.startswith("text/") and kind not in _TEXT_TYPES:
-                raise refuse(part.at, f"Kiro takes text documents, not {media_type}")
+                raise BadRequest(part.at, f"Kiro takes text documents, not {media_type}")
             try:
                 return base64.b64decode(data, validate=True).decode()
             except (binascii.Error, UnicodeDecodeError) as error:
-                raise refuse(part.at, f"the document is not base64 of UTF-8 text: {error}") from error
+                raise BadRequest(part.at, f"the document is not base64 of UTF-8 text: {error}") from error

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from urllib.parse import unquote
 
 from dragoman.framing.schematext import Schema, object_root, with_words
-from dragoman.hub.pointer import keys_of
+from dragoman.hub.pointer import split_pointer
 
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # their keys are names, not keywords
 _LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
@@ -119,7 +119,7 @@ class _Cleaner:
         if not reference.startswith("#"):
             return None
         found: object = self._root
-        for name in keys_of(unquote(reference[1:])):
+        for name in split_pointer(unquote(reference[1:])):
             if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
                 found = found[int(name)]
             elif isinstance(found, dict) and name in found:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from dragoman.hub.loss import Ledger
-from dragoman.hub.profile import EFFORTS, USUAL_EFFORT, Target, effort_like
+from dragoman.hub.profile import DEFAULT_EFFORT, EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Reasoning, Request, Switch
 from dragoman.protocols.kiro.native import NativeFields
 from dragoman.protocols.kiro.wire import KiroOptions
@@ -117,7 +117,7 @@ class _Native:
             return "none"
         if wish.effort is not None:
             return None if wish.effort == "none" else wish.effort
-        return effort_like(wish.budget) if wish.switch is Switch.ENABLED else None
+        return effort_for_budget(wish.budget) if wish.switch is Switch.ENABLED else None
 
     def _claude_fields(self, on: bool | None, effort: str | None) -> Iterator[Fields]:
         for thinking in self._thinkings(on):
@@ -220,7 +220,7 @@ class _Tags:
         effort = self._wish.effort if self._wish.effort in EFFORTS[2:] else None
         if self._wish.effort == "minimal":
             effort = "low"
-        return f"{MODE_TAG}adaptive</thinking_mode><thinking_effort>{effort or USUAL_EFFORT}</thinking_effort>"
+        return f"{MODE_TAG}adaptive</thinking_mode><thinking_effort>{effort or DEFAULT_EFFORT}</thinking_effort>"
 
     def _budgeted(self) -> str:
         wish = self._wish

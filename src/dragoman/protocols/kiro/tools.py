@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolCall, ToolChoice
 from dragoman.passes.tool_pointers import tool_pointer
@@ -50,10 +50,10 @@ def _carried(tools: Sequence[Tool], choice: ToolChoice | None, ledger: Ledger) -
         match tool:
             case Hosted(kind=kind, at=at):
                 if not functions or (choice is not None and choice.hosted == kind):
-                    raise refuse(at, f"Kiro has no tool like {kind!r}")
+                    raise BadRequest(at, f"Kiro has no tool like {kind!r}")
                 ledger.dropped(at, f"Kiro has no tool like {kind!r}")
             case Custom(at=at):
-                raise refuse(at, "Kiro has no freeform tools")
+                raise BadRequest(at, "Kiro has no freeform tools")
     return functions
 
 
@@ -90,9 +90,9 @@ def _sentences(request: Request, functions: Sequence[Function], ledger: Ledger) 
 
 def _refuse_unoffered(choice: ToolChoice, functions: Sequence[Function]) -> None:
     if not functions:
-        raise refuse(choice.at, "a tool must be called, but none is offered")
+        raise BadRequest(choice.at, "a tool must be called, but none is offered")
     if choice.pick is Pick.NAMED and choice.name not in {tool.name for tool in functions}:
-        raise refuse(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
+        raise BadRequest(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
 
 
 def _specification(tool: Function, protocol: str, ledger: Ledger) -> ToolEntry:

@@ -9,13 +9,13 @@ from msgspec import Raw
 from dragoman.framing.jsonread import mend_surrogates, read_json
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Event,
     HostedBlock,
+    OpaqueAdded,
     Opened,
-    Sealed,
     TextBlock,
     ThinkingBlock,
 )
@@ -94,7 +94,7 @@ class _Text:
     def close(self) -> Sequence[Event]:
         if self._number < 0:
             return ()
-        cited = (Cited(self._number, _citation(raw, self._length)) for raw in self._citations)
+        cited = (CitationAdded(self._number, _citation(raw, self._length)) for raw in self._citations)
         return [*cited, Closed(self._number)]
 
 
@@ -123,7 +123,7 @@ class _Thinking:
             return () if self._number < 0 else (Closed(self._number),)
         opaque = Opaque(self._issuer.name, Form.SIGNATURE, signature, self._issuer.model)
         opened = self._opened()
-        return [*opened, Sealed(self._number, opaque), Closed(self._number)]
+        return [*opened, OpaqueAdded(self._number, opaque), Closed(self._number)]
 
     def _opened(self) -> Sequence[Event]:
         if self._number >= 0:
@@ -140,7 +140,7 @@ class _Redacted:
 
     def begin(self, block: ContentBlock, issuer: Issuer) -> Sequence[Event]:
         opaque = Opaque(issuer.name, Form.REDACTED, block.data, issuer.model)
-        return (Opened(self._number, _THINKING), Sealed(self._number, opaque))
+        return (Opened(self._number, _THINKING), OpaqueAdded(self._number, opaque))
 
     def change(self, change: Change) -> Sequence[Event]:
         return ()

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from dragoman.hub.ext import drop_foreign, restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.ext import note_foreign_fields, restore
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Format, Hosted, Request, Shape
@@ -31,7 +31,7 @@ _UNSAID: dict[str, object] = {
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
-    drop_foreign(request, NAME, ledger)
+    note_foreign_fields(request, NAME, ledger)
     _tell_unsaid(request, ledger)
     writer = Writer(request, target, ledger)
     profile = target.profile
@@ -64,7 +64,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
 
 def _tell_unsaid(request: Request, ledger: Ledger) -> None:
     if request.n is not None and request.n != 1:
-        raise refuse(request.pointer("n"), "this upstream gives one answer at a time")
+        raise BadRequest(request.pointer("n"), "this upstream gives one answer at a time")
     for name, nothing in _UNSAID.items():
         value = getattr(request, name)
         if value is not None and value != nothing:
@@ -107,7 +107,7 @@ def _cleaned(format: Format) -> object:
     try:
         return clean_output(format.schema)
     except RecursionError as error:
-        raise refuse(format.at, "the schema nests too deeply") from error
+        raise BadRequest(format.at, "the schema nests too deeply") from error
 
 
 def _stop(request: Request, ledger: Ledger) -> list[str]:

@@ -6,9 +6,9 @@ import binascii
 import msgspec
 
 from dragoman.hub.ext import restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form, is_for
+from dragoman.hub.opaque import Form, can_send_to
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Audio,
@@ -70,7 +70,7 @@ class Writer:
             case Foreign():
                 return dict(part.raw) if self.own and isinstance(part.raw, dict) else None
             case Audio():
-                raise refuse(part.at, "this upstream does not take audio")
+                raise BadRequest(part.at, "this upstream does not take audio")
 
     def call(self, call: ToolCall, id: str) -> Wire:
         wire: Wire = {"type": "tool_use", "id": id, "name": call.name, "input": self._arguments(call)}
@@ -147,13 +147,13 @@ class Writer:
 
     def _text_of(self, source: Inline, at: str) -> str:
         if not source.media_type.startswith("text/"):
-            raise refuse(at, f"this upstream takes PDF and text documents, not {source.media_type}")
+            raise BadRequest(at, f"this upstream takes PDF and text documents, not {source.media_type}")
         if source.media_type != "text/plain":
             self.ledger.approximated(at, f"{source.media_type} is sent as plain text")
         try:
             return base64.b64decode(source.data, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise refuse(at, f"the document is not base64 of UTF-8 text: {error}") from error
+            raise BadRequest(at, f"the document is not base64 of UTF-8 text: {error}") from error
 
     def _source(self, media: Media, at: str) -> Wire:
         match media:
@@ -163,12 +163,14 @@ class Writer:
                 return {"type": "url", "url": url}
             case FileId(id=id):
                 if not self.own:
-                    raise refuse(at, "a file id of another vendor means nothing to this upstream; send the file itself")
+                    raise BadRequest(
+                        at, "a file id of another vendor means nothing to this upstream; send the file itself"
+                    )
                 return {"type": "file", "file_id": id}
 
     def _thinking(self, part: Thinking) -> Wire | None:
         opaque = part.opaque
-        if opaque is None or not is_for(opaque, self.issuer, self.own):
+        if opaque is None or not can_send_to(opaque, self.issuer, self.own):
             if part.text or opaque is not None:
                 self.ledger.dropped(part.at, "only thinking that this upstream signed itself may be given back")
             return None

@@ -1,7 +1,7 @@
 """Vendor-run tools of any protocol come in; Anthropic's own, with what both vendors mean by them, go out."""
 
-from dragoman.hub.ext import drop_unread
-from dragoman.hub.failure import refuse
+from dragoman.hub.ext import note_unread_fields
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.request import Hosted, Request, Tool, ToolChoice
 from dragoman.protocols.messages.build_content import Wire, Writer
 from dragoman.protocols.messages.parse_tools import name_of
@@ -35,7 +35,7 @@ def write_hosted(tool: Hosted, request: Request, writer: Writer) -> Wire:
     if writer.own:
         return dict(tool.raw) if isinstance(tool.raw, dict) else {"type": tool.kind}
     writer.ledger.approximated(tool.at, f"{tool.kind!r} is run by this upstream in its own way")
-    drop_unread(tool, NAME, writer.ledger)
+    note_unread_fields(tool, NAME, writer.ledger)
     wire = dict(_NATIVE[tool.kind])
     match tool.kind:
         case "web_search":
@@ -53,11 +53,11 @@ def write_server(tool: Hosted, writer: Writer) -> Wire:
     if writer.own:
         return dict(raw)
     if tool.server_url is None:
-        raise refuse(tool.at, "only MCP servers with an address can be reached from this upstream")
+        raise BadRequest(tool.at, "only MCP servers with an address can be reached from this upstream")
     if raw.get("require_approval", "always") != "never":
-        raise refuse(f"{tool.at}/require_approval", 'this upstream asks for no approvals; set it to "never"')
+        raise BadRequest(f"{tool.at}/require_approval", 'this upstream asks for no approvals; set it to "never"')
     writer.ledger.approximated(tool.at, "the MCP server is called by this upstream in its own way")
-    drop_unread(tool, NAME, writer.ledger)
+    note_unread_fields(tool, NAME, writer.ledger)
     wire: Wire = {"type": "url", "url": tool.server_url, "name": tool.server_name or "server"}
     if tool.authorization is not None:
         wire["authorization_token"] = tool.authorization
@@ -80,4 +80,4 @@ def _refuse_container(tool: Hosted) -> None:
     container = tool.raw.get("container") if isinstance(tool.raw, dict) else None
     files = container.get("file_ids") if isinstance(container, dict) else None
     if isinstance(container, str) or files:
-        raise refuse(f"{tool.at}/container", "containers and files of another vendor cannot be used here")
+        raise BadRequest(f"{tool.at}/container", "containers and files of another vendor cannot be used here")

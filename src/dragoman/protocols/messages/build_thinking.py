@@ -5,8 +5,8 @@ from itertools import dropwhile, takewhile
 from msgspec import Struct
 
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import is_for
-from dragoman.hub.profile import USUAL_EFFORT, Profile, Target, effort_like
+from dragoman.hub.opaque import can_send_to
+from dragoman.hub.profile import DEFAULT_EFFORT, Profile, Target, effort_for_budget
 from dragoman.hub.request import Reasoning, Request, Role, Switch, Thinking, ToolCall, ToolResult
 from dragoman.protocols.messages.build_content import Wire
 from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET, NAME
@@ -85,7 +85,7 @@ class _Planner:
             return Thought(effort=self._effort())
         at = wish.budget_at if wish.budget else wish.switch_at
         self._ledger.approximated(at, "this model takes an effort, not a budget")
-        effort = self._effort() if wish.effort else self._clamped(effort_like(wish.budget))
+        effort = self._effort() if wish.effort else self._clamped(effort_for_budget(wish.budget))
         return Thought(self._shown({"type": "adaptive"}), effort, on=True)
 
     def _adaptive(self, at: str) -> Thought:
@@ -118,8 +118,8 @@ class _Planner:
 
     def _budget(self) -> int:
         """The thoughts that an effort is worth, with room for an answer; one that nobody knows is worth the usual."""
-        usual = self._budgets.get(USUAL_EFFORT, MIN_BUDGET)
-        worth = self._budgets.get(self._wish.effort or USUAL_EFFORT, usual)
+        usual = self._budgets.get(DEFAULT_EFFORT, MIN_BUDGET)
+        worth = self._budgets.get(self._wish.effort or DEFAULT_EFFORT, usual)
         return min(worth, max(MIN_BUDGET, self._max_tokens - min(_ANSWER, self._max_tokens // 4)))
 
     def _budgeted(self, budget: int, at: str) -> Thought:
@@ -176,4 +176,4 @@ def _calls_barely(request: Request, issuer: str) -> bool:
     if not any(isinstance(part, ToolCall) for part in said) or not any(isinstance(part, ToolResult) for part in since):
         return False
     opaques = [part.opaque for part in said if isinstance(part, Thinking)]
-    return not any(opaque is not None and is_for(opaque, issuer, request.protocol == NAME) for opaque in opaques)
+    return not any(opaque is not None and can_send_to(opaque, issuer, request.protocol == NAME) for opaque in opaques)

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from dragoman.framing.schematext import object_root
 from dragoman.hub.ext import is_indispensable, restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
 from dragoman.protocols.messages.build_content import Wire, Writer
@@ -41,7 +41,7 @@ def write_tools(request: Request, profile: Profile, thinking: bool, writer: Writ
             case Hosted():
                 offer.tools.append(write_hosted(tool, request, writer))
             case Custom():
-                raise refuse(tool.at, "this upstream has no freeform tools")
+                raise BadRequest(tool.at, "this upstream has no freeform tools")
     _tell_unused_limit(request, tools, writer)
     offer.choice = _choice(choice, request, bool(offer.tools))
     return offer
@@ -55,7 +55,7 @@ def _carried(tools: Sequence[Tool], choice: ToolChoice | None, writer: Writer) -
         if not isinstance(tool, Hosted) or tool in kept:
             continue
         if is_indispensable(tool, choice, kept):
-            raise refuse(tool.at, f"this upstream has no tool like {tool.kind!r}")
+            raise BadRequest(tool.at, f"this upstream has no tool like {tool.kind!r}")
         writer.ledger.dropped(tool.at, f"this upstream has no tool like {tool.kind!r}")
     return kept
 
@@ -89,9 +89,9 @@ def _kept(tools: Sequence[Tool], is_chosen: Callable[[Tool], bool], writer: Writ
 
 def _refuse_unoffered(tools: Sequence[Tool], choice: ToolChoice) -> None:
     if not tools:
-        raise refuse(choice.at, "a tool must be called, but none is offered")
+        raise BadRequest(choice.at, "a tool must be called, but none is offered")
     if choice.pick is Pick.NAMED and not any(is_named(tool, choice) for tool in tools):
-        raise refuse(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
+        raise BadRequest(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
 
 
 def _name(tool: Tool) -> str:

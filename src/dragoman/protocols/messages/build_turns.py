@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from dragoman.hub.ext import restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Part, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.passes.tag_instructions import INSTRUCTING
@@ -213,7 +213,7 @@ def _blocks(run: _Said, slots: Iterable[_Slot], writer: Writer) -> list[Wire]:
 def _end_prefill(message: Wire, at: str, profile: Profile, writer: Writer) -> None:
     """A last turn of the assistant is to be continued: models that cannot do so refuse it."""
     if not profile.prefill:
-        raise refuse(at, "this model cannot continue a turn of the assistant; end with a user's turn")
+        raise BadRequest(at, "this model cannot continue a turn of the assistant; end with a user's turn")
     blocks = _blocks_of(message)
     text = blocks[-1].get("text")
     if isinstance(text, str) and text != text.rstrip():

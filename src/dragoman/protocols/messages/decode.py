@@ -7,9 +7,9 @@ import msgspec
 
 from dragoman.framing.jsonread import mend_surrogates, read_around, valid_utf8
 from dragoman.framing.sse import Broken, Frame
-from dragoman.hub.events import Ended, Event, Failed, Started, Stop, Used
+from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
-from dragoman.hub.limits import excess_of
+from dragoman.hub.limits import find_excess
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.stage import Progress
@@ -154,7 +154,7 @@ class Decoder:
             return [*begun, *unfinished]
         closed = self._blocks.close_all()
         used = self._totals.usage(self._ledger)
-        return [*begun, *closed, *([Used(used)] if used else [])]
+        return [*begun, *closed, *([UsageReported(used)] if used else [])]
 
     def _end(self, event: StreamEvent) -> Sequence[Event]:
         begun = self._begin()
@@ -282,7 +282,7 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         return [Failed(failure_of(message.error))]
     if message.type != "message" and not message.content:
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not a message", code=NO_REPLY))]
-    if too_many := excess_of(blocks=len(message.content)):
+    if too_many := find_excess(blocks=len(message.content)):
         return [Failed(too_many)]
     totals = _Totals()
     totals.merge(message.usage)
@@ -297,6 +297,6 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     except (ValueError, RecursionError) as error:
         return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply has a block that cannot be read: {error}"))]
     if usage is not None:
-        events.append(Used(usage))
+        events.append(UsageReported(usage))
     events.append(_ending(message.stop_reason, message.stop_sequence, message.stop_details, blocks.calls, ledger))
     return events

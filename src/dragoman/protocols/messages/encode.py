@@ -7,26 +7,26 @@ import msgspec
 from dragoman.framing.sse import frame
 from dragoman.hub.events import (
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Opaque, seal
-from dragoman.hub.ports import Asked
+from dragoman.hub.opaque import Opaque, encode_envelope
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import Piece, Reply, collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
@@ -53,7 +53,7 @@ class Encoder:
 
     __slots__ = ("_asked", "_calls", "_index", "_ledger", "_opaque", "_open", "_prefix", "_refused", "_start", "_usage")
 
-    def __init__(self, asked: Asked, ledger: Ledger) -> None:
+    def __init__(self, asked: ReplyContext, ledger: Ledger) -> None:
         self._asked = asked
         self._ledger = ledger
         self._index = 0
@@ -73,14 +73,14 @@ class Encoder:
                 return self._opened(what)
             case Closed():
                 return self._closed()
-            case Sealed(opaque=opaque):
+            case OpaqueAdded(opaque=opaque):
                 self._opaque = opaque
                 return ()
-            case Cited(citation=citation):
+            case CitationAdded(citation=citation):
                 return self._cited(citation)
             case Started():
                 return self._started(event)
-            case Used(usage=usage):
+            case UsageReported(usage=usage):
                 self._usage = usage
                 return ()
             case Ended():
@@ -137,7 +137,7 @@ class Encoder:
         out: list[bytes] = []
         opaque = self._opaque
         if opaque is not None:
-            sealed = seal(opaque)
+            sealed = encode_envelope(opaque)
             if self._open:
                 out.append(self._delta({"type": "signature_delta", "signature": sealed}))
             else:  # nothing to show: the slot for opaque thinking alone
@@ -177,11 +177,11 @@ class Encoder:
         return (_event("message_delta", delta=delta, usage=_usage(self._usage)), _event("message_stop"))
 
 
-def encode_whole(events: Iterable[Event], asked: Asked, ledger: Ledger) -> bytes:
-    """The whole message; raises Refused where the reply failed or cannot be said."""
+def encode_whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes:
+    """The whole message; raises RequestError where the reply failed or cannot be said."""
     reply = collect(events)
     if isinstance(reply.end, Failed):
-        raise Refused(reply.end.failure)
+        raise RequestError(reply.end.failure)
     content: list[Wire] = []
     for piece in reply.pieces:
         if piece.logprobs is not None:
@@ -199,7 +199,7 @@ def encode_whole(events: Iterable[Event], asked: Asked, ledger: Ledger) -> bytes
     return _encode(message)
 
 
-def _blocks(piece: Piece, reply: Reply, asked: Asked, at: str, ledger: Ledger) -> list[Wire]:
+def _blocks(piece: Piece, reply: Reply, asked: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
     match piece.what:
         case TextBlock() | RefusalBlock():
             records = [_citation(citation, at, ledger) for citation in piece.citations]
@@ -216,7 +216,7 @@ def _blocks(piece: Piece, reply: Reply, asked: Asked, at: str, ledger: Ledger) -
 
 
 def _thinking(piece: Piece) -> list[Wire]:
-    signature = seal(piece.opaque) if piece.opaque is not None else ""
+    signature = encode_envelope(piece.opaque) if piece.opaque is not None else ""
     if piece.text:
         return [{"type": "thinking", "thinking": piece.text, "signature": signature}]
     return [{"type": "redacted_thinking", "data": signature}] if signature else []
@@ -229,13 +229,13 @@ def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Led
         if isinstance(reply.end, Ended) and reply.end.stop in _CUT:
             ledger.dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
             return []
-        raise Refused(
+        raise RequestError(
             Failure(Kind.CORRUPT, f"the model called {name!r} with input that is not a JSON object")
         ) from None
     return [{"type": "tool_use", "id": id, "name": name, "input": input}]
 
 
-def _call_id(id: str, asked: Asked) -> str:
+def _call_id(id: str, asked: ReplyContext) -> str:
     return shown(id) if id else asked.mint("toolu_")
 
 
@@ -256,7 +256,7 @@ def _citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
     }
 
 
-def _envelope(id: str, asked: Asked) -> Wire:
+def _envelope(id: str, asked: ReplyContext) -> Wire:
     return {
         "id": id if id.startswith("msg_") else asked.mint("msg_"),
         "type": "message",

@@ -11,7 +11,7 @@ from dragoman.framing.jsonread import valid_utf8
 from dragoman.framing.sse import frame
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.ports import Rendered
+from dragoman.hub.ports import ErrorResponse
 from dragoman.protocols.messages.wire import NOTHING, Fault, is_given
 
 _TOO_LONG = "prompt is too long"
@@ -82,13 +82,13 @@ class _Body(msgspec.Struct):
 _body = msgspec.json.Decoder(_Body)
 
 
-def render(failure: Failure, request_id: str) -> Rendered:
+def render(failure: Failure, request_id: str) -> ErrorResponse:
     """The error body and the status that the official SDK maps to the right exception."""
     status = _RENDERED[_told_as(failure)][0]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
         status = 500
     body = {**_error(failure), "request_id": request_id}
-    return Rendered(status, msgspec.json.encode(body))
+    return ErrorResponse(status, msgspec.json.encode(body))
 
 
 def error_frame(failure: Failure) -> bytes:

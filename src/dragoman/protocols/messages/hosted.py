@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from dragoman.hub.events import HostedBlock
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import ReplyContext
 
 Wire = dict[str, object]
 
@@ -34,7 +34,7 @@ def outcome(result: Wire) -> tuple[str | None, bool]:
     return printed if "stdout" in content else None, content.get("return_code") not in (0, None)
 
 
-def hosted_blocks(hosted: HostedBlock, asked: Asked, at: str, ledger: Ledger) -> list[Wire]:
+def hosted_blocks(hosted: HostedBlock, asked: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
     """Use and result; nothing where Messages has no such tool."""
     if isinstance(hosted.raw, list) and all(_is_block(item) for item in hosted.raw):
         return list(hosted.raw)
@@ -52,7 +52,7 @@ def hosted_blocks(hosted: HostedBlock, asked: Asked, at: str, ledger: Ledger) ->
     return []
 
 
-def _own_id(hosted: HostedBlock, prefix: str, asked: Asked) -> str:
+def _own_id(hosted: HostedBlock, prefix: str, asked: ReplyContext) -> str:
     return hosted.id if hosted.id.startswith(prefix) else asked.mint(prefix)
 
 

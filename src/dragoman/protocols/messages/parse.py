@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dragoman.framing.fields import BadField, Fields, read_body
-from dragoman.hub.failure import Failure, Kind, Refused, refuse
+from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Role, Shape, Switch, Turn
@@ -45,7 +45,7 @@ def _parse(body: bytes, cap: Callable[[Fields], int | None]) -> Request:
         raw = read_body(body)
         return _request(Fields(raw), raw, cap)
     except BadField as bad:
-        raise refuse(bad.at, bad.message) from bad
+        raise BadRequest(bad.at, bad.message) from bad
 
 
 def _request(top: Fields, raw: dict[str, Json], cap: Callable[[Fields], int | None]) -> Request:
@@ -89,11 +89,11 @@ def _refuse_server_state(top: Fields) -> None:
     if top.has("thread"):
         detail: dict[str, object] = {"error_code": "thread_unsupported_request"}
         message = "threads are not kept here; send the whole conversation without `thread`"
-        raise Refused(Failure(Kind.BAD_REQUEST, message, at="/thread", detail=detail))
+        raise RequestError(Failure(Kind.BAD_REQUEST, message, at="/thread", detail=detail))
     container = top.raw("container")
     named = container.get("id") if isinstance(container, dict) else container
     if named is not None:
-        raise refuse("/container", "containers are kept by the vendor that made them and cannot be used here")
+        raise BadRequest("/container", "containers are kept by the vendor that made them and cannot be used here")
 
 
 def _max_tokens(top: Fields) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from dragoman.framing.fields import Fields
-from dragoman.hub.opaque import Form, read_slot
+from dragoman.hub.opaque import Form, read_opaque
 from dragoman.hub.request import (
     Cache,
     Citation,
@@ -202,12 +202,12 @@ def _tool_result(block: Fields) -> ToolResult:
 
 def _thinking(block: Fields) -> Thinking:
     signature = block.text("signature")
-    opaque = read_slot(signature, Form.SIGNATURE, VENDOR) if signature else None
+    opaque = read_opaque(signature, Form.SIGNATURE, VENDOR) if signature else None
     return Thinking(block.need_text("thinking"), block.at, opaque, ext=unread(block))
 
 
 def _redacted(block: Fields) -> Thinking:
-    return Thinking("", block.at, read_slot(block.need_text("data"), Form.REDACTED, VENDOR), ext=unread(block))
+    return Thinking("", block.at, read_opaque(block.need_text("data"), Form.REDACTED, VENDOR), ext=unread(block))
 
 
 _ANSWERS: dict[str, Callable[[Fields], Answer]] = {

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dragoman.framing.sse import Broken
-from dragoman.hub.events import Ended, Event, Failed, Sealed, Used
+from dragoman.hub.events import Ended, Event, Failed, OpaqueAdded, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
@@ -82,10 +82,10 @@ class Decoder:
     def take(self, line: Line) -> Event:
         event = event_of(line)
         self._over = isinstance(event, Ended | Failed)
-        if isinstance(event, Sealed):
-            return Sealed(event.block, replace(event.opaque, issuer=self._issuer.name, model=self._issuer.model))
-        if isinstance(event, Used):
-            return Used(clamp_usage(event.usage, self._ledger))
+        if isinstance(event, OpaqueAdded):
+            return OpaqueAdded(event.block, replace(event.opaque, issuer=self._issuer.name, model=self._issuer.model))
+        if isinstance(event, UsageReported):
+            return UsageReported(clamp_usage(event.usage, self._ledger))
         return event
 
     def finish(self) -> Sequence[Event]:

@@ -3,8 +3,8 @@
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.hub.ext import drop_foreign
-from dragoman.hub.failure import refuse
+from dragoman.hub.ext import note_foreign_fields
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Part, Request, Thinking, Turn
@@ -14,8 +14,8 @@ NAME = "native"
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     if request.n is not None and request.n > 1:
-        raise refuse(request.pointer("n"), "only one choice per request can be had here")
-    drop_foreign(request, NAME, ledger)
+        raise BadRequest(request.pointer("n"), "only one choice per request can be had here")
+    note_foreign_fields(request, NAME, ledger)
     turns = tuple(_own_opaque_only(turn, target, ledger) for turn in request.turns)
     return msgspec.json.encode(replace(request, model=target.model, turns=turns, where={}, ext={}, raw={}))
 

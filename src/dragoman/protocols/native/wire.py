@@ -3,7 +3,18 @@
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.hub.events import Cited, Closed, Delta, Ended, Event, Failed, Opened, Sealed, Started, Used
+from dragoman.hub.events import (
+    CitationAdded,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    OpaqueAdded,
+    Opened,
+    Started,
+    UsageReported,
+)
 
 
 class DeltaLine(Struct, frozen=True, tag="delta"):
@@ -14,7 +25,7 @@ class DeltaLine(Struct, frozen=True, tag="delta"):
     logprobs: Raw = Raw(b"null")
 
 
-Line = Started | Opened | DeltaLine | Sealed | Cited | Closed | Used | Ended | Failed
+Line = Started | Opened | DeltaLine | OpaqueAdded | CitationAdded | Closed | UsageReported | Ended | Failed
 
 LINE = msgspec.json.Decoder(Line)
 LINES = msgspec.json.Decoder(list[Line])

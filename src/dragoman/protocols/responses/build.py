@@ -4,10 +4,10 @@ import hashlib
 
 import msgspec
 
-from dragoman.hub.ext import drop_foreign, restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.ext import note_foreign_fields, restore
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.profile import EFFORTS, Target, effort_like
+from dragoman.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
 from dragoman.passes.mark_last import mark_last
 from dragoman.protocols.responses.build_turns import InputWriter
@@ -23,7 +23,7 @@ _SHOWN = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messages'
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
-    drop_foreign(request, NAME, ledger, _shared(request))
+    note_foreign_fields(request, NAME, ledger, _shared(request))
     return msgspec.json.encode(_Body(mark_last(request, ledger), target, ledger).wire())
 
 
@@ -67,7 +67,9 @@ class _Body:
     def _refuse_and_drop(self) -> None:
         request = self._request
         if request.n is not None and request.n > 1:
-            raise refuse(request.pointer("n"), f"n must be 1: a Responses upstream gives one answer, not {request.n}")
+            raise BadRequest(
+                request.pointer("n"), f"n must be 1: a Responses upstream gives one answer, not {request.n}"
+            )
         for name in _ABSENT_HERE:
             if getattr(request, name) not in (None, ()):
                 self._ledger.dropped(request.pointer(name), f"responses has no {name}")
@@ -131,7 +133,7 @@ class _Body:
             return self._fitted(asked.effort, asked.at)
         if asked.budget is None:
             return None
-        effort = effort_like(asked.budget)
+        effort = effort_for_budget(asked.budget)
         self._ledger.approximated(asked.budget_at or asked.at, f"a budget of thought becomes the effort {effort!r}")
         return self._fitted(effort, asked.budget_at or asked.at)
 

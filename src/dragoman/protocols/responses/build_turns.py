@@ -5,7 +5,7 @@ from itertools import takewhile
 
 from dragoman.hub.ext import restore
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import TAG, Form, is_for
+from dragoman.hub.opaque import ENVELOPE_PREFIX, Form, can_send_to
 from dragoman.hub.profile import Target
 from dragoman.hub.request import (
     Audio,
@@ -205,8 +205,8 @@ class InputWriter:
         readable = (
             opaque is not None
             and opaque.form is Form.ENCRYPTED
-            and is_for(opaque, self._target.issuer, self._own)
-            and not opaque.payload.startswith(TAG)
+            and can_send_to(opaque, self._target.issuer, self._own)
+            and not opaque.payload.startswith(ENVELOPE_PREFIX)
         )
         if not readable and not (self._own and opaque is None):
             why = "reasoning without its encrypted form" if opaque is None else "reasoning that another vendor issued"

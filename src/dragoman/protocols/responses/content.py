@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 from dragoman.framing.fields import BadField, Fields
 from dragoman.hub.ext import restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.pointer import token_of
+from dragoman.hub.pointer import escape_key
 from dragoman.hub.request import (
     Audio,
     Cache,
@@ -38,10 +38,10 @@ _MEDIA_BY_SUFFIX = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/m
 
 def ext_of(fields: Fields, **nested: Fields | None) -> Ext:
     """What was not read of an object, and of the objects inside it."""
-    ext = {token_of(key): value for key, value in fields.rest().items()}
+    ext = {escape_key(key): value for key, value in fields.rest().items()}
     for name, inner in nested.items():
         if inner is not None:
-            ext |= {f"{name}/{token_of(key)}": value for key, value in inner.rest().items()}
+            ext |= {f"{name}/{escape_key(key)}": value for key, value in inner.rest().items()}
     return ext
 
 
@@ -188,7 +188,7 @@ class PartWriter:
             case Refusal():
                 return {"type": "input_text", "text": part.text}
             case Audio():
-                raise refuse(part.at, "Responses upstreams take no audio input")
+                raise BadRequest(part.at, "Responses upstreams take no audio input")
             case Foreign(raw=raw) if self._own and isinstance(raw, dict):
                 return raw
         return None
@@ -245,5 +245,5 @@ class PartWriter:
 
     def _file_id(self, id_: str, at: str) -> str:
         if not self._same_files:
-            raise refuse(at, f"the file {id_!r} is another vendor's: send its content instead")
+            raise BadRequest(at, f"the file {id_!r} is another vendor's: send its content instead")
         return id_

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dragoman.framing.jsonread import mend_surrogates, read_around, valid_utf8
 from dragoman.framing.sse import Broken, Frame
-from dragoman.hub.events import Closed, Ended, Event, Failed, Opened, Started, Stop, Used
+from dragoman.hub.events import Closed, Ended, Event, Failed, Opened, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
-from dragoman.hub.limits import excess_of
+from dragoman.hub.limits import find_excess
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.stage import Progress
@@ -196,7 +196,7 @@ class Decoder:
         self._over = True
         events = [event for index in sorted(self._early) for event in self._finish_item(index, self._early[index])]
         output = response.output or []
-        if too_many := excess_of(blocks=len(output)):
+        if too_many := find_excess(blocks=len(output)):
             return [Failed(too_many)]
         longer = len(output) > self._told()
         for index, raw in enumerate(output):
@@ -221,7 +221,7 @@ class Decoder:
             web_searches=int(searches.num_requests or 0) if searches else self._searches,
             service_tier=response.service_tier,
         )
-        return (Used(clamp_usage(usage, self._ledger)),)
+        return (UsageReported(clamp_usage(usage, self._ledger)),)
 
     def _fail(self, kind: Kind, message: str) -> Events:
         return self._failed(Failure(kind, message))

@@ -11,25 +11,25 @@ from msgspec import Raw
 
 from dragoman.framing.sse import frame
 from dragoman.hub.events import (
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Ended,
     Event,
     Failed,
     HostedBlock,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     Started,
     Stop,
     TextBlock,
-    Used,
+    UsageReported,
 )
-from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
@@ -76,7 +76,7 @@ class _Told:
 class Encoder:
     """Stage[Event, bytes]."""
 
-    def __init__(self, asked: Asked, ledger: Ledger) -> None:
+    def __init__(self, asked: ReplyContext, ledger: Ledger) -> None:
         self._asked = asked
         self._ledger = ledger
         self._snapshot: Snapshot | None = None
@@ -99,14 +99,14 @@ class Encoder:
                 return self._opened(event)
             case Closed(block=block):
                 return self._closed(block)
-            case Sealed(block=block, opaque=opaque):
+            case OpaqueAdded(block=block, opaque=opaque):
                 self._sealed(block, opaque)
-            case Cited(block=block, citation=citation):
+            case CitationAdded(block=block, citation=citation):
                 return self._cited(block, citation)
             case Started():
                 self._usage = event.usage
                 return self._started(event.id)
-            case Used(usage=usage):
+            case UsageReported(usage=usage):
                 self._usage = usage
             case Ended():
                 return self._ended(event)
@@ -317,11 +317,11 @@ class Encoder:
         return frames
 
 
-def whole(events: Iterable[Event], asked: Asked, ledger: Ledger) -> bytes:
+def whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes:
     """The whole body: the response object with which a stream of the same events ends."""
     reply = collect(events)
     if isinstance(reply.end, Failed):
-        raise Refused(reply.end.failure)
+        raise RequestError(reply.end.failure)
     machine = Encoder(asked, ledger)
     for event in explode(reply):
         machine.feed(event)

@@ -7,7 +7,7 @@ import msgspec
 
 from dragoman.framing.errortext import bracketed, clean, kind_of, plain, retry_after, sane_seconds
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.ports import Rendered
+from dragoman.hub.ports import ErrorResponse
 from dragoman.protocols.responses import wire
 
 _KIND_BY_WORD = {  # the vendor's code, or where that says nothing its type
@@ -148,7 +148,7 @@ def read_error(raw: msgspec.Raw) -> wire.Error | None:
         return None
 
 
-def render(failure: Failure, request_id: str) -> Rendered:
+def render(failure: Failure, request_id: str) -> ErrorResponse:
     """The answer that the openai SDK turns into the right exception; OpenAI's body has no place for the request id."""
     status, type_, code = _RENDERED[failure.kind]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
@@ -159,7 +159,7 @@ def render(failure: Failure, request_id: str) -> Rendered:
         "param": bracketed(failure.at),
         "code": failure.code if _is_ours(failure) else code,
     }
-    return Rendered(status, msgspec.json.encode({"error": error}))
+    return ErrorResponse(status, msgspec.json.encode({"error": error}))
 
 
 def _is_ours(failure: Failure) -> bool:

@@ -7,7 +7,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from dragoman.hub.events import Block, CallBlock, HostedBlock, RefusalBlock, TextBlock, ThinkingBlock
-from dragoman.hub.opaque import Form, Opaque, seal
+from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.request import Citation, Json
 from dragoman.protocols.responses.wire import VENDOR
 
@@ -166,7 +166,7 @@ class Writing:
 def _slot(opaque: Opaque, text: str) -> str:
     """Its own vendor's value needs no envelope in its own slot; a signature travels with the text it vouches for."""
     own = opaque.issuer == VENDOR and opaque.form is Form.ENCRYPTED
-    return opaque.payload if own else seal(opaque, text)
+    return opaque.payload if own else encode_envelope(opaque, text)
 
 
 def annotation_of(citation: Citation, length: int) -> Item | None:

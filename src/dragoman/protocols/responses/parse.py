@@ -1,7 +1,7 @@
 """The body of a client's Responses request comes in; a hub Request goes out, or a refusal that names the field."""
 
 from dragoman.framing.fields import BadField, Fields, read_body
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
 from dragoman.protocols.responses.content import ext_of
@@ -44,7 +44,7 @@ def parse(body: bytes, ledger: Ledger) -> Request:
         raw = read_body(body)
         return _read(Fields(raw), raw, ledger)
     except BadField as bad:
-        raise refuse(bad.at, bad.message) from bad
+        raise BadRequest(bad.at, bad.message) from bad
 
 
 def _read(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
@@ -100,9 +100,9 @@ def _read(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
 def _refuse_server_state(fields: Fields) -> None:
     for key, what in _SERVER_STATE.items():
         if fields.raw(key) is not None:
-            raise refuse(fields.pointer(key), f"{key} names {what}")
+            raise BadRequest(fields.pointer(key), f"{key} names {what}")
     if fields.flag("background", False):
-        raise refuse(fields.pointer("background"), "background responses need server state, which is not kept here")
+        raise BadRequest(fields.pointer("background"), "background responses need server state, which is not kept here")
 
 
 def _included(fields: Fields, ext: Ext) -> dict[str, int]:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import msgspec
 
 from dragoman.framing.fields import BadField, Fields
-from dragoman.hub.failure import refuse
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.opaque import Form, read_slot
+from dragoman.hub.opaque import Form, read_opaque
 from dragoman.hub.request import (
     Document,
     Ext,
@@ -82,7 +82,7 @@ class Conversation:
     def _read_item(self, item: Fields) -> None:
         type_ = item.text("type") or ("message" if item.has("role") else "item_reference")
         if type_ in _SERVER_STATE:
-            raise refuse(item.at, f"{item.at} is {_SERVER_STATE[type_]}")
+            raise BadRequest(item.at, f"{item.at} is {_SERVER_STATE[type_]}")
         for bookkeeping in ("id", "status"):
             item.raw(bookkeeping)
         match type_:
@@ -155,7 +155,7 @@ def _read_reasoning(item: Fields) -> Thinking:
     summary = _texts(item, "summary")
     content = _texts(item, "content")
     token = item.text("encrypted_content")
-    opaque = read_slot(token, Form.ENCRYPTED, VENDOR) if token else None
+    opaque = read_opaque(token, Form.ENCRYPTED, VENDOR) if token else None
     raw = not summary and bool(content)
     text = "\n\n".join(content if raw else summary)
     ext = ext_of(item)

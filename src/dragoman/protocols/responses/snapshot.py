@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Raw
 
-from dragoman.hub.ports import Asked
+from dragoman.hub.ports import ReplyContext
 from dragoman.hub.request import Json
 from dragoman.hub.usage import Usage
 
@@ -84,7 +84,7 @@ class Snapshot:
         return Raw(msgspec.json.encode(fields)[:-1] + b"," + self._settled[1:])
 
 
-def snapshot_of(id_: str, asked: Asked) -> Snapshot:
+def snapshot_of(id_: str, asked: ReplyContext) -> Snapshot:
     return Snapshot(id_, asked.model, asked.created, asked.request.raw)
 
 

@@ -12,13 +12,13 @@ from msgspec import Raw
 from dragoman.hub.events import (
     Block,
     CallBlock,
-    Cited,
+    CitationAdded,
     Closed,
     Delta,
     Event,
+    OpaqueAdded,
     Opened,
     RefusalBlock,
-    Sealed,
     TextBlock,
     ThinkingBlock,
 )
@@ -151,7 +151,7 @@ class Messages:
             end=told.end_index,
             raw=_object.decode(raw),
         )
-        return (Cited(part.block, citation),)
+        return (CitationAdded(part.block, citation),)
 
 
 class _Thought:
@@ -250,7 +250,7 @@ class Thoughts:
         if not thought.blocks:
             yield self._opened(thought, False)
         number = next(iter(thought.blocks.values()))
-        yield Sealed(number, Opaque(self._issuer.name, Form.ENCRYPTED, payload, self._issuer.model))
+        yield OpaqueAdded(number, Opaque(self._issuer.name, Form.ENCRYPTED, payload, self._issuer.model))
 
 
 class Calls:

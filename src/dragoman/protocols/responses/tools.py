@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from dragoman.framing.fields import Fields
-from dragoman.hub.ext import drop_unread, is_indispensable, restore
-from dragoman.hub.failure import refuse
+from dragoman.hub.ext import is_indispensable, note_unread_fields, restore
+from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
     Custom,
@@ -192,7 +192,7 @@ class ToolWriter:
             return None
         if not self._request.tools:
             if choice.pick in (Pick.REQUIRED, Pick.NAMED):
-                raise refuse(choice.at, "a tool call is demanded but no tool is offered")
+                raise BadRequest(choice.at, "a tool call is demanded but no tool is offered")
             return None
         if choice.allowed is not None:
             tools = [self._named(name) for name in choice.allowed]
@@ -290,12 +290,12 @@ class ToolWriter:
 
     def _carried(self, tool: Hosted, why: str) -> None:
         self._ledger.approximated(tool.at, why)
-        drop_unread(tool, NAME, self._ledger)
+        note_unread_fields(tool, NAME, self._ledger)
 
     def _dropped(self, tool: Hosted) -> None:
         others = (other for other in self._request.tools if not isinstance(other, Hosted) or other.kind in _WRITTEN)
         if is_indispensable(tool, self._request.tool_choice, others):
-            raise refuse(tool.at, f"a Responses upstream has no tool like {tool.kind!r}")
+            raise BadRequest(tool.at, f"a Responses upstream has no tool like {tool.kind!r}")
         self._ledger.dropped(tool.at, f"responses has no tool like {tool.kind!r}")
 
     def _web_search(self, tool: Hosted) -> Wire:

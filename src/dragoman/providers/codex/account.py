@@ -9,7 +9,7 @@ from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.keeper import Keeper
 from dragoman.accounts.moments import format_moment
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
 from dragoman.protocols.responses.errors import read as read_failure
 from dragoman.providers.codex.credential import Credential
@@ -75,7 +75,7 @@ class Account:
         try:
             credential = await self.keeper.credential()
             models = await self.models()
-        except Refused as refused:
+        except RequestError as refused:
             failure = refused.failure
             to_do = (
                 "`dragoman login codex`"
@@ -87,7 +87,7 @@ class Account:
         return [Finding(what, OK, found), await self._allowance(f"{what} usage")]
 
     async def quota(self) -> list[Quota]:
-        """What `dragoman usage --plans` shows; Refused where it is not to be had."""
+        """What `dragoman usage --plans` shows; RequestError where it is not to be had."""
         usage = await self._usage()
         plan = usage.plan_type or "unknown"
         return [
@@ -102,7 +102,7 @@ class Account:
     async def _allowance(self, what: str) -> Finding:
         try:
             usage = await self._usage()
-        except Refused as refused:
+        except RequestError as refused:
             return Finding(what, WARNING, f"not to be had: {refused.failure.message}", "try again later")
         limit = usage.rate_limit or _RateLimit()
         windows = _windows(usage)
@@ -116,18 +116,20 @@ class Account:
         if told.status == 401 and await self.keeper.renew():
             told = await self._ask(url)
         if told.status != 200:
-            raise Refused(read_failure(told.status, {}, told.body))
+            raise RequestError(read_failure(told.status, {}, told.body))
         try:
             return msgspec.json.decode(told.body, type=kind)
         except msgspec.MsgspecError as error:
-            raise Refused(Failure(Kind.UPSTREAM, f"the ChatGPT backend's answer cannot be read: {error}")) from error
+            raise RequestError(
+                Failure(Kind.UPSTREAM, f"the ChatGPT backend's answer cannot be read: {error}")
+            ) from error
 
     async def _ask(self, url: str) -> Told:
         credential = await self.keeper.credential()
         try:
             return await self._line.ask("GET", url, bearer(credential))
         except Unusable as lost:
-            raise Refused(Failure(lost.kind, str(lost))) from lost
+            raise RequestError(Failure(lost.kind, str(lost))) from lost
 
 
 def bearer(credential: Credential) -> tuple[Header, ...]:

@@ -12,7 +12,7 @@ from dragoman.accounts.keeper import Keeper
 from dragoman.accounts.moments import Clock
 from dragoman.config.installed import codex_places, home_of
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request, Role, Text
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
@@ -116,7 +116,7 @@ class Codex:
             return ()
         try:
             session = session_of(request(), trial.tenant)
-        except Refused:  # a context that only this backend can read
+        except RequestError:  # a context that only this backend can read
             session = str(uuid4())
         return ((b"session-id", session.encode()),)
 

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.asking import Told
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.protocols.chat.errors import read as read_failure
 from dragoman.providers.copilot.credential import Session
 from dragoman.providers.quota import Quota
@@ -31,13 +31,13 @@ def github_token(session: Session) -> str:
 
 
 def quotas(name: str, told: Told) -> list[Quota]:
-    """Refused where GitHub tells nothing that can be read."""
+    """RequestError where GitHub tells nothing that can be read."""
     if told.status != 200:
-        raise Refused(read_failure(told.status, {}, told.body))
+        raise RequestError(read_failure(told.status, {}, told.body))
     try:
         user = msgspec.json.decode(told.body, type=_User)
     except msgspec.MsgspecError as error:
-        raise Refused(Failure(Kind.UPSTREAM, f"GitHub's answer cannot be read: {error}")) from error
+        raise RequestError(Failure(Kind.UPSTREAM, f"GitHub's answer cannot be read: {error}")) from error
     plan, resets_on = user.copilot_plan or "unknown", user.quota_reset_date
     return [
         Quota(name, plan, what.replace("_", " "), *_used(snapshot), resets_on)

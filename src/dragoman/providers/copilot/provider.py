@@ -9,7 +9,7 @@ from dragoman.accounts.credential import Unusable
 from dragoman.accounts.keeper import Keeper
 from dragoman.accounts.moments import Clock
 from dragoman.config.settings import CopilotProviderConfig, ProviderConfig
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
@@ -147,7 +147,7 @@ class Copilot:
     def describe(self, request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
         try:
             return asked.describe(request())
-        except Refused:  # what only its own protocol understands passes unread
+        except RequestError:  # what only its own protocol understands passes unread
             return ((b"x-initiator", b"user"),)
 
     def limits(self) -> Limits | None:
@@ -163,7 +163,7 @@ class Copilot:
     async def inspect(self) -> list[Finding]:
         try:
             models = await self.shelf.models()
-        except Refused as refused:
+        except RequestError as refused:
             failure = refused.failure
             return [Finding(self._what, BROKEN, failure.message, REMEDIES.get(failure.kind, "try again later"))]
         locked = len(self.shelf.locked)
@@ -171,7 +171,7 @@ class Copilot:
         return [Finding(self._what, OK, f"takes the credential, and lists {len(models)} models{more}")]
 
     async def quota(self) -> list[Quota]:
-        """What `dragoman usage --plans` shows; Refused where it is not to be had."""
+        """What `dragoman usage --plans` shows; RequestError where it is not to be had."""
         token = github_token(await self._keeper.credential())
         if token.startswith(INSTALLATION):
             return []  # an organisation's, which no person's plan pays for
@@ -179,7 +179,7 @@ class Copilot:
         try:
             told = await self._line.ask("GET", f"{self._places.exchange}{PATH}", (proof,))
         except Unusable as lost:
-            raise Refused(Failure(lost.kind, str(lost))) from lost
+            raise RequestError(Failure(lost.kind, str(lost))) from lost
         return quotas(self._name, told)
 
     async def _list(self) -> bytes:
@@ -189,7 +189,7 @@ class Copilot:
             if told.status in (401, 403) and await self._keeper.renew():
                 told = await self._line.ask("GET", f"{self._api}/models", await self.authorize("chat"))
         except Unusable as lost:
-            raise Refused(Failure(lost.kind, str(lost))) from lost
+            raise RequestError(Failure(lost.kind, str(lost))) from lost
         if told.status != 200:
-            raise Refused(self.heed(read_failure(told.status, {}, told.body)))
+            raise RequestError(self.heed(read_failure(told.status, {}, told.body)))
         return told.body

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.hub.failure import Refused
+from dragoman.hub.failure import RequestError
 from dragoman.providers.profiles import normalise
 from dragoman.providers.provider import ModelInfo
 
@@ -60,7 +60,7 @@ class Shelf:
         self._asking = asyncio.Lock()
 
     async def models(self) -> tuple[ModelInfo, ...]:
-        """Asks anew; Refused where there is no answer, and then the old list stays."""
+        """Asks anew; RequestError where there is no answer, and then the old list stays."""
         try:
             listed, self.locked = _read(await self._ask())
         finally:
@@ -73,7 +73,7 @@ class Shelf:
     async def speaks(self, model: str) -> tuple[str, ...]:
         """Claude's own protocol alone where it is offered: cached tokens and thinking are told in no other."""
         if not self._asked:
-            with contextlib.suppress(TimeoutError, Refused):
+            with contextlib.suppress(TimeoutError, RequestError):
                 async with asyncio.timeout(FIRST_LIST_S), self._asking:
                     if not self._asked:
                         await self.models()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from dragoman.hub.pointer import keys_of
+from dragoman.hub.pointer import split_pointer
 from dragoman.hub.request import Json
 
 MAX_DEPTH = 32  # recursive schemas must end somewhere
@@ -103,7 +103,7 @@ def _number(schema: Mapping[str, Json], *, whole: bool) -> int | float:
 def _found(reference: str, root: Json) -> Json:
     """What a local reference points to."""
     place = root
-    for name in keys_of(reference.removeprefix("#")):
+    for name in split_pointer(reference.removeprefix("#")):
         place = place.get(name) if isinstance(place, Mapping) else None
     return place
 

@@ -17,13 +17,13 @@ from dragoman.hub.events import (
     Ended,
     Event,
     Failed,
+    OpaqueAdded,
     Opened,
-    Sealed,
     Started,
     Stop,
     TextBlock,
     ThinkingBlock,
-    Used,
+    UsageReported,
 )
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.request import Custom, Request, Shape
@@ -96,7 +96,7 @@ class _Speaker:
             self.events.append(Delta(self._block, word))
             self.spent += 1
         if opaque is not None and not self.cut:
-            self.events.append(Sealed(self._block, opaque))
+            self.events.append(OpaqueAdded(self._block, opaque))
         self.events.append(Closed(self._block))
 
 
@@ -119,7 +119,7 @@ def _reply(request: Request, mint: Callable[[str], str]) -> tuple[Event, ...]:
     asked = input_words(request)
     usage = Usage(input=asked, output=speaker.spent, reasoning=thought)
     end = _end(speaker.cut, sequence, called=bool(calls))
-    return (Started(mint("echo_"), request.model, Usage(input=asked)), *speaker.events, Used(usage), end)
+    return (Started(mint("echo_"), request.model, Usage(input=asked)), *speaker.events, UsageReported(usage), end)
 
 
 def _think(speaker: _Speaker, request: Request, heard: str) -> None:

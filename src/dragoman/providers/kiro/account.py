@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from dragoman.accounts.keeper import Keeper
-from dragoman.hub.failure import Kind, Refused
+from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.kiro.control import Breakdown, Control, ListedModel, UsageLimits
 from dragoman.providers.kiro.credential import Credential, truncated
@@ -39,11 +39,11 @@ class Account:
         return await self._control.models(await self.profile_arn())
 
     async def usage(self) -> UsageLimits:
-        """Plan, use and limits, asked now; Refused where they are not to be had."""
+        """Plan, use and limits, asked now; RequestError where they are not to be had."""
         return await self._control.usage(await self.profile_arn())
 
     async def quota(self) -> list[Quota]:
-        """What `dragoman usage --plans` shows; Refused where it is not to be had."""
+        """What `dragoman usage --plans` shows; RequestError where it is not to be had."""
         limits = await self.usage()
         return [
             Quota(self._name, plan_of(limits), _resource(part), part.used, part.limit, _reset_date(limits, part))
@@ -55,7 +55,7 @@ class Account:
             credential = await self.keeper.credential()
             arn = await self.profile.arn(credential)
             models = await self._control.models(arn)
-        except Refused as refused:
+        except RequestError as refused:
             failure = refused.failure
             return [Finding(self._what, BROKEN, failure.message, REMEDIES.get(failure.kind, "try again later"))]
         profile = "with its own profile" if arn else "without a profile"
@@ -71,7 +71,7 @@ class Account:
         what = f"{self._what} usage"
         try:
             limits = await self.usage()
-        except Refused as refused:
+        except RequestError as refused:
             return [Finding(what, WARNING, f"not to be had: {refused.failure.message}", "try again later")]
         return [_finding(what, limits, breakdown) for breakdown in limits.usage_breakdown_list or ()] or [
             Finding(what, OK, plan_of(limits))

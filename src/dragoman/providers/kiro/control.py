@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.keeper import Keeper
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
 from dragoman.protocols.kiro.errors import read as read_failure
 from dragoman.providers.kiro.credential import Credential, Method
@@ -130,7 +130,7 @@ class Control:
         for question in () if self._place.by_target else first:
             try:
                 return await self._page(question, UsageLimits)
-            except Refused as refused:
+            except RequestError as refused:
                 if refused.failure.status != 404:
                     raise
         return await self._page(last, UsageLimits)
@@ -142,11 +142,11 @@ class Control:
             told = await self._asked(question)
             failure = _failure(told)
         if failure is not None:
-            raise Refused(failure)
+            raise RequestError(failure)
         try:
             return msgspec.json.decode(told.body, type=kind)
         except msgspec.MsgspecError as error:
-            raise Refused(Failure(Kind.UPSTREAM, f"Kiro's answer cannot be read: {error}")) from error
+            raise RequestError(Failure(Kind.UPSTREAM, f"Kiro's answer cannot be read: {error}")) from error
 
     async def _asked(self, question: Question) -> Told:
         who = bearer(await self._keeper.credential())
@@ -159,7 +159,7 @@ class Control:
                 return await self._line.post(address, fields, who)
             return await self._line.ask("GET", f"{address}?{urlencode(fields)}", who)
         except Unusable as lost:
-            raise Refused(Failure(lost.kind, str(lost))) from lost
+            raise RequestError(Failure(lost.kind, str(lost))) from lost
 
 
 def bearer(credential: Credential) -> tuple[Header, ...]:

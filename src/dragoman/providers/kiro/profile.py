@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from dragoman.hub.failure import Failure, Kind, Refused
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.tasks import spawn
 from dragoman.providers.kiro.control import Control
 from dragoman.providers.kiro.credential import Credential
@@ -35,7 +35,7 @@ class Profile:
         self._demanded = False  # the upstream has said that it wants one
 
     async def arn(self, credential: Credential) -> str | None:
-        """None where there is none and none is needed; Refused where one is needed, or is for another region."""
+        """None where there is none and none is needed; RequestError where one is needed, or is for another region."""
         addresses = self._place.follow(credential, self._found)
         told = self._configured or credential.profile_arn
         if told is None:
@@ -44,7 +44,7 @@ class Profile:
                 await self._ask()
             if self._found is None:
                 if needed:
-                    raise Refused(self._missing())
+                    raise RequestError(self._missing())
                 return None
             self._place.follow(credential, self._found)
         return self._fitting(told or self._found or "")
@@ -58,10 +58,10 @@ class Profile:
         region, addresses = region_of(arn), self._place.now
         if region is None:
             message = "its profile ARN is none: arn:aws:codewhisperer:REGION:ACCOUNT:profile/ID is expected."
-            raise Refused(self._failure(message))
+            raise RequestError(self._failure(message))
         if addresses.generation.is_regional and f".{region}." not in addresses.chat:
             message = f"its profile lives in {region}, its endpoint does not: take `endpoint` out, or mend it."
-            raise Refused(self._failure(message))
+            raise RequestError(self._failure(message))
         return arn
 
     async def _ask(self) -> None:
@@ -84,7 +84,7 @@ class Profile:
     async def _first(self, root: str) -> str | None:
         try:
             listed = await self._control.profiles(root)
-        except Refused as refused:  # a Builder ID has none, and is told so with a 403
+        except RequestError as refused:  # a Builder ID has none, and is told so with a 403
             log.info("provider %s: profiles are not to be had: %s", self._name, refused.failure.kind.value)
             return None
         return next((profile.arn for profile in listed if region_of(profile.arn)), None)

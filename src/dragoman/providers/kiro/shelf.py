@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.hub.failure import Failure, Refused
+from dragoman.hub.failure import Failure, RequestError
 from dragoman.net.tasks import spawn
 from dragoman.providers.kiro.control import ListedModel
 from dragoman.providers.provider import ModelInfo
@@ -34,18 +34,18 @@ class Shelf:
         self._asked = False
 
     async def models(self) -> tuple[ModelInfo, ...]:
-        """Asks anew; whoever asks at the same time gets the same answer. Refused where there is none."""
+        """Asks anew; whoever asks at the same time gets the same answer. RequestError where there is none."""
         if self._asking is None:
             self._asking = spawn(self._list(), name="models of kiro")
         landed = await asyncio.shield(self._asking)
         if isinstance(landed, Failure):
-            raise Refused(landed)
+            raise RequestError(landed)
         return landed
 
     async def fields_schema(self, model: str) -> Schema | None:
         """What the model takes besides the conversation; None where it, or anything, is not known."""
         if not self._asked:
-            with contextlib.suppress(TimeoutError, Refused):
+            with contextlib.suppress(TimeoutError, RequestError):
                 async with asyncio.timeout(FIRST_LIST_S):
                     await self.models()
             self._asked = True
@@ -63,7 +63,7 @@ class Shelf:
     async def _list(self) -> tuple[ModelInfo, ...] | Failure:
         try:
             listed = [model for model in await self._ask() if model.model_id]
-        except Refused as refused:
+        except RequestError as refused:
             return refused.failure
         finally:
             self._asked = True
