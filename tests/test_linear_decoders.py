@@ -10,7 +10,7 @@ from dragoman.hub.events import Event
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.protocols import PROTOCOLS
-from dragoman.protocols.chat.calls import Calls
+from dragoman.protocols.chat.decode_blocks import Calls
 from dragoman.protocols.chat.wire import CallPiece
 from dragoman.providers.codex.output import FilledOutput
 from fakes.eventstream import event as kiro_event

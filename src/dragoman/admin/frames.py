@@ -9,7 +9,7 @@ from dragoman.flow.capture.format import Chunk
 from dragoman.framing.eventstream import CONTENT_TYPE, Message
 from dragoman.framing.sse import Broken, SseFramer
 from dragoman.framing.sse import Frame as SseFrame
-from dragoman.protocols.kiro.framer import KiroFramer
+from dragoman.protocols.kiro.decode import KiroFramer
 
 EVENTS = "text/event-stream"
 

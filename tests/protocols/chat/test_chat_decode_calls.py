@@ -21,7 +21,7 @@ from dragoman.hub.opaque import Form
 from dragoman.hub.ports import Issuer
 from dragoman.hub.reply import Piece
 from dragoman.hub.usage import Usage
-from dragoman.protocols.chat.document import whole
+from dragoman.protocols.chat.decode_whole import whole
 from protocols.chat.chat_decoding import (
     FIXTURES,
     USAGE,

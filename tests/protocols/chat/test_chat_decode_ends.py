@@ -23,7 +23,7 @@ from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.reply import Piece, Reply, collect
 from dragoman.protocols.chat.decode import Decoder
-from dragoman.protocols.chat.document import whole
+from dragoman.protocols.chat.decode_whole import whole
 from dragoman.stages.guard import Guard
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from protocols.chat.chat_decoding import (

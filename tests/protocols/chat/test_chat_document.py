@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dragoman.hub.events import Ended, Event, Failed, Started, UsageReported
 from dragoman.hub.loss import Ledger
-from dragoman.protocols.chat.document import glance, whole
+from dragoman.protocols.chat.decode_whole import glance, whole
 from protocols.chat.chat_decoding import FIXTURES, ISSUER
 from wire_json import JsonObject
 

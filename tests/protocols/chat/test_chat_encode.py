@@ -26,9 +26,8 @@ from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.decode import Decoder
-from dragoman.protocols.chat.encode import Encoder
+from dragoman.protocols.chat.encode import Encoder, whole
 from dragoman.protocols.chat.errors import repair
-from dragoman.protocols.chat.reply import whole
 from laws import assert_any_recut_agrees
 from protocols.chat.chat_encoding import (
     FIXTURES,

@@ -14,8 +14,7 @@ from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Request
 from dragoman.hub.stage import Stage
 from dragoman.protocols import PROTOCOLS
-from dragoman.protocols.kiro.decode import Decoder
-from dragoman.protocols.kiro.framer import KiroFramer
+from dragoman.protocols.kiro.decode import Decoder, KiroFramer
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard

@@ -6,8 +6,8 @@ import pytest
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Document, Image, Inline, Link, Text
-from dragoman.protocols.kiro.images import must_inline
-from dragoman.protocols.kiro.payload import MAX_IMAGE_BYTES, MAX_IMAGES
+from dragoman.protocols.kiro.build_content import must_inline
+from dragoman.protocols.kiro.wire import MAX_IMAGE_BYTES, MAX_IMAGES
 from protocols.kiro.kiro_requests import answer, ask, called, chat, messages, parsed, refused, tool, user
 from wire_json import JsonObject
 

@@ -11,7 +11,7 @@ from dragoman.hub.events import (
     TruncatedCall,
 )
 from dragoman.hub.loss import Ledger
-from dragoman.protocols.kiro.calls import MAX_CHARS, Calls
+from dragoman.protocols.kiro.decode_blocks import MAX_CHARS, Calls
 from dragoman.protocols.kiro.wire import ToolUse
 from fakes.eventstream import event
 from protocols.kiro.kiro_replies import (

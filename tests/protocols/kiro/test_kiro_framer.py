@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dragoman.framing.eventstream import Message
 from dragoman.framing.sse import Broken
-from dragoman.protocols.kiro.framer import KiroFramer
+from dragoman.protocols.kiro.decode import KiroFramer
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from protocols.kiro.kiro_replies import TAIL, says
 

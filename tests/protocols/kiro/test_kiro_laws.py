@@ -22,7 +22,7 @@ from dragoman.hub.request import (
     Turn,
 )
 from dragoman.passes.drop_reasoning import drop_reasoning
-from dragoman.protocols.kiro.payload import MAX_IMAGES
+from dragoman.protocols.kiro.wire import MAX_IMAGES
 from protocols.kiro.kiro_requests import MODEL, send
 
 ids = st.sampled_from(["c1", "c2", "c3", "", "a b", "x" * 80])

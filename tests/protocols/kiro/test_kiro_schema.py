@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.protocols.kiro.schema import clean_schema
+from dragoman.protocols.kiro.build_tools import clean_schema
 from protocols.kiro.kiro_requests import ask, messages, tool, user
 from wire_json import JsonObject
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.protocols.kiro.thinking import MAX_BUDGET
+from dragoman.protocols.kiro.build_thinking import MAX_BUDGET
 from dragoman.protocols.kiro.wire import KiroOptions
 from protocols.kiro.kiro_requests import Built, ask, chat, messages, user
 from wire_json import Json, JsonObject

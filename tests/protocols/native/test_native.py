@@ -46,9 +46,9 @@ from dragoman.hub.request import (
 )
 from dragoman.hub.usage import Usage
 from dragoman.protocols.native import PROTOCOL
+from dragoman.protocols.native.build import build
 from dragoman.protocols.native.decode import Decoder, LineFramer, whole
 from dragoman.protocols.native.errors import read
-from dragoman.protocols.native.request import build
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from replies import END, START, call, text
 

@@ -5,7 +5,7 @@ from dragoman.framing.sse import COMMENT, SseFramer
 from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Document, Part
-from dragoman.protocols.chat import decode, document, encode, errors, reply
+from dragoman.protocols.chat import decode, decode_whole, encode, errors
 from dragoman.protocols.chat.build import build
 from dragoman.protocols.chat.parse import body_protocol, parse
 from dragoman.protocols.chat.wire import NAME
@@ -28,7 +28,7 @@ PROTOCOL = Protocol(
         read_head=read_body_head,
         parse=parse,
         encoder=encode.Encoder,
-        whole=reply.whole,
+        whole=encode.whole,
         render=errors.render,
         repair=errors.repair,
         serial=False,
@@ -41,11 +41,11 @@ PROTOCOL = Protocol(
         build=build,
         decoder=decode.Decoder,
         framer=SseFramer,
-        whole=document.whole,
+        whole=decode_whole.whole,
         read=errors.read,
         tools=ToolLimits(custom=True, namespaces=False, name_max=64),
         inlines=_is_document,
-        glance=document.glance,
+        glance=decode_whole.glance,
         accepts=_accepts,
     ),
 )

@@ -1,4 +1,4 @@
-"""A request in Chat's words: a Request and its target come in, the upstream's body goes out."""
+"""Build the body of a Chat request for an upstream from a hub request."""
 
 import hashlib
 
@@ -10,12 +10,11 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Ext, Format, Reasoning, Request, Role, Shape, Switch, Text
 from dragoman.passes.mark_last import mark_last
-from dragoman.protocols.chat.messages import write_messages
-from dragoman.protocols.chat.tools import write_tools
+from dragoman.protocols.chat.build_tools import write_tools
+from dragoman.protocols.chat.build_turns import write_messages
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 
 _Wire = dict[str, object]
-
 _STOPS_MAX = 4  # OpenAI's; other servers take more
 _SCHEMA_NAME = "reply"
 _USER_MAX = 64

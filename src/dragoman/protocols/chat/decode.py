@@ -1,6 +1,6 @@
-"""A Chat reply as events: frames of a stream, or one whole body, come in; what the reply says goes out.
+"""Decode a streamed Chat reply into hub events.
 
-Whatever compatible servers do to the grammar ends here: roles, ids and names repeated or missing, tool indices
+This module absorbs what compatible servers do to the grammar: roles, ids and names repeated or missing, tool indices
 that start anywhere, usage on any chunk, reasoning under four names. A whole body is read as a stream of one chunk.
 """
 
@@ -34,17 +34,18 @@ from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
 from dragoman.hub.stage import Progress
 from dragoman.hub.usage import clamp_usage
-from dragoman.protocols.chat.calls import Calls, argument_text, number
-from dragoman.protocols.chat.errors import UNEXPLAINED, failure_in, read_error
-from dragoman.protocols.chat.thoughts import (
+from dragoman.protocols.chat.decode_blocks import (
+    Calls,
     Details,
+    argument_text,
     block_opaque,
     call_opaque,
-    detail_text,
     field_opaque,
     is_opaque,
+    number,
     part_text,
 )
+from dragoman.protocols.chat.errors import UNEXPLAINED, failure_in, read_error
 from dragoman.protocols.chat.wire import (
     BESIDE,
     DONE,
@@ -58,11 +59,11 @@ from dragoman.protocols.chat.wire import (
     FunctionPiece,
     Message,
     Tokens,
+    detail_text,
     is_alias,
 )
 
 CHUNKS = msgspec.json.Decoder(Chunk)
-
 _TEXT = TextBlock()
 _REFUSAL = RefusalBlock()
 _THINKING = ThinkingBlock()

@@ -1,4 +1,4 @@
-"""Chat Completions as vendors spell it: the shapes of stream chunks and replies, and the tables of names."""
+"""Shapes of stream chunks and replies in Chat Completions, and the tables of names that vendors use."""
 
 from msgspec import Raw, Struct
 
@@ -10,6 +10,56 @@ OPENAI = "openai"  # the vendor
 OPENAI_PROTOCOLS = frozenset({NAME, "responses"})  # what shares its meanings, its scales and its file ids
 DONE = b"[DONE]"
 NOTHING = Raw(b"")
+Count = int | float | None  # servers that are written in a language without integers send 12.0
+
+# Fields of a reply that are not its words: one of a wrong type is left unread.
+BESIDE = frozenset(("id", "model", "usage", "service_tier", "logprobs", "annotations"))
+
+# What upstreams write as finish_reason. OpenAI's five, and what compatible servers have been seen to add.
+STOPS: dict[str, Stop] = {
+    "stop": Stop.END,
+    "length": Stop.LENGTH,
+    "tool_calls": Stop.TOOL,
+    "function_call": Stop.TOOL,
+    "content_filter": Stop.FILTERED,
+    "eos": Stop.END,
+    "end_turn": Stop.END,
+    "stop_sequence": Stop.STOP_SEQUENCE,
+    "max_tokens": Stop.LENGTH,
+    "model_length": Stop.CONTEXT_FULL,
+    "refusal": Stop.FILTERED,
+    "safety": Stop.FILTERED,
+}
+
+# Of these, the ones that mean the same whatever else a reply without tool calls says.
+PLAIN_STOPS = {finish: STOPS[finish] for finish in ("stop", "length", "content_filter")}
+
+# Finish reasons that tell of a failure rather than of an end: OpenRouter's, DeepSeek's.
+FAILED_STOPS = frozenset({"error", "insufficient_system_resource"})
+
+# What clients read as finish_reason.
+FINISHES: dict[Stop, str] = {
+    Stop.END: "stop",
+    Stop.STOP_SEQUENCE: "stop",
+    Stop.LENGTH: "length",
+    Stop.CONTEXT_FULL: "length",
+    Stop.TOOL: "tool_calls",
+    Stop.FILTERED: "content_filter",
+    Stop.PAUSE: "stop",
+}
+AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+FILE_TYPES = {
+    "pdf": "application/pdf",
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "csv": "text/csv",
+    "html": "text/html",
+    "json": "application/json",
+}
+SEARCH_OPTIONS = "web_search_options"
+VISIBLE_KEYS = ("text", "summary")
+CALL_KEY = "tool_call"  # in an entry of ours: the call that it belongs to
+FIELD_KEY = "reasoning_opaque"  # in an entry of ours: it is no entry there, but a field of the message
 
 
 class FunctionPiece(Struct, gc=False):
@@ -81,9 +131,6 @@ class Logprobs(Struct, gc=False):
     refusal: Raw = NOTHING
 
 
-Count = int | float | None  # servers that are written in a language without integers send 12.0
-
-
 class PromptDetails(Struct, gc=False):
     cached_tokens: Count = None
     cache_write_tokens: Count = None
@@ -129,10 +176,6 @@ class Choice(Struct, gc=False):
     matched_stop: object = None  # SGLang's name for it
 
 
-# Fields of a reply that are not its words: one of a wrong type is left unread.
-BESIDE = frozenset(("id", "model", "usage", "service_tier", "logprobs", "annotations"))
-
-
 class Chunk(Struct, gc=False):
     """One stream event, or a whole reply."""
 
@@ -144,40 +187,11 @@ class Chunk(Struct, gc=False):
     error: object = None
 
 
-# What upstreams write as finish_reason. OpenAI's five, and what compatible servers have been seen to add.
-STOPS: dict[str, Stop] = {
-    "stop": Stop.END,
-    "length": Stop.LENGTH,
-    "tool_calls": Stop.TOOL,
-    "function_call": Stop.TOOL,
-    "content_filter": Stop.FILTERED,
-    "eos": Stop.END,
-    "end_turn": Stop.END,
-    "stop_sequence": Stop.STOP_SEQUENCE,
-    "max_tokens": Stop.LENGTH,
-    "model_length": Stop.CONTEXT_FULL,
-    "refusal": Stop.FILTERED,
-    "safety": Stop.FILTERED,
-}
-
-# Of these, the ones that mean the same whatever else a reply without tool calls says.
-PLAIN_STOPS = {finish: STOPS[finish] for finish in ("stop", "length", "content_filter")}
-
-# Finish reasons that tell of a failure rather than of an end: OpenRouter's, DeepSeek's.
-FAILED_STOPS = frozenset({"error", "insufficient_system_resource"})
-
-# What clients read as finish_reason.
-FINISHES: dict[Stop, str] = {
-    Stop.END: "stop",
-    Stop.STOP_SEQUENCE: "stop",
-    Stop.LENGTH: "length",
-    Stop.CONTEXT_FULL: "length",
-    Stop.TOOL: "tool_calls",
-    Stop.FILTERED: "content_filter",
-    Stop.PAUSE: "stop",
-}
-
-
 def is_alias(name: str, other: str) -> bool:
     """Whether two names may mean one model: servers add dates and vendors to them in the middle of a stream."""
     return name in other or other in name
+
+
+def detail_text(detail: dict[str, object]) -> str:
+    """What a reader may see of one entry of reasoning_details."""
+    return "".join(value for key in VISIBLE_KEYS if isinstance(value := detail.get(key), str))

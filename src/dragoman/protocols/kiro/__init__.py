@@ -2,10 +2,9 @@
 
 from dragoman.hub.ports import Protocol, ToolLimits, Upstream
 from dragoman.protocols.kiro.build import build
-from dragoman.protocols.kiro.decode import Decoder, whole
+from dragoman.protocols.kiro.build_content import must_inline
+from dragoman.protocols.kiro.decode import Decoder, KiroFramer, whole
 from dragoman.protocols.kiro.errors import read
-from dragoman.protocols.kiro.framer import KiroFramer
-from dragoman.protocols.kiro.images import must_inline
 from dragoman.protocols.kiro.wire import NAME
 
 PROTOCOL = Protocol(

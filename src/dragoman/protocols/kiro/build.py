@@ -1,4 +1,4 @@
-"""A hub request comes in; the body of Kiro's request for one target goes out, its losses in the ledger."""
+"""Build the body of a Kiro request for one target from a hub request."""
 
 from dragoman.hub.ext import note_foreign_fields
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
@@ -9,14 +9,21 @@ from dragoman.passes.flatten_tools import flatten_tools
 from dragoman.passes.move_tool_docs import move_tool_docs
 from dragoman.passes.pair_results import pair_results
 from dragoman.passes.tag_instructions import split_leading, tag_later_instructions
-from dragoman.protocols.kiro.content import Writer
-from dragoman.protocols.kiro.native import NativeFields
-from dragoman.protocols.kiro.payload import MANUAL, VIBE, ConversationState, Payload, UserContext
-from dragoman.protocols.kiro.text import encode, json_text
-from dragoman.protocols.kiro.thinking import MODE_TAG, Thought, plan_thinking
-from dragoman.protocols.kiro.tools import calls_nothing, write_tools
-from dragoman.protocols.kiro.turns import write_turns
-from dragoman.protocols.kiro.wire import NAME, KiroOptions, options_of
+from dragoman.protocols.kiro.build_thinking import MODE_TAG, NativeFields, Thought, plan_thinking
+from dragoman.protocols.kiro.build_tools import calls_nothing, write_tools
+from dragoman.protocols.kiro.build_turns import Writer, write_turns
+from dragoman.protocols.kiro.wire import (
+    MANUAL,
+    NAME,
+    VIBE,
+    ConversationState,
+    KiroOptions,
+    Payload,
+    UserContext,
+    encode_json,
+    json_text,
+    options_of,
+)
 
 _JSON_ONLY = "Answer with one valid JSON object and nothing else."
 _SCHEMA_ONLY = "Answer with one valid JSON value and nothing else. It must satisfy this JSON Schema:"
@@ -72,7 +79,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         options.agent_mode or None,
         _native_fields(request, thought, options, ledger),
     )
-    return _within_limit(encode(payload), options)
+    return _within_limit(encode_json(payload), options)
 
 
 def _fitted(request: Request, options: KiroOptions, ledger: Ledger) -> Request:

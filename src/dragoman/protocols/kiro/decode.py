@@ -1,5 +1,6 @@
-"""The messages of a Kiro reply come in, in a stream or read whole; hub events go out."""
+"""Decode the messages of a Kiro reply, streamed or whole, into hub events."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -7,8 +8,9 @@ import msgspec
 from msgspec import Raw
 
 from dragoman.framing import eventstream, jsonscan
-from dragoman.framing.eventstream import HeaderValue, Message
+from dragoman.framing.eventstream import EventStreamFramer, HeaderValue, Message
 from dragoman.framing.jsonread import read_json
+from dragoman.framing.jsonscan import JsonScan
 from dragoman.framing.sse import Broken
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind
@@ -16,11 +18,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.stage import Progress
 from dragoman.hub.usage import Source, Usage, clamp_usage, mark_clamped
-from dragoman.protocols.kiro import citations
-from dragoman.protocols.kiro.blocks import Blocks
-from dragoman.protocols.kiro.calls import Calls
+from dragoman.protocols.kiro.decode_blocks import Blocks, Calls, cite_links, cite_quotation, cite_references
 from dragoman.protocols.kiro.errors import failure_of, read_fault
-from dragoman.protocols.kiro.framer import KiroFramer
 from dragoman.protocols.kiro.wire import (
     STOPS,
     CodeReferences,
@@ -37,11 +36,13 @@ from dragoman.protocols.kiro.wire import (
     options_of,
 )
 
+_DECIDING = 12  # the length of a frame's prelude, in which there is always a byte that no text has
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_UNFRAMED: dict[str, str] = {}
 _CUT = (eventstream.CUT, jsonscan.CUT)
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 _FULL = 100.0  # per cent of the context
 _MOST_PER_CENT = 1e6
-
 _words = msgspec.json.Decoder(Words)
 _thoughts = msgspec.json.Decoder(Thoughts)
 _tool_use = msgspec.json.Decoder(ToolUse)
@@ -53,12 +54,10 @@ _references = msgspec.json.Decoder(CodeReferences)
 _links = msgspec.json.Decoder(WebLinks)
 _quotation = msgspec.json.Decoder(Quotation)
 _keys = msgspec.json.Decoder(dict[str, Raw])
-
 _Event = TypeVar(
     "_Event",
     Words, Thoughts, ToolUse, ReplyIds, Metadata, ContextUsage, Metering, CodeReferences, WebLinks, Quotation,
 )  # fmt: skip
-
 _SUBSTANCE = ("assistantResponseEvent", "toolUseEvent", "reasoningContentEvent")  # what must not be lost unnoticed
 _TAIL = ("metadataEvent", "contextUsageEvent", "meteringEvent")  # at least one of them ends every whole reply
 _FAULTS = ("invalidStateEvent", "error")
@@ -87,6 +86,44 @@ _BY_KEY = {
     "Message": "error",
     "errorMessage": "error",
 }
+
+
+class KiroFramer:
+    """Frames, unless the first bytes are text."""
+
+    __slots__ = ("_frames", "_opening", "_scan")
+
+    def __init__(self) -> None:
+        self._opening = b""  # what has come, until it shows which it is
+        self._frames: EventStreamFramer | None = None
+        self._scan: JsonScan | None = None
+
+    def feed(self, chunk: bytes) -> list[Message | Broken]:
+        if self._frames is not None:
+            return self._frames.feed(chunk)
+        if self._scan is not None:
+            return _unframed(self._scan.feed(chunk))
+        opening = self._opening + chunk
+        if _NO_TEXT.search(opening, 0, _DECIDING):
+            self._frames = EventStreamFramer()
+        elif len(opening) >= _DECIDING:
+            self._scan = JsonScan()
+        else:
+            self._opening = opening
+            return []
+        return self.feed(opening)
+
+    def finish(self) -> list[Message | Broken]:
+        if self._frames is not None:
+            return self._frames.finish()
+        if self._scan is not None:
+            return _unframed(self._scan.finish())
+        scan = JsonScan()
+        return _unframed(scan.feed(self._opening) + scan.finish())
+
+
+def _unframed(found: list[bytes | Broken]) -> list[Message | Broken]:
+    return [item if isinstance(item, Broken) else Message(_UNFRAMED, item) for item in found]
 
 
 class Decoder:
@@ -210,13 +247,13 @@ class Decoder:
         return ()
 
     def _refer(self, payload: bytes) -> Sequence[Event]:
-        return self._blocks.cite(citations.of_references(_read(_references, payload)))
+        return self._blocks.cite(cite_references(_read(_references, payload)))
 
     def _link(self, payload: bytes) -> Sequence[Event]:
-        return self._blocks.cite(citations.of_links(_read(_links, payload)))
+        return self._blocks.cite(cite_links(_read(_links, payload)))
 
     def _quote(self, payload: bytes) -> Sequence[Event]:
-        return self._blocks.cite(citations.of_quotation(_read(_quotation, payload)))
+        return self._blocks.cite(cite_quotation(_read(_quotation, payload)))
 
     def _account(self, payload: bytes) -> Sequence[Event]:
         event = _read(_metadata, payload)

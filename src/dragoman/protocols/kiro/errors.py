@@ -70,6 +70,7 @@ _BY_CLASS = {
     "RequestTimeoutException": Kind.TIMEOUT,
     "DryRunOperationException": Kind.BAD_REQUEST,
 }
+
 # An HTTP error names the class, `ThrottlingException`. An event stream names the member of its union that holds the
 # exception, `throttlingException`, or `error` for InternalServerException; so letter case says nothing.
 _SPELLING = {name.lower(): name for name in _BY_CLASS} | {"error": "InternalServerException"}

@@ -1,17 +1,42 @@
-"""Kiro's shapes in Kiro's spelling: what its reply events hold, and what a provider tells about one request."""
+"""Shapes of Kiro's requests and reply events, and the options that its provider sets for one request."""
 
+import re
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Raw, Struct, field
 
 from dragoman.hub.events import Stop
 
 NAME = "kiro"
-
 Position = Annotated[int, Meta(ge=0, le=2**53)]  # within the reply's text
 Count = int | float  # of tokens; what cannot be true is clamped by whoever reads it
-
 NOTHING = Raw(b"null")
+STOPS = {
+    "END_TURN": Stop.END,
+    "TOOL_USE": Stop.END,  # only whole calls make it TOOL
+    "STOP_SEQUENCE": Stop.STOP_SEQUENCE,
+    "MAX_TOKENS": Stop.LENGTH,
+    "CONTENT_FILTERED": Stop.FILTERED,
+    "MODEL_CONTEXT_WINDOW_EXCEEDED": Stop.CONTEXT_FULL,
+    "PAUSE_TURN": Stop.PAUSE,
+}
+
+# What the official client keeps to, and the service is known to accept.
+MAX_IMAGES = 10  # in one message
+MAX_IMAGE_BYTES = 10 * 1024 * 1024
+IMAGE_FORMATS = {
+    "image/png": "png",
+    "image/jpeg": "jpeg",
+    "image/jpg": "jpeg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+}
+MANUAL = "MANUAL"
+VIBE = "vibe"
+SUCCESS = "success"
+ERROR = "error"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class KiroOptions(Struct, frozen=True):
@@ -32,9 +57,6 @@ class KiroOptions(Struct, frozen=True):
 def options_of(value: object) -> KiroOptions:
     """The options that `Target.options` or `Issuer.options` holds, else the defaults."""
     return value if isinstance(value, KiroOptions) else KiroOptions()
-
-
-# Each event may come bare or wrapped in its own name: `wrapped` is the second.
 
 
 class ReplyIds(Struct, rename="camel"):
@@ -146,12 +168,121 @@ class Fault(Struct):
         return self.message or self.Message or self.errorMessage or ""
 
 
-STOPS = {
-    "END_TURN": Stop.END,
-    "TOOL_USE": Stop.END,  # only whole calls make it TOOL
-    "STOP_SEQUENCE": Stop.STOP_SEQUENCE,
-    "MAX_TOKENS": Stop.LENGTH,
-    "CONTENT_FILTERED": Stop.FILTERED,
-    "MODEL_CONTEXT_WINDOW_EXCEEDED": Stop.CONTEXT_FULL,
-    "PAUSE_TURN": Stop.PAUSE,
-}
+class ImageSource(Struct):
+    bytes: str  # base64
+
+
+class ImageBlock(Struct):
+    format: str
+    source: ImageSource
+
+
+class ResultText(Struct):
+    text: str
+
+
+class ToolOutcome(Struct, rename="camel"):
+    tool_use_id: str
+    status: str
+    content: list[ResultText]
+
+
+class ToolCallEntry(Struct, rename="camel"):
+    tool_use_id: str
+    name: str
+    input: dict[str, object]
+
+
+class InputSchema(Struct):
+    json: dict[str, object]
+
+
+class ToolSpecification(Struct, rename="camel"):
+    name: str
+    description: str
+    input_schema: InputSchema
+
+
+class ToolEntry(Struct, rename="camel"):
+    tool_specification: ToolSpecification
+
+
+class UserContext(Struct, rename="camel", omit_defaults=True):
+    tool_results: list[ToolOutcome] = field(default_factory=list)
+    tools: list[ToolEntry] = field(default_factory=list)
+
+
+class UserInput(Struct, rename="camel", omit_defaults=True):
+    content: str
+    model_id: str
+    origin: str
+    images: list[ImageBlock] = field(default_factory=list)
+    user_input_message_context: UserContext | None = None
+
+
+class ReasoningText(Struct):
+    text: str
+    signature: str
+
+
+class ReasoningContent(Struct, rename="camel", omit_defaults=True):
+    """One of the two."""
+
+    reasoning_text: ReasoningText | None = None
+    redacted_content: str | None = None
+
+
+class AssistantReply(Struct, rename="camel", omit_defaults=True):
+    content: str
+    tool_uses: list[ToolCallEntry] = field(default_factory=list)
+    reasoning_content: ReasoningContent | None = None
+
+
+class UserEntry(Struct, rename="camel"):
+    user_input_message: UserInput
+
+
+class AssistantEntry(Struct, rename="camel"):
+    assistant_response_message: AssistantReply
+
+
+Entry = UserEntry | AssistantEntry
+
+
+class ConversationState(Struct, rename="camel", omit_defaults=True):
+    chat_trigger_type: str
+    agent_task_type: str
+    current_message: UserEntry
+    conversation_id: str = ""
+    history: list[Entry] = field(default_factory=list)
+
+
+class Payload(Struct, rename="camel", omit_defaults=True):
+    conversation_state: ConversationState
+    profile_arn: str | None = None
+    agent_mode: str | None = None
+    additional_model_request_fields: dict[str, object] = field(default_factory=dict)
+
+
+def encode_json(value: object) -> bytes:
+    """The JSON of a value. Only one that cannot be written is walked and mended."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+
+
+def json_text(value: object) -> str:
+    return encode_json(value).decode()
+
+
+def _without_surrogates(value: object) -> object:
+    match value:
+        case str():
+            return _SURROGATE.sub("", value)
+        case dict():
+            return {_without_surrogates(key): _without_surrogates(held) for key, held in value.items()}
+        case list():
+            return [_without_surrogates(held) for held in value]
+        case _:
+            return value

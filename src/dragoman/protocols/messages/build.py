@@ -1,20 +1,26 @@
-"""A hub request comes in; the body of a Messages request for one target goes out, its losses in the ledger."""
+"""Build the body of a Messages request for an upstream from a hub request."""
 
 import msgspec
 
+from dragoman.framing.schematext import Schema, with_words
 from dragoman.hub.ext import note_foreign_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Format, Hosted, Request, Shape
 from dragoman.passes.tag_instructions import split_leading
-from dragoman.protocols.messages.build_content import Wire, Writer
-from dragoman.protocols.messages.build_schema import clean_output
+from dragoman.protocols.messages.build_content import Writer
 from dragoman.protocols.messages.build_thinking import Thought, plan_thinking
 from dragoman.protocols.messages.build_tools import write_tools
 from dragoman.protocols.messages.build_turns import write_messages, write_system
-from dragoman.protocols.messages.wire import DEFAULT_MAX_TOKENS, MCP_BETA, NAME
+from dragoman.protocols.messages.wire import DEFAULT_MAX_TOKENS, MCP_BETA, NAME, Wire
 
+# No set: what a client gives as a format may be a list, which cannot be looked up in one.
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
+_KEPT_KEYWORDS = frozenset({"type", "enum", "const", "title", "required", "default", "description"})
+_SILENT = frozenset({"additionalProperties", "$schema", "$id", "$comment"})  # nothing to tell a model
+_NAMED = frozenset({"properties", "$defs", "definitions"})  # their keys are names, their values are schemas
+_CHOICES = {"oneOf": "anyOf", "anyOf": "anyOf", "allOf": "allOf"}
 _JSON_ONLY = "Answer with one valid JSON object and nothing else."
 
 # Fields that Messages has no word for, and the value of each that means nothing.
@@ -28,6 +34,37 @@ _UNSAID: dict[str, object] = {
     "cache_key": None,
     "metadata": {},
 }
+
+
+def clean_output(schema: object) -> object:
+    """The schema of a structured output: objects are closed, and limits move into descriptions."""
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:  # a reference stands alone, but the root also holds what is referred to
+        kept: Schema = {"$ref": schema["$ref"]}
+        return kept | {key: _clean_each(value) for key, value in schema.items() if key in ("$defs", "definitions")}
+    clean: Schema = {}
+    told: Schema = {}
+    for key, value in schema.items():
+        if key in _KEPT_KEYWORDS or (key == "format" and value in _FORMATS) or (key == "minItems" and value in (0, 1)):
+            clean[key] = value
+        elif key in _NAMED:
+            clean[key] = _clean_each(value)
+        elif key in _CHOICES and isinstance(value, list) and _CHOICES[key] not in clean:
+            clean[_CHOICES[key]] = [clean_output(choice) for choice in value]
+        elif key == "items" and isinstance(value, dict):
+            clean[key] = clean_output(value)
+        elif key not in _SILENT or isinstance(value, dict):  # what a map's values are is worth telling
+            told[key] = value
+    if schema.get("type") == "object" or "properties" in schema:
+        clean["additionalProperties"] = False
+    return with_words(clean, told)
+
+
+def _clean_each(schemas: object) -> object:
+    if not isinstance(schemas, dict):
+        return schemas
+    return {name: clean_output(schema) for name, schema in schemas.items()}
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:

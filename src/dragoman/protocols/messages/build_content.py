@@ -29,9 +29,7 @@ from dragoman.hub.request import (
     ToolCall,
     ToolResult,
 )
-from dragoman.protocols.messages.wire import MAX_BREAKPOINTS, NAME
-
-Wire = dict[str, object]
+from dragoman.protocols.messages.wire import MAX_BREAKPOINTS, NAME, Wire
 
 _PDF = "application/pdf"
 _KEPT_TTLS = ("5m", "1h")

@@ -8,8 +8,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import can_send_to
 from dragoman.hub.profile import DEFAULT_EFFORT, Profile, Target, effort_for_budget
 from dragoman.hub.request import Reasoning, Request, Role, Switch, Thinking, ToolCall, ToolResult
-from dragoman.protocols.messages.build_content import Wire
-from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET, NAME
+from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET, NAME, Wire
 
 _ANSWER = 1024  # tokens that thoughts leave for it, if there are so many
 _DISPLAYS = ("summarized", "omitted", "updates")

@@ -1,4 +1,4 @@
-"""Hub turns come in; the system prompt and the messages go out in the order and shape that Anthropic demands."""
+"""Build the system prompt and the messages in the order and shape that Anthropic demands."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,12 +9,32 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Part, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.passes.tag_instructions import INSTRUCTING
-from dragoman.protocols.messages.build_content import Wire, Writer, as_content
-from dragoman.protocols.messages.ids import Ids
+from dragoman.protocols.messages.build_content import Writer, as_content
+from dragoman.protocols.messages.wire import NOT_IN_IDS, Wire
 
 _THINKING = ("thinking", "redacted_thinking")
 _OPENING = "(continue)"
 _UNANSWERED = "[no result]"
+
+
+class Ids:
+    """Gives each call of a request its own id; equal requests get equal ids."""
+
+    __slots__ = ("_counts", "_taken")
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._counts: dict[str, int] = {}
+
+    def fresh(self, id: str) -> str:
+        stem = NOT_IN_IDS.sub("_", id) or "call"
+        name = stem
+        while name in self._taken:
+            count = self._counts.get(stem, 1) + 1
+            self._counts[stem] = count
+            name = f"{stem}-{count}"
+        self._taken.add(name)
+        return name
 
 
 class _Said(Struct):

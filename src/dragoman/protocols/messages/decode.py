@@ -14,7 +14,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.stage import Progress
 from dragoman.hub.usage import Usage, clamp_usage, mark_clamped
-from dragoman.protocols.messages.blocks import Blocks
+from dragoman.protocols.messages.decode_blocks import Blocks
 from dragoman.protocols.messages.errors import failure_of
 from dragoman.protocols.messages.wire import (
     BESIDE,

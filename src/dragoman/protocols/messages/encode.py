@@ -1,4 +1,4 @@
-"""Hub events come in; Server-sent events of a Messages stream, or one whole message, go out."""
+"""Encode hub events as a Messages stream or as a whole message."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,17 +23,22 @@ from dragoman.hub.events import (
     ThinkingBlock,
     UsageReported,
 )
-from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque, encode_envelope
 from dragoman.hub.ports import ReplyContext
-from dragoman.hub.reply import Piece, Reply, collect
+from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
+from dragoman.protocols.messages.encode_blocks import (
+    hosted_blocks,
+    text_block,
+    write_blocks,
+    write_call_id,
+    write_citation,
+)
 from dragoman.protocols.messages.errors import error_frame
-from dragoman.protocols.messages.hosted import hosted_blocks
-from dragoman.protocols.messages.ids import shown
-from dragoman.protocols.messages.wire import STOP_REASONS, TIERS_IN_REPLIES
+from dragoman.protocols.messages.wire import STOP_REASONS, TIERS_IN_REPLIES, Wire
 
 _encode = msgspec.json.encode
 _END_OF_DELTA = b"}}\n\n"
@@ -42,10 +47,6 @@ _END_OF_DELTA = b"}}\n\n"
 _TEXT = b'{"type":"text_delta","text":'
 _THINKING = b'{"type":"thinking_delta","thinking":'
 _ARGUMENTS = b'{"type":"input_json_delta","partial_json":'
-
-_CUT = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # what may end a reply within a call
-
-Wire = dict[str, object]
 
 
 class Encoder:
@@ -109,13 +110,13 @@ class Encoder:
         match what:
             case TextBlock() | RefusalBlock():
                 self._refused |= isinstance(what, RefusalBlock)
-                self._await(_text_block(""), _TEXT)
+                self._await(text_block(""), _TEXT)
             case ThinkingBlock():
                 self._await({"type": "thinking", "thinking": "", "signature": ""}, _THINKING)
             case CallBlock(id=id, name=name):
                 self._calls = True
                 self._await(
-                    {"type": "tool_use", "id": _call_id(id, self._asked), "name": name, "input": {}}, _ARGUMENTS
+                    {"type": "tool_use", "id": write_call_id(id, self._asked), "name": name, "input": {}}, _ARGUMENTS
                 )
                 return (self._begin(),)
             case HostedBlock():
@@ -151,7 +152,7 @@ class Encoder:
         return out
 
     def _cited(self, citation: Citation) -> Sequence[bytes]:
-        record = _citation(citation, f"/content/{self._index}", self._ledger)
+        record = write_citation(citation, f"/content/{self._index}", self._ledger)
         if record is None:
             return ()
         begin = () if self._open else (self._begin(),)
@@ -186,7 +187,7 @@ def encode_whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -
     for piece in reply.pieces:
         if piece.logprobs is not None:
             _unlikely(len(content), ledger)
-        content += _blocks(piece, reply, asked, f"/content/{len(content)}", ledger)
+        content += write_blocks(piece, reply, asked, f"/content/{len(content)}", ledger)
     calls = any(isinstance(piece.what, CallBlock) for piece in reply.pieces)
     refused = any(isinstance(piece.what, RefusalBlock) for piece in reply.pieces)
     _tell_tier(reply.usage, ledger)
@@ -197,63 +198,6 @@ def encode_whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -
         "usage": _usage(reply.usage),
     }
     return _encode(message)
-
-
-def _blocks(piece: Piece, reply: Reply, asked: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
-    match piece.what:
-        case TextBlock() | RefusalBlock():
-            records = [_citation(citation, at, ledger) for citation in piece.citations]
-            citations = [record for record in records if record is not None]
-            if not piece.text and not citations:
-                return []
-            return [{**_text_block(piece.text), "citations": citations} if citations else _text_block(piece.text)]
-        case ThinkingBlock():
-            return _thinking(piece)
-        case CallBlock(id=id, name=name):
-            return _call(_call_id(id, asked), name, piece.text, reply, at, ledger)
-        case HostedBlock() as hosted:
-            return hosted_blocks(hosted, asked, at, ledger)
-
-
-def _thinking(piece: Piece) -> list[Wire]:
-    signature = encode_envelope(piece.opaque) if piece.opaque is not None else ""
-    if piece.text:
-        return [{"type": "thinking", "thinking": piece.text, "signature": signature}]
-    return [{"type": "redacted_thinking", "data": signature}] if signature else []
-
-
-def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Ledger) -> list[Wire]:
-    try:
-        input = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw]) if arguments.strip() else {}
-    except (ValueError, RecursionError):
-        if isinstance(reply.end, Ended) and reply.end.stop in _CUT:
-            ledger.dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
-            return []
-        raise RequestError(
-            Failure(Kind.CORRUPT, f"the model called {name!r} with input that is not a JSON object")
-        ) from None
-    return [{"type": "tool_use", "id": id, "name": name, "input": input}]
-
-
-def _call_id(id: str, asked: ReplyContext) -> str:
-    return shown(id) if id else asked.mint("toolu_")
-
-
-def _citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
-    raw = citation.raw
-    if isinstance(raw, dict) and str(raw.get("type")).endswith("_location"):
-        return raw
-    if citation.url is None:
-        ledger.dropped(f"{at}/citations", "Messages cites web pages only by their address")
-        return None
-    ledger.approximated(f"{at}/citations", "a citation belongs to its whole block and carries no encrypted index")
-    return {
-        "type": "web_search_result_location",
-        "url": citation.url,
-        "title": citation.title,
-        "encrypted_index": "",
-        "cited_text": citation.quoted or "",
-    }
 
 
 def _envelope(id: str, asked: ReplyContext) -> Wire:
@@ -314,10 +258,6 @@ def _tell_tier(usage: Usage | None, ledger: Ledger) -> None:
 
 def _unlikely(index: int, ledger: Ledger) -> None:
     ledger.dropped(f"/content/{index}/logprobs", "Messages tells no log probabilities")
-
-
-def _text_block(text: str) -> Wire:
-    return {"type": "text", "text": text}
 
 
 def _event(kind: str, **fields: object) -> bytes:

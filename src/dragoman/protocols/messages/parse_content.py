@@ -24,8 +24,7 @@ from dragoman.hub.request import (
     ToolCall,
     ToolResult,
 )
-from dragoman.protocols.messages.ids import meant
-from dragoman.protocols.messages.wire import VENDOR
+from dragoman.protocols.messages.wire import VENDOR, meant
 
 Answer = Text | Image | Document | Foreign
 

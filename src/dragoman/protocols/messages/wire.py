@@ -1,19 +1,24 @@
-"""Anthropic Messages as it is written on the wire: names, tables and the shapes of stream events and replies."""
+"""Names, tables and shapes of Anthropic Messages as they stand on the wire."""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
 
 from msgspec import Raw, Struct
 
-from dragoman.hub.events import Stop
+from dragoman.hub.events import (
+    Stop,
+)
 
 NAME = "messages"
 MCP_BETA = (b"anthropic-beta", b"mcp-client-2025-11-20")
 ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")  # a header without which the vendor refuses everything
 VENDOR = "anthropic"  # who issued a signature that a client sends without our envelope
-
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 MIN_BUDGET = 1024
 DEFAULT_MAX_TOKENS = 32_000
 MAX_BREAKPOINTS = 4
-
 STOPS = {
     "end_turn": Stop.END,
     "stop_sequence": Stop.STOP_SEQUENCE,
@@ -40,20 +45,21 @@ HOSTED_KINDS = {
 }
 HOSTED_USES = frozenset({"server_tool_use", "mcp_tool_use"})
 HOSTED_RESULT = "_tool_result"  # the end of every result block's type
-
 REPLY_TIERS = {"standard": "default", "priority": "priority", "batch": "batch"}  # to OpenAI's spelling
 TIERS_IN_REPLIES = {ours: theirs for theirs, ours in REPLY_TIERS.items()}
-
-
 NOTHING = Raw()
+Count = int | float | None  # servers that are written in a language without integers send 12.0
+
+# Fields of a reply that are not its words: one of a wrong type is left unread.
+BESIDE = frozenset(("id", "model", "usage", "stop_details", "stop_sequence"))
+NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
+_ENCODED = "toolu_dgm1-"
+Wire = dict[str, object]
 
 
 def is_given(raw: Raw) -> bool:
     """Whether a field that may hold anything was there and not null."""
     return bytes(raw) not in (b"", b"null")
-
-
-Count = int | float | None  # servers that are written in a language without integers send 12.0
 
 
 class CacheCreation(Struct):
@@ -66,10 +72,6 @@ class ThinkingTokens(Struct):
 
 class ServerTools(Struct):
     web_search_requests: Count = None
-
-
-# Fields of a reply that are not its words: one of a wrong type is left unread.
-BESIDE = frozenset(("id", "model", "usage", "stop_details", "stop_sequence"))
 
 
 class Iteration(Struct):
@@ -185,3 +187,27 @@ class Message(Struct):
     stop_details: StopDetails | None = None
     usage: Counts | None = None
     error: Fault | str | None = None
+
+
+def shown(id: str) -> str:
+    """The id that a client sees."""
+    if not NOT_IN_IDS.search(id):
+        return id
+    return _ENCODED + base64.urlsafe_b64encode(id.encode()).decode().rstrip("=")
+
+
+def meant(id: str) -> str:
+    """The id that the vendor gave."""
+    if not id.startswith(_ENCODED):
+        return id
+    body = id[len(_ENCODED) :]
+    try:
+        given = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
+    except (binascii.Error, ValueError):
+        return id
+    return given if shown(given) == id else id
+
+
+def text_at(fields: Mapping[str, object], key: str) -> str:
+    value = fields.get(key)
+    return value if isinstance(value, str) else ""

@@ -1,9 +1,10 @@
 """The hub's own values as JSON: what the built-in echo provider speaks, for whom nothing needs to be lost."""
 
 from dragoman.hub.ports import Protocol, ToolLimits, Upstream
+from dragoman.protocols.native.build import build
 from dragoman.protocols.native.decode import Decoder, LineFramer, whole
 from dragoman.protocols.native.errors import read
-from dragoman.protocols.native.request import NAME, build
+from dragoman.protocols.native.wire import NAME
 
 PROTOCOL = Protocol(
     name=NAME,

@@ -1,4 +1,4 @@
-"""The lines of a native stream: each is one event as JSON, its type under `type`."""
+"""Lines of a native stream: each is one event as JSON, its type under `type`."""
 
 import msgspec
 from msgspec import Raw, Struct
@@ -16,6 +16,8 @@ from dragoman.hub.events import (
     UsageReported,
 )
 
+NAME = "native"
+
 
 class DeltaLine(Struct, frozen=True, tag="delta"):
     """A Delta as it is read: msgspec reads raw JSON only where nothing else may stand."""
@@ -26,7 +28,6 @@ class DeltaLine(Struct, frozen=True, tag="delta"):
 
 
 Line = Started | Opened | DeltaLine | OpaqueAdded | CitationAdded | Closed | UsageReported | Ended | Failed
-
 LINE = msgspec.json.Decoder(Line)
 LINES = msgspec.json.Decoder(list[Line])
 

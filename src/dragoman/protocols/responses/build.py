@@ -10,10 +10,9 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
 from dragoman.passes.mark_last import mark_last
+from dragoman.protocols.responses.build_tools import ToolWriter
 from dragoman.protocols.responses.build_turns import InputWriter
-from dragoman.protocols.responses.content import Wire
-from dragoman.protocols.responses.tools import ToolWriter
-from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME
+from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, Wire
 
 _MIN_OUTPUT = 16
 _MAX_IDENTIFIER = 64

@@ -1,6 +1,6 @@
-"""An upstream's Responses stream, frame by frame, or its whole reply comes in; hub events go out."""
+"""Decode a Responses reply, streamed or whole, into hub events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import msgspec
@@ -9,21 +9,21 @@ from msgspec.structs import replace
 
 from dragoman.framing.jsonread import mend_surrogates, read_around, valid_utf8
 from dragoman.framing.sse import Broken, Frame
-from dragoman.hub.events import Closed, Ended, Event, Failed, Opened, Started, Stop, UsageReported
+from dragoman.hub.events import Closed, Ended, Event, Failed, HostedBlock, Opened, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.limits import find_excess
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
+from dragoman.hub.request import Citation, Json
 from dragoman.hub.stage import Progress
 from dragoman.hub.usage import Usage, clamp_usage
 from dragoman.protocols.responses import errors, wire
-from dragoman.protocols.responses.hosted import read_hosted
-from dragoman.protocols.responses.streamed import Calls, Events, Messages, Thoughts
+from dragoman.protocols.responses.decode_blocks import Calls, Events, Messages, Thoughts
+from dragoman.protocols.responses.wire import HOSTED_ITEMS, Item, text_at
 
 _STOP_BY_REASON = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.FILTERED}
 _CALLS = {"function_call": False, "custom_tool_call": True}  # item type -> custom
 _STREAMED = frozenset(("message", "reasoning", *_CALLS))  # item types that keep their own account
-
 _notice = msgspec.json.Decoder(wire.Notice)
 _typed = msgspec.json.Decoder(wire.Typed)
 _trouble = msgspec.json.Decoder(wire.Trouble)
@@ -33,6 +33,72 @@ _message_item = msgspec.json.Decoder(wire.MessageItem)
 _reasoning_item = msgspec.json.Decoder(wire.ReasoningItem)
 _call_item = msgspec.json.Decoder(wire.CallItem)
 _object = msgspec.json.Decoder(dict[str, object])
+
+
+def read_hosted(type_: str, item: Item) -> HostedBlock:
+    """A finished hosted item, whole; `raw` serves a client of this same protocol."""
+    id_ = item.get("id")
+    read = _READERS.get(type_)
+    input_, results = read(item) if read else ({}, None)
+    output, failed = _outcome(type_, item)
+    return HostedBlock(id_ if isinstance(id_, str) else "", HOSTED_ITEMS[type_], input_, results, item, output, failed)
+
+
+def _read_search(item: Item) -> tuple[Item, tuple[Citation, ...] | None]:
+    action = item.get("action")
+    if not isinstance(action, dict):
+        return {}, None
+    queries = action.get("queries")
+    query = action.get("query") or (queries[0] if isinstance(queries, list) and queries else None)
+    told = {"query": query, "url": action.get("url"), "pattern": action.get("pattern")}
+    sources = action.get("sources")
+    return {key: value for key, value in told.items() if isinstance(value, str)}, (
+        tuple(_found(sources)) if isinstance(sources, list) else None
+    )
+
+
+def _found(sources: list[Json]) -> Iterator[Citation]:
+    for source in sources:
+        if isinstance(source, dict) and isinstance(url := source.get("url"), str):
+            title = source.get("title")
+            yield Citation(url=url, title=title if isinstance(title, str) else None)
+
+
+def _read_code(item: Item) -> tuple[Item, None]:
+    return {"code": text_at(item, "code")}, None
+
+
+def _read_mcp(item: Item) -> tuple[Item, None]:
+    arguments = text_at(item, "arguments")
+    try:
+        parsed: Json = msgspec.json.decode(arguments) if arguments else {}
+    except (ValueError, RecursionError):
+        parsed = arguments
+    return {"server": text_at(item, "server_label"), "name": text_at(item, "name"), "arguments": parsed}, None
+
+
+def _outcome(type_: str, item: Item) -> tuple[str | None, bool]:
+    """What the tool printed or returned, and whether that is an error."""
+    match type_:
+        case "code_interpreter_call":
+            outputs = item.get("outputs")
+            told = outputs if isinstance(outputs, list) else []
+            logs = [text_at(output, "logs") for output in told if isinstance(output, dict)]
+            return ("".join(logs) if logs else None), item.get("status") == "failed"
+        case "mcp_call":
+            failure = item.get("error")
+            if failure is not None:
+                return (failure if isinstance(failure, str) else msgspec.json.encode(failure).decode()), True
+            output = item.get("output")
+            return (output if isinstance(output, str) else None), False
+    return None, False
+
+
+_READERS: dict[str, Callable[[Item], tuple[Item, tuple[Citation, ...] | None]]] = {
+    "web_search_call": _read_search,
+    "code_interpreter_call": _read_code,
+    "mcp_call": _read_mcp,
+}
 
 
 class Decoder:

@@ -34,9 +34,9 @@ from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.responses import errors
-from dragoman.protocols.responses.hosted import like_item, own_item
-from dragoman.protocols.responses.items import FUNCTION, Item, Writing, annotation_of, is_own
-from dragoman.protocols.responses.snapshot import Snapshot, snapshot_of
+from dragoman.protocols.responses.encode_blocks import FUNCTION, Writing, annotation_of, is_own, like_item, own_item
+from dragoman.protocols.responses.encode_snapshot import Snapshot, snapshot_of
+from dragoman.protocols.responses.wire import Item
 
 Bytes = Sequence[bytes]
 

@@ -4,9 +4,9 @@ from dragoman.framing.fields import BadField, Fields, read_body
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
-from dragoman.protocols.responses.content import ext_of
+from dragoman.protocols.responses.parse_content import ext_of
+from dragoman.protocols.responses.parse_tools import read_choice, read_tools
 from dragoman.protocols.responses.parse_turns import Conversation
-from dragoman.protocols.responses.tools import read_choice, read_tools
 from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME
 
 _SERVER_STATE = {

@@ -25,8 +25,8 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.responses.content import ext_of, read_content
-from dragoman.protocols.responses.tools import read_tools
+from dragoman.protocols.responses.parse_content import ext_of, read_content
+from dragoman.protocols.responses.parse_tools import read_tools
 from dragoman.protocols.responses.wire import VENDOR
 
 _ROLES = {role.value: role for role in Role}

@@ -1,11 +1,55 @@
-"""The Responses API's shapes in its own spelling: stream events, output items, usage, and tables of names."""
+"""Names, tables and shapes of the Responses API as they stand on the wire."""
 
 from msgspec import Raw, Struct
 
+from dragoman.hub.request import Json
+
 NAME = "responses"
 VENDOR = "openai"  # whose opaque values a client's bare `encrypted_content` holds
-
 ABSENT = Raw()
+Count = int | float | None  # servers that are written in a language without integers send 12.0
+
+# Fields of a response that are not its words: one of a wrong type is left unread.
+BESIDE = frozenset(("id", "model", "usage", "service_tier", "incomplete_details", "tool_usage"))
+
+# Output items that report what the vendor ran, by the hub's word for it where other protocols have the like.
+HOSTED_ITEMS = {
+    "web_search_call": "web_search",
+    "code_interpreter_call": "code_execution",
+    "mcp_call": "mcp",
+    "file_search_call": "file_search",
+    "image_generation_call": "image_generation",
+    "mcp_list_tools": "mcp_list_tools",
+    "mcp_approval_request": "mcp_approval_request",
+    "computer_call": "computer",
+    "shell_call": "shell",
+    "local_shell_call": "local_shell",
+    "apply_patch_call": "apply_patch",
+    "tool_search_call": "tool_search",
+    "tool_search_output": "tool_search_output",
+    "program": "program",
+    "program_output": "program_output",
+}
+
+# Hosted tools in a request, by the hub's word for them; any other type keeps its own name.
+HOSTED_TOOLS = {
+    "web_search": "web_search",
+    "web_search_2025_08_26": "web_search",
+    "web_search_preview": "web_search",
+    "web_search_preview_2025_03_11": "web_search",
+    "code_interpreter": "code_execution",
+}
+OTHER_TOOLS = frozenset(
+    {
+        *("mcp", "tool_search", "file_search", "image_generation", "computer", "computer_use_preview"),
+        *("shell", "local_shell", "apply_patch", "programmatic_tool_calling"),
+    }
+)
+ENCRYPTED = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+Wire = dict[str, Json]
+CARRIED_KINDS = frozenset(HOSTED_TOOLS.values()) | {"mcp"}  # hosted tools that other protocols know too
+Item = dict[str, Json]
 
 
 class Notice(Struct, frozen=True, gc=False):
@@ -77,9 +121,6 @@ class CallItem(Struct, frozen=True):
     input: str | None = None
 
 
-Count = int | float | None  # servers that are written in a language without integers send 12.0
-
-
 class InputDetails(Struct, frozen=True):
     cached_tokens: Count = None
     cache_write_tokens: Count = None
@@ -110,10 +151,6 @@ class Incomplete(Struct, frozen=True):
     reason: str | None = None
 
 
-# Fields of a response that are not its words: one of a wrong type is left unread.
-BESIDE = frozenset(("id", "model", "usage", "service_tier", "incomplete_details", "tool_usage"))
-
-
 class Response(Struct, frozen=True):
     """A whole reply, or the snapshot of one inside a lifecycle event."""
 
@@ -141,39 +178,6 @@ class Error(Struct, frozen=True):
     resets_in_seconds: float | None = None
 
 
-# Output items that report what the vendor ran, by the hub's word for it where other protocols have the like.
-HOSTED_ITEMS = {
-    "web_search_call": "web_search",
-    "code_interpreter_call": "code_execution",
-    "mcp_call": "mcp",
-    "file_search_call": "file_search",
-    "image_generation_call": "image_generation",
-    "mcp_list_tools": "mcp_list_tools",
-    "mcp_approval_request": "mcp_approval_request",
-    "computer_call": "computer",
-    "shell_call": "shell",
-    "local_shell_call": "local_shell",
-    "apply_patch_call": "apply_patch",
-    "tool_search_call": "tool_search",
-    "tool_search_output": "tool_search_output",
-    "program": "program",
-    "program_output": "program_output",
-}
-
-# Hosted tools in a request, by the hub's word for them; any other type keeps its own name.
-HOSTED_TOOLS = {
-    "web_search": "web_search",
-    "web_search_2025_08_26": "web_search",
-    "web_search_preview": "web_search",
-    "web_search_preview_2025_03_11": "web_search",
-    "code_interpreter": "code_execution",
-}
-OTHER_TOOLS = frozenset(
-    {
-        *("mcp", "tool_search", "file_search", "image_generation", "computer", "computer_use_preview"),
-        *("shell", "local_shell", "apply_patch", "programmatic_tool_calling"),
-    }
-)
-
-ENCRYPTED = "reasoning.encrypted_content"
-LOGPROBS = "message.output_text.logprobs"
+def text_at(item: Item, key: str) -> str:
+    value = item.get(key)
+    return value if isinstance(value, str) else ""

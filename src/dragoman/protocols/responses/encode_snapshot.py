@@ -1,4 +1,4 @@
-"""The response object: what was asked and what came of it go in, the JSON that lifecycle events repeat goes out."""
+"""Encode the response object that lifecycle events repeat and that a whole reply consists of."""
 
 from collections.abc import Iterable
 
@@ -32,9 +32,7 @@ _DEFAULTS: dict[str, Json] = {
     "user": None,
 }
 _NOT_KEPT: dict[str, Json] = {"previous_response_id": None, "store": False}  # we have no memory, whatever was asked
-
 _FUNCTION_DEFAULTS: dict[str, Json] = {"description": None, "parameters": None, "strict": True}
-
 _NO_IMAGES = {
     "input_tokens": 0,
     "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},

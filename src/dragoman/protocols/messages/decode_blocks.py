@@ -1,4 +1,4 @@
-"""Content blocks of a reply, by their index, come in; hub events with numbers of their own go out."""
+"""Decode the content blocks of a Messages reply into hub events."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -24,7 +24,6 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
-from dragoman.protocols.messages.hosted import hosted_input, outcome
 from dragoman.protocols.messages.wire import (
     HOSTED_KINDS,
     HOSTED_RESULT,
@@ -33,12 +32,13 @@ from dragoman.protocols.messages.wire import (
     CitedPlace,
     ContentBlock,
     SearchHit,
+    Wire,
     is_given,
+    text_at,
 )
 
 _TEXT = TextBlock()
 _THINKING = ThinkingBlock()
-
 _block = msgspec.json.Decoder(ContentBlock)
 _object = msgspec.json.Decoder(dict[str, object])
 _place = msgspec.json.Decoder(CitedPlace)
@@ -335,3 +335,28 @@ def _search_hits(content: Raw) -> Iterator[Citation]:
         except (ValueError, RecursionError):
             continue
         yield Citation(url=hit.url, title=hit.title, raw=read_json(_any, raw))
+
+
+def hosted_input(kind: str, use: Wire) -> Wire:
+    """What a tool was asked to do, in the hub's words."""
+    given = use.get("input")
+    asked: Wire = {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
+    if kind == "mcp":
+        return {"server": text_at(use, "server_name"), "name": text_at(use, "name"), "arguments": asked}
+    if kind == "code_execution" and "code" not in asked:
+        return {**asked, "code": text_at(asked, "command")}
+    return asked
+
+
+def outcome(result: Wire) -> tuple[str | None, bool]:
+    """What a tool printed or returned, and whether that is an error."""
+    content = result.get("content")
+    if isinstance(content, list):
+        texts = [text_at(part, "text") for part in content if isinstance(part, dict)]
+        return "".join(texts) or None, result.get("is_error") is True
+    if not isinstance(content, dict):
+        return None, False
+    if "error_code" in content:
+        return text_at(content, "error_code"), True
+    printed = text_at(content, "stdout") + text_at(content, "stderr")
+    return printed if "stdout" in content else None, content.get("return_code") not in (0, None)

@@ -1,4 +1,4 @@
-"""A whole reply's body comes in; what a stream would have told goes out, or only how it began and ended."""
+"""Decode a whole Chat reply into hub events."""
 
 from dragoman.framing.errortext import plain
 from dragoman.framing.jsonread import read_around, valid_utf8

@@ -1,4 +1,4 @@
-"""Images and documents of any client come in; Kiro's image blocks and plain text go out, or a refusal."""
+"""Build Kiro's image blocks and the text of documents."""
 
 import base64
 import binascii
@@ -7,7 +7,7 @@ import re
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Document, FileId, Image, Inline, Link, Part
-from dragoman.protocols.kiro.payload import IMAGE_FORMATS, MAX_IMAGE_BYTES, ImageBlock, ImageSource
+from dragoman.protocols.kiro.wire import IMAGE_FORMATS, MAX_IMAGE_BYTES, ImageBlock, ImageSource
 
 _DATA_URL = re.compile(r"data:([\w.+/-]*)[^,]*?;base64,")
 _SPACE = re.compile(r"\s")

@@ -1,7 +1,7 @@
-"""Output items as they stream: notices of one kind of item come in, events of its blocks go out.
+"""Decode the output items of a Responses stream into hub events.
 
 Everything is keyed by `output_index`: some servers give an item a new id in every event, and one reused an index for
-items of two kinds. Whatever a server leaves out of its deltas is taken from the first later notice that has it, once.
+items of two kinds. What a server leaves out of its deltas is taken, once, from the first later event that has it.
 """
 
 from collections.abc import Iterator, KeysView, Sequence
@@ -28,7 +28,6 @@ from dragoman.hub.request import Citation
 from dragoman.protocols.responses.wire import Annotation, CallItem, MessageItem, Notice, Part, ReasoningItem
 
 Events = Sequence[Event]
-
 _part = msgspec.json.Decoder(Part)
 _annotation = msgspec.json.Decoder(Annotation)
 _object = msgspec.json.Decoder(dict[str, object])

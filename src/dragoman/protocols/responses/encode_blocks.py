@@ -1,4 +1,4 @@
-"""Output items being written: hub blocks come in, their items and the names and frames of their events go out."""
+"""Encode hub blocks as output items, with the names and the frames of their events."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,51 @@ from msgspec.structs import replace
 from dragoman.hub.events import Block, CallBlock, HostedBlock, RefusalBlock, TextBlock, ThinkingBlock
 from dragoman.hub.opaque import Form, Opaque, encode_envelope
 from dragoman.hub.request import Citation, Json
-from dragoman.protocols.responses.wire import VENDOR
-
-Item = dict[str, Json]
+from dragoman.protocols.responses.wire import HOSTED_ITEMS, VENDOR, Item, text_at
 
 _OWN_ANNOTATIONS = frozenset(("url_citation", "file_citation", "container_file_citation", "file_path"))
+
+
+def own_item(block: HostedBlock) -> Item | None:
+    """The item that this protocol's own upstream sent; None if the block comes from another protocol."""
+    raw = block.raw
+    return raw if isinstance(raw, dict) and HOSTED_ITEMS.get(text_at(raw, "type")) == block.kind else None
+
+
+def like_item(block: HostedBlock, mint: Callable[[str], str]) -> Item | None:
+    """The nearest item for another vendor's activity; None if this protocol has nothing like it."""
+    match block.kind:
+        case "web_search":
+            return {"id": mint("ws_"), "type": "web_search_call", "status": "completed", "action": _action(block)}
+        case "code_execution":
+            return {
+                "id": mint("ci_"),
+                "type": "code_interpreter_call",
+                "status": "completed",
+                "code": text_at(block.input, "code"),
+                "container_id": "",
+                "outputs": None if block.output is None else [{"type": "logs", "logs": block.output}],
+            }
+        case "mcp":
+            return {
+                "id": mint("mcp_"),
+                "type": "mcp_call",
+                "status": "completed",
+                "server_label": text_at(block.input, "server"),
+                "name": text_at(block.input, "name"),
+                "arguments": msgspec.json.encode(block.input.get("arguments", {})).decode(),
+                "error": block.output if block.failed else None,
+                "output": None if block.failed else block.output,
+            }
+    return None
+
+
+def _action(block: HostedBlock) -> Item:
+    query = text_at(block.input, "query")
+    action: Item = {"type": "search", "query": query, "queries": [query] if query else []}
+    if block.results is not None:
+        action["sources"] = [{"type": "url", "url": found.url} for found in block.results if found.url]
+    return action
 
 
 class Manner(Struct, frozen=True):

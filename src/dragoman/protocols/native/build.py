@@ -1,4 +1,4 @@
-"""A request comes in; its own JSON goes out."""
+"""Build the JSON of a hub request."""
 
 import msgspec
 from msgspec.structs import replace
@@ -8,8 +8,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Part, Request, Thinking, Turn
-
-NAME = "native"
+from dragoman.protocols.native.wire import NAME
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:

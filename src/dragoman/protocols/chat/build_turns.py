@@ -1,4 +1,4 @@
-"""A conversation as Chat wants it: turns come in, messages go out, every result right behind the calls it answers."""
+"""Build Chat messages from hub turns, each tool result directly after the call it answers."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -24,12 +24,10 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.chat.parts import PartWriter
-from dragoman.protocols.chat.thoughts import vouchers, write_thoughts
+from dragoman.protocols.chat.build_content import PartWriter, vouchers, write_thoughts
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 
 _Wire = dict[str, object]
-
 _UNANSWERED = "[no result]"
 _BETWEEN = "\n\n"  # between what were separate blocks
 

@@ -1,163 +1,25 @@
-"""Tools and tool choice: a Responses client's tools come in and hub tools go out, and the other way round."""
+"""Build the tools and the tool choice of a Responses request."""
 
-from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from dragoman.framing.fields import Fields
 from dragoman.hub.ext import is_indispensable, note_unread_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import (
     Custom,
-    Ext,
     Function,
-    Grammar,
     Hosted,
     Json,
     Pick,
     Request,
     Tool,
-    ToolChoice,
 )
-from dragoman.protocols.responses.content import ext_of
-from dragoman.protocols.responses.wire import HOSTED_TOOLS, NAME, OTHER_TOOLS
-
-Wire = dict[str, Json]
+from dragoman.protocols.responses.wire import CARRIED_KINDS, NAME, Wire
 
 _NO_PARAMETERS: Wire = {"type": "object", "properties": {}}
-_PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED}
 _TOOL_TYPES = {"code_execution": "code_interpreter"}  # the hub's word -> ours, where they differ
 _UNNAMEABLE = frozenset(("web_search", "tool_search"))  # `tool_choice` has no word for them
-_HOSTED_DEFAULTS: Wire = {"container": {"type": "auto"}, "require_approval": "never"}
-_CARRIED = frozenset(HOSTED_TOOLS.values()) | {"mcp"}  # hosted tools that other protocols know too
-_WRITTEN = _CARRIED | {"tool_search"}  # other protocols' hosted tools that we have the like of
-
-# Reading
-
-
-def read_tools(tools: Iterable[Fields], ext: Ext) -> Iterator[Tool]:
-    """The tools, namespaces opened; what is said of no single tool goes into the request's own `ext`."""
-    for tool in tools:
-        match tool.need_text("type"):
-            case "function":
-                yield _read_function(tool, None)
-            case "custom":
-                yield _read_custom(tool, None)
-            case "namespace":
-                yield from _read_namespace(tool, ext)
-            case type_:
-                yield _read_hosted(type_, tool)
-
-
-def _read_namespace(tool: Fields, ext: Ext) -> Iterator[Tool]:
-    name = tool.need_text("name")
-    for inner in tool.objects("tools") or []:
-        match inner.text("type"):
-            case "custom":
-                yield _read_custom(inner, name)
-            case _:
-                yield _read_function(inner, name)
-    for key, value in tool.rest().items():
-        if value != "":
-            ext[tool.pointer(key)[1:]] = value
-
-
-def _read_function(tool: Fields, namespace: str | None) -> Function:
-    parameters = tool.obj("parameters")
-    return Function(
-        tool.need_text("name"),
-        tool.at,
-        description=tool.text("description"),
-        parameters=tool.raw("parameters") if parameters else None,
-        strict=tool.flag("strict"),
-        namespace=namespace,
-        deferred=tool.flag("defer_loading", False),
-        ext=ext_of(tool),
-    )
-
-
-def _read_custom(tool: Fields, namespace: str | None) -> Custom:
-    format_ = tool.obj("format")
-    grammar: Grammar | None = None
-    if format_ is not None and format_.text("type") == "grammar":
-        grammar = Grammar(format_.need_text("syntax"), format_.need_text("definition"))
-    return Custom(
-        tool.need_text("name"),
-        tool.at,
-        description=tool.text("description"),
-        grammar=grammar,
-        namespace=namespace,
-        ext=ext_of(tool, format=format_),
-    )
-
-
-def _read_hosted(type_: str, tool: Fields) -> Hosted:
-    raw = {"type": type_, **tool.rest()}
-    kind = HOSTED_TOOLS.get(type_, type_)
-    if kind not in _CARRIED:  # other protocols refuse or drop it whole
-        return Hosted(kind, raw, tool.at, known=type_ in OTHER_TOOLS)
-    filters = tool.obj("filters")
-    size = tool.text("search_context_size")
-    return Hosted(
-        kind,
-        raw,
-        tool.at,
-        allowed_domains=_strings(filters, "allowed_domains") if filters else (),
-        location=tool.raw("user_location"),
-        context_size=None if size == "medium" else size,
-        server_url=tool.text("server_url"),
-        server_name=tool.text("server_label"),
-        authorization=tool.text("authorization"),
-        allowed_tools=_allowed_tools(tool),
-        ext={key: value for key, value in ext_of(tool, filters=filters).items() if _HOSTED_DEFAULTS.get(key) != value},
-    )
-
-
-def _strings(fields: Fields, key: str) -> tuple[str, ...]:
-    values = fields.items(key) or []
-    if not all(isinstance(value, str) for value in values):
-        raise fields.bad(key, "must be an array of strings")
-    return tuple(str(value) for value in values)
-
-
-def _allowed_tools(tool: Fields) -> tuple[str, ...] | None:
-    """The tools of an MCP server that may be called: names, or a filter that holds nothing but names."""
-    if isinstance(tool.raw("allowed_tools"), list):
-        return _strings(tool, "allowed_tools")
-    chosen = tool.obj("allowed_tools")
-    return _strings(chosen, "tool_names") if chosen is not None and chosen.has("tool_names") else None
-
-
-def read_choice(fields: Fields) -> ToolChoice | None:
-    """`tool_choice`; None for auto, which is the default."""
-    at = fields.pointer("tool_choice")
-    value = fields.raw("tool_choice")
-    if value is None or value == "auto":
-        return None
-    if isinstance(value, str):
-        if value not in _PICKS:
-            raise fields.bad("tool_choice", "must be auto, none, required or an object")
-        return ToolChoice(_PICKS[value], at)
-    choice = Fields(value, at) if isinstance(value, dict) else None
-    if choice is None:
-        raise fields.bad("tool_choice", "must be a string or an object")
-    match choice.need_text("type"):
-        case "function" | "custom" as type_:
-            name, namespace = choice.need_text("name"), choice.text("namespace")
-            return ToolChoice(Pick.NAMED, at, name, namespace, custom=type_ == "custom")
-        case "allowed_tools":
-            pick = Pick.REQUIRED if choice.one_of("mode", ("auto", "required")) == "required" else Pick.AUTO
-            return ToolChoice(pick, at, allowed=tuple(map(_allowed, choice.need_objects("tools"))))
-        case type_:
-            return ToolChoice(Pick.NAMED, at, choice.text("name"), hosted=HOSTED_TOOLS.get(type_, type_))
-
-
-def _allowed(tool: Fields) -> str:
-    type_ = tool.text("type") or "function"
-    return tool.text("name") or tool.text("server_label") or HOSTED_TOOLS.get(type_, type_)
-
-
-# Writing
+_WRITTEN = CARRIED_KINDS | {"tool_search"}  # other protocols' hosted tools that we have the like of
 
 
 class ToolWriter:

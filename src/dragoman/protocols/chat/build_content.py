@@ -1,0 +1,160 @@
+"""Build Chat content parts and reasoning fields from hub parts."""
+
+import msgspec
+
+from dragoman.hub.ext import restore
+from dragoman.hub.failure import BadRequest
+from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import Form, Opaque
+from dragoman.hub.request import (
+    Audio,
+    Cache,
+    Document,
+    FileId,
+    Foreign,
+    Image,
+    Inline,
+    Link,
+    Text,
+    Thinking,
+)
+from dragoman.protocols.chat.wire import AUDIO_TYPES, CALL_KEY, FIELD_KEY, FILE_TYPES, NAME, OPENAI_PROTOCOLS
+
+_AUDIO_FORMATS = {media_type: name for name, media_type in AUDIO_TYPES.items()} | {"audio/mp3": "mp3"}
+_EXTENSIONS = {media_type: name for name, media_type in FILE_TYPES.items()}
+_TTLS = {"5m": "30m", "1h": "12h"}  # Anthropic's lifetimes as the shortest of OpenAI's that last as long
+
+
+class PartWriter:
+    """Writes parts for one target."""
+
+    __slots__ = ("_caches", "_citations", "_files", "_foreign", "_ledger", "_own")
+
+    def __init__(self, *, client: str, caches: bool, files: bool, ledger: Ledger) -> None:
+        self._own = client == NAME
+        self._foreign = client not in OPENAI_PROTOCOLS
+        self._citations = "annotations" if client == "responses" else "citations"  # as the client spells them
+        self._caches = caches  # the server takes cache breakpoints
+        self._files = files  # the client's file ids are this vendor's
+        self._ledger = ledger
+
+    def write(self, part: Text | Image | Document | Audio | Foreign) -> dict[str, object] | None:
+        """The part in Chat's words; None where Chat has none, which the ledger knows by then."""
+        match part:
+            case Text():
+                return self._written({"type": "text", "text": part.text}, part)
+            case Image():
+                return self._written(self._image(part), part)
+            case Document():
+                return self._written(self._document(part), part)
+            case Audio():
+                return self._written(_audio(part), part)
+            case Foreign():
+                return dict(part.raw) if self._own and isinstance(part.raw, dict) else None
+
+    def drop_cache(self, cache: Cache | None, what: str) -> None:
+        if cache is not None:
+            self._ledger.dropped(cache.at, f"Chat has no cache breakpoint on {what}")
+
+    def _written(self, wire: dict[str, object], part: Text | Image | Document | Audio) -> dict[str, object]:
+        if not isinstance(part, Audio) and part.cache is not None:
+            self._write_cache(wire, part.cache)
+        if self._own:
+            restore(wire, part.ext)
+        if isinstance(part, Text) and part.citations and not self._own:
+            self._ledger.dropped(f"{part.at}/{self._citations}", "Chat does not take citations back")
+        return wire
+
+    def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:
+        if not self._caches:
+            self._ledger.dropped(cache.at, "this server refuses cache breakpoints")
+            return
+        written: dict[str, object] = {"mode": "explicit"}
+        if cache.ttl is not None:
+            written["ttl"] = _TTLS.get(cache.ttl, cache.ttl) if self._foreign else cache.ttl
+        if self._foreign:
+            self._ledger.approximated(cache.at, "the breakpoint is kept, how long it lives is the vendor's")
+        wire["prompt_cache_breakpoint"] = written
+
+    def _image(self, part: Image) -> dict[str, object]:
+        match part.source:
+            case Inline(media_type=media_type, data=data):
+                image: dict[str, object] = {"url": f"data:{media_type};base64,{data}"}
+            case Link(url=url):
+                image = {"url": url}
+            case FileId():
+                raise BadRequest(part.at, "Chat takes no image by file id; send its data or its address")
+        if part.detail is not None:
+            image["detail"] = part.detail
+        return {"type": "image_url", "image_url": image}
+
+    def _document(self, part: Document) -> dict[str, object]:
+        match part.source:
+            case str(text):
+                self._ledger.approximated(part.at, "Chat has no text documents: it is sent as plain text")
+                return {"type": "text", "text": f"{part.title}\n\n{text}" if part.title else text}
+            case Inline(media_type=media_type, data=data):
+                name = part.title
+                if name is None:
+                    name = f"document.{_EXTENSIONS.get(media_type, 'bin')}"
+                    self._ledger.invented(part.at, f"Chat's files need a name: {name}")
+                return {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
+            case FileId(id=file_id):
+                if not self._files:
+                    raise BadRequest(part.at, f"the file {file_id!r} is stored with another vendor; send its data")
+                named = {} if part.title is None else {"filename": part.title}
+                return {"type": "file", "file": {"file_id": file_id, **named}}
+            case Link(url=url):
+                raise BadRequest(part.at, f"Chat takes no document by address ({url}); enable [fetch] or send its data")
+
+
+def _audio(part: Audio) -> dict[str, object]:
+    sound = _AUDIO_FORMATS.get(part.source.media_type) or part.source.media_type.removeprefix("audio/")
+    return {"type": "input_audio", "input_audio": {"data": part.source.data, "format": sound}}
+
+
+def vouchers(thoughts: list[Thinking]) -> dict[str, object]:
+    """What stands beside calls to vouch for them, by the calls' ids."""
+    opaques = [thought.opaque for thought in thoughts if thought.opaque is not None]
+    entries = [_read_entry(opaque) for opaque in opaques if opaque.form is Form.DETAIL]
+    return {str(entry[CALL_KEY]): entry.get("extra_content") for entry in entries if CALL_KEY in entry}
+
+
+def _read_entry(opaque: Opaque) -> dict[str, object]:
+    """An entry as it was; nothing of one that a client has forged."""
+    try:
+        return msgspec.json.decode(opaque.payload, type=dict[str, object])
+    except (ValueError, RecursionError):
+        return {}
+
+
+def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
+    """The fields of a message that give thoughts back to the server that had them."""
+    fields: dict[str, object] = {}
+    text = "".join(thought.text for thought in thoughts)
+    if text:
+        fields["reasoning_content"] = text
+    details: list[object] = []
+    blocks: list[object] = []
+    for thought in thoughts:
+        opaque = thought.opaque
+        if opaque is None:
+            continue
+        match opaque.form:
+            case Form.DETAIL:
+                entry = _read_entry(opaque)
+                if FIELD_KEY in entry:
+                    fields |= {"reasoning_text": fields.pop("reasoning_content", ""), FIELD_KEY: entry[FIELD_KEY]}
+                elif entry and CALL_KEY not in entry:
+                    details.append(entry)
+            case Form.SIGNATURE:
+                blocks.append({"type": "thinking", "thinking": thought.text, "signature": opaque.payload})
+            case Form.REDACTED:
+                blocks.append({"type": "redacted_thinking", "data": opaque.payload})
+            case Form.ENCRYPTED:
+                pass  # Chat has no place for a reasoning item of Responses
+    if details:
+        fields["reasoning_details"] = details
+    if blocks:
+        fields["thinking_blocks"] = blocks
+    return fields

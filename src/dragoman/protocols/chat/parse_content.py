@@ -1,0 +1,196 @@
+"""Parse the content and the reasoning of Chat messages into hub parts."""
+
+import base64
+from collections.abc import Iterator
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from dragoman.framing.fields import BadField, Fields
+from dragoman.hub.opaque import ENVELOPE_PREFIX, Form, Opaque, read_opaque
+from dragoman.hub.request import (
+    Audio,
+    Cache,
+    Document,
+    Ext,
+    FileId,
+    Foreign,
+    Image,
+    Inline,
+    Link,
+    Media,
+    Part,
+    Refusal,
+    Text,
+    Thinking,
+)
+from dragoman.protocols.chat.wire import AUDIO_TYPES, FILE_TYPES, detail_text
+
+
+def read_content(message: Fields) -> tuple[Part, ...]:
+    """A string, or an array of parts; an empty string says nothing."""
+    content = message.text_or_objects("content")
+    if content is None or content == "":
+        return ()
+    if isinstance(content, str):
+        return (Text(content, message.pointer("content")),)
+    return tuple(_read_part(part) for part in content)
+
+
+def unread(fields: Fields) -> Ext:
+    """What was not read of an object, by pointers relative to it."""
+    return {fields.pointer(key)[len(fields.at) + 1 :]: value for key, value in fields.rest().items()}
+
+
+def unread_with(outer: Fields, key: str, inner: Fields) -> Ext:
+    """What was not read of an object and of one that it holds."""
+    return unread(outer) | {f"{key}/{name}": value for name, value in unread(inner).items()}
+
+
+def _read_part(part: Fields) -> Part:
+    kind = part.need_text("type")
+    match kind:
+        case "text":
+            return _read_text(part)
+        case "refusal":
+            return _read_refusal(part)
+        case "image_url":
+            return _read_image(part)
+        case "file":
+            return _read_file(part)
+        case "input_audio":
+            return _read_audio(part)
+        case _:
+            return Foreign(kind, {"type": kind, **part.rest()}, part.at)
+
+
+def _read_text(part: Fields) -> Text:
+    text = part.text("text", "")
+    cache = _read_cache(part)
+    return Text(text, part.at, cache=cache, ext=unread(part))
+
+
+def _read_refusal(part: Fields) -> Refusal:
+    refusal = part.text("refusal", "")
+    return Refusal(refusal, part.at, ext=unread(part))
+
+
+def _read_image(part: Fields) -> Image:
+    if isinstance(part.raw("image_url"), str):  # a shorthand that many servers take
+        source = _read_url(part.need_text("image_url"), part.pointer("image_url"))
+        return Image(source, part.at, cache=_read_cache(part), ext=unread(part))
+    image = part.need_obj("image_url")
+    source = _read_url(image.need_text("url"), image.pointer("url"))
+    detail = image.text("detail")
+    cache = _read_cache(part)
+    ext = unread_with(part, "image_url", image)
+    return Image(
+        source,
+        part.at,
+        detail=None if detail == "auto" else detail,
+        detail_at=f"{part.at}/image_url/detail" if detail not in (None, "auto") else "",
+        cache=cache,
+        ext=ext,
+    )
+
+
+def _read_file(part: Fields) -> Document:
+    file = part.need_obj("file")
+    name = file.text("filename")
+    data = file.text("file_data")
+    file_id = file.text("file_id")
+    source: Media
+    if data is not None:
+        source = _read_file_data(data, name, file.pointer("file_data"))
+    elif file_id is not None:
+        source = FileId(file_id)
+    else:
+        raise BadField(file.at, "must have file_data or file_id")
+    cache = _read_cache(part)
+    return Document(source, part.at, title=name, cache=cache, ext=unread_with(part, "file", file))
+
+
+def _read_audio(part: Fields) -> Audio:
+    audio = part.need_obj("input_audio")
+    sound = audio.need_text("format")
+    source = Inline(AUDIO_TYPES.get(sound, f"audio/{sound}"), audio.need_text("data"))
+    return Audio(source, part.at, ext=unread_with(part, "input_audio", audio))
+
+
+def _read_cache(part: Fields) -> Cache | None:
+    breakpoint_ = part.obj("prompt_cache_breakpoint")
+    return None if breakpoint_ is None else Cache(breakpoint_.at, breakpoint_.text("ttl"))
+
+
+def _read_url(url: str, at: str) -> Inline | Link:
+    if url[:5].lower() == "data:":
+        return _read_data_url(url, at)
+    if "://" not in url:
+        raise BadField(at, "must be a data: URL or an address")
+    return Link(url)
+
+
+def _read_data_url(url: str, at: str) -> Inline:
+    head, comma, data = url[5:].partition(",")
+    if not comma:
+        raise BadField(at, "is a data: URL without data")
+    media_type, *options = head.split(";")
+    if "base64" not in options:
+        data = base64.b64encode(unquote_to_bytes(data)).decode()
+    return Inline(media_type or "text/plain", data)
+
+
+def _read_file_data(data: str, name: str | None, at: str) -> Inline:
+    if data[:5].lower() == "data:":
+        return _read_data_url(data, at)
+    extension = (name or "").rpartition(".")[2].lower()
+    return Inline(FILE_TYPES.get(extension, "application/pdf"), data)
+
+
+def read_thoughts(message: Fields) -> list[Thinking]:
+    """The thoughts that a client sends back, told once however many fields repeat them."""
+    key = "reasoning_content" if message.has("reasoning_content") else "reasoning"
+    visible = message.text("reasoning_content")
+    if visible is None and isinstance(message.raw("reasoning"), str):
+        visible = message.text("reasoning")
+    carried = [*_read_details(message), *_read_blocks(message)]
+    return _told_once(visible or "", message.pointer(key), carried)
+
+
+def _told_once(visible: str, at: str, carried: list[Thinking]) -> list[Thinking]:
+    """Places the carried thoughts within the visible text, which joins the texts of all."""
+    thoughts: list[Thinking] = []
+    rest, exact = visible, True
+    for thought in carried:
+        before, found, behind = rest.partition(thought.text) if thought.text else ("", "", rest)
+        if thought.text and not found:
+            exact = False
+        else:
+            if before:
+                thoughts.append(Thinking(before, at))
+            rest = behind
+        thoughts.append(thought)
+    # If the visible text is not made of theirs, the client has altered it: it would tell the same again.
+    if rest and exact:
+        thoughts.append(Thinking(rest, at))
+    return thoughts
+
+
+def _read_details(message: Fields) -> Iterator[Thinking]:
+    for detail in message.objects("reasoning_details") or ():
+        entry = detail.rest()
+        data = detail.raw("data")
+        if isinstance(data, str) and data.startswith(ENVELOPE_PREFIX):
+            ours = read_opaque(data, Form.DETAIL, "")
+            yield Thinking(ours.text, detail.at, ours)
+        else:
+            yield Thinking(detail_text(entry), detail.at, Opaque("", Form.DETAIL, msgspec.json.encode(entry).decode()))
+
+
+def _read_blocks(message: Fields) -> Iterator[Thinking]:
+    for block in message.objects("thinking_blocks") or ():
+        text, signature, data = block.text("thinking", ""), block.text("signature"), block.text("data")
+        if data:
+            yield Thinking("", block.at, read_opaque(data, Form.REDACTED, ""))
+        else:
+            yield Thinking(text, block.at, read_opaque(signature, Form.SIGNATURE, "") if signature else None)
