@@ -38,7 +38,7 @@ from dragoman.http.site import Site
 from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.outcome import OutcomeObserver
-from dragoman.net.budget import ByteBudget
+from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import JSON, Header
 from dragoman.net.limits import Limits, connections_within, open_files_limit

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dragoman.cli import logs
 from dragoman.cli.logs import Gathered, JsonLine, Line
 from dragoman.framing.redact import redacted
-from dragoman.net.current import request_id
+from dragoman.net.tasks import request_id
 
 SECRETS = [
     "sk-fake-0123456789abcdef",

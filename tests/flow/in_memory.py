@@ -25,14 +25,14 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.profile import Profile
 from dragoman.hub.stage import Stage
-from dragoman.net.budget import ByteBudget
+from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import Dial, Lost, Outgoing
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers
 from dragoman.net.requesthead import RequestHead
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.catalogue import Catalogue
-from dragoman.providers.provider import Answer, Provider, Send
+from dragoman.providers.provider import Provider, SendRequest, UpstreamResponse
 from dragoman.routing.resolve import Route
 
 NOW = 1_800_000_000.0
@@ -165,7 +165,7 @@ def make_call(
     return Call(PROTOCOLS[protocol], body, exchange, trail)
 
 
-async def send_nothing(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+async def send_nothing(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
     raise Lost("127.0.0.1:9: nobody listens in this test", sent=False, received=False)
 
 
@@ -174,7 +174,7 @@ def make_provider(
     protocols: tuple[str, ...] = ("chat",),
     *,
     endpoint: str = "http://127.0.0.1:9/v1",
-    send: Send = send_nothing,
+    send: SendRequest = send_nothing,
     key: bytes = b"",
     **fields: object,
 ) -> Provider:

@@ -16,8 +16,8 @@ from dragoman.config import Secret, load
 from dragoman.flow.audience import MOST, Audience
 from dragoman.flow.trail import Trail
 from dragoman.hub.outcome import Outcome
-from dragoman.net.current import request_id
 from dragoman.net.headers import Headers
+from dragoman.net.tasks import request_id
 from gateway import KEY
 
 NONE = Headers([])

@@ -9,7 +9,7 @@ from dragoman.flow.trail import Trail
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request, Role, Text, Turn
-from dragoman.net.budget import FREE_BYTES, ByteBudget
+from dragoman.net.bodies import FREE_BYTES, ByteBudget
 from dragoman.protocols import PROTOCOLS
 from flow.in_memory import CHAT, CHAT_STREAM, MemoryWire, make_call, make_exchange, run
 

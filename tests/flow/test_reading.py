@@ -5,14 +5,13 @@ import pytest
 from dragoman.flow import reading
 from dragoman.flow.reading import MAX_ERROR_BYTES, hold, no_room, read_error, read_reply
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.net.budget import FREE_BYTES, ByteBudget
-from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut, TooLarge
-from dragoman.net.sending import Answer as Answering
+from dragoman.net.bodies import FREE_BYTES, ByteBudget
+from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut, TooLarge, UpstreamResponse
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import MemoryWire, make_call, make_exchange, run
 
 
-async def ask(fake: FakeUpstream, client: HttpClient) -> Answering:
+async def ask(fake: FakeUpstream, client: HttpClient) -> UpstreamResponse:
     return await client.send(Outgoing("POST", fake.url, ()), head_timeout_s=30)
 
 

@@ -12,8 +12,8 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
+from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientGone, HeadRefused
 from dragoman.net.headers import Headers
-from dragoman.net.refusals import BodyTimeout, BodyTooLarge, ClientGone, HeadRefused
 from dragoman.observers.watch import Watch
 from dragoman.routing.resolve import Route
 from replies import END, START, text

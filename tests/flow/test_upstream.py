@@ -12,7 +12,7 @@ from dragoman.flow.step import NoReply
 from dragoman.flow.upstream import lost, receive, send, too_much
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import Corrupt, HttpClient, Lost, TimedOut, TooLarge
-from dragoman.providers.provider import Answer as Answering
+from dragoman.providers.provider import UpstreamResponse
 from fakes.raw import RawServer, Request
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import CHAT, MESSAGES, make_call, make_provider, prepare_for, run
@@ -23,7 +23,7 @@ KEY = b"sk-secret-0123456789"
 
 async def send_to(
     url: str, *, protocol: str = "chat", timeout_s: float = 30.0, key: str = ""
-) -> tuple[Prepared, Answering | NoReply]:
+) -> tuple[Prepared, UpstreamResponse | NoReply]:
     client = HttpClient()
     try:
         provider = make_provider(endpoint=url, send=client.send, key=KEY)

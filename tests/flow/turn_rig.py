@@ -12,7 +12,7 @@ from dragoman.flow.response_writer import ResponseWriter, StreamWriter
 from dragoman.flow.step import Ask, Completed, Interrupted, TurnEnd
 from dragoman.flow.turn import Surroundings, Turn
 from dragoman.hub.failure import Failure
-from dragoman.net.budget import ByteBudget
+from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header
 from dragoman.observers.watch import Watch

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.net.bodies import ChunkedBody, IncomingBody, SizedBody
-from dragoman.net.budget import ByteBudget, Charge
-from dragoman.net.refusals import Refused
+from dragoman.net.bodies import ByteBudget, Charge, ChunkedBody, IncomingBody, SizedBody
+from dragoman.net.errors import Refused
 
 AFTER = b"GET /next HTTP/1.1\r\n"
 WIRE = b'5\r\nhello\r\n1;name="v"\r\n,\r\n0006 ; x\r\n world\r\n000\r\nX-Sum: abc\r\nX-Two:\r\n\r\n'

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.net.encoding import Unpacking, decoders, decompress
-from dragoman.net.faults import BadEncoding, TooLarge
+from dragoman.net.errors import BadEncoding, TooLarge
 
 SEED = random.Random(7)
 PLAIN = b"".join(b'{"n":%d,"v":"%x"}\n' % (n, SEED.getrandbits(64)) for n in range(1500))

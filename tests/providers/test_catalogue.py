@@ -7,14 +7,14 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import Dial, Lost, Outgoing
 from dragoman.net.headers import Header
 from dragoman.providers.catalogue import Catalogue
-from dragoman.providers.provider import Answer, ModelInfo, Provider
+from dragoman.providers.provider import ModelInfo, Provider, UpstreamResponse
 
 ASSUMED = (ModelInfo("assumed"),)
 LISTED = (ModelInfo("listed"), ModelInfo("configured", "told by the provider"))
 CONFIGURED = (ModelInfo("configured"),)
 
 
-async def nobody(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+async def nobody(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
     raise Lost("nobody is there", sent=False, received=False)
 
 

@@ -8,9 +8,8 @@ from msgspec import Struct
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.moments import Clock
 from dragoman.hub.failure import Kind
-from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import Dial, Lost, Outgoing, SendRequest, TimedOut, TooLarge
 from dragoman.net.headers import JSON, Header
-from dragoman.net.sending import Send
 
 PATIENCE_S = 15.0
 MAX_BYTES = 8 * 1024 * 1024
@@ -29,7 +28,7 @@ class Told(Struct, frozen=True):
 class Line(Struct, frozen=True):
     """How questions travel: whom they name, the route, and the clock that learns from every answer."""
 
-    send: Send
+    send: SendRequest
     dial: Dial
     clock: Clock
     headers: tuple[Header, ...]

@@ -11,7 +11,7 @@ class Trouble(click.ClickException):
 
 def explain(fault: BaseException) -> str:
     from dragoman.config import ConfigError
-    from dragoman.net.faults import Lost, TimedOut
+    from dragoman.net.errors import Lost, TimedOut
     from dragoman.net.tasks import place_of
     from dragoman.store import StoreError
 

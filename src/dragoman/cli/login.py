@@ -25,7 +25,7 @@ from dragoman.config.several import credentials_of
 if TYPE_CHECKING:
     from dragoman.accounts.asking import Line
     from dragoman.accounts.json_table import Table
-    from dragoman.net.sending import Send
+    from dragoman.net.client import SendRequest
 
 P = TypeVar("P", bound=ProviderConfig)
 
@@ -63,7 +63,7 @@ def kiro(
     stanza = _stanza(read_settings(config_file), KiroProviderConfig(name="kiro", kind="kiro"))
     place = region or stanza.region
 
-    async def sign_in(send: "Send") -> "Table":
+    async def sign_in(send: "SendRequest") -> "Table":
         line = line_of(stanza, send, os.environ)
         table = (
             await _kiro_in_browser(line, stanza.auth_endpoint, place, social)
@@ -88,7 +88,7 @@ def codex(device: bool, file: Path | None, config_file: str | None) -> None:
     stanza = _stanza(read_settings(config_file), CodexProviderConfig(name="codex", kind="codex"))
     app = App(stanza.auth_endpoint or ISSUER, stanza.client_id, stanza.originator)
 
-    async def sign_in(send: "Send") -> "Table":
+    async def sign_in(send: "SendRequest") -> "Table":
         from dragoman.providers.codex.login import BrowserLogin, DeviceLogin
 
         line = line_of(stanza, send, os.environ)
@@ -118,7 +118,7 @@ def copilot(client_id: str | None, file: Path | None, config_file: str | None) -
     if app is None:
         raise Trouble(f"not signed in: {NO_APP.format(name=stanza.name)}.")
 
-    async def sign_in(send: "Send") -> "Table":
+    async def sign_in(send: "SendRequest") -> "Table":
         login = DeviceLogin(line_of(stanza, send, os.environ), addresses(stanza).login, app)
         prompt = await login.begin()
         click.echo(f"Open   {prompt.verification_uri}\nCode   {prompt.user_code}")
@@ -139,7 +139,7 @@ def _own_file(name: str) -> Path:
     return data_directory(os.environ, Path.home()) / name
 
 
-def _signed_in(stanza: ProviderConfig, sign_in: Callable[["Send"], Awaitable["Table"]], path: Path) -> None:
+def _signed_in(stanza: ProviderConfig, sign_in: Callable[["SendRequest"], Awaitable["Table"]], path: Path) -> None:
     """The person signs in; what that gave is stored, and told."""
     from dragoman.accounts.signing_in import LoginFailed
 
@@ -167,7 +167,7 @@ def _reads(stanza: ProviderConfig, path: Path) -> bool:
     return path in files or (not configured and path == _own_file(path.name))
 
 
-async def _stored(sign_in: Callable[["Send"], Awaitable["Table"]], path: Path) -> None:
+async def _stored(sign_in: Callable[["SendRequest"], Awaitable["Table"]], path: Path) -> None:
     from dragoman.accounts.signing_in import store
     from dragoman.net.client import HttpClient
 

@@ -10,8 +10,7 @@ import msgspec
 from dragoman.cli.outlet import Outlet
 from dragoman.framing.oneline import MAX_LINE_BYTES, cut_text, one_line
 from dragoman.framing.redact import redacted
-from dragoman.net.current import request_id
-from dragoman.net.tasks import place_of
+from dragoman.net.tasks import place_of, request_id
 from dragoman.observers.request_log import moment
 
 log = logging.getLogger(__name__)

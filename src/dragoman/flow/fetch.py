@@ -18,7 +18,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.dial import Target, parse_target
-from dragoman.providers.provider import USER_AGENT, Answer, Send
+from dragoman.providers.provider import USER_AGENT, SendRequest, UpstreamResponse
 
 MAX_REDIRECTS = 3
 MAX_LINKS = 20  # of one request
@@ -76,7 +76,7 @@ class Fetcher:
     """Fetches linked media within the configured bounds."""
 
     def __init__(
-        self, send: Send, bounds: Fetch, resolve: Resolve = resolve_name, detours: Detours | None = None
+        self, send: SendRequest, bounds: Fetch, resolve: Resolve = resolve_name, detours: Detours | None = None
     ) -> None:
         self._send = send
         self._bounds = bounds
@@ -123,7 +123,7 @@ class Fetcher:
             target = _parse(url)
         raise _unfetched(target, f"it redirects more than {MAX_REDIRECTS} times")
 
-    async def _ask(self, url: str, target: Target) -> Answer:
+    async def _ask(self, url: str, target: Target) -> UpstreamResponse:
         """The answer of the first of the host's addresses that can be reached."""
         failed: Exception | None = None
         for address in await self._addresses(target):
@@ -149,7 +149,7 @@ class Fetcher:
             raise _unfetched(target, "it is not on a public address")
         return addresses
 
-    async def _read(self, answer: Answer, target: Target) -> Inline:
+    async def _read(self, answer: UpstreamResponse, target: Target) -> Inline:
         if answer.status != 200:
             raise _unfetched(target, f"it answered with status {answer.status}")
         kind = (answer.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower().decode("latin-1")

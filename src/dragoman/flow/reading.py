@@ -4,9 +4,10 @@ from functools import partial
 
 from dragoman.flow.call import Call
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.budget import BudgetSpent, Charge
+from dragoman.net.bodies import Charge
+from dragoman.net.client import UpstreamResponse
+from dragoman.net.errors import BudgetSpent
 from dragoman.net.pouring import read_pieces
-from dragoman.net.sending import Answer
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
@@ -14,12 +15,12 @@ ERROR_BODY_S = 30.0  # in all: an error is short, and a client waits for it
 BUSY_S = 1.0  # when to try again where the gateway holds as many bytes as it may
 
 
-async def read_reply(call: Call, answer: Answer, silence_s: float, total_s: float, where: str) -> bytes:
+async def read_reply(call: Call, answer: UpstreamResponse, silence_s: float, total_s: float, where: str) -> bytes:
     """The body of a whole reply, counted in what the request holds; raises TimedOut, TooLarge, Lost or RequestError."""
     return await read_pieces(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(hold, call.buffered))
 
 
-async def read_error(answer: Answer, silence_s: float) -> bytes:
+async def read_error(answer: UpstreamResponse, silence_s: float) -> bytes:
     return await read_pieces(answer, MAX_ERROR_BYTES, silence_s, "the upstream", ERROR_BODY_S)
 
 

@@ -14,9 +14,9 @@ from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
+from dragoman.net.errors import ClientGone
+from dragoman.net.errors import Refused as Unreadable
 from dragoman.net.headers import Headers
-from dragoman.net.refusals import ClientGone
-from dragoman.net.refusals import Refused as Unreadable
 from dragoman.observers.watch import Seen, Watch
 from dragoman.providers.media_tokens import BYTES_PER_TOKEN, guess_tokens
 from dragoman.routing.resolve import Route

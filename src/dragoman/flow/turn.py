@@ -36,7 +36,7 @@ from dragoman.net.client import Lost, TimedOut
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
 from dragoman.passes.truncation_notice import digests, tell
-from dragoman.providers.provider import Answer
+from dragoman.providers.provider import UpstreamResponse
 from dragoman.stages.hold_cut import HoldCut
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Turn:
         self._held = b""  # for the client, until the first token
         self._ended = False  # the upstream's body has been read to its end
         self._size = 0
-        self._answer: Answer | None = None
+        self._answer: UpstreamResponse | None = None
         self.prepared: Prepared | None = None
         self.pipe: Pipe | None = None
         self.unchanged: UnchangedDocument | None = None  # instead of a pipe
@@ -141,7 +141,7 @@ class Turn:
 
     # Reading the answer
 
-    async def _read(self, prepared: Prepared, answer: Answer) -> TurnEnd:
+    async def _read(self, prepared: Prepared, answer: UpstreamResponse) -> TurnEnd:
         if not (self._writer.streams or prepared.streams):
             return await self._read_document(prepared, answer, b"")
         begun = b""
@@ -162,7 +162,9 @@ class Turn:
             await self._pump(prepared, answer, self.pipe)
         return self._end(prepared, self.pipe)
 
-    async def _until_first_token(self, prepared: Prepared, answer: Answer, pipe: Pipe, begun: bytes) -> TurnEnd | None:
+    async def _until_first_token(
+        self, prepared: Prepared, answer: UpstreamResponse, pipe: Pipe, begun: bytes
+    ) -> TurnEnd | None:
         """Hold what comes until there is something to show; return the end where it comes first."""
         watch, is_first = pipe.watch, True
         while True:
@@ -190,7 +192,7 @@ class Turn:
             if await self._must_commit(prepared, answer, pipe):
                 return None
 
-    async def _next_chunk(self, prepared: Prepared, answer: Answer, pipe: Pipe) -> bytes | Failure | None:
+    async def _next_chunk(self, prepared: Prepared, answer: UpstreamResponse, pipe: Pipe) -> bytes | Failure | None:
         """Return the next bytes of a reply without a token, b"" at its end; None if the client must be sent some."""
         due_at = math.inf
         if isinstance(prepared, Passthrough) and isinstance(self._writer, StreamWriter):
@@ -205,7 +207,7 @@ class Turn:
         except Lost as fault:
             return b"" if pipe.decoder.progress is Progress.COMPLETE else lost(prepared, fault)
 
-    async def _must_commit(self, prepared: Prepared, answer: Answer, pipe: Pipe) -> bool:
+    async def _must_commit(self, prepared: Prepared, answer: UpstreamResponse, pipe: Pipe) -> bool:
         """Pass on an upstream's own keep-alives; whether what it sent cannot be held back any longer."""
         writer = self._writer
         if not isinstance(prepared, Passthrough) or not isinstance(writer, StreamWriter):
@@ -223,7 +225,7 @@ class Turn:
         self._wait.extend(now, is_answering(prepared, pipe))
         return self._wait.failure() if now >= self._wait.deadline else None
 
-    async def _accept(self, prepared: Prepared, answer: Answer) -> None:
+    async def _accept(self, prepared: Prepared, answer: UpstreamResponse) -> None:
         """The reply has begun: note whose it is, and send what was held."""
         self._around.note_first_token(self)
         if isinstance(prepared, Translated) and self._ask.continuation is not None:
@@ -235,7 +237,7 @@ class Turn:
         else:
             await self._writer.commit(prepared, answer.headers, held)
 
-    async def _pump(self, prepared: Prepared, answer: Answer, pipe: Pipe) -> None:
+    async def _pump(self, prepared: Prepared, answer: UpstreamResponse, pipe: Pipe) -> None:
         """Pass on the rest of the reply; its last bytes are kept for the end."""
         count = None if self._writer.streams else self._hold
         pump = Pump(prepared, pipe, self._writer, self._wait, self._server, count)
@@ -298,7 +300,7 @@ class Turn:
 
     # Documents: replies that come as one body
 
-    async def _read_document(self, prepared: Prepared, answer: Answer, begun: bytes) -> TurnEnd:
+    async def _read_document(self, prepared: Prepared, answer: UpstreamResponse, begun: bytes) -> TurnEnd:
         patience = patience_with(prepared.provider, self._server)
         total_s = patience.first_token_s + patience.token_s
         reading = read_reply(self._around.call, answer, patience.idle_s, total_s, prepared.provider.name)
@@ -320,7 +322,9 @@ class Turn:
         await self._accept(prepared, answer)
         return self._end(prepared, pipe)
 
-    def _pass_document(self, prepared: Passthrough, answer: Answer, writer: WholeWriter, body: bytes) -> TurnEnd:
+    def _pass_document(
+        self, prepared: Passthrough, answer: UpstreamResponse, writer: WholeWriter, body: bytes
+    ) -> TurnEnd:
         watch = self._around.make_watch()
         usage: Usage | None = None
         for event in glance(prepared, body):

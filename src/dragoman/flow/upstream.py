@@ -16,12 +16,12 @@ from dragoman.framing.known_secrets import hide, hide_in_fields
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape
 from dragoman.net.client import Lost, TimedOut, TooLarge
-from dragoman.net.faults import Corrupt
+from dragoman.net.errors import Corrupt
 from dragoman.net.headers import Headers
-from dragoman.providers.provider import Answer, Provider
+from dragoman.providers.provider import Provider, UpstreamResponse
 
 
-async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Failure]) -> Answer | NoReply:
+async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Failure]) -> UpstreamResponse | NoReply:
     """Return the answer once its head has come; `late` makes the failure if that takes too long."""
     try:
         answer = await prepared.provider.ask(prepared.out, head_timeout_s)
@@ -42,7 +42,7 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
     return NoReply(body) if isinstance(body, Failure) else _refusal(prepared, answer, hide(body, prepared.secrets))
 
 
-def _refusal(prepared: Prepared, answer: Answer, body: bytes) -> NoReply:
+def _refusal(prepared: Prepared, answer: UpstreamResponse, body: bytes) -> NoReply:
     now = time.time()
     failure = prepared.upstream.read(answer.status, dict(answer.headers), body)
     failure = named(prepared, resets_by_our_clock(failure, answer.headers, now))

@@ -33,14 +33,12 @@ from dragoman.http.usage import PATHS as USAGE
 from dragoman.http.usage import UsageDesk
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, Protocol
-from dragoman.net import current
-from dragoman.net.budget import BudgetSpent
+from dragoman.net import tasks
 from dragoman.net.encoding import decompress
+from dragoman.net.errors import BadEncoding, BodyTooLarge, BudgetSpent, ClientGone, TooLarge
+from dragoman.net.errors import Refused as Unreadable
 from dragoman.net.exchange import Exchange
-from dragoman.net.faults import BadEncoding, TooLarge
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.net.refusals import BodyTooLarge, ClientGone
-from dragoman.net.refusals import Refused as Unreadable
 from dragoman.net.tasks import place_of
 from dragoman.observers.metrics_text import CONTENT_TYPE
 
@@ -106,7 +104,7 @@ class Site:
 
     async def __call__(self, exchange: Exchange) -> None:
         request_id = self._request_id(exchange.headers)
-        current.request_id.set(request_id)
+        tasks.request_id.set(request_id)
         path = plain_path(exchange.path)
         try:
             await self._dispatch(exchange, path, request_id)

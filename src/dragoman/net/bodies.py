@@ -4,14 +4,51 @@ import re
 from enum import Enum
 from io import BytesIO
 
-from dragoman.net.budget import Charge
-from dragoman.net.refusals import BodyMalformed, BodyTooLarge
+from dragoman.net.errors import BodyMalformed, BodyTooLarge, BudgetSpent
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 _MAX_LINE = 4096
 # Sizes, extensions and trailers may outweigh the content by this much; one-byte chunks only burn our time.
 _MAX_OVERHEAD = 64 * 1024
+FREE_BYTES = 64 * 1024  # of each request: what is small need not be counted
+
+
+class ByteBudget:
+    """How many bytes may be held, and how many are."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+
+class Charge:
+    """What one request holds of the budget."""
+
+    __slots__ = ("_budget", "held")
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self.held = 0
+
+    def hold(self, size: int) -> None:
+        """Count so many bytes more; raises BudgetSpent, and counts none, where they do not fit."""
+        held = self.held + size
+        if held > FREE_BYTES:
+            budget = self._budget
+            more = held - max(self.held, FREE_BYTES)
+            if budget.held + more > budget.limit:
+                raise BudgetSpent(f"the gateway holds as many bytes as it may, {budget.limit}")
+            budget.held += more
+        self.held = held
+
+    def release_to(self, held: int) -> None:
+        """Count no more than so many bytes from now on."""
+        if self.held > FREE_BYTES:
+            self._budget.held -= self.held - max(held, FREE_BYTES)
+        self.held = held
 
 
 class SizedBody:

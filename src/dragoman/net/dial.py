@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from dragoman.config.proxies import Detours, Proxy, parse_proxy
-from dragoman.net.faults import Lost, TimedOut
+from dragoman.net.errors import Lost, TimedOut
 from dragoman.net.proxy import ProxyRefused, open_tunnel, reach
 
 P = TypeVar("P", bound=asyncio.Protocol)

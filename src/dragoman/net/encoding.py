@@ -8,7 +8,7 @@ from typing import IO, Protocol, cast
 import brotli
 import zstandard
 
-from dragoman.net.faults import BadEncoding, TooLarge
+from dragoman.net.errors import BadEncoding, TooLarge
 
 # RFC 9659: a zstd content coding must not ask its reader for a larger window.
 ZSTD_WINDOW = 8 << 20

@@ -7,9 +7,8 @@ from typing import cast
 
 from dragoman.net.bodies import ChunkedBody, SizedBody
 from dragoman.net.deadline import Deadline, UploadClock
-from dragoman.net.exchange import Exchange
-from dragoman.net.refusals import BodyTimeout, ClientGone, HeadRefused, Refused
-from dragoman.net.replies import CONTINUE, reply_head
+from dragoman.net.errors import BodyTimeout, ClientGone, HeadRefused, Refused
+from dragoman.net.exchange import CONTINUE, Exchange, reply_head
 from dragoman.net.requesthead import RequestHead, parse_head, path_of
 from dragoman.net.service import Service
 

@@ -12,7 +12,7 @@ from typing import cast
 
 import httptools
 
-from dragoman.net.faults import Corrupt, Lost, TimedOut
+from dragoman.net.errors import Corrupt, Lost, TimedOut
 from dragoman.net.headers import Header, Headers
 from dragoman.net.outbox import Outbox
 from dragoman.net.pouring import Sink

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from dragoman.net.faults import Lost, TimedOut
+from dragoman.net.errors import Lost, TimedOut
 from dragoman.net.outbound import Connection
 from dragoman.net.outbox import Outbox
 

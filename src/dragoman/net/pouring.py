@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from io import BytesIO
 from typing import Protocol
 
-from dragoman.net.faults import TimedOut, TooLarge
+from dragoman.net.errors import TimedOut, TooLarge
 
 Sink = Callable[[bytes], float | None]  # a piece -> seconds to wait for the next; None: no more for now
 

@@ -5,8 +5,8 @@ from urllib.parse import unquote
 
 import httptools
 
+from dragoman.net.errors import HeadRefused
 from dragoman.net.headers import Header
-from dragoman.net.refusals import HeadRefused
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
 _METHOD = re.compile(rb"[A-Z][A-Z_-]{0,31}")

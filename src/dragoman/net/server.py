@@ -4,13 +4,12 @@ import asyncio
 import socket
 
 from dragoman.net.acceptor import Acceptor, CarefulAcceptor, LoopAcceptor
-from dragoman.net.budget import ByteBudget
-from dragoman.net.exchange import Exchange, Handler
+from dragoman.net.bodies import ByteBudget
+from dragoman.net.errors import BodyMalformed, BodyTimeout, BodyTooLarge, ClientGone, OutOfOrder, Refused
+from dragoman.net.exchange import Exchange, Handler, reply_head
 from dragoman.net.headers import Header, Headers
 from dragoman.net.inbound import TOO_MANY_CONNECTIONS, Inbound
 from dragoman.net.limits import Limits, open_files_limit
-from dragoman.net.refusals import BodyMalformed, BodyTimeout, BodyTooLarge, ClientGone, OutOfOrder, Refused
-from dragoman.net.replies import reply_head
 from dragoman.net.service import RenderError, Service
 from dragoman.net.tasks import spawn
 

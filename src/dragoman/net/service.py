@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dragoman.net.admission import Admission
-from dragoman.net.budget import FREE_BYTES, ByteBudget
+from dragoman.net.bodies import FREE_BYTES, ByteBudget
+from dragoman.net.errors import ClientGone, Refused
 from dragoman.net.exchange import Exchange, Handler, Reply
 from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
 from dragoman.net.outbox import Outbox
-from dragoman.net.refusals import ClientGone, Refused
 from dragoman.net.tasks import place_of, spawn
 
 RenderError = Callable[[str, int, str], tuple[list[Header], bytes]]

@@ -4,12 +4,16 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _alive: set[asyncio.Task[object]] = set()
+
+# Each exchange has a task of its own, and so its own value; what the task starts inherits it.
+request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 def spawn(coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task[T]:

@@ -11,9 +11,9 @@ from dragoman.providers.copilot.provider import make as copilot
 from dragoman.providers.echo.provider import make as echo
 from dragoman.providers.kiro.provider import make as kiro
 from dragoman.providers.openai.provider import make as openai
-from dragoman.providers.provider import Provider, Send
+from dragoman.providers.provider import Provider, SendRequest
 
-Make = Callable[[ProviderConfig, Send, Mapping[str, str]], Provider]
+Make = Callable[[ProviderConfig, SendRequest, Mapping[str, str]], Provider]
 
 KINDS: dict[str, Make] = {
     "anthropic": anthropic,

@@ -3,15 +3,15 @@
 import asyncio
 
 from dragoman.hub.stage import Stage
+from dragoman.net.client import UpstreamResponse
 from dragoman.net.headers import Headers
 from dragoman.net.pouring import Sink, pour_pieces
-from dragoman.net.sending import Answer
 
 
 class Mended:
-    """An Answer whose bytes go through a machine."""
+    """An UpstreamResponse whose bytes go through a machine."""
 
-    def __init__(self, answer: Answer, machine: Stage[bytes, bytes]) -> None:
+    def __init__(self, answer: UpstreamResponse, machine: Stage[bytes, bytes]) -> None:
         self._answer = answer
         self._machine = machine
         self._over = False
@@ -47,6 +47,6 @@ class Mended:
         self._answer.close()
 
 
-def is_event_stream(answer: Answer) -> bool:
+def is_event_stream(answer: UpstreamResponse) -> bool:
     kind = answer.headers.get(b"content-type") or b""
     return answer.status == 200 and kind.partition(b";")[0].strip().lower() == b"text/event-stream"

@@ -14,10 +14,12 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.config.several import Credential, credentials_of, singles
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import ask_models
-from dragoman.providers.provider import ModelInfo, Provider, Send
+from dragoman.providers.provider import ModelInfo, Provider, SendRequest
 
 
-def make(config: ProviderConfig, send: Send, environ: Mapping[str, str], old: Provider | None = None) -> Provider:
+def make(
+    config: ProviderConfig, send: SendRequest, environ: Mapping[str, str], old: Provider | None = None
+) -> Provider:
     """`old`: what an edited stanza replaces; what its pool knows of credentials that stay is kept."""
     members = tuple(KINDS[config.kind](single, send, environ) for single in singles(config))
     labels = labels_of(config)

@@ -16,9 +16,9 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request
 from dragoman.hub.stage import Stage
 from dragoman.net.client import Dial, Outgoing
+from dragoman.net.client import SendRequest as SendRequest
+from dragoman.net.client import UpstreamResponse as UpstreamResponse
 from dragoman.net.headers import Header, Headers
-from dragoman.net.sending import Answer as Answer
-from dragoman.net.sending import Send as Send
 from dragoman.providers.finding import Finding
 from dragoman.providers.limits import Limits
 from dragoman.providers.quota import Quota
@@ -74,7 +74,7 @@ class Provider(Struct, frozen=True):
     issuer: str  # whose opaque reasoning it reads
     protocols: tuple[str, ...]  # what it speaks, preferred first; `spoken` knows of a model
     endpoint: str
-    send: Send  # as it answers; `ask` gives what that was meant to be
+    send: SendRequest  # as it answers; `ask` gives what that was meant to be
     authorize: Authorize
     dial: Dial = Dial()
     headers: tuple[Header, ...] = ()
@@ -103,7 +103,9 @@ class Provider(Struct, frozen=True):
     window: Callable[[str], int | None] = lambda model: None
     renew: Callable[[], Awaitable[bool]] | None = None  # a new credential, after the old one was refused
     remedy: str = ""  # the command that mends a credential which is refused for good; empty: another api_key does
-    righted: Callable[[Outgoing, Answer], Answer] = lambda out, answer: answer  # what its streams get wrong
+    righted: Callable[[Outgoing, UpstreamResponse], UpstreamResponse] = lambda out, answer: (
+        answer
+    )  # what its streams get wrong
     amend: Callable[[Failure], Amend | None] = lambda failure: None
     withholds_cut_calls: bool = False  # its decoder never opens a call that is not whole
     mend: bool = False  # ask for the rest of a cut tool call within the same turn
@@ -120,12 +122,12 @@ class Provider(Struct, frozen=True):
         """What it speaks for that model, preferred first."""
         return self.protocols if self.speaks is None else await self.speaks(model)
 
-    async def ask(self, out: Outgoing, head_timeout_s: float) -> Answer:
+    async def ask(self, out: Outgoing, head_timeout_s: float) -> UpstreamResponse:
         """Its answer, with what its streams get wrong put right as they pass."""
         return self.righted(out, await self.send(out, self.dial, head_timeout_s=head_timeout_s))
 
 
-def configured(config: ProviderConfig, send: Send, environ: Mapping[str, str], **own: object) -> Provider:
+def configured(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str], **own: object) -> Provider:
     """A provider from its stanza; `own` is what its kind decides."""
     dial, headers = dial_of(config, environ), _headers(config, environ)
     fields: dict[str, object] = {

@@ -17,7 +17,7 @@ from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.hosts import addresses, api_region, region_of
 from dragoman.providers.kiro.identity import fingerprint, user_agent
 from dragoman.providers.kiro.provider import make
-from dragoman.providers.provider import Answer, Provider
+from dragoman.providers.provider import Provider, UpstreamResponse
 from fakes.kiro import ARN, FakeKiro, refusal
 from providers.kiro.kiro_kit import ide_file, stanza
 from wire_json import Json
@@ -252,7 +252,7 @@ def test_another_account_that_signs_in_is_followed_to_its_hosts(tmp_path: Path) 
     """The gateway was started before anyone had signed in, and then a Builder ID did."""
     sent: list[str] = []
 
-    async def send(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+    async def send(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
         sent.append(out.url)
         raise Lost("nobody is there", sent=False, received=False)
 

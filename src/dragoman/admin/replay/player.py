@@ -5,7 +5,7 @@ from email.utils import formatdate, parsedate_to_datetime
 
 from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, Chunk, UpstreamRequest, UpstreamResponse
 from dragoman.net.client import Corrupt, Dial, Lost, Outgoing, TimedOut
-from dragoman.net.faults import Wait
+from dragoman.net.errors import Wait
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink, pour_pieces, read_pieces
 

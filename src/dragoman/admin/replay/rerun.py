@@ -25,10 +25,10 @@ from dragoman.flow.capture.masking import masked_capture
 from dragoman.flow.capture.recording import Recording
 from dragoman.flow.gateway import Gateway
 from dragoman.hub.ports import ReplyContext
-from dragoman.net.budget import ByteBudget
+from dragoman.net.bodies import ByteBudget
+from dragoman.net.errors import ClientGone
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
-from dragoman.net.refusals import ClientGone
 from dragoman.net.requesthead import RequestHead
 from dragoman.net.tasks import spawn
 

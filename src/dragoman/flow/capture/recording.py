@@ -25,10 +25,9 @@ from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.hub.request import Json
-from dragoman.net.client import Outgoing
+from dragoman.net.client import Outgoing, UpstreamResponse
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
-from dragoman.net.sending import Answer as Answering
 from dragoman.net.tasks import place_of
 from dragoman.observers.watch import Watch
 from dragoman.providers.provider import Provider
@@ -74,7 +73,7 @@ class Question:
         self.kind = provider.kind
         self.protocol = protocol
         self.out = out
-        self.answer: Answering | None = None
+        self.answer: UpstreamResponse | None = None
         self.head_at = 0.0
         self.chunks = Kept(GAP)
         self.end = ""
@@ -270,7 +269,7 @@ class Recording:
             question.out = replace(question.out, body=b"")
 
     @noted
-    def answers(self, question: Question, answer: Answering) -> None:
+    def answers(self, question: Question, answer: UpstreamResponse) -> None:
         question.answer, question.head_at = answer, self.now()
 
     @noted

@@ -22,10 +22,9 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Inline, Json, Request
-from dragoman.net.client import Dial, Lost, Outgoing, TimedOut
+from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, UpstreamResponse
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink, read_pieces
-from dragoman.net.sending import Answer
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.provider import Provider
@@ -222,7 +221,7 @@ class _Watched:
         self._recording.meets(self._provider)
         self._recording.hears(seat_name(self._provider), what, value)
 
-    async def _send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+    async def _send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
         recording, provider = self._recording, self._provider
         question = Question(f"{provider.name}/{self._model}", provider, self._protocol, out)
         recording.asks(question)
@@ -239,9 +238,9 @@ class _Watched:
 
 
 class _WatchedAnswer:
-    """An Answer whose pieces are noted as they are taken."""
+    """An UpstreamResponse whose pieces are noted as they are taken."""
 
-    def __init__(self, answer: Answer, question: Question, recording: Recording) -> None:
+    def __init__(self, answer: UpstreamResponse, question: Question, recording: Recording) -> None:
         self._answer = answer
         self._question = question
         self._recording = recording

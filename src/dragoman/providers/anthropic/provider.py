@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dragoman.config.settings import ProviderConfig
 from dragoman.net.headers import Header
 from dragoman.providers.amends import unreadable_reasoning
-from dragoman.providers.provider import Provider, Send, api_key, configured
+from dragoman.providers.provider import Provider, SendRequest, api_key, configured
 
 
-def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     read_key = api_key(config, environ)
 
     async def authorize(protocol: str) -> tuple[Header, ...]:

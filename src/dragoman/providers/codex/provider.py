@@ -25,7 +25,7 @@ from dragoman.providers.codex.output import filling_output
 from dragoman.providers.codex.refresh import ISSUER, Issuer
 from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
-from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, Trial, configured, dial_of
+from dragoman.providers.provider import USER_AGENT, Provider, SendRequest, Trial, UpstreamResponse, configured, dial_of
 
 # What a client may tell this backend: which conversation it is, and how its body is to be read. All else, its name,
 # installation and attestation above all, is the client's own.
@@ -37,7 +37,7 @@ STREAMS = (b"accept", b"text/event-stream")  # it has no other answers
 MODEL_GATE = re.compile(r"not supported when using codex|requires a newer version of codex|model not found", re.I)
 
 
-def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, CodexProviderConfig)
     line = line_of(config, send, environ)
     issuer = Issuer(line, config.auth_endpoint or ISSUER, config.client_id)
@@ -67,7 +67,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
     return replace(made, headers=((b"originator", config.originator.encode()), STREAMS, *made.headers))
 
 
-def line_of(config: CodexProviderConfig, send: Send, environ: Mapping[str, str]) -> Line:
+def line_of(config: CodexProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Line:
     """How this account's small questions travel."""
     agent = (b"user-agent", (config.user_agent or USER_AGENT).encode())
     return Line(send, dial_of(config, environ), Clock(), (agent, (b"originator", config.originator.encode())))
@@ -96,10 +96,10 @@ class Codex:
         self._clock = clock
         self._meter = Meter()
 
-    def sending(self, send: Send) -> Send:
+    def sending(self, send: SendRequest) -> SendRequest:
         """The same way to send; clock and meter learn from every answer."""
 
-        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
             answer = await send(out, dial, head_timeout_s=head_timeout_s)
             self._clock.see(answer.headers.get(b"date"))
             self._meter.see(answer.headers, self._clock.now())
@@ -139,7 +139,7 @@ class Codex:
         return failure
 
 
-def righted(out: Outgoing, answer: Answer) -> Answer:
+def righted(out: Outgoing, answer: UpstreamResponse) -> UpstreamResponse:
     """A stream ends with what it has told."""
     return Mended(answer, filling_output()) if is_event_stream(answer) else answer
 

@@ -12,7 +12,7 @@ from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning
 from dragoman.providers.compatible.quirks import quirks_of
-from dragoman.providers.provider import Amend, Provider, Send, api_key, configured
+from dragoman.providers.provider import Amend, Provider, SendRequest, api_key, configured
 
 # What a server names when it refuses a field that OpenAI knows, and how requests are built for it from then on.
 OBJECTIONS = {
@@ -23,7 +23,7 @@ OBJECTIONS = {
 }
 
 
-def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     read_key = api_key(config, environ)
 
     async def authorize(protocol: str) -> tuple[Header, ...]:

@@ -27,7 +27,7 @@ from dragoman.providers.copilot.steady_ids import steadying_ids
 from dragoman.providers.finding import BROKEN, OK, Finding
 from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
-from dragoman.providers.provider import USER_AGENT, Answer, Provider, Send, Trial, configured, dial_of
+from dragoman.providers.provider import USER_AGENT, Provider, SendRequest, Trial, UpstreamResponse, configured, dial_of
 from dragoman.providers.quota import Quota
 
 PROTOCOLS = ("messages", "responses", "chat")
@@ -51,7 +51,7 @@ KINDS = {
 KINDS_BY_STATUS = {402: Kind.QUOTA, 422: Kind.REFUSED, 424: Kind.UPSTREAM, 466: Kind.BAD_REQUEST}
 
 
-def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, CopilotProviderConfig)
     places = addresses(config)
     line = line_of(config, send, environ)
@@ -97,13 +97,13 @@ def identity(config: CopilotProviderConfig) -> tuple[Header, ...]:
     )
 
 
-def line_of(config: CopilotProviderConfig, send: Send, environ: Mapping[str, str]) -> Line:
+def line_of(config: CopilotProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Line:
     """How this account's small questions travel."""
     agent = (b"user-agent", (config.user_agent or USER_AGENT).encode())
     return Line(send, dial_of(config, environ), Clock(), (agent, *identity(config)))
 
 
-def righted(out: Outgoing, answer: Answer) -> Answer:
+def righted(out: Outgoing, answer: UpstreamResponse) -> UpstreamResponse:
     """Items of a Responses stream keep their ids; a whole Chat reply is one choice, where no more were asked for."""
     place, streams = out.url.partition("?")[0], is_event_stream(answer)
     if streams and place.endswith("/responses"):
@@ -127,10 +127,10 @@ class Copilot:
         self._limits: Limits | None = None
         self.shelf = Shelf(self._list)
 
-    def sending(self, send: Send) -> Send:
+    def sending(self, send: SendRequest) -> SendRequest:
         """The same way to send, to where the account is served."""
 
-        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
             path = out.url.removeprefix(self._places.api)
             answer = await send(replace(out, url=self._api + path), dial, head_timeout_s=head_timeout_s)
             self._line.clock.see(answer.headers.get(b"date"))

@@ -6,10 +6,10 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.net.headers import Header
 from dragoman.providers.echo.models import LISTED, MODELS
 from dragoman.providers.echo.upstream import Echo
-from dragoman.providers.provider import ModelInfo, Provider, Send, configured
+from dragoman.providers.provider import ModelInfo, Provider, SendRequest, configured
 
 
-def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     async def authorize(protocol: str) -> tuple[Header, ...]:
         return ()
 

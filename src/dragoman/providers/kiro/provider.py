@@ -30,7 +30,7 @@ from dragoman.providers.kiro.profile import Profile
 from dragoman.providers.kiro.refresh import Issuers
 from dragoman.providers.kiro.shelf import Shelf
 from dragoman.providers.kiro.sources import source_of
-from dragoman.providers.provider import Amend, Answer, Provider, Send, Trial, configured, dial_of
+from dragoman.providers.provider import Amend, Provider, SendRequest, Trial, UpstreamResponse, configured, dial_of
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
 from dragoman.stages.written_calls import WrittenCalls
 
@@ -43,7 +43,7 @@ PROFILE_WANTED = re.compile(r"profile_?arn is required", re.IGNORECASE)
 TOOL_USE_MISREAD = re.compile(r"invalid tool use format", re.IGNORECASE)
 
 
-def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, KiroProviderConfig)
     account = _account(config, line_of(config, send, environ), environ)
     shelf = Shelf(account.models, config.default_max_input_tokens)
@@ -76,7 +76,7 @@ def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Prov
     )
 
 
-def line_of(config: KiroProviderConfig, send: Send, environ: Mapping[str, str]) -> Line:
+def line_of(config: KiroProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Line:
     """How this account's small questions travel."""
     return Line(send, dial_of(config, environ), Clock(), control_headers(config))
 
@@ -105,11 +105,11 @@ class Kiro:
         self._account = account
         self._shelf = shelf
 
-    def sending(self, send: Send) -> Send:
+    def sending(self, send: SendRequest) -> SendRequest:
         """The same way to send, to where the account is served now; the clock learns from every answer."""
         account = self._account
 
-        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
             answer = await send(account.place.redirected(out), dial, head_timeout_s=head_timeout_s)
             account.keeper.clock.see(answer.headers.get(b"date"))
             self._note(answer)
@@ -117,7 +117,7 @@ class Kiro:
 
         return sent
 
-    def _note(self, answer: Answer) -> None:
+    def _note(self, answer: UpstreamResponse) -> None:
         """The vendor's support knows a request by its own id; one that went well is told to `--verbose` alone."""
         level = logging.INFO if answer.status >= 400 else logging.DEBUG
         id = answer.headers.get(REQUEST_ID)

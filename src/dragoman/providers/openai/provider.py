@@ -6,10 +6,10 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.hub.failure import Failure
 from dragoman.net.headers import Header
 from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning
-from dragoman.providers.provider import Amend, Provider, Send, api_key, configured
+from dragoman.providers.provider import Amend, Provider, SendRequest, api_key, configured
 
 
-def make(config: ProviderConfig, send: Send, environ: Mapping[str, str]) -> Provider:
+def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     read_key = api_key(config, environ)
 
     async def authorize(protocol: str) -> tuple[Header, ...]:

@@ -15,7 +15,7 @@ from dragoman.net.headers import JSON, Header
 from dragoman.protocols.chat.errors import error_of, read, read_error
 from dragoman.protocols.chat.wire import DONE, CallPiece, Chunk, Message
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
-from dragoman.providers.provider import Answer, Provider
+from dragoman.providers.provider import Provider, UpstreamResponse
 
 PATIENCE_S = 120.0  # a server may have to load the model first
 MAX_BYTES = 4 * 1024 * 1024
@@ -135,7 +135,7 @@ class Asker:
         speaks = mark in reply and not reply.get("error")
         return Heard("takes") if speaks else Heard("refuses", "its answer is of another kind")
 
-    async def _post(self, protocol: str, fields: Wire) -> Answer | Heard:
+    async def _post(self, protocol: str, fields: Wire) -> UpstreamResponse | Heard:
         self.asked += 1
         provider = self._provider
         url = provider.endpoint + PATHS[protocol]
@@ -162,7 +162,7 @@ def _failed(failure: Failure) -> Heard:
     return Heard("refuses" if failure.kind in REFUSALS else "unclear", failure.message)
 
 
-async def _body_of(answer: Answer) -> bytes | Heard:
+async def _body_of(answer: UpstreamResponse) -> bytes | Heard:
     try:
         return await answer.read(MAX_BYTES, PATIENCE_S)
     except (Lost, TimedOut, TooLarge) as fault:
@@ -171,7 +171,7 @@ async def _body_of(answer: Answer) -> bytes | Heard:
         answer.close()
 
 
-async def _rest_of(answer: Answer) -> Heard:
+async def _rest_of(answer: UpstreamResponse) -> Heard:
     body = await _body_of(answer)
     if isinstance(body, Heard):
         return body

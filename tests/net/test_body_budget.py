@@ -2,7 +2,8 @@
 
 import pytest
 
-from dragoman.net.budget import FREE_BYTES, BudgetSpent, ByteBudget, Charge
+from dragoman.net.bodies import FREE_BYTES, ByteBudget, Charge
+from dragoman.net.errors import BudgetSpent
 
 
 def test_what_is_small_is_not_counted() -> None:
