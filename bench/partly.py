@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from dragoman.cli.main import main
-from dragoman.flow.audience import Audience
-from dragoman.flow.trail import Trail
+from dragoman.flow.observer_queue import ObserverQueue
+from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.outcome import OutcomeObserver
 
 MODULES = {
@@ -19,18 +19,18 @@ MODULES = {
 
 
 def keep_only(names: set[str]) -> None:
-    begin = Audience.__init__
+    begin = ObserverQueue.__init__
 
-    def begin_with_some(audience: Audience, observers: Sequence[OutcomeObserver]) -> None:
-        begin(audience, [observe for observe in observers if MODULES[observe.__module__] in names])
+    def begin_with_some(queue: ObserverQueue, observers: Sequence[OutcomeObserver]) -> None:
+        begin(queue, [observe for observe in observers if MODULES[observe.__module__] in names])
 
-    def hear_nothing(audience: Audience, trail: Trail) -> None:
+    def add_nothing(queue: ObserverQueue, record: RequestRecord) -> None:
         pass
 
     # setattr: the gateway under measurement offers no switch for its observers, and shall not get one.
-    setattr(Audience, "__init__", begin_with_some)  # noqa: B010
+    setattr(ObserverQueue, "__init__", begin_with_some)  # noqa: B010
     if names == {"none"}:
-        setattr(Audience, "hear", hear_nothing)  # noqa: B010
+        setattr(ObserverQueue, "add", add_nothing)  # noqa: B010
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class Running:
 
     def settle(self) -> None:
         """Waits until the first lists of models have come: they use credentials too, and would be counted."""
-        for catalogue in self.app.gateway.world.catalogues.values():
+        for catalogue in self.app.gateway.runtime.catalogues.values():
             asyncio.run_coroutine_threadsafe(catalogue.settled(), self._loop).result(timeout=60)
 
     async def _stop(self) -> None:

@@ -26,11 +26,11 @@ from dragoman.config.proxies import detours
 from dragoman.config.secret import out_of_reach
 from dragoman.config.settings import is_loopback
 from dragoman.config.stamp import Stamp, stamp_file
-from dragoman.flow.fetch import Fetcher
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.headers import id_headers
-from dragoman.flow.learnt import Learnt
-from dragoman.flow.world import World
+from dragoman.flow.learned_quirks import LearnedQuirks
+from dragoman.flow.media_fetcher import Fetcher
+from dragoman.flow.response_headers import id_headers
+from dragoman.flow.runtime import Runtime
 from dragoman.http.paths import client_at, plain_path
 from dragoman.http.readings import gateway_readings, provider_address
 from dragoman.http.safety import Doorkeeper
@@ -131,18 +131,18 @@ class App:
         self._station.add(gateway_readings(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     async def start(self, sock: socket.socket | None = None) -> None:
-        settings = self.gateway.world.config.server
+        settings = self.gateway.runtime.config.server
         await self.server.start(settings.host, settings.port, sock=sock)
         self._watching = [spawn(self._keyring.watch(KEY_POLL_S), name="key watch")]
         if self._store is not None:
-            old_usage = watch_old_usage(self._store, lambda: self.gateway.world.config.store.usage_days)
+            old_usage = watch_old_usage(self._store, lambda: self.gateway.runtime.config.store.usage_days)
             self._watching.append(spawn(old_usage, name="old usage"))
         self._station.start(partial(provider_address, self.gateway))
         if self.usage is not None:
             self.usage.start()
-        expiring = asyncio.to_thread(self.gateway.capturing.expire, self.gateway.world.config.debug)
+        expiring = asyncio.to_thread(self.gateway.capturing.expire, self.gateway.runtime.config.debug)
         spawn(expiring, name="old captures")
-        for catalogue in self.gateway.world.catalogues.values():
+        for catalogue in self.gateway.runtime.catalogues.values():
             catalogue.known()
 
     async def stop(self, accept_s: float = 0.0, listen: Listening | None = None) -> None:
@@ -157,10 +157,10 @@ class App:
         await self.server.stop_listening()
         if listen is not None:
             listen.released()
-        await self.server.drain(self.gateway.world.config.server.drain_s)
+        await self.server.drain(self.gateway.runtime.config.server.drain_s)
         await self.server.close()
         await self._client.close()
-        self.gateway.audience.tell()
+        self.gateway.observers.flush()
         self.site.auth_backoff.close()
         await asyncio.to_thread(self.gateway.capturing.close)
         for watching in self._watching:
@@ -192,8 +192,8 @@ class App:
 
     def adopt(self, config: Config) -> None:
         """An edited configuration takes effect for the next request; requests under way keep the old one."""
-        old, new = self.gateway.world.config.server, config.server
-        self.gateway.adopt(self._world(config, self.gateway.world))
+        old, new = self.gateway.runtime.config.server, config.server
+        self.gateway.adopt(self._world(config, self.gateway.runtime))
         if self.usage is not None:
             self.usage.pricing = Pricing(config.providers, config.prices)
         self.site.doorkeeper = Doorkeeper(self._host, new.allowed_hosts)
@@ -202,7 +202,7 @@ class App:
         if (old.host, old.port) != (new.host, new.port):
             log.warning("server.host and server.port are taken over by a restart only")
 
-    def _world(self, config: Config, old: World | None) -> World:
+    def _world(self, config: Config, old: Runtime | None) -> Runtime:
         providers, catalogues = {}, {}
         clock = asyncio.get_running_loop().time
         for name, stanza in config.providers.items():
@@ -219,8 +219,9 @@ class App:
         fetcher = None
         if config.fetch.enabled:
             fetcher = Fetcher(self._client.send, config.fetch, detours=detours(self._environ))
-        learnt = old.learnt if old is not None else Learnt()
-        return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
+        learned_quirks = old.learned_quirks if old is not None else LearnedQuirks()
+        budgets = msgspec.structs.asdict(config.effort)
+        return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, budgets, learned_quirks)
 
     def _check_secrets(self, stanza: ProviderConfig, *, starts: bool) -> None:
         """A start goes ahead with whom it can reach; an edit that would cost a provider its secret is a bad one."""

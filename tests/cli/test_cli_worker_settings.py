@@ -78,7 +78,7 @@ def test_an_edit_while_the_gateway_starts_is_in_force_before_it_listens(tmp_path
     seen: list[list[str]] = []
 
     def ready(app: App) -> None:
-        seen.append([route.name for route in app.gateway.world.config.models])
+        seen.append([route.name for route in app.gateway.runtime.config.models])
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def scenario() -> None:

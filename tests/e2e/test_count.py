@@ -39,7 +39,7 @@ def test_an_upstream_that_cannot_count_now_is_replaced_by_an_estimate(rig: Rig, 
 
 def test_the_log_tells_who_counted_and_nobody_else_hears_of_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     answers = (Answer(b'{"input_tokens": 4242}', content_type="application/json"), Answer(b"{}", status=503))
-    with caplog.at_level(logging.INFO, "dragoman.flow.count"):
+    with caplog.at_level(logging.INFO, "dragoman.flow.count_tokens"):
         for answer in answers:
             rig.plays("messages", answer)
             rig.sdk.anthropic.messages.count_tokens(model=rig.model("messages"), messages=USER)

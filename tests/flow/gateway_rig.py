@@ -75,5 +75,5 @@ class Asking:
         return self.wire.reply
 
     def outcome(self) -> Outcome:
-        self.call.trail.end()
-        return self.call.trail.outcome()
+        self.call.record.end()
+        return self.call.record.outcome()

@@ -15,11 +15,11 @@ from dragoman.accounts.pool import Member, Pool
 from dragoman.config.settings import Config, Debug, Effort, Fetch, ModelRoute, Retry, Server, StoreSettings
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import ClientEncoding, EventCollector
-from dragoman.flow.learnt import Learnt
-from dragoman.flow.prepare import Fitting, Prepared, prepare
+from dragoman.flow.learned_quirks import LearnedQuirks
+from dragoman.flow.prepare import Prepared, TargetSettings, prepare
+from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_writer import WholeWriter
-from dragoman.flow.trail import Trail
-from dragoman.flow.world import World
+from dragoman.flow.runtime import Runtime
 from dragoman.hub.events import Event
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ReplyContext
@@ -161,8 +161,8 @@ def make_call(
     tenant: str = "t",
 ) -> Call:
     exchange = exchange or make_exchange(MemoryWire(), PATHS[protocol], headers, query)
-    trail = Trail("req_1", protocol, exchange.headers, key, tenant)
-    return Call(PROTOCOLS[protocol], body, exchange, trail)
+    record = RequestRecord("req_1", protocol, exchange.headers, key, tenant)
+    return Call(PROTOCOLS[protocol], body, exchange, record)
 
 
 async def send_nothing(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
@@ -205,8 +205,8 @@ def make_resting(provider: Provider, clock: Callable[[], float] = lambda: NOW) -
 UNKNOWN_MODEL = Profile()
 
 
-def make_fitting(profile: Profile = UNKNOWN_MODEL, quirks: frozenset[str] = frozenset()) -> Fitting:
-    return Fitting(PROTOCOLS, profile, {}, quirks, None)
+def make_fitting(profile: Profile = UNKNOWN_MODEL, quirks: frozenset[str] = frozenset()) -> TargetSettings:
+    return TargetSettings(PROTOCOLS, profile, {}, quirks, None)
 
 
 async def prepare_for(call: Call, provider: Provider, model: str = "m") -> Prepared:
@@ -244,7 +244,7 @@ def make_world(
     server: Server | None = None,
     retry: Retry | None = None,
     models: tuple[ModelRoute, ...] = (),
-) -> World:
+) -> Runtime:
     config = Config(
         server=server or Server(),
         retry=retry or Retry(),
@@ -261,4 +261,4 @@ def make_world(
     )
     named = {provider.name: provider for provider in providers}
     catalogues = {name: Catalogue(provider, time.monotonic) for name, provider in named.items()}
-    return World(config, named, catalogues, PROTOCOLS, None, {}, Learnt())
+    return Runtime(config, named, catalogues, PROTOCOLS, None, {}, LearnedQuirks())

@@ -1,7 +1,7 @@
 """A policy over one or two targets, driven by hand: each end of a turn is given, and waits are over at once."""
 
 from dragoman.config.settings import Retry
-from dragoman.flow.learnt import Learnt
+from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait
 from dragoman.hub.failure import Failure
@@ -37,7 +37,7 @@ class Trial:
         first = first or make_provider("one")
         first = make_resting(first, self.clock) if credentials == 1 else make_pooled(first, credentials, self.clock)
         self.providers = {"one": first, "two": make_resting(make_provider("two"), self.clock)}
-        self.learnt = Learnt()
+        self.learnt = LearnedQuirks()
         self.policy = Policy(
             (ONE, TWO)[:targets],
             self.providers,

@@ -5,7 +5,7 @@ import pytest
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.flow.call import Call
 from dragoman.flow.offload import LARGE_BYTES
-from dragoman.flow.trail import Trail
+from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request, Role, Text, Turn
@@ -17,7 +17,7 @@ from flow.in_memory import CHAT, CHAT_STREAM, MemoryWire, make_call, make_exchan
 def test_what_routing_needs_is_read_at_once() -> None:
     call = make_call("chat", CHAT_STREAM)
     assert (call.model, call.stream, call.body) == ("m", True, CHAT_STREAM)
-    assert (call.trail.wanted, call.trail.stream, call.trail.body) == ("m", True, CHAT_STREAM)
+    assert (call.record.requested_model, call.record.stream, call.record.body) == ("m", True, CHAT_STREAM)
     assert not make_call("chat", b'{"model":"m","stream":null}').stream
 
 
@@ -79,10 +79,10 @@ def test_a_body_in_another_language_is_told_by_its_own_parser() -> None:
         return said
 
     exchange = make_exchange(MemoryWire())
-    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', exchange, Trail("req_1", "chat", exchange.headers), parse)
-    assert call.retold
+    call = Call(PROTOCOLS["chat"], b'{"model":"m"}', exchange, RequestRecord("req_1", "chat", exchange.headers), parse)
+    assert call.is_from_other_protocol
     assert call.request() is said
-    assert not make_call().retold
+    assert not make_call().is_from_other_protocol
 
 
 @pytest.mark.parametrize(("value", "is_on"), [(b"1", True), (b"0", False), (b"true", False)])

@@ -6,8 +6,8 @@ from dragoman.accounts.pool import EVERYTHING, Pool
 from dragoman.flow.credential_rotation import (
     COOLDOWNS,
     CredentialRound,
-    available,
-    least_restrained,
+    available_targets,
+    choose_least_restricted,
     start_cooldown,
 )
 from dragoman.flow.step import NoReply
@@ -212,18 +212,18 @@ def test_targets_that_cool_down_are_left_out_unless_all_do() -> None:
     one, two = (make_resting(make_provider(name)) for name in ("one", "two"))
     providers = {"one": one, "two": two}
     routes = (Route("one", "m"), Route("two", "m"), Route("nobody", "m"))
-    assert available(routes, providers) == routes
+    assert available_targets(routes, providers) == routes
     pool_of(one).park(0, EVERYTHING, NOW + 60, "quota", NOW)
-    assert available(routes, providers) == routes[1:]
-    assert available(routes[:1], providers) == routes[:1]
+    assert available_targets(routes, providers) == routes[1:]
+    assert available_targets(routes[:1], providers) == routes[:1]
     pool_of(two).park(0, "m", NOW + 60, "quota", NOW)
-    assert available(routes[:2], providers) == routes[:2]
+    assert available_targets(routes[:2], providers) == routes[:2]
 
 
 def test_a_question_without_a_conversation_goes_to_whoever_is_free_soonest() -> None:
     provider = make_pooled(make_provider(), 3)
     for seat, seconds in enumerate((60, 20, 40)):
         pool_of(provider).park(seat, EVERYTHING, NOW + seconds, "quota", NOW)
-    assert least_restrained(provider, "m").seat == 1
+    assert choose_least_restricted(provider, "m").seat == 1
     alone = make_provider()
-    assert least_restrained(alone, "m") is alone
+    assert choose_least_restricted(alone, "m") is alone

@@ -6,13 +6,24 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.flow.decoding import events_of, glance, make_source, make_stages
+from dragoman.flow.decoding import (
+    begins_document,
+    begins_events,
+    glance,
+    is_named_stream,
+    is_stream,
+    make_source,
+    make_stages,
+    read_events,
+)
 from dragoman.flow.prepare import Passthrough, Translated
 from dragoman.hub.events import CallBlock, Delta, Ended, Event, Failed, Opened, Started, Stop, UsageReported
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer
+from dragoman.hub.ports import Issuer, Upstream
 from dragoman.hub.usage import Source
+from dragoman.net.headers import Headers
+from dragoman.protocols import PROTOCOLS
 from dragoman.providers.provider import Provider
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.raise_tools import RaiseTools
@@ -53,14 +64,14 @@ def passing() -> Passthrough:
 
 @pytest.mark.parametrize(("body", "streamed"), [(WHOLE, False), (STREAM, True)])
 def test_a_body_means_the_same_as_a_document_and_as_a_stream(body: bytes, streamed: bool) -> None:
-    events = events_of(translated(), body, Ledger(), streamed)
+    events = read_events(translated(), body, Ledger(), streamed)
     assert isinstance(events[0], Started)
     assert text_of(events, 0) == "Hello"
     assert events[-1] == Ended(Stop.END)
 
 
 def test_a_stream_that_just_ends_is_truncated() -> None:
-    events = events_of(translated(), STREAM[:120], Ledger(), streamed=True)
+    events = read_events(translated(), STREAM[:120], Ledger(), streamed=True)
     assert isinstance(events[-1], Failed)
 
 
@@ -86,7 +97,7 @@ def test_a_translated_reply_goes_through_those_of_its_provider_and_then_ours() -
 def test_usage_that_nobody_told_is_estimated_from_the_request_and_the_reply() -> None:
     prepared = translated()
     [estimate] = make_stages(prepared)
-    given = [out for event in events_of(prepared, WHOLE, Ledger(), streamed=False) for out in estimate.feed(event)]
+    given = [out for event in read_events(prepared, WHOLE, Ledger(), streamed=False) for out in estimate.feed(event)]
     [used] = [event for event in given if isinstance(event, UsageReported)]
     assert used.usage.source is Source.ESTIMATED
     assert used.usage.input > 0
@@ -134,3 +145,72 @@ def test_a_tool_comes_back_as_it_was_declared() -> None:
         events = [out for event in events for out in stage.feed(event)]
     [opened] = [event for event in events if isinstance(event, Opened)]
     assert opened == Opened(0, CallBlock("call_1", "patch", custom=True))
+
+
+def upstream(name: str) -> Upstream:
+    found = PROTOCOLS[name].upstream
+    assert found is not None
+    return found
+
+
+CHAT_UPSTREAM, KIRO_UPSTREAM = upstream("chat"), upstream("kiro")
+
+
+def named(content_type: bytes | None) -> Headers:
+    return Headers([] if content_type is None else [(b"content-type", content_type)])
+
+
+@pytest.mark.parametrize(
+    ("content_type", "is_one"),
+    [
+        (b"text/event-stream", True),
+        (b"text/event-stream; charset=utf-8", True),
+        (b"application/vnd.amazon.eventstream", True),
+        (None, True),  # whoever was asked for a stream sends one
+        (b"application/json", False),
+        (b"Application/JSON; charset=utf-8", False),
+        (b"text/html", False),
+        (b"text/plain", False),
+    ],
+)
+def test_a_document_is_known_by_its_name(content_type: bytes | None, is_one: bool) -> None:
+    assert is_named_stream(named(content_type)) is is_one
+
+
+@pytest.mark.parametrize(
+    ("begun", "document", "events"),
+    [
+        (b'{"id":', True, False),
+        (b"\n  <html>", True, False),
+        (b"data: {}", False, True),
+        (b"event: message_start\n", False, True),
+        (b": keep-alive\n\n", False, True),
+        (b"\xef\xbb\xbfdata: {}", False, True),
+        (b"\r\nid: 1", False, True),
+        (b"upstream connect error", False, False),
+        (b"", False, False),
+    ],
+)
+def test_what_the_first_bytes_say(begun: bytes, document: bool, events: bool) -> None:
+    assert begins_document(CHAT_UPSTREAM, begun) is document
+    assert begins_events(CHAT_UPSTREAM, begun) is events
+
+
+def test_binary_frames_begin_with_anything() -> None:
+    """A length of 0x7b bytes is no brace."""
+    assert not begins_document(KIRO_UPSTREAM, b"{\0\0\0")
+    assert not begins_events(KIRO_UPSTREAM, b":\0\0\0")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "streamed"),
+    [
+        (b"text/event-stream", b"data: {}\n\n", True),
+        (b"text/event-stream", b'{"error":{}}', False),
+        (b"application/json", b'{"id":1}', False),
+        (b"application/json", b"data: {}\n\n", True),
+        (b"text/plain", b"Bad gateway", False),
+    ],
+)
+def test_where_name_and_bytes_disagree_the_bytes_are_believed(content_type: bytes, body: bytes, streamed: bool) -> None:
+    assert is_stream(CHAT_UPSTREAM, named(content_type), body) is streamed

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Server
-from dragoman.flow.refusal import RefusedUpstream
+from dragoman.flow.error_response import AllTargetsFailed
 from dragoman.hub.events import Delta, Event
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.outcome import FailedAttempt
@@ -36,7 +36,7 @@ def test_a_call_is_answered_in_one_turn() -> None:
             assert (await asking.answered()).body == STREAM
             outcome = asking.outcome()
             assert (outcome.outcome, outcome.route, outcome.failed_attempts) == ("ok", "one/m", ())
-            assert (rig.gateway.answered, rig.gateway.trips, rig.gateway.streams) == (1, 0, 0)
+            assert (rig.gateway.answered, rig.gateway.guard_trips, rig.gateway.streams) == (1, 0, 0)
             whole = rig.asks("chat", CHAT)
             fake.answers = [document(WHOLE)]
             assert (await whole.answered()).body == WHOLE
@@ -65,7 +65,7 @@ def test_where_nobody_answers_the_last_refusal_is_raised_with_its_own_body(body:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}) as rig:
             asking = rig.asks("chat", body)
-            with pytest.raises(RefusedUpstream) as refused:
+            with pytest.raises(AllTargetsFailed) as refused:
                 await asking.answered()
             assert refused.value.failure.kind is Kind.BAD_REQUEST
             assert refused.value.error_reply is not None
@@ -140,7 +140,7 @@ def test_another_upstream_continues_the_reply(protocol: str) -> None:
             assert (outcome.outcome, outcome.route) == ("ok", "two/m")
             assert outcome.failed_attempts == (FailedAttempt("one/m", "lost"),)
             assert outcome.usage is not None
-            assert rig.gateway.trips == 0
+            assert rig.gateway.guard_trips == 0
 
     with FakeUpstream([Answer(HALF, end=End.CUT)]) as one, FakeUpstream(choose=continued) as two:
         run(scene(one, two))
@@ -199,7 +199,7 @@ def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
             outcome = asking.outcome()
             assert outcome.usage is not None
             assert outcome.usage.credits == pytest.approx(0.02)
-            assert rig.gateway.trips == 0
+            assert rig.gateway.guard_trips == 0
 
     metered = framed(words("I write."), tool("t1", "write", input='{"path": "notes/to'), tail("MAX_TOKENS"))
     with FakeUpstream([metered, framed(words('day.md"}'), tail())]) as fake:
@@ -249,10 +249,10 @@ def test_the_grammar_guard_stands_in_front_of_streams_and_of_whole_replies() -> 
         async with Rig({"one": fake}, fields=[("stages", lambda request: [Misbehaving()])]) as rig:
             reply = await rig.asks("messages", MESSAGES_STREAM).answered()
             assert reply.body.count(b"event: error\n") == 1
-            assert rig.gateway.trips == 1
+            assert rig.gateway.guard_trips == 1
             with pytest.raises(RequestError):
                 await rig.asks("messages", MESSAGES).answered()
-            assert rig.gateway.trips == 2
+            assert rig.gateway.guard_trips == 2
 
     with FakeUpstream([Answer(STREAM)]) as fake:
         run(scene(fake))
@@ -337,7 +337,7 @@ def test_a_new_configuration_holds_from_the_next_call_on() -> None:
 def test_a_conversation_stays_with_its_credential() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, credentials=3) as rig:
-            pool = rig.gateway.world.providers["one"].pool
+            pool = rig.gateway.runtime.providers["one"].pool
             assert pool is not None
             header = [(b"session-id", b"s-1")]
             for _ in range(4):

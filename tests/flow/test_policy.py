@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Retry
-from dragoman.flow.learnt import Learnt
+from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.policy import AFTER, Limits, Policy, SecondChances
 from dragoman.flow.step import (
     Ask,
@@ -153,7 +153,7 @@ def test_how_long_each_retry_waits(retry_after: float | None, waits: list[float]
 def test_waits_are_spread_by_the_jitter_and_a_named_time_is_not() -> None:
     def first_wait(failure: Failure) -> Step:
         limits = Limits(Retry(attempts=2, base_s=2.0), continues=False, jitter=lambda: 1.25)
-        policy = Policy((ONE,), {"one": make_provider("one")}, limits, SecondChances(Learnt(), "t"), {})
+        policy = Policy((ONE,), {"one": make_provider("one")}, limits, SecondChances(LearnedQuirks(), "t"), {})
         policy.begin()
         return policy.after(NoReply(failure))
 
@@ -179,7 +179,7 @@ def test_what_is_given_up_with_is_the_last_refusal_and_its_own_error_body() -> N
 
 def test_a_target_of_an_unknown_provider_is_passed_over() -> None:
     limits = Limits(Retry(), continues=False, jitter=lambda: 1.0)
-    chances = SecondChances(Learnt(), "t")
+    chances = SecondChances(LearnedQuirks(), "t")
     policy = Policy((Route("nobody", "m"), TWO), {"two": make_provider("two")}, limits, chances, {})
     step = policy.begin()
     assert isinstance(step, Ask)

@@ -6,10 +6,10 @@ import pytest
 
 from dragoman.config.settings import Server
 from dragoman.flow.decoding import make_source, make_stages
-from dragoman.flow.patience import Patience, Wait
 from dragoman.flow.pipes import PassthroughPipe, Pipe, TranslationPipe
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
+from dragoman.flow.timeouts import ReplyDeadline, Timeouts
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
@@ -19,7 +19,7 @@ from flow.in_memory import MESSAGES_STREAM, make_call, make_provider, prepare_fo
 from flow.writer_rig import Rig, play
 
 SERVER = Server(idle_timeout_s=40, keep_alive_s=15)
-PATIENCE = Patience(first_token_s=20, token_s=60, idle_s=40)
+PATIENCE = Timeouts(first_token_s=20, token_s=60, idle_s=40)
 EMPTY = b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 WORD = b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
 STOP = b'data: {"id":"c1","model":"m","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
@@ -32,7 +32,7 @@ class Pumped:
     def __init__(self, rig: Rig, prepared: Prepared, pipe: Pipe, no_room: Failure | None = None) -> None:
         self.wire, self.writer, self.pipe, self.prepared = rig.wire, rig.writer, pipe, prepared
         self.now = asyncio.get_running_loop().time
-        self.wait = Wait("up", PATIENCE, self.now())
+        self.wait = ReplyDeadline("up", PATIENCE, self.now())
         hold = None if no_room is None else lambda size: no_room
         self.pump = Pump(prepared, pipe, rig.writer, self.wait, SERVER, hold)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.flow import reading
-from dragoman.flow.reading import MAX_ERROR_BYTES, hold, no_room, read_error, read_reply
+from dragoman.flow.reading import MAX_ERROR_BYTES, charge_bytes, no_room_failure, read_error, read_reply
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.bodies import FREE_BYTES, ByteBudget
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut, TooLarge, UpstreamResponse
@@ -39,15 +39,15 @@ def test_a_body_is_counted_in_what_the_request_holds() -> None:
 def test_a_body_for_which_there_is_no_room_is_refused() -> None:
     with pytest.raises(RequestError) as refused:
         read(Answer(b"x" * (3 * FREE_BYTES)), ByteBudget(FREE_BYTES))
-    assert refused.value.failure == no_room()
+    assert refused.value.failure == no_room_failure()
 
 
 def test_no_room_is_a_reason_to_come_back_soon() -> None:
     budget = ByteBudget(0)
     exchange = make_exchange(MemoryWire(), budget=budget)
-    hold(exchange.buffered, FREE_BYTES)
+    charge_bytes(exchange.buffered, FREE_BYTES)
     with pytest.raises(RequestError) as refused:
-        hold(exchange.buffered, 1)
+        charge_bytes(exchange.buffered, 1)
     assert refused.value.failure.kind is Kind.BUSY
     assert refused.value.failure.retry_after == 1.0
     assert "server.max_buffered_mb" in refused.value.failure.message

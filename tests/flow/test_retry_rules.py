@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from dragoman.config.settings import Server
-from dragoman.flow.patience import Patience, Wait, patience_with
-from dragoman.flow.refusal import should_retry
+from dragoman.flow.error_response import should_retry
+from dragoman.flow.timeouts import ReplyDeadline, Timeouts, timeouts_for
 from dragoman.hub.failure import Failure, Kind
 
 UNMENDABLE = {Kind.AUTH, Kind.CREDENTIAL, Kind.QUOTA, Kind.FORBIDDEN}
@@ -49,11 +49,11 @@ def test_a_providers_own_time_wins_then_the_shorter_of_its_kinds_and_the_servers
     provider: Timed, server_s: float, first_token_s: float
 ) -> None:
     server = Server(first_token_timeout_s=server_s)
-    assert patience_with(provider, server) == Patience(first_token_s, server.token_timeout_s, server.idle_timeout_s)
+    assert timeouts_for(provider, server) == Timeouts(first_token_s, server.token_timeout_s, server.idle_timeout_s)
 
 
 def test_signs_of_life_move_the_deadline_but_not_beyond_the_time_for_a_token() -> None:
-    wait = Wait("up", Patience(10, 25, 5), now=100)
+    wait = ReplyDeadline("up", Timeouts(10, 25, 5), now=100)
     assert wait.deadline == 110
     assert "first_token_timeout_s" in wait.failure().message
     wait.extend(109, has_token=False)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dragoman.flow.session import HEADERS, response_name, session_of, tenant_session
+from dragoman.flow.session import HEADERS, find_session, response_name, tenant_session
 from dragoman.net.headers import Header
 from flow.in_memory import make_call
 
@@ -12,7 +12,7 @@ def session(
     body: dict[str, object], *headers: Header, protocol: str = "responses", known: tuple[str, ...] = ()
 ) -> str | None:
     call = make_call(protocol, msgspec.json.encode({"model": "m", **body}), headers)
-    return session_of(call, known.__contains__)
+    return find_session(call, known.__contains__)
 
 
 def test_a_long_name_is_kept_as_a_digest() -> None:

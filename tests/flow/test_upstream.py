@@ -9,7 +9,7 @@ import pytest
 from dragoman.flow import reading
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.step import NoReply
-from dragoman.flow.upstream import lost, receive, send, too_much
+from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import Corrupt, HttpClient, Lost, TimedOut, TooLarge
 from dragoman.providers.provider import UpstreamResponse
@@ -143,7 +143,7 @@ def test_an_error_body_that_breaks_off_is_a_lost_connection(end: End) -> None:
 def test_an_error_body_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_ERROR_BYTES", 100)
     end = refusal(Answer(b"x" * 200, status=500))
-    assert (end.failure.kind, end.failure) == (Kind.UPSTREAM, too_much(make_provider()))
+    assert (end.failure.kind, end.failure) == (Kind.UPSTREAM, oversized_failure(make_provider()))
 
 
 def test_nobody_who_listens_is_a_lost_connection() -> None:
@@ -173,9 +173,9 @@ def test_what_is_no_http_is_corrupt() -> None:
 def test_a_connection_that_was_only_stale_is_no_reason_to_wait() -> None:
     prepared = run(prepare_for(make_call(), make_provider()))
     fault = Lost("127.0.0.1:9: closed", sent=True, received=False)
-    assert lost(prepared, fault).retry_after is None
+    assert connection_failure(prepared, fault).retry_after is None
     fault.stale = True
-    assert lost(prepared, fault).retry_after == 0.0
+    assert connection_failure(prepared, fault).retry_after == 0.0
 
 
 async def fail(fault: Exception) -> bytes:

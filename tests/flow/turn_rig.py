@@ -10,7 +10,7 @@ from dragoman.config.settings import Server
 from dragoman.flow.prepare import Change
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter
 from dragoman.flow.step import Ask, Completed, Interrupted, TurnEnd
-from dragoman.flow.turn import Surroundings, Turn
+from dragoman.flow.turn import CallContext, Turn
 from dragoman.hub.failure import Failure
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
@@ -107,7 +107,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
     if call.stream:
         writer = StreamWriter(exchange, call, make_encoding(call, joins=scene.joins), scene.server.keep_alive_s)
     noted: list[Turn] = []
-    around = Surroundings(
+    around = CallContext(
         call,
         make_world(provider, server=scene.server),
         scene.memory or Memory(None),

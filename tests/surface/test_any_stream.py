@@ -145,6 +145,6 @@ def test_whatever_is_streamed_the_client_reads_something_legal(gate: Outside, cl
             assert answer.status in (429, 500, 502, 503, 529), answer.body
             assert answer.json["error"]["message"]
 
-    trips = gate.gateway.app.gateway.trips
+    trips = gate.gateway.app.gateway.guard_trips
     holds()
-    assert gate.gateway.app.gateway.trips == trips
+    assert gate.gateway.app.gateway.guard_trips == trips

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.trail import Trail
+from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Protocol
 from dragoman.hub.request import Request
@@ -19,13 +19,13 @@ class Call:
     """A request body with what routing needs of it; the whole is parsed once, and only to be translated."""
 
     def __init__(
-        self, protocol: Protocol, body: bytes, exchange: Exchange, trail: Trail, parse: Parse | None = None
+        self, protocol: Protocol, body: bytes, exchange: Exchange, record: RequestRecord, parse: Parse | None = None
     ) -> None:
         assert protocol.client is not None
         self.protocol = protocol
         self.client: Client = protocol.client
         self.continues = False  # another upstream may go on where the first breaks off
-        self.retold = parse is not None  # the body is written in another protocol than the answer is awaited in
+        self.is_from_other_protocol = parse is not None  # the body is not in the protocol of the reply
         self._parse = parse or protocol.client.parse
         self._parsed: tuple[Request, Ledger] | None = None
         self.body = body
@@ -33,23 +33,23 @@ class Call:
         self.query = exchange.query
         self.buffered = exchange.buffered
         self._held = exchange.buffered.held  # by the request alone
-        self.id = trail.id
-        self.trail = trail
+        self.id = record.id
+        self.record = record
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
         head = protocol.client.read_head(exchange.path, body)
         self.model, self.stream = head.model, head.stream
-        trail.wanted, trail.stream, trail.body = self.model, self.stream, body
+        record.requested_model, record.stream, record.body = self.model, self.stream, body
 
     @property
     def tenant(self) -> str:
         """Whose state this request may see and change: the client key's own."""
-        return self.trail.tenant
+        return self.record.tenant
 
     @property
     def is_owner(self) -> bool:
         """Whether the gateway's owner asks, with the key of the environment."""
-        return self.trail.key == ENVIRONMENT_KEY
+        return self.record.key == ENVIRONMENT_KEY
 
     @cached_property
     def uuid(self) -> str:

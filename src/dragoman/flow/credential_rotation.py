@@ -149,14 +149,14 @@ def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
     log.info("provider %s%s: %s, not used for %.0f s", member.name, which, failure.kind.value, until - now)
 
 
-def available(routes: tuple[Route, ...], providers: Mapping[str, Provider]) -> tuple[Route, ...]:
+def available_targets(routes: tuple[Route, ...], providers: Mapping[str, Provider]) -> tuple[Route, ...]:
     """Return the targets that are not cooling down; all of them if all are."""
     if len(routes) == 1:
         return routes
     return tuple(route for route in routes if not _is_cooling_down(route, providers)) or routes
 
 
-def least_restrained(provider: Provider, model: str) -> Provider:
+def choose_least_restricted(provider: Provider, model: str) -> Provider:
     """Return the credential that may be used soonest, for a question that belongs to no conversation."""
     pool = provider.pool
     return provider if pool is None else provider.members[pool.soonest(model, pool.clock())]

@@ -5,10 +5,13 @@ import logging
 from dragoman.flow.pipes import Source
 from dragoman.flow.prepare import Passthrough, Prepared
 from dragoman.framing.jsonread import is_object
+from dragoman.framing.sse import SseFramer
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import NO_REPLY, Kind
 from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Upstream
 from dragoman.hub.stage import Stage
+from dragoman.net.headers import Headers
 from dragoman.net.tasks import place_of
 from dragoman.providers.count import count_text, estimate
 from dragoman.stages.estimate_usage import EstimateUsage
@@ -34,7 +37,7 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
     return [*stages, EstimateUsage(count_text, lambda: estimate(request, model))]
 
 
-def events_of(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:
+def read_events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:
     """Return the events of a body that was read to its end."""
     if not streamed:
         return prepared.upstream.whole(body, prepared.issuer, ledger)
@@ -53,3 +56,31 @@ def glance(prepared: Passthrough, body: bytes) -> list[Event]:
     last = events[-1]
     unreadable = isinstance(last, Failed) and last.failure.kind is Kind.CORRUPT and last.failure.code != NO_REPLY
     return [] if unreadable and is_object(body) else events
+
+
+DOCUMENTS = (b"application/json", b"text/html", b"text/plain")
+FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+BOM = b"\xef\xbb\xbf"
+
+
+def is_named_stream(headers: Headers) -> bool:
+    """A document is known by its name; anything else that a stream was asked of is taken for one."""
+    kind = (headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
+    return kind not in DOCUMENTS
+
+
+def begins_document(upstream: Upstream, begun: bytes) -> bool:
+    """No server-sent event begins with a brace or an angle bracket."""
+    return upstream.framer is SseFramer and begun.lstrip()[:1] in (b"{", b"<")
+
+
+def begins_events(upstream: Upstream, begun: bytes) -> bool:
+    """No document that a model server sends begins with a field of server-sent events."""
+    return upstream.framer is SseFramer and begun.removeprefix(BOM).lstrip().startswith(FIELDS)
+
+
+def is_stream(upstream: Upstream, headers: Headers, body: bytes) -> bool:
+    """What a whole body is."""
+    if is_named_stream(headers):
+        return not begins_document(upstream, body)
+    return begins_events(upstream, body)

@@ -8,19 +8,20 @@ from collections.abc import Callable, Sequence
 
 from dragoman.accounts.memory import Memory
 from dragoman.accounts.pool import Pool
-from dragoman.flow.audience import Audience
 from dragoman.flow.call import Call
 from dragoman.flow.capture.capturing import Capturing
 from dragoman.flow.capture.recording_runtime import WatchedMemory, watched
 from dragoman.flow.client_encoding import ClientEncoding, EventCollector
-from dragoman.flow.credential_rotation import available
+from dragoman.flow.credential_rotation import available_targets
+from dragoman.flow.error_response import AllTargetsFailed
+from dragoman.flow.observer_queue import ObserverQueue
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.prepare import Passthrough, Translated
-from dragoman.flow.refusal import RefusedUpstream
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
-from dragoman.flow.session import response_name, session_of, tenant_session
+from dragoman.flow.runtime import Runtime, find_targets
+from dragoman.flow.session import find_session, response_name, tenant_session
 from dragoman.flow.step import (
     Ask,
     CallCompleted,
@@ -34,8 +35,7 @@ from dragoman.flow.step import (
     Wait,
 )
 from dragoman.flow.steps.complete_call import call_events, complete_call
-from dragoman.flow.turn import Surroundings, Turn
-from dragoman.flow.world import World, targets
+from dragoman.flow.turn import CallContext, Turn
 from dragoman.hub.events import Ended, Event, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
@@ -55,35 +55,35 @@ SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the r
 class Gateway:
     """Answers calls with the configuration in force."""
 
-    def __init__(self, world: World, memory: Memory, observers: Sequence[OutcomeObserver] = ()) -> None:
-        self.world = world
+    def __init__(self, runtime: Runtime, memory: Memory, observers: Sequence[OutcomeObserver] = ()) -> None:
+        self.runtime = runtime
         self._memory = memory
-        self.audience = Audience(observers)
+        self.observers = ObserverQueue(observers)
         self.capturing = Capturing()
-        self.trips = 0  # how often the grammar guard had to step in
+        self.guard_trips = 0  # how often the grammar guard had to step in
         self.answered = 0
         self.refused = 0
-        self._answering: set[Answering] = set()
+        self._answering: set[ActiveCall] = set()
 
-    def adopt(self, world: World) -> None:
+    def adopt(self, runtime: Runtime) -> None:
         """Use this configuration from the next request on."""
-        self.world = world
+        self.runtime = runtime
 
     async def answer(self, exchange: Exchange, call: Call) -> None:
         """Answer a call; raises RequestError if nobody answers and nothing was sent to the client yet."""
-        world, memory, recording = self.world, self._memory, call.trail.recording
+        runtime, memory, recording = self.runtime, self._memory, call.record.recording
         make_watch: Callable[[], Watch] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
         if recording is not None:
-            world, memory = watched(world, recording, call), WatchedMemory(memory, recording)
+            runtime, memory = watched(runtime, recording, call), WatchedMemory(memory, recording)
             make_watch, on_guard_trip = recording.watch, recording.hearing(self._note_guard_trip)
-        routes = available(await targets(world, call.model), world.providers)
+        routes = available_targets(await find_targets(runtime, call.model), runtime.providers)
         if recording is not None:
             recording.routes = routes
-        call.continues = call.stream and world.config.retry.continue_streams and _has_fallback(routes, world)
-        policy = await _make_policy(call, world, routes)
-        writer = self._make_writer(exchange, call, world.config.server.keep_alive_s, on_guard_trip)
-        answering = Answering(call, world, memory, policy, writer, make_watch)
+        call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
+        policy = await _make_policy(call, runtime, routes)
+        writer = self._make_writer(exchange, call, runtime.config.server.keep_alive_s, on_guard_trip)
+        answering = ActiveCall(call, runtime, memory, policy, writer, make_watch)
         self._answering.add(answering)
         try:
             await answering.run(exchange)
@@ -121,21 +121,21 @@ class Gateway:
         )
 
     def _asked(self, call: Call) -> ReplyContext:
-        done = self.world.config.server.responses_done
-        return ReplyContext(call.request(), call.model, int(call.trail.began), _mint, time.time, done)
+        done = self.runtime.config.server.responses_done
+        return ReplyContext(call.request(), call.model, int(call.record.started_at), _mint, time.time, done)
 
     def _note_guard_trip(self, what: str) -> None:
-        self.trips += 1
+        self.guard_trips += 1
         log.error("the grammar guard stepped in: %s", what)
 
 
-class Answering:
+class ActiveCall:
     """One call, from its first upstream turn to the end of its reply."""
 
     def __init__(
         self,
         call: Call,
-        world: World,
+        runtime: Runtime,
         memory: Memory,
         policy: Policy,
         writer: ResponseWriter,
@@ -145,7 +145,7 @@ class Answering:
         self._memory = memory
         self._policy = policy
         self._writer = writer
-        self._around = Surroundings(call, world, memory, writer, make_watch, self._note_first_token)
+        self._around = CallContext(call, runtime, memory, writer, make_watch, self._note_first_token)
         self._turn: Turn | None = None
         self._accepted = False  # the turn that runs now has given its first token
 
@@ -184,7 +184,7 @@ class Answering:
                 end = await self._ask(step)
                 following = self._policy.after(end)
                 if isinstance(end, Interrupted) and not isinstance(following, GiveUp):
-                    self._call.trail.failed_step(step.route, RequestError(end.failure))
+                    self._call.record.note_failure(step.route, RequestError(end.failure))
                     self._writer.resume_keep_alives()
                     log.warning("%s broke off (%s), another upstream continues", step.route, end.failure.kind.value)
                 return following
@@ -198,12 +198,12 @@ class Answering:
             end = await turn.run()
         except asyncio.CancelledError:
             if not self._accepted:
-                self._call.trail.left_step(ask.route)
+                self._call.record.note_client_gone(ask.route)
             raise
         if isinstance(end, NoReply):
             self._call.release_reply()
             if end.failure is not ask.renew_after:
-                self._call.trail.failed_step(ask.route, RequestError(end.failure))
+                self._call.record.note_failure(ask.route, RequestError(end.failure))
         return end
 
     def _note_first_token(self, turn: Turn) -> None:
@@ -214,7 +214,7 @@ class Answering:
         kept = response_name(started.id) if started is not None and isinstance(prepared, Passthrough) else None
         self._policy.note_first_token(turn.headers, tenant_session(self._call.tenant, kept))
         ledger = None if isinstance(prepared, Passthrough) else prepared.ledger
-        self._call.trail.answered(prepared.route, prepared.protocol.name, ledger, reply)
+        self._call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
     async def _complete(self, step: CompleteCall) -> CallCompleted:
         """Ask for the rest of a cut call, and write the call if it is found."""
@@ -236,7 +236,7 @@ class Answering:
     async def _end(self, step: GiveUp | Finish) -> None:
         if isinstance(step, GiveUp):
             if not self._writer.head_sent:
-                raise RefusedUpstream(step.failure, step.error_reply)
+                raise AllTargetsFailed(step.failure, step.error_reply)
             self._fail(step.failure)
             return
         turn = self._turn
@@ -252,7 +252,7 @@ class Answering:
     def _fail(self, failure: Failure) -> None:
         """End a stream whose head has been sent with the protocol's error event."""
         self._writer.fail(failure)
-        self._call.trail.ended_by(RequestError(failure))
+        self._call.record.note_fault(RequestError(failure))
 
     def _break_off(self, failure: Failure) -> None:
         """End a stream in the middle of whatever is being done for it."""
@@ -266,15 +266,15 @@ class Answering:
         return self._turn.pipe
 
 
-async def _make_policy(call: Call, world: World, routes: tuple[Route, ...]) -> Policy:
+async def _make_policy(call: Call, runtime: Runtime, routes: tuple[Route, ...]) -> Policy:
     sessions: dict[str, str | None] = {}
     for route in routes:
-        provider = world.providers.get(route.provider)
+        provider = runtime.providers.get(route.provider)
         if provider is not None and provider.pool is not None and provider.name not in sessions:
             sessions[provider.name] = await _session_with(call, provider.pool)
-    retry = world.config.retry
-    chances = SecondChances(world.learnt, call.tenant)
-    return Policy(routes, world.providers, Limits(retry, call.continues, _jitter), chances, sessions)
+    retry = runtime.config.retry
+    chances = SecondChances(runtime.learned_quirks, call.tenant)
+    return Policy(routes, runtime.providers, Limits(retry, call.continues, _jitter), chances, sessions)
 
 
 async def _session_with(call: Call, pool: Pool) -> str | None:
@@ -283,13 +283,13 @@ async def _session_with(call: Call, pool: Pool) -> str | None:
     def is_known(name: str) -> bool:
         return pool.home(tenant_session(call.tenant, name)) is not None
 
-    name = await run_off_loop(len(call.body), lambda: session_of(call, is_known))
+    name = await run_off_loop(len(call.body), lambda: find_session(call, is_known))
     return tenant_session(call.tenant, name)
 
 
-def _has_fallback(routes: tuple[Route, ...], world: World) -> bool:
+def _has_fallback(routes: tuple[Route, ...], runtime: Runtime) -> bool:
     """Whether anybody could continue a reply that breaks off: another target, or another credential."""
-    first = world.providers.get(routes[0].provider)
+    first = runtime.providers.get(routes[0].provider)
     return len(routes) > 1 or (first is not None and first.pool is not None)
 
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dragoman.flow.discretion import EventRedactor, hushed
+from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, Veil
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
@@ -243,7 +243,7 @@ class PassthroughPipe:
                     if chunk is not None and self.watch.substance and event.failure.kind is Kind.CORRUPT:
                         self._unwatched = True  # what we cannot read, the client perhaps can
                         return
-                    event = Failed(hushed(event.failure, self._secrets))
+                    event = Failed(redact_failure(event.failure, self._secrets))
                 self.watch.see(event)
             if self.watch.blocks > MAX_BLOCKS:
                 self._unwatched = True  # a reply without bounds must not fill the memory of its watcher

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.config.settings import Retry
 from dragoman.flow.credential_rotation import CredentialRound
-from dragoman.flow.learnt import Learnt
+from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.prepare import Change
 from dragoman.flow.step import (
     Ask,
@@ -236,9 +236,9 @@ class SecondChance(Enum):
 class SecondChances:
     """What a request may still change after a refusal, each only once: a renewed credential, an amended request."""
 
-    def __init__(self, learnt: Learnt, tenant: str) -> None:
+    def __init__(self, learned_quirks: LearnedQuirks, tenant: str) -> None:
         self._taken: set[tuple[str, int, str]] = set()
-        self._learnt = learnt
+        self._learnt = learned_quirks
         self._tenant = tenant
         self.changes: list[Change] = []
 

@@ -1,6 +1,6 @@
 """A call and its target come in; the bytes and headers to send upstream go out, with what was lost on the way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from urllib.parse import parse_qsl, urlencode
 
@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
-from dragoman.flow.fetch import Fetcher
+from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.protocol_choice import choose_protocol
 from dragoman.framing.jsonspan import replace_string
 from dragoman.framing.known_secrets import Secrets, secrets_in
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
+from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Request
@@ -90,7 +90,7 @@ class Translated(Outbound, frozen=True, kw_only=True):
 Prepared = Passthrough | Translated
 
 
-class Fitting(Struct, frozen=True):
+class TargetSettings(Struct, frozen=True):
     """What a request is fitted to, besides its provider."""
 
     protocols: dict[str, Protocol]
@@ -104,7 +104,7 @@ Change = Pass
 
 
 async def prepare(
-    call: Call, route: Route, provider: Provider, fitting: Fitting, number: int, changes: Sequence[Change] = ()
+    call: Call, route: Route, provider: Provider, fitting: TargetSettings, number: int, changes: Sequence[Change] = ()
 ) -> Prepared:
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
     speaks = await provider.spoken(route.model)
@@ -114,7 +114,7 @@ async def prepare(
     choice = choose_protocol(call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
     protocol = choice.protocol
     options = await provider.aim(route.model)
-    is_altered = provider.stages is not None or bool(changes) or call.retold or call.continues
+    is_altered = provider.stages is not None or bool(changes) or call.is_from_other_protocol or call.continues
     if passing is not None and choice.unchanged and not is_altered:
         body = await _with_model(passing, call.model, route.model)
         assert protocol.upstream is not None
@@ -168,7 +168,7 @@ async def _translate(
     call: Call,
     route: Route,
     provider: Provider,
-    fitting: Fitting,
+    fitting: TargetSettings,
     protocol: Protocol,
     options: object,
     changes: Sequence[Change],
@@ -218,7 +218,7 @@ async def _fitted(
     call: Call,
     provider: Provider,
     upstream: Upstream,
-    fitting: Fitting,
+    fitting: TargetSettings,
     ledger: Ledger,
     changes: Sequence[Change],
 ) -> tuple[Request, ToolMap]:
@@ -289,3 +289,30 @@ def _query(query: str) -> str:
         return ""
     kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "key"]
     return "?" + urlencode(kept) if kept else ""
+
+
+ENVELOPE = b'"' + ENVELOPE_PREFIX.encode()  # an envelope is always the whole of a JSON string
+
+
+class ProtocolChoice(Struct, frozen=True):
+    protocol: Protocol
+    unchanged: bool = False
+
+
+def choose_protocol(
+    client: str, speaks: tuple[str, ...], protocols: Mapping[str, Protocol], profile: Profile, body: bytes
+) -> ProtocolChoice:
+    """Prefer the client's own protocol where the upstream speaks it and takes the body, else the first that does."""
+    own = protocols[client] if client in speaks else None
+    if own is not None and _accepts(own, profile, body):
+        # An envelope of ours must be opened for its issuer and taken out for anyone else.
+        return ProtocolChoice(own, unchanged=ENVELOPE not in body)
+    accepting = [protocols[name] for name in speaks if _accepts(protocols[name], profile, body)]
+    if accepting:
+        return ProtocolChoice(accepting[0])
+    return ProtocolChoice(protocols[speaks[0]]) if own is None else ProtocolChoice(own, unchanged=ENVELOPE not in body)
+
+
+def _accepts(protocol: Protocol, profile: Profile, body: bytes) -> bool:
+    assert protocol.upstream is not None
+    return protocol.upstream.accepts(profile, body)

@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable
 
 from dragoman.config.settings import Server
-from dragoman.flow.patience import Wait
 from dragoman.flow.pipes import Pipe, TranslationPipe
 from dragoman.flow.prepare import Prepared
 from dragoman.flow.response_writer import ResponseWriter
+from dragoman.flow.timeouts import ReplyDeadline
 from dragoman.hub.failure import Failure
 from dragoman.hub.stage import Progress
 
@@ -39,7 +39,7 @@ class Pump:
         prepared: Prepared,
         pipe: Pipe,
         writer: ResponseWriter,
-        wait: Wait,
+        wait: ReplyDeadline,
         server: Server,
         hold: Callable[[int], Failure | None] | None,  # counts the bytes of a reply that is collected into one body
     ) -> None:

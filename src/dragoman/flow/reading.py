@@ -17,22 +17,22 @@ BUSY_S = 1.0  # when to try again where the gateway holds as many bytes as it ma
 
 async def read_reply(call: Call, answer: UpstreamResponse, silence_s: float, total_s: float, where: str) -> bytes:
     """The body of a whole reply, counted in what the request holds; raises TimedOut, TooLarge, Lost or RequestError."""
-    return await read_pieces(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(hold, call.buffered))
+    return await read_pieces(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(charge_bytes, call.buffered))
 
 
 async def read_error(answer: UpstreamResponse, silence_s: float) -> bytes:
     return await read_pieces(answer, MAX_ERROR_BYTES, silence_s, "the upstream", ERROR_BODY_S)
 
 
-def hold(charge: Charge, size: int) -> None:
+def charge_bytes(charge: Charge, size: int) -> None:
     """Count bytes of a reply; raises RequestError where there is no room for them."""
     try:
         charge.hold(size)
     except BudgetSpent:
-        raise RequestError(no_room()) from None
+        raise RequestError(no_room_failure()) from None
 
 
-def no_room() -> Failure:
+def no_room_failure() -> Failure:
     message = (
         "The gateway holds as many bytes of requests and replies as it may (server.max_buffered_mb). Retry in 1 s."
     )

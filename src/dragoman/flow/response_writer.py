@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from dragoman.flow.call import Call
 from dragoman.flow.client_encoding import ClientEncoding
-from dragoman.flow.headers import id_headers, loss_headers, passed_on, without_account
+from dragoman.flow.decoding import is_named_stream
 from dragoman.flow.prepare import Passthrough, Prepared, Translated
-from dragoman.flow.shape import is_named_stream
+from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers, loss_headers
 from dragoman.framing.known_secrets import hide_in_fields
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
@@ -221,7 +221,7 @@ class WholeWriter:
         assert prepared is not None
         if self._unchanged is not None:
             headers, body = self._unchanged
-            fields = passed_on(headers if prepared.owner else without_account(headers), prepared.secrets)
+            fields = headers_to_forward(headers if prepared.owner else drop_account_headers(headers), prepared.secrets)
         else:
             self.encoding.finish()
             fields, body = [JSON], self._encode(prepared.ledger if isinstance(prepared, Translated) else Ledger())
@@ -248,7 +248,7 @@ def own_headers(call: Call, prepared: Prepared, given: list[Header], *, whole: b
 
 
 def _stream_fields(headers: Headers, prepared: Prepared) -> list[Header]:
-    fields = passed_on(headers if prepared.owner else without_account(headers), prepared.secrets)
+    fields = headers_to_forward(headers if prepared.owner else drop_account_headers(headers), prepared.secrets)
     if not is_named_stream(headers):  # its content type is that of a document
         fields = [field for field in fields if field[0] != b"content-type"]
     given = {name for name, _ in fields}

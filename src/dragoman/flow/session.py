@@ -37,7 +37,7 @@ class _UserId(Struct):
 _body = msgspec.json.Decoder(_Body)
 
 
-def session_of(call: Call, known: Callable[[str], bool]) -> str | None:
+def find_session(call: Call, known: Callable[[str], bool]) -> str | None:
     """None where nothing tells. `known`: whether somebody has answered for that name before."""
     body = _read(call.body)
     earlier = response_name(body.previous_response_id)

@@ -12,20 +12,28 @@ from functools import partial
 from msgspec import Struct
 
 from dragoman.accounts.memory import Memory
-from dragoman.flow.blame import named
 from dragoman.flow.call import Call
-from dragoman.flow.decoding import events_of, glance, make_source, make_stages
+from dragoman.flow.decoding import (
+    begins_document,
+    begins_events,
+    glance,
+    is_named_stream,
+    is_stream,
+    make_source,
+    make_stages,
+    read_events,
+)
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.patience import Wait, patience_with
 from dragoman.flow.pipes import PassthroughPipe, Pipe, TranslationPipe
 from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
-from dragoman.flow.reading import MAX_REPLY_BYTES, hold, read_reply
+from dragoman.flow.reading import MAX_REPLY_BYTES, charge_bytes, read_reply
 from dragoman.flow.response_writer import MAX_HELD_BYTES, ResponseWriter, StreamWriter, WholeWriter
-from dragoman.flow.shape import begins_document, begins_events, is_named_stream, is_stream
+from dragoman.flow.runtime import Runtime, target_settings
 from dragoman.flow.step import Ask, Completed, CutCalls, Interrupted, NoReply, TurnEnd
-from dragoman.flow.upstream import lost, receive, send, stopped, too_much
-from dragoman.flow.world import World, fitting
+from dragoman.flow.timeouts import ReplyDeadline, timeouts_for
+from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send, stalled_failure
+from dragoman.flow.upstream_errors import attribute_failure
 from dragoman.framing.known_secrets import hide
 from dragoman.hub.events import UsageReported
 from dragoman.hub.failure import Failure, RequestError
@@ -42,11 +50,11 @@ from dragoman.stages.hold_cut import HoldCut
 log = logging.getLogger(__name__)
 
 
-class Surroundings(Struct, frozen=True):
+class CallContext(Struct, frozen=True):
     """What the turns of one call share."""
 
     call: Call
-    world: World
+    runtime: Runtime
     memory: Memory
     writer: ResponseWriter
     make_watch: Callable[[], Watch]
@@ -63,11 +71,11 @@ class UnchangedDocument(Struct, frozen=True):
 class Turn:
     """One upstream request and its reply."""
 
-    def __init__(self, ask: Ask, around: Surroundings) -> None:
+    def __init__(self, ask: Ask, around: CallContext) -> None:
         self._ask = ask
         self._around = around
         self._writer = around.writer
-        self._server = around.world.config.server
+        self._server = around.runtime.config.server
         self._clock = asyncio.get_running_loop().time
         self._held = b""  # for the client, until the first token
         self._ended = False  # the upstream's body has been read to its end
@@ -89,7 +97,7 @@ class Turn:
             return NoReply(refused.failure)
         self._writer.begin_turn(prepared)
         provider = prepared.provider
-        self._wait = wait = Wait(provider.name, patience_with(provider, self._server), self._clock())
+        self._wait = wait = ReplyDeadline(provider.name, timeouts_for(provider, self._server), self._clock())
         if not (self._writer.streams or prepared.streams):  # then all of its tokens come at once, at the end
             wait.extend(self._clock(), has_token=True)
         answer = await send(prepared, wait.left(self._clock()), wait.failure)
@@ -124,9 +132,9 @@ class Turn:
             self._answer.close()
 
     async def _prepare(self) -> Prepared:
-        ask, call, world = self._ask, self._around.call, self._around.world
+        ask, call, runtime = self._ask, self._around.call, self._around.runtime
         changes = (*ask.changes, *await self._notices())
-        fit = fitting(world, ask.route, call.tenant)  # anew each time: a refusal may have taught something
+        fit = target_settings(runtime, ask.route, call.tenant)  # anew each time: a refusal may have taught something
         return await prepare(call, ask.route, ask.provider, fit, ask.number, changes)
 
     async def _notices(self) -> tuple[Change, ...]:
@@ -182,7 +190,7 @@ class Turn:
                 self._held += pipe.feed(chunk) if chunk else pipe.drain()
                 self._ended = not chunk
                 if watch.failure is not None and not (watch.substance and self._writer.streams):
-                    return NoReply(named(prepared, watch.failure))
+                    return NoReply(attribute_failure(prepared, watch.failure))
                 if watch.substance or not chunk:
                     self._wait.extend(self._clock(), has_token=True)
                     return None
@@ -205,7 +213,7 @@ class Turn:
                 return None
             return self._wait.failure()
         except Lost as fault:
-            return b"" if pipe.decoder.progress is Progress.COMPLETE else lost(prepared, fault)
+            return b"" if pipe.decoder.progress is Progress.COMPLETE else connection_failure(prepared, fault)
 
     async def _must_commit(self, prepared: Prepared, answer: UpstreamResponse, pipe: Pipe) -> bool:
         """Pass on an upstream's own keep-alives; whether what it sent cannot be held back any longer."""
@@ -257,7 +265,7 @@ class Turn:
                 await self._writer.send(self._writer.keep_alive)
             except Lost as fault:
                 if not pipe.watch.ended:
-                    self._break_off(pipe, lost(prepared, fault))
+                    self._break_off(pipe, connection_failure(prepared, fault))
                 return
             else:
                 if pump.failure is not None:
@@ -272,9 +280,9 @@ class Turn:
             return None
         self._size += size
         if self._size > MAX_REPLY_BYTES:
-            return too_much(self._ask.provider)
+            return oversized_failure(self._ask.provider)
         try:
-            hold(self._around.call.buffered, size)
+            charge_bytes(self._around.call.buffered, size)
         except RequestError as refused:
             return refused.failure
         return None
@@ -287,7 +295,7 @@ class Turn:
         """Return how a turn ended whose reply has begun."""
         failure = pipe.watch.failure
         if failure is not None and not self._writer.committed:
-            return NoReply(named(prepared, failure))
+            return NoReply(attribute_failure(prepared, failure))
         if not isinstance(pipe, TranslationPipe):
             return Completed(failure)
         if pipe.failure is not None:
@@ -301,10 +309,10 @@ class Turn:
     # Documents: replies that come as one body
 
     async def _read_document(self, prepared: Prepared, answer: UpstreamResponse, begun: bytes) -> TurnEnd:
-        patience = patience_with(prepared.provider, self._server)
+        patience = timeouts_for(prepared.provider, self._server)
         total_s = patience.first_token_s + patience.token_s
         reading = read_reply(self._around.call, answer, patience.idle_s, total_s, prepared.provider.name)
-        late = partial(stopped, prepared.provider, patience.idle_s, total_s)
+        late = partial(stalled_failure, prepared.provider, patience.idle_s, total_s)
         rest = await receive(prepared, reading, late)
         if isinstance(rest, Failure):
             return NoReply(rest)
@@ -314,11 +322,11 @@ class Turn:
         if isinstance(prepared, Passthrough) and isinstance(self._writer, WholeWriter) and not streamed:
             return self._pass_document(prepared, answer, self._writer, body)
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
-        events = events_of(prepared, body, ledger, streamed)
+        events = read_events(prepared, body, ledger, streamed)
         self.pipe = pipe = self._make_translation(prepared)
         self._held = pipe.push(events, are_clean=hide(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
-            return NoReply(named(prepared, pipe.watch.failure))
+            return NoReply(attribute_failure(prepared, pipe.watch.failure))
         await self._accept(prepared, answer)
         return self._end(prepared, pipe)
 
@@ -331,7 +339,7 @@ class Turn:
             watch.see(event)
             usage = event.usage if isinstance(event, UsageReported) else usage
         if watch.failure is not None:
-            return NoReply(named(prepared, watch.failure))
+            return NoReply(attribute_failure(prepared, watch.failure))
         self.unchanged = UnchangedDocument(watch, usage)
         writer.take_unchanged(answer.headers, hide(body, prepared.secrets))
         self._around.note_first_token(self)

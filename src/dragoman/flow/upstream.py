@@ -6,12 +6,11 @@ from functools import partial
 
 import msgspec
 
-from dragoman.flow.advice import advised, resets_by_our_clock
-from dragoman.flow.blame import named, redirected
-from dragoman.flow.headers import without_account
 from dragoman.flow.prepare import Passthrough, Prepared
 from dragoman.flow.reading import ERROR_BODY_S, read_error
+from dragoman.flow.response_headers import drop_account_headers
 from dragoman.flow.step import ErrorReply, NoReply
+from dragoman.flow.upstream_errors import add_retry_advice, attribute_failure, redirect_failure, resets_by_our_clock
 from dragoman.framing.known_secrets import hide, hide_in_fields
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape
@@ -26,16 +25,16 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
     try:
         answer = await prepared.provider.ask(prepared.out, head_timeout_s)
     except TimedOut as fault:
-        return NoReply(lost(prepared, fault) if fault.phase == "connect" else late())
+        return NoReply(connection_failure(prepared, fault) if fault.phase == "connect" else late())
     except Lost as fault:
-        return NoReply(lost(prepared, fault))
+        return NoReply(connection_failure(prepared, fault))
     if answer.status < 300:
         return answer
     try:
         if answer.status < 400:
-            return NoReply(redirected(prepared.provider.name, answer.status, answer.headers))
+            return NoReply(redirect_failure(prepared.provider.name, answer.status, answer.headers))
         silence_s = min(head_timeout_s, ERROR_BODY_S)
-        late = partial(stopped, prepared.provider, silence_s, ERROR_BODY_S)
+        late = partial(stalled_failure, prepared.provider, silence_s, ERROR_BODY_S)
         body = await receive(prepared, read_error(answer, silence_s), late)
     finally:
         answer.close()
@@ -45,14 +44,14 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
 def _refusal(prepared: Prepared, answer: UpstreamResponse, body: bytes) -> NoReply:
     now = time.time()
     failure = prepared.upstream.read(answer.status, dict(answer.headers), body)
-    failure = named(prepared, resets_by_our_clock(failure, answer.headers, now))
-    failure = advised(failure, answer.headers, now, prepared.provider.spent_until)
+    failure = attribute_failure(prepared, resets_by_our_clock(failure, answer.headers, now))
+    failure = add_retry_advice(failure, answer.headers, now, prepared.provider.spent_until)
     if (
         isinstance(prepared, Passthrough)
         and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN)
         and _is_error_body(prepared, body)
     ):
-        headers = answer.headers if prepared.owner else without_account(answer.headers)
+        headers = answer.headers if prepared.owner else drop_account_headers(answer.headers)
         return NoReply(failure, ErrorReply(answer.status, Headers(hide_in_fields(headers, prepared.secrets)), body))
     return NoReply(failure)
 
@@ -67,7 +66,7 @@ def _is_error_body(prepared: Prepared, body: bytes) -> bool:
     return True
 
 
-def stopped(provider: Provider, silence_s: float, total_s: float) -> Failure:
+def stalled_failure(provider: Provider, silence_s: float, total_s: float) -> Failure:
     name = provider.name
     why = f"Provider {name!r} sent no data for {silence_s:g} s in its answer, or has not ended it after {total_s:g} s."
     return Failure(Kind.TIMEOUT, why)
@@ -80,18 +79,18 @@ async def receive(prepared: Prepared, coming: Awaitable[bytes], late: Callable[[
     except TimedOut:
         return late()
     except TooLarge:
-        return too_much(prepared.provider)
+        return oversized_failure(prepared.provider)
     except Lost as fault:
-        return lost(prepared, fault)
+        return connection_failure(prepared, fault)
     except RequestError as refused:  # there is no room for it
         return refused.failure
 
 
-def too_much(provider: Provider) -> Failure:
+def oversized_failure(provider: Provider) -> Failure:
     return Failure(Kind.UPSTREAM, f"Provider {provider.name!r} answered with too much data.")
 
 
-def lost(prepared: Prepared, fault: Lost | TimedOut) -> Failure:
+def connection_failure(prepared: Prepared, fault: Lost | TimedOut) -> Failure:
     kind = Kind.CORRUPT if isinstance(fault, Corrupt) else Kind.LOST
     # A pooled connection that was only stale is no reason to wait; it is an attempt all the same.
     at_once = 0.0 if isinstance(fault, Lost) and fault.stale else None

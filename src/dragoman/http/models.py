@@ -5,7 +5,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from dragoman.flow.world import World, known
+from dragoman.flow.runtime import Runtime, list_known_models
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import ModelInfo
 from dragoman.routing.resolve import listed_names
@@ -14,13 +14,13 @@ from dragoman.routing.resolve import listed_names
 class Listing:
     """Every name a client may ask for, with what is known of the model behind it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Runtime) -> None:
         self._infos: dict[str, ModelInfo] = {}
         for provider, catalogue in world.catalogues.items():
             for info in catalogue.known():
                 self._infos.setdefault(info.id, info)
                 self._infos[f"{provider}/{info.id}"] = info
-        self._names = listed_names(world.config.models, known(world))
+        self._names = listed_names(world.config.models, list_known_models(world))
 
     def render(self, headers: Headers, query: str) -> bytes:
         if headers.get(b"anthropic-version") is not None:

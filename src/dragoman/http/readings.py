@@ -26,8 +26,8 @@ def gateway_readings(
         told = (
             (catalogue.ANSWERED, gateway.answered),
             (catalogue.REFUSED, gateway.refused),
-            (catalogue.TRIPS, gateway.trips),
-            (catalogue.UNOBSERVED, gateway.audience.failures),
+            (catalogue.TRIPS, gateway.guard_trips),
+            (catalogue.UNOBSERVED, gateway.observers.failures),
             (catalogue.STREAMS, gateway.streams),
             (catalogue.UNDER_WAY, site.under_way),
             (catalogue.CONNECTIONS, server.connections),
@@ -42,7 +42,7 @@ def gateway_readings(
         for result, count in reloads.items():
             yield Reading(catalogue.RELOADS.name, (result,), (count,))
         now = time.time()
-        for name, provider in gateway.world.providers.items():
+        for name, provider in gateway.runtime.providers.items():
             yield from provider_readings(name, provider, now)
 
     return readings
@@ -69,7 +69,7 @@ def provider_readings(name: str, provider: Provider, now: float) -> Iterator[Rea
 
 def provider_address(gateway: Gateway, name: str) -> tuple[str, int] | None:
     """Host and port at which a provider is asked, where it is asked over the network."""
-    provider = gateway.world.providers.get(name)
+    provider = gateway.runtime.providers.get(name)
     parts = urlsplit("" if provider is None else provider.endpoint)
     if not parts.hostname:
         return None

@@ -15,14 +15,14 @@ import msgspec
 from dragoman import __version__
 from dragoman.accounts.keys import KeyId, Keyring, presented_keys
 from dragoman.flow.call import Call
-from dragoman.flow.count import count_tokens
+from dragoman.flow.count_tokens import count_tokens
+from dragoman.flow.error_response import respond_with_failure
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.headers import id_headers
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.reading import no_room
-from dragoman.flow.refusal import refuse_exchange
-from dragoman.flow.trail import Trail
-from dragoman.flow.world import UNLISTED_WAIT_S
+from dragoman.flow.reading import no_room_failure
+from dragoman.flow.request_record import RequestRecord
+from dragoman.flow.response_headers import id_headers
+from dragoman.flow.runtime import UNLISTED_WAIT_S
 from dragoman.framing.jsonsize import exceeds_values
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.models import Listing
@@ -86,7 +86,7 @@ class Site:
             ("/api/hello", self._hello),
         ):
             yield Route("GET", path, Role.PUBLIC, handler)
-        for name, protocol in self._gateway.world.protocols.items():
+        for name, protocol in self._gateway.runtime.protocols.items():
             client = protocol.client
             for path in () if client is None else client.paths:
                 yield Route("POST", path, Role.CLIENT, partial(self._infer, name))
@@ -129,7 +129,7 @@ class Site:
                 exchange.listener.over()
 
     def _refuse(self, exchange: Exchange, path: str, refused: RequestError, request_id: str) -> None:
-        refuse_exchange(exchange, self._client(path, exchange.headers), refused, request_id)
+        respond_with_failure(exchange, self._client(path, exchange.headers), refused, request_id)
 
     async def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> None:
         objection = self.doorkeeper.objection(exchange.headers)
@@ -166,7 +166,7 @@ class Site:
     async def _infer(self, protocol: str, visit: Visit) -> None:
         self.under_way += 1
         try:
-            await self._observed(visit, protocol, self._gateway.answer, self._gateway.audience.hear)
+            await self._observed(visit, protocol, self._gateway.answer, self._gateway.observers.add)
         except RequestError as refused:
             refused.observed = True
             raise
@@ -175,33 +175,35 @@ class Site:
 
     async def _count(self, protocol: str, visit: Visit) -> None:
         """It is captured like any other, but uses nothing: no observer hears of it."""
-        await self._observed(visit, protocol, partial(count_tokens, self._gateway), Trail.end)
+        await self._observed(visit, protocol, partial(count_tokens, self._gateway), RequestRecord.end)
 
-    async def _observed(self, visit: Visit, protocol: str, answer: AnswerCall, ended: Callable[[Trail], None]) -> None:
+    async def _observed(
+        self, visit: Visit, protocol: str, answer: AnswerCall, ended: Callable[[RequestRecord], None]
+    ) -> None:
         exchange = visit.exchange
         tenant = self._keyring.tenant(visit.key)
-        trail = Trail(visit.request_id, protocol, exchange.headers, visit.key, tenant)
-        recording = self._gateway.capturing.begin(exchange, trail.began, self._gateway.world.config.debug)
-        trail.recording = recording
+        record = RequestRecord(visit.request_id, protocol, exchange.headers, visit.key, tenant)
+        recording = self._gateway.capturing.begin(exchange, record.started_at, self._gateway.runtime.config.debug)
+        record.recording = recording
         try:
             self._check_room()
-            await answer(exchange, await self._call(exchange, trail))
+            await answer(exchange, await self._call(exchange, record))
         except BaseException as fault:
             is_cancelled = isinstance(fault, asyncio.CancelledError)
             if is_cancelled and not exchange.gone:
-                trail.ended_by_shutdown()
+                record.note_shutdown()
             else:
-                trail.ended_by(fault)
+                record.note_fault(fault)
             if recording is not None and is_cancelled:
                 recording.interrupted(exchange.gone)
             raise
         finally:
-            ended(trail)
+            ended(record)
             if recording is not None:
-                recording.concluded(trail.outcome(), trail.ledger)
+                recording.concluded(record.outcome(), record.ledger)
 
     def _check_room(self) -> None:
-        if self.under_way > self._gateway.world.config.server.max_requests:
+        if self.under_way > self._gateway.runtime.config.server.max_requests:
             message = "The gateway has as many requests under way as it takes (server.max_requests)."
             raise RequestError(Failure(Kind.OVERLOADED, message, retry_after=BUSY_S))
 
@@ -216,40 +218,40 @@ class Site:
         head = [JSON, (b"allow", allowed.encode()), *id_headers(client, request_id, [])]
         exchange.respond(405, head, body)
 
-    async def _call(self, exchange: Exchange, trail: Trail) -> Call:
+    async def _call(self, exchange: Exchange, record: RequestRecord) -> Call:
         body = await exchange.body()
         encoding = exchange.headers.get(b"content-encoding")
         if encoding:
             # However small it is packed, it may unpack to the limit.
-            limit = self._gateway.world.config.server.max_body_bytes
+            limit = self._gateway.runtime.config.server.max_body_bytes
             body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
             exchange.buffered.hold(len(body))
-        if trail.recording is not None:
-            trail.recording.asked_for(body)
-        most = self._gateway.world.config.server.max_body_values
+        if record.recording is not None:
+            record.recording.asked_for(body)
+        most = self._gateway.runtime.config.server.max_body_values
         if len(body) > most and await run_off_loop(len(body), partial(exceeds_values, body, most)):
             message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
             raise RequestError(Failure(Kind.TOO_LARGE, message))
-        protocol = self._protocol(trail.asked)
+        protocol = self._protocol(record.client_protocol)
         assert protocol.client is not None
         written_in = protocol.client.body_protocol(body)
         other = None if written_in is None else self._protocol(written_in).client
-        return Call(protocol, body, exchange, trail, None if other is None else other.parse)
+        return Call(protocol, body, exchange, record, None if other is None else other.parse)
 
     async def _models(self, visit: Visit) -> None:
         await self._settle_catalogues()
-        listing, exchange = Listing(self._gateway.world), visit.exchange
+        listing, exchange = Listing(self._gateway.runtime), visit.exchange
         _respond_json(visit, listing.render(exchange.headers, exchange.query))
 
     async def _settle_catalogues(self) -> None:
         """Wait for the first model lists, but not long for one that hangs."""
-        catalogues = self._gateway.world.catalogues.values()
+        catalogues = self._gateway.runtime.catalogues.values()
         await asyncio.gather(*(catalogue.settled(UNLISTED_WAIT_S) for catalogue in catalogues))
 
     async def _model(self, visit: Visit) -> None:
         await self._settle_catalogues()
         name = visit.rest
-        body = Listing(self._gateway.world).render_one(name, visit.exchange.headers)
+        body = Listing(self._gateway.runtime).render_one(name, visit.exchange.headers)
         if body is None:
             raise RequestError(
                 Failure(Kind.NOT_FOUND, f"The model {name!r} does not exist here.", code="model_not_found")
@@ -264,7 +266,7 @@ class Site:
 
     async def _used(self, visit: Visit) -> None:
         assert self._usage is not None
-        Context().run(self._gateway.audience.tell)  # what is told is not about this request
+        Context().run(self._gateway.observers.flush)  # what is told is not about this request
         _respond_json(visit, await self._usage.answer(visit.exchange.query, visit.key))
 
     async def _root(self, visit: Visit) -> None:
@@ -294,10 +296,10 @@ class Site:
         return f"req_{self._drawn}{next(self._counted):08x}"
 
     def _protocol(self, name: str) -> Protocol:
-        return self._gateway.world.protocols[name]
+        return self._gateway.runtime.protocols[name]
 
     def _client(self, path: str, headers: Headers) -> Client:
-        return client_at(path, self._gateway.world.protocols, headers.get)
+        return client_at(path, self._gateway.runtime.protocols, headers.get)
 
 
 def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:
@@ -322,7 +324,7 @@ def _wrong_key(exchange: Exchange) -> Failure:
 
 def _unreadable(unreadable: Unreadable) -> Failure:
     if isinstance(unreadable, BudgetSpent):
-        return no_room()
+        return no_room_failure()
     if isinstance(unreadable, BodyTooLarge):
         return Failure(Kind.TOO_LARGE, f"{unreadable.message} (server.max_body_mb)")
     kind = Kind.REQUEST_TIMEOUT if unreadable.status == 408 else Kind.BAD_REQUEST

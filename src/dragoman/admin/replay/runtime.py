@@ -24,9 +24,9 @@ from dragoman.config.settings import (
     StoreSettings,
 )
 from dragoman.flow.capture.format import Capture
-from dragoman.flow.fetch import Fetcher
-from dragoman.flow.learnt import Learnt
-from dragoman.flow.world import World
+from dragoman.flow.learned_quirks import LearnedQuirks
+from dragoman.flow.media_fetcher import Fetcher
+from dragoman.flow.runtime import Runtime
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json
 from dragoman.net.client import Dial
@@ -102,7 +102,7 @@ class ToldMemory(Memory):
         return msgspec.convert(self._answers.next("", "recall"), tuple[LostCall, ...])
 
 
-def world_of(capture: Capture, player: Player, answers: Answers, clock: Callable[[], float]) -> World:
+def world_of(capture: Capture, player: Player, answers: Answers, clock: Callable[[], float]) -> Runtime:
     """Raises Gone."""
     providers = {
         name: _provider(name, told, capture, player, answers) for name, told in capture.settings.providers.items()
@@ -112,9 +112,9 @@ def world_of(capture: Capture, player: Player, answers: Answers, clock: Callable
             providers.setdefault(name, _listing(name, ids, player))
     catalogues = {name: _ToldCatalogue(provider, clock, answers) for name, provider in providers.items()}
     config = _config(capture)
-    learnt = Learnt(capture.settings.quirks)
+    learnt = LearnedQuirks(capture.settings.quirks)
     fetcher = _ToldFetcher(answers) if answers.holds("", "fetch") else None
-    return World(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
+    return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
 
 
 def _config(capture: Capture) -> Config:

@@ -14,8 +14,8 @@ from dragoman.flow.call import Call
 from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE
 from dragoman.flow.capture.provider_description import texts
 from dragoman.flow.capture.recording import Question, Recording
-from dragoman.flow.fetch import Fetcher
-from dragoman.flow.world import World, known
+from dragoman.flow.media_fetcher import Fetcher
+from dragoman.flow.runtime import Runtime, list_known_models
 from dragoman.framing.known_secrets import secrets_in
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
@@ -35,9 +35,9 @@ MAX_NAMES = 2000  # of each provider's models
 ELSEWHERE = ""  # what is told by nobody among the providers
 
 
-def watched(world: World, recording: Recording, call: Call) -> World:
+def watched(world: Runtime, recording: Recording, call: Call) -> Runtime:
     recording.owner = call.is_owner
-    recording.enters(world.config, world.learnt.known_to(call.tenant), lambda: _names(world))
+    recording.enters(world.config, world.learned_quirks.known_to(call.tenant), lambda: _names(world))
     protocols = {name: _watched_protocol(protocol, recording) for name, protocol in world.protocols.items()}
     providers = {name: _Watched(provider, recording).provider() for name, provider in world.providers.items()}
     catalogues = {name: WatchedCatalogue(known, name, recording) for name, known in world.catalogues.items()}
@@ -45,8 +45,8 @@ def watched(world: World, recording: Recording, call: Call) -> World:
     return replace(world, providers=providers, catalogues=catalogues, protocols=protocols, fetcher=fetcher)
 
 
-def _names(world: World) -> dict[str, tuple[str, ...]]:
-    names = {name: models.ids[:MAX_NAMES] for name, models in known(world).items()}
+def _names(world: Runtime) -> dict[str, tuple[str, ...]]:
+    names = {name: models.ids[:MAX_NAMES] for name, models in list_known_models(world).items()}
     return {ELSEWHERE: tuple(route.name for route in world.config.models[:MAX_NAMES]), **names}
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from dragoman.accounts.memory import Memory
 from dragoman.config.settings import ModelRoute
-from dragoman.flow.count import count_tokens
+from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.gateway import Gateway
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import HttpClient

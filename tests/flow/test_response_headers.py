@@ -3,7 +3,14 @@
 import msgspec
 import pytest
 
-from dragoman.flow.headers import MAX_DETAIL_BYTES, detail, id_headers, loss_headers, passed_on, without_account
+from dragoman.flow.response_headers import (
+    MAX_DETAIL_BYTES,
+    detail,
+    drop_account_headers,
+    headers_to_forward,
+    id_headers,
+    loss_headers,
+)
 from dragoman.hub.loss import Loss, LossKind
 from dragoman.hub.ports import Client
 from dragoman.net.headers import Headers
@@ -34,12 +41,12 @@ def client(protocol: str) -> Client:
 )
 def test_what_concerns_the_client_is_passed_on(name: bytes, passes: bool) -> None:
     headers = Headers([(b"connection", b"close, X-Hop"), (name, b"value")])
-    assert passed_on(headers) == ([(name, b"value")] if passes else [])
+    assert headers_to_forward(headers) == ([(name, b"value")] if passes else [])
 
 
 def test_a_secret_in_a_header_is_hidden() -> None:
     headers = Headers([(b"x-debug", b"asked with sk-secret-0123456789")])
-    assert passed_on(headers, (b"sk-secret-0123456789",)) == [(b"x-debug", b"asked with ***")]
+    assert headers_to_forward(headers, (b"sk-secret-0123456789",)) == [(b"x-debug", b"asked with ***")]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,7 @@ def test_a_secret_in_a_header_is_hidden() -> None:
     ],
 )
 def test_what_tells_of_the_gateways_account_can_be_left_out(name: bytes, is_of_account: bool) -> None:
-    left = list(without_account(Headers([(name, b"1")])))
+    left = list(drop_account_headers(Headers([(name, b"1")])))
     assert left == ([] if is_of_account else [(name, b"1")])
 
 

@@ -26,12 +26,12 @@ NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._@+-]")
 NAME_LENGTH = 40
 MAX_NAME_BYTES = 1024  # of what an upstream calls its model
 MAX_CODE_BYTES = 256  # of its error codes
-UNREADABLE = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
+KIND_BY_STATUS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
 
 UNSEEN = Seen("", "", None, False, None, None, None, 0, 0, ())
 
 
-class Answered(Protocol):
+class ReplyProgress(Protocol):
     """A reply, as far as it has come."""
 
     @property
@@ -40,64 +40,52 @@ class Answered(Protocol):
     def usage(self) -> Usage | None: ...  # as the client is told it
 
 
-class Trail:
+class RequestRecord:
     """One request's, from its head to its outcome."""
 
     __slots__ = (
-        *("asked", "began", "body", "client", "id", "key", "ledger", "recording", "route", "spoken", "steps"),
-        *(
-            "stream",
-            "tenant",
-            "trace",
-            "wanted",
-            "_code",
-            "_ended",
-            "_guessed_input",
-            "_reply",
-            "_result",
-            "_started",
-            "_told",
-            "_watch",
-        ),
+        *("body", "client", "client_protocol", "failed_attempts", "id", "key", "ledger", "recording"),
+        *("requested_model", "route", "started_at", "stream", "tenant", "traceparent", "upstream_protocol"),
+        *("_code", "_ended", "_guessed_input", "_reported_usage", "_reply", "_result", "_started", "_watch"),
     )
 
-    def __init__(self, id: str, asked: str, headers: Headers, key: str = "", tenant: str = "") -> None:
+    def __init__(self, id: str, client_protocol: str, headers: Headers, key: str = "", tenant: str = "") -> None:
         self.id = id
-        self.asked = asked
+        self.client_protocol = client_protocol
         self.key = key
         self.tenant = tenant
         self.client = client_name(headers.get(b"user-agent") or b"")
-        self.trace = headers.get(b"traceparent") or b""
-        self.wanted = ""
+        self.traceparent = headers.get(b"traceparent") or b""
+        self.requested_model = ""
         self.stream = False
         self.body = b""  # the request's, until its end
         self.route: Route | None = None
-        self.spoken = ""
+        self.upstream_protocol = ""
         self.ledger: Ledger | None = None  # None: passed through
-        self.steps: list[FailedAttempt] = []
+        self.failed_attempts: list[FailedAttempt] = []
         self.recording: Recording | None = None  # None: nothing is captured
-        self._reply: Answered | None = None
+        self._reply: ReplyProgress | None = None
         self._watch: Watch | None = None
-        self._told: Usage | None = None
+        self._reported_usage: Usage | None = None
         self._guessed_input = 0  # tokens
         self._ended = 0.0
         self._result = OK
         self._code: str | None = None
-        self.began = time.time()
+        self.started_at = time.time()
         self._started = time.monotonic()
 
-    def failed_step(self, route: Route, refused: RequestError) -> None:
-        self.steps.append(FailedAttempt(str(route), refused.failure.kind.value))
+    def note_failure(self, route: Route, refused: RequestError) -> None:
+        self.failed_attempts.append(FailedAttempt(str(route), refused.failure.kind.value))
 
-    def left_step(self, route: Route) -> None:
+    def note_client_gone(self, route: Route) -> None:
         """Nobody waits any more for what this target would have said."""
-        self.steps.append(FailedAttempt(str(route), CLIENT_GONE))
+        self.failed_attempts.append(FailedAttempt(str(route), CLIENT_GONE))
 
-    def answered(self, route: Route, spoken: str, ledger: Ledger | None, reply: Answered) -> None:
+    def note_reply(self, route: Route, upstream_protocol: str, ledger: Ledger | None, reply: ReplyProgress) -> None:
         """There is a first token, from this target."""
-        self.route, self.spoken, self.ledger, self._reply = route, spoken, ledger, reply
+        self.route, self.upstream_protocol, self.ledger, self._reply = route, upstream_protocol, ledger, reply
 
-    def ended_by(self, fault: BaseException) -> None:
+    def note_fault(self, fault: BaseException) -> None:
         """What was raised is how the request ends."""
         match fault:
             case RequestError(failure=failure):
@@ -105,15 +93,15 @@ class Trail:
             case asyncio.CancelledError() | ClientGone():
                 self._result = CLIENT_GONE
             case Unreadable(status=status):
-                self._result = UNREADABLE.get(status, Kind.BAD_REQUEST).value
+                self._result = KIND_BY_STATUS.get(status, Kind.BAD_REQUEST).value
             case _:
                 self._result = Kind.BUG.value
 
-    def ended_by_shutdown(self) -> None:
+    def note_shutdown(self) -> None:
         """Note that the gateway stopped before the reply was complete."""
         self._result = Kind.SHUTDOWN.value
-        if self.steps and self.steps[-1].why == CLIENT_GONE:
-            self.steps[-1] = FailedAttempt(self.steps[-1].route, Kind.SHUTDOWN.value)
+        if self.failed_attempts and self.failed_attempts[-1].why == CLIENT_GONE:
+            self.failed_attempts[-1] = FailedAttempt(self.failed_attempts[-1].route, Kind.SHUTDOWN.value)
 
     def end(self) -> None:
         """Notes when it was, and lets the reply go: its bytes need not wait for an observer."""
@@ -121,8 +109,8 @@ class Trail:
         reply, self._reply = self._reply, None
         body, self.body = self.body, b""
         if reply is not None:
-            self._watch, self._told = reply.watch, reply.usage
-            if self._told is None and self._watch.counts is None:
+            self._watch, self._reported_usage = reply.watch, reply.usage
+            if self._reported_usage is None and self._watch.counts is None:
                 self._guessed_input = guess_tokens(body, "" if self.route is None else self.route.model)
 
     def outcome(self) -> Outcome:
@@ -137,18 +125,18 @@ class Trail:
         code = None if code is None else cut_text(code, MAX_CODE_BYTES)
         return Outcome(
             request_id=self.id,
-            started_at=self.began,
+            started_at=self.started_at,
             key=self.key,
             client=self.client,
-            client_protocol=self.asked,
-            upstream_protocol=self.spoken,
-            requested_model=self.wanted,
+            client_protocol=self.client_protocol,
+            upstream_protocol=self.upstream_protocol,
+            requested_model=self.requested_model,
             provider="" if route is None else route.provider,
             model="" if route is None else route.model,
             reported_model=cut_text(seen.model, MAX_NAME_BYTES),
             stream=self.stream,
             passthrough=route is not None and self.ledger is None,
-            usage=self._told or self._used(seen),
+            usage=self._reported_usage or self._used(seen),
             ttft_s=None if seen.first_token is None else seen.first_token - self._started,
             duration_s=self._ended - self._started,
             outcome=result,
@@ -156,8 +144,8 @@ class Trail:
             losses=0 if self.ledger is None else len(self.ledger),
             losses_by_how=self.ledger.by_how() if self.ledger else (),
             deltas=seen.deltas,
-            failed_attempts=tuple(self.steps),
-            traceparent=self.trace.decode("latin-1"),
+            failed_attempts=tuple(self.failed_attempts),
+            traceparent=self.traceparent.decode("latin-1"),
         )
 
     def _used(self, seen: Seen) -> Usage | None:

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.config.proxies import detours
 from dragoman.config.settings import Fetch
-from dragoman.flow.fetch import MAX_LINKS, Fetcher, Resolve, is_public, resolve_name
+from dragoman.flow.media_fetcher import MAX_LINKS, Fetcher, Resolve, is_public, resolve_name
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.net.client import Answer, Dial, HttpClient, Outgoing

@@ -3,7 +3,7 @@
 import pytest
 
 from dragoman.config.settings import ModelRoute
-from dragoman.flow.world import fitting, known, provider_of, targets
+from dragoman.flow.runtime import find_targets, list_known_models, provider_of, target_settings
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.provider import ModelInfo, Provider
 from dragoman.routing.resolve import Route
@@ -26,20 +26,20 @@ def unlisted(name: str) -> Provider:
 
 def test_a_configured_name_needs_no_list() -> None:
     world = make_world(unlisted("one"), models=(ModelRoute("claude-*", ("one/auto", "two/*")),))
-    assert run(targets(world, "claude-x")) == (Route("one", "auto"), Route("two", "claude-x"))
-    assert run(targets(world, "one/anything")) == (Route("one", "anything"),)
+    assert run(find_targets(world, "claude-x")) == (Route("one", "auto"), Route("two", "claude-x"))
+    assert run(find_targets(world, "one/anything")) == (Route("one", "anything"),)
 
 
 def test_a_bare_name_goes_to_whoever_lists_it() -> None:
     world = make_world(listing("one", ModelInfo("a")), listing("two", ModelInfo("b"), ModelInfo("a")))
-    assert run(targets(world, "b")) == (Route("two", "b"),)
-    assert run(targets(world, "a")) == (Route("one", "a"), Route("two", "a"))
+    assert run(find_targets(world, "b")) == (Route("two", "b"),)
+    assert run(find_targets(world, "a")) == (Route("one", "a"), Route("two", "a"))
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
     world = make_world(listing("one", ModelInfo("gpt-large"), ModelInfo("other")))
     with pytest.raises(RequestError) as refused:
-        run(targets(world, "gpt-larg"))
+        run(find_targets(world, "gpt-larg"))
     failure = refused.value.failure
     assert (failure.kind, failure.code, failure.at) == (Kind.NOT_FOUND, "model_not_found", "/model")
     assert "'gpt-larg'" in failure.message
@@ -49,7 +49,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_ones() -> None:
 def test_who_could_not_be_asked_for_models_is_named() -> None:
     world = make_world(unlisted("one"), listing("two", ModelInfo("b")))
     with pytest.raises(RequestError) as refused:
-        run(targets(world, "a"))
+        run(find_targets(world, "a"))
     assert "'one'" in refused.value.failure.message
     assert "one/a" in refused.value.failure.message
 
@@ -66,21 +66,21 @@ def test_what_is_listed_and_learnt_decides_what_a_request_is_fitted_to() -> None
     world = make_world(listing("one", ModelInfo("m", max_output=1234)))
     route = Route("one", "m")
     run(world.catalogues["one"].refresh())
-    plain = fitting(world, route, "t")
+    plain = target_settings(world, route, "t")
     assert (plain.profile.max_output, plain.profile.chat_tools, plain.quirks) == (1234, True, frozenset())
-    world.learnt.add("t", "one", "plain")
-    world.learnt.add("t", "one", "no_chat_tools:m")
-    assert fitting(world, route, "t").quirks == {"plain", "no_chat_tools:m"}
-    assert not fitting(world, route, "t").profile.chat_tools
-    assert fitting(world, Route("one", "n"), "t").profile.chat_tools
-    assert fitting(world, route, "another tenant").profile.chat_tools
+    world.learned_quirks.add("t", "one", "plain")
+    world.learned_quirks.add("t", "one", "no_chat_tools:m")
+    assert target_settings(world, route, "t").quirks == {"plain", "no_chat_tools:m"}
+    assert not target_settings(world, route, "t").profile.chat_tools
+    assert target_settings(world, Route("one", "n"), "t").profile.chat_tools
+    assert target_settings(world, route, "another tenant").profile.chat_tools
 
 
 def test_the_names_that_are_known() -> None:
     world = make_world(listing("one", ModelInfo("a")), unlisted("two"))
     for catalogue in world.catalogues.values():
         run(catalogue.refresh())
-    found = known(world)
+    found = list_known_models(world)
     assert (found["one"].ids, found["one"].complete, found["one"].problem) == (("a",), True, "")
     assert (found["two"].ids, found["two"].complete) == ((), False)
     assert found["two"].problem

@@ -1,11 +1,11 @@
 """Quirks are learnt separately for each client key, and their number is bounded."""
 
-from dragoman.flow import learnt
-from dragoman.flow.learnt import Learnt
+from dragoman.flow import learned_quirks
+from dragoman.flow.learned_quirks import LearnedQuirks
 
 
 def test_a_quirk_is_known_to_the_tenant_that_met_it() -> None:
-    quirks = Learnt()
+    quirks = LearnedQuirks()
     quirks.add("a", "up", "plain")
     quirks.add("a", "up", "max_tokens")
     quirks.add("b", "other", "plain")
@@ -16,18 +16,18 @@ def test_a_quirk_is_known_to_the_tenant_that_met_it() -> None:
 
 
 def test_what_a_capture_holds_is_known_to_whoever_replays_it() -> None:
-    quirks = Learnt({"up": ("plain",)})
+    quirks = LearnedQuirks({"up": ("plain",)})
     quirks.add("a", "up", "max_tokens")
     assert quirks.quirks("a", "up") == {"plain", "max_tokens"}
     assert quirks.known_to("b") == {"up": ("plain",)}
 
 
 def test_neither_tenants_nor_quirks_grow_without_bound() -> None:
-    quirks = Learnt()
-    for number in range(learnt.MAX_QUIRKS + 5):
+    quirks = LearnedQuirks()
+    for number in range(learned_quirks.MAX_QUIRKS + 5):
         quirks.add("a", "up", f"no_chat_tools:model-{number}")
-    assert len(quirks.quirks("a", "up")) == learnt.MAX_QUIRKS
-    for number in range(learnt.MAX_ENTRIES):
+    assert len(quirks.quirks("a", "up")) == learned_quirks.MAX_QUIRKS
+    for number in range(learned_quirks.MAX_ENTRIES):
         quirks.quirks("a", "up")
         quirks.add(f"t{number}", "up", "plain")
     assert quirks.quirks("a", "up")

@@ -8,7 +8,7 @@ from dragoman.config.settings import Server
 from dragoman.hub.failure import Failure, Kind
 
 
-class Timed(Protocol):
+class HasTimeouts(Protocol):
     """A provider, as far as its time-outs go."""
 
     @property
@@ -17,7 +17,7 @@ class Timed(Protocol):
     def first_token_limit_s(self) -> float: ...
 
 
-class Patience(Struct, frozen=True):
+class Timeouts(Struct, frozen=True):
     """The time-outs, in seconds, that hold for one upstream. Any byte of its answer is a sign of life."""
 
     first_token_s: float  # before the first token: between two signs of life
@@ -25,20 +25,20 @@ class Patience(Struct, frozen=True):
     idle_s: float  # after the first token: between two signs of life
 
 
-def patience_with(provider: Timed, server: Server) -> Patience:
+def timeouts_for(provider: HasTimeouts, server: Server) -> Timeouts:
     """A provider's own time-out wins; else its kind may be more hurried than the server, never less."""
     first = provider.first_token_timeout_s
     if first is None:
         first = min(server.first_token_timeout_s, provider.first_token_limit_s)
-    return Patience(first, server.token_timeout_s, server.idle_timeout_s)
+    return Timeouts(first, server.token_timeout_s, server.idle_timeout_s)
 
 
-class Wait:
+class ReplyDeadline:
     """When to give up on one request that was sent; times are those of the event loop's clock."""
 
     __slots__ = ("_name", "_patience", "_token_deadline", "deadline", "has_token")
 
-    def __init__(self, name: str, patience: Patience, now: float) -> None:
+    def __init__(self, name: str, patience: Timeouts, now: float) -> None:
         self._name = name  # of the provider
         self._patience = patience
         self._token_deadline = now + patience.token_s

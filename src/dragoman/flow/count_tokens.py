@@ -6,13 +6,12 @@ import msgspec
 
 from dragoman.flow.call import Call
 from dragoman.flow.capture.recording_runtime import watched
-from dragoman.flow.credential_rotation import least_restrained
+from dragoman.flow.credential_rotation import choose_least_restricted
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.headers import id_headers
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.prepare import prepare
-from dragoman.flow.protocol_choice import choose_protocol
-from dragoman.flow.world import World, fitting, targets
+from dragoman.flow.prepare import choose_protocol, prepare
+from dragoman.flow.response_headers import id_headers
+from dragoman.flow.runtime import Runtime, find_targets, target_settings
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import TokenCounting
@@ -35,10 +34,10 @@ class NoCount(Exception):
 
 
 async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None:
-    world, recording = gateway.world, call.trail.recording
+    runtime, recording = gateway.runtime, call.record.recording
     if recording is not None:
-        world = watched(world, recording, call)
-    routes = await targets(world, call.model)
+        runtime = watched(runtime, recording, call)
+    routes = await find_targets(runtime, call.model)
     if recording is not None:
         recording.routes = routes
     route, counting = routes[0], call.client.counting
@@ -49,7 +48,7 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
         (b"x-dragoman-route", str(route).encode("ascii", "replace")),
     ]
     try:
-        body = await _relayed(world, call, route, counting)
+        body = await _relayed(runtime, call, route, counting)
     except NoCount as none:
         tokens = await _estimated(call, route, counting)
         log.info("%s: %d tokens, estimated: %s", route, tokens, none)
@@ -66,18 +65,18 @@ async def _estimated(call: Call, route: Route, counting: TokenCounting) -> int:
     return await run_off_loop(len(call.body), count)
 
 
-async def _relayed(world: World, call: Call, route: Route, counting: TokenCounting) -> bytes:
+async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCounting) -> bytes:
     """The upstream's count, as it wrote it; NoCount where there is none."""
-    provider = world.providers.get(route.provider)
+    provider = runtime.providers.get(route.provider)
     if provider is None:
         raise NoCount("there is no such provider")
-    provider = least_restrained(provider, route.model)
+    provider = choose_least_restricted(provider, route.model)
     speaks = await provider.spoken(route.model)
-    choice = choose_protocol(call.protocol.name, speaks, world.protocols, profile_of(route.model), call.body)
+    choice = choose_protocol(call.protocol.name, speaks, runtime.protocols, profile_of(route.model), call.body)
     if not choice.unchanged or not provider.counts_tokens:
         raise NoCount("it does not count such requests")
     try:
-        status, body = await _asked(world, call, route, provider, counting.suffix)
+        status, body = await _asked(runtime, call, route, provider, counting.suffix)
     except (Lost, TimedOut, TooLarge) as fault:
         raise NoCount(str(fault)) from fault
     except RequestError as refused:
@@ -87,8 +86,8 @@ async def _relayed(world: World, call: Call, route: Route, counting: TokenCounti
     return body
 
 
-async def _asked(world: World, call: Call, route: Route, provider: Provider, suffix: str) -> tuple[int, bytes]:
-    prepared = await prepare(call, route, provider, fitting(world, route, call.tenant), number=1)
+async def _asked(runtime: Runtime, call: Call, route: Route, provider: Provider, suffix: str) -> tuple[int, bytes]:
+    prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
     url, query_mark, query = prepared.out.url.partition("?")
     out = msgspec.structs.replace(prepared.out, url=url + suffix + query_mark + query)
     answer = await provider.ask(out, COUNT_TIMEOUT_S)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from dragoman.flow.trail import Trail, client_name
+from dragoman.flow.request_record import RequestRecord, client_name
 from dragoman.hub.events import Delta, Event, Failed, Opened, Started, TextBlock, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
@@ -32,21 +32,21 @@ class Reply:
             self.watch.see(event)
 
 
-def trail_of(events: Sequence[Event], usage: Usage | None = None, ledger: Ledger | None = None) -> Trail:
-    trail = Trail("req_1", "chat", NONE)
-    trail.body = b"x" * 400
-    trail.answered(ROUTE, "messages", ledger, Reply(events, usage))
-    return trail
+def make_record(events: Sequence[Event], usage: Usage | None = None, ledger: Ledger | None = None) -> RequestRecord:
+    record = RequestRecord("req_1", "chat", NONE)
+    record.body = b"x" * 400
+    record.note_reply(ROUTE, "messages", ledger, Reply(events, usage))
+    return record
 
 
 def test_a_request_that_came_nowhere_names_what_is_known() -> None:
     headers = Headers([(b"user-agent", b"OpenAI/Python 3.49"), (b"traceparent", b"00-ab-cd-01")])
-    trail = Trail("req_1", "chat", headers, "key_1", "t")
-    trail.wanted, trail.stream = "gpt", True
-    trail.failed_step(ROUTE, RequestError(Failure(Kind.OVERLOADED, "busy")))
-    trail.ended_by(RequestError(Failure(Kind.OVERLOADED, "busy", code="busy_now")))
-    trail.end()
-    outcome = trail.outcome()
+    record = RequestRecord("req_1", "chat", headers, "key_1", "t")
+    record.requested_model, record.stream = "gpt", True
+    record.note_failure(ROUTE, RequestError(Failure(Kind.OVERLOADED, "busy")))
+    record.note_fault(RequestError(Failure(Kind.OVERLOADED, "busy", code="busy_now")))
+    record.end()
+    outcome = record.outcome()
     assert (outcome.request_id, outcome.key, outcome.client) == ("req_1", "key_1", "OpenAI/Python")
     assert (outcome.requested_model, outcome.stream, outcome.traceparent) == ("gpt", True, "00-ab-cd-01")
     assert (outcome.outcome, outcome.error_code) == ("overloaded", "busy_now")
@@ -58,9 +58,9 @@ def test_a_reply_tells_who_answered_and_what_was_used() -> None:
     ledger = Ledger()
     ledger.dropped("/seed", "it has none")
     used = Usage(input=7, output=2)
-    trail = trail_of([START, *text(0, "Hel", "lo"), END], used, ledger)
-    trail.end()
-    outcome = trail.outcome()
+    record = make_record([START, *text(0, "Hel", "lo"), END], used, ledger)
+    record.end()
+    outcome = record.outcome()
     assert (outcome.provider, outcome.model, outcome.route) == ("up", "m", "up/m")
     assert (outcome.client_protocol, outcome.upstream_protocol) == ("chat", "messages")
     assert (outcome.outcome, outcome.usage, outcome.losses, outcome.losses_by_how) == (OK, used, 1, (1, 0, 0))
@@ -69,9 +69,9 @@ def test_a_reply_tells_who_answered_and_what_was_used() -> None:
 
 
 def trail_passed() -> Outcome:
-    trail = trail_of([START, END])
-    trail.end()
-    return trail.outcome()
+    record = make_record([START, END])
+    record.end()
+    return record.outcome()
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def trail_passed() -> Outcome:
     ],
 )
 def test_what_was_raised_is_how_a_request_ends(fault: BaseException, result: str) -> None:
-    trail = Trail("req_1", "chat", NONE)
-    trail.ended_by(fault)
-    trail.end()
-    assert trail.outcome().outcome == result
+    record = RequestRecord("req_1", "chat", NONE)
+    record.note_fault(fault)
+    record.end()
+    assert record.outcome().outcome == result
 
 
 def test_a_failure_inside_the_reply_is_its_outcome() -> None:
-    trail = trail_of([START, Failed(Failure(Kind.QUOTA, "used up", code="q" * 2000))])
-    trail.end()
-    outcome = trail.outcome()
+    record = make_record([START, Failed(Failure(Kind.QUOTA, "used up", code="q" * 2000))])
+    record.end()
+    outcome = record.outcome()
     assert outcome.outcome == "quota"
     assert outcome.error_code is not None
     assert len(outcome.error_code.encode()) <= 256
@@ -104,49 +104,49 @@ def test_a_failure_inside_the_reply_is_its_outcome() -> None:
 
 def test_a_client_that_left_after_the_end_had_its_reply() -> None:
     for events, result in (([START, *text(0, "Hi"), END], OK), ([START, *text(0, "Hi")], CLIENT_GONE)):
-        trail = trail_of(events)
-        trail.ended_by(ClientGone())
-        trail.end()
-        assert trail.outcome().outcome == result
+        record = make_record(events)
+        record.note_fault(ClientGone())
+        record.end()
+        assert record.outcome().outcome == result
 
 
 def test_a_gateway_that_stops_is_not_a_client_that_left() -> None:
-    trail = Trail("req_1", "chat", NONE)
-    trail.left_step(ROUTE)
-    trail.ended_by_shutdown()
-    trail.end()
-    assert trail.outcome().outcome == "shutdown"
-    assert trail.outcome().failed_attempts == (FailedAttempt("up/m", "shutdown"),)
+    record = RequestRecord("req_1", "chat", NONE)
+    record.note_client_gone(ROUTE)
+    record.note_shutdown()
+    record.end()
+    assert record.outcome().outcome == "shutdown"
+    assert record.outcome().failed_attempts == (FailedAttempt("up/m", "shutdown"),)
 
 
 def test_usage_is_guessed_from_sizes_where_nobody_told_any() -> None:
-    trail = trail_of([START, Opened(0, TextBlock()), Delta(0, "x" * 40)])
-    trail.end()
-    assert trail.outcome().usage == Usage(input=100, output=10, source=Source.ESTIMATED)
+    record = make_record([START, Opened(0, TextBlock()), Delta(0, "x" * 40)])
+    record.end()
+    assert record.outcome().usage == Usage(input=100, output=10, source=Source.ESTIMATED)
 
 
 def test_a_reply_that_broke_off_has_at_least_the_output_that_was_seen() -> None:
     begun = Usage(input=50, output=1)
     started = replace(START, usage=begun)
-    trail = trail_of([started, Opened(0, TextBlock()), Delta(0, "x" * 40)])
-    trail.end()
-    assert trail.outcome().usage == Usage(input=50, output=10, source=Source.ESTIMATED)
-    told = trail_of([started, *text(0, "x" * 40), UsageReported(Usage(input=50, output=2)), END])
+    record = make_record([started, Opened(0, TextBlock()), Delta(0, "x" * 40)])
+    record.end()
+    assert record.outcome().usage == Usage(input=50, output=10, source=Source.ESTIMATED)
+    told = make_record([started, *text(0, "x" * 40), UsageReported(Usage(input=50, output=2)), END])
     told.end()
     assert told.outcome().usage == Usage(input=50, output=2)
 
 
 def test_a_reply_without_anything_used_nothing() -> None:
-    trail = trail_of([Started("", "")])
-    trail.end()
-    assert trail.outcome().usage is None
+    record = make_record([Started("", "")])
+    record.end()
+    assert record.outcome().usage is None
 
 
 def test_the_body_and_the_reply_are_let_go_at_the_end() -> None:
-    trail = trail_of([START, END])
-    trail.end()
-    assert trail.body == b""
-    assert trail._reply is None
+    record = make_record([START, END])
+    record.end()
+    assert record.body == b""
+    assert record._reply is None
 
 
 @pytest.mark.parametrize(

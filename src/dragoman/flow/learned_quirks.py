@@ -13,7 +13,7 @@ MAX_QUIRKS = 100  # of one entry: some are learnt per model, and clients may inv
 NOTHING: frozenset[str] = frozenset()
 
 
-class Learnt:
+class LearnedQuirks:
     """Quirks by tenant and provider. `everywhere` holds, by provider, what is known for every tenant."""
 
     def __init__(self, everywhere: Mapping[str, Iterable[str]] | None = None) -> None:

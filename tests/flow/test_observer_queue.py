@@ -13,8 +13,8 @@ import pytest
 from dragoman.accounts.keys import Keyring
 from dragoman.app import App
 from dragoman.config import Secret, load
-from dragoman.flow.audience import MOST, Audience
-from dragoman.flow.trail import Trail
+from dragoman.flow.observer_queue import MAX_QUEUED, ObserverQueue
+from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.outcome import Outcome
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import request_id
@@ -23,8 +23,8 @@ from gateway import KEY
 NONE = Headers([])
 
 
-def trail(number: int) -> Trail:
-    return Trail(f"req_{number}", "chat", NONE)
+def record(number: int) -> RequestRecord:
+    return RequestRecord(f"req_{number}", "chat", NONE)
 
 
 async def soon(condition: Callable[[], bool]) -> None:
@@ -37,14 +37,14 @@ async def soon(condition: Callable[[], bool]) -> None:
 
 def test_the_first_to_end_is_told_after_this_turn_and_the_rest_soon() -> None:
     heard: list[str] = []
-    audience = Audience([lambda outcome: heard.append(outcome.request_id)])
+    queue = ObserverQueue([lambda outcome: heard.append(outcome.request_id)])
 
     async def ends() -> None:
-        audience.hear(trail(0))
+        queue.add(record(0))
         await asyncio.sleep(0)
         assert heard == ["req_0"]
         for number in range(1, 10):
-            audience.hear(trail(number))
+            queue.add(record(number))
             await asyncio.sleep(0)
         await soon(lambda: len(heard) == 10)
 
@@ -54,20 +54,20 @@ def test_the_first_to_end_is_told_after_this_turn_and_the_rest_soon() -> None:
 
 def test_no_more_wait_than_a_few() -> None:
     heard: list[str] = []
-    audience = Audience([lambda outcome: heard.append(outcome.request_id)])
+    queue = ObserverQueue([lambda outcome: heard.append(outcome.request_id)])
 
     async def ends() -> None:
-        for number in range(MOST + 1):
-            audience.hear(trail(number))
-        assert len(heard) == MOST
-        audience.tell()
-        assert len(heard) == MOST + 1
+        for number in range(MAX_QUEUED + 1):
+            queue.add(record(number))
+        assert len(heard) == MAX_QUEUED
+        queue.flush()
+        assert len(heard) == MAX_QUEUED + 1
 
     asyncio.run(ends())
 
 
 def test_how_long_a_request_took_does_not_depend_on_when_it_is_told() -> None:
-    ended = trail(0)
+    ended = record(0)
     ended.end()
     seconds = ended.outcome().duration_s
     time.sleep(0.05)
@@ -76,11 +76,11 @@ def test_how_long_a_request_took_does_not_depend_on_when_it_is_told() -> None:
 
 def test_what_observers_do_is_not_laid_to_one_request() -> None:
     named: list[str] = []
-    audience = Audience([lambda outcome: named.append(request_id.get())])
+    queue = ObserverQueue([lambda outcome: named.append(request_id.get())])
 
     async def ends() -> None:
         request_id.set("req_of_the_first")
-        audience.hear(trail(0))
+        queue.add(record(0))
         await asyncio.sleep(0)
 
     asyncio.run(ends())

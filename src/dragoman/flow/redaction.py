@@ -28,7 +28,7 @@ MASK = HIDDEN.decode()
 TOLERATED = 3
 
 
-def hushed(failure: Failure, secrets: Secrets) -> Failure:
+def redact_failure(failure: Failure, secrets: Secrets) -> Failure:
     """The vendor's words, its code and its details."""
     said = msgspec.json.encode((failure.message, failure.code, failure.detail))
     hidden = hide(said, secrets)
@@ -90,7 +90,7 @@ class EventRedactor:
             case UsageReported():
                 return (event,)
             case Failed(failure=failure):
-                return (*self._all_released(), Failed(hushed(failure, self._secrets)))
+                return (*self._all_released(), Failed(redact_failure(failure, self._secrets)))
             case Ended():
                 return (*self._all_released(), *self._described(event))
             case _:

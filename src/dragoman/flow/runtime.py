@@ -7,9 +7,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.config.settings import Config
-from dragoman.flow.fetch import Fetcher
-from dragoman.flow.learnt import Learnt
-from dragoman.flow.prepare import Fitting
+from dragoman.flow.learned_quirks import LearnedQuirks
+from dragoman.flow.media_fetcher import Fetcher
+from dragoman.flow.prepare import TargetSettings
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
@@ -24,7 +24,7 @@ LISTED_WAIT_S = 1.0
 UNLISTED_WAIT_S = 3.0
 
 
-class World(Struct, frozen=True):
+class Runtime(Struct, frozen=True):
     """The configuration in force and what was made of it; an edit makes a new one, requests under way keep theirs."""
 
     config: Config
@@ -33,26 +33,26 @@ class World(Struct, frozen=True):
     protocols: dict[str, Protocol]
     fetcher: Fetcher | None
     budgets: dict[str, int]  # effort -> thinking budget
-    learnt: Learnt  # oddities that compatible servers have shown
+    learned_quirks: LearnedQuirks  # oddities that compatible servers have shown
 
 
-async def targets(world: World, name: str) -> tuple[Route, ...]:
+async def find_targets(runtime: Runtime, name: str) -> tuple[Route, ...]:
     """Who answers for a model name; raises RequestError with the nearest names where nobody does."""
-    routes = configured_targets(name, world.config.models, world.providers)
+    routes = configured_targets(name, runtime.config.models, runtime.providers)
     if routes:
         return routes
     for at_most_s in (LISTED_WAIT_S, UNLISTED_WAIT_S):
-        await asyncio.gather(*(catalogue.settled(at_most_s) for catalogue in world.catalogues.values()))
-        catalogues = known(world)
+        await asyncio.gather(*(catalogue.settled(at_most_s) for catalogue in runtime.catalogues.values()))
+        catalogues = list_known_models(runtime)
         routes = listed_targets(name, catalogues)
         if routes:
             return routes
-    raise RequestError(_unknown_model(name, world, catalogues))
+    raise RequestError(_unknown_model(name, runtime, catalogues))
 
 
-def _unknown_model(name: str, world: World, catalogues: Mapping[str, Known]) -> Failure:
+def _unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, Known]) -> Failure:
     """Name the nearest models, and the providers that could not be asked whether they have this one."""
-    close = ", ".join(nearest(name, world.config.models, catalogues))
+    close = ", ".join(nearest(name, runtime.config.models, catalogues))
     problems = {provider: known.problem for provider, known in catalogues.items() if known.problem}
     message = f"The model {name!r} does not exist here."
     if close:
@@ -66,8 +66,8 @@ def _unknown_model(name: str, world: World, catalogues: Mapping[str, Known]) -> 
     return Failure(Kind.NOT_FOUND, message, code="model_not_found", at="/model")
 
 
-def provider_of(world: World, route: Route) -> Provider:
-    provider = world.providers.get(route.provider)
+def provider_of(runtime: Runtime, route: Route) -> Provider:
+    provider = runtime.providers.get(route.provider)
     if provider is None:
         raise RequestError(
             Failure(Kind.NOT_FOUND, f"No provider is called {route.provider!r}.", code="model_not_found")
@@ -75,29 +75,29 @@ def provider_of(world: World, route: Route) -> Provider:
     return provider
 
 
-def fitting(world: World, route: Route, tenant: str) -> Fitting:
-    learnt = world.learnt.quirks(tenant, route.provider)
-    profile = _profile(world, route)
-    if f"{NO_CHAT_TOOLS}:{route.model}" in learnt:
+def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettings:
+    learned_quirks = runtime.learned_quirks.quirks(tenant, route.provider)
+    profile = _profile(runtime, route)
+    if f"{NO_CHAT_TOOLS}:{route.model}" in learned_quirks:
         profile = replace(profile, chat_tools=False)
-    return Fitting(world.protocols, profile, world.budgets, learnt, world.fetcher)
+    return TargetSettings(runtime.protocols, profile, runtime.budgets, learned_quirks, runtime.fetcher)
 
 
-def _profile(world: World, route: Route) -> Profile:
+def _profile(runtime: Runtime, route: Route) -> Profile:
     """What is known of a model; the most it writes is what its provider lists, where it lists that."""
     profile = profile_of(route.model)
-    catalogue = world.catalogues.get(route.provider)
+    catalogue = runtime.catalogues.get(route.provider)
     most = None if catalogue is None else catalogue.most_output(route.model)
     return profile if most is None else replace(profile, max_output=most)
 
 
-def known(world: World) -> dict[str, Known]:
+def list_known_models(runtime: Runtime) -> dict[str, Known]:
     return {
         name: Known(
             tuple(model.id for model in catalogue.known()),
             catalogue.complete,
-            world.providers[name].rename,
+            runtime.providers[name].rename,
             catalogue.list_problem(),
         )
-        for name, catalogue in world.catalogues.items()
+        for name, catalogue in runtime.catalogues.items()
     }

@@ -3,7 +3,7 @@
 import math
 import time
 
-from dragoman.flow.headers import id_headers, passed_on
+from dragoman.flow.response_headers import headers_to_forward, id_headers
 from dragoman.flow.step import ErrorReply
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client
@@ -11,12 +11,12 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
 
 # No retry mends these: a wrong client key, the gateway's own credential.
-UNMENDABLE = (Kind.AUTH, Kind.CREDENTIAL)
+NEVER_RETRY = (Kind.AUTH, Kind.CREDENTIAL)
 # Nor these, unless the upstream says otherwise: a spent allowance, a model that is not allowed.
-UNMENDABLE_BY_DEFAULT = (Kind.QUOTA, Kind.FORBIDDEN)
+SELDOM_RETRY = (Kind.QUOTA, Kind.FORBIDDEN)
 
 
-class RefusedUpstream(RequestError):
+class AllTargetsFailed(RequestError):
     """No upstream answered; `error_reply` is the last one's own error where the client can read it."""
 
     def __init__(self, failure: Failure, error_reply: ErrorReply | None) -> None:
@@ -24,15 +24,15 @@ class RefusedUpstream(RequestError):
         self.error_reply = error_reply
 
 
-def refuse_exchange(exchange: Exchange, client: Client, refused: RequestError, request_id: str) -> None:
+def respond_with_failure(exchange: Exchange, client: Client, refused: RequestError, request_id: str) -> None:
     """The upstream's own error where client and upstream speak one protocol, else the failure rendered anew."""
     if exchange.started:
         exchange.abort()  # unless the stream, whose head was out already, has told the error and ended
         return
     failure = refused.failure
-    error = refused.error_reply if isinstance(refused, RefusedUpstream) else None
+    error = refused.error_reply if isinstance(refused, AllTargetsFailed) else None
     if error is not None:
-        fields = _without(passed_on(error.headers), failure)
+        fields = _without(headers_to_forward(error.headers), failure)
         head = [*fields, *id_headers(client, request_id, fields), *_advice(failure)]
         exchange.respond(error.status, head, error.body)
         return
@@ -70,7 +70,7 @@ def _wait_s(failure: Failure) -> float | None:
 
 def should_retry(failure: Failure) -> bool | None:
     """What `x-should-retry` says; None: nothing, so the client's own patience goes on where ours ended."""
-    if failure.kind in UNMENDABLE:
+    if failure.kind in NEVER_RETRY:
         return False
     advice = failure.should_retry
-    return False if advice is None and failure.kind in UNMENDABLE_BY_DEFAULT else advice
+    return False if advice is None and failure.kind in SELDOM_RETRY else advice

@@ -5,7 +5,7 @@ import time
 import msgspec
 import pytest
 
-from dragoman.flow.refusal import RefusedUpstream, refuse_exchange, should_retry
+from dragoman.flow.error_response import AllTargetsFailed, respond_with_failure, should_retry
 from dragoman.flow.step import ErrorReply
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header, Headers
@@ -17,7 +17,7 @@ def refuse(refused: RequestError, protocol: str = "chat") -> ClientReply:
     wire = MemoryWire()
     client = PROTOCOLS[protocol].client
     assert client is not None
-    refuse_exchange(make_exchange(wire), client, refused, "req_1")
+    respond_with_failure(make_exchange(wire), client, refused, "req_1")
     assert wire.ended
     assert len(wire.writes) == 1
     return wire.reply
@@ -43,7 +43,7 @@ OWN: tuple[Header, ...] = (
 
 def test_the_upstreams_own_error_passes_as_it_came() -> None:
     error = ErrorReply(418, Headers(list(OWN)), b'{"error":  {"message": "teapot"}}')
-    reply = refuse(RefusedUpstream(Failure(Kind.UPSTREAM, "teapot"), error))
+    reply = refuse(AllTargetsFailed(Failure(Kind.UPSTREAM, "teapot"), error))
     assert (reply.status, reply.body) == (418, error.body)
     assert reply.headers.get(b"x-vendor") == b"yes"
     assert reply.headers.get(b"retry-after") == b"60"
@@ -53,13 +53,13 @@ def test_the_upstreams_own_error_passes_as_it_came() -> None:
 
 def test_what_we_know_of_when_to_retry_replaces_what_the_upstream_said() -> None:
     error = ErrorReply(429, Headers(list(OWN)), b'{"error":{"message":"slow"}}')
-    reply = refuse(RefusedUpstream(Failure(Kind.RATE_LIMITED, "slow", retry_after=30.0), error))
+    reply = refuse(AllTargetsFailed(Failure(Kind.RATE_LIMITED, "slow", retry_after=30.0), error))
     told = [value for name, value in reply.headers if name.startswith(b"retry-after")]
     assert told == [b"30"]
 
 
 def test_without_an_own_error_the_failure_is_rendered() -> None:
-    reply = refuse(RefusedUpstream(Failure(Kind.TIMEOUT, "no data for 15 s"), None))
+    reply = refuse(AllTargetsFailed(Failure(Kind.TIMEOUT, "no data for 15 s"), None))
     assert reply.status == 504
     assert b"no data for 15 s" in reply.body
 
@@ -72,7 +72,7 @@ def test_a_reply_that_has_begun_is_broken_off() -> None:
     written = wire.written
     client = PROTOCOLS["chat"].client
     assert client is not None
-    refuse_exchange(exchange, client, RequestError(Failure(Kind.BUG, "oh")), "req_1")
+    respond_with_failure(exchange, client, RequestError(Failure(Kind.BUG, "oh")), "req_1")
     assert wire.dropped
     assert wire.written == written
 

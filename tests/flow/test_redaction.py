@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.flow.discretion import EventRedactor, hushed
+from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.ascii_escapes import unescape
 from dragoman.framing.known_secrets import HIDDEN, Veil, hide, secrets_in
 from dragoman.hub.events import Closed, Delta, Ended, Opened, Stop, TextBlock
@@ -73,10 +73,10 @@ def test_a_short_word_is_no_secret() -> None:
 
 def test_a_failures_code_and_details_are_as_discreet_as_its_message() -> None:
     failure = Failure(Kind.UPSTREAM, f"bad {KEY}", code=KEY, detail={"seen": [KEY], "kept": 1})
-    told = hushed(failure, SECRETS)
+    told = redact_failure(failure, SECRETS)
     assert (told.message, told.code, told.detail) == ("bad ***", "***", {"seen": ["***"], "kept": 1})
     innocent = Failure(Kind.UPSTREAM, "bad luck")
-    assert hushed(innocent, SECRETS) is innocent
+    assert redact_failure(innocent, SECRETS) is innocent
 
 
 def escaped(key: str, which: list[bool]) -> str:

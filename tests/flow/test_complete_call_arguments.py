@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from dragoman.flow.steps.join_arguments import join_arguments
+from dragoman.flow.steps.complete_call import join_arguments
 
 SCHEMA = {
     "type": "object",

@@ -5,17 +5,17 @@ import logging
 from collections.abc import Sequence
 from contextvars import Context
 
-from dragoman.flow.trail import Trail
+from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.net.tasks import place_of
 
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.02
-MOST = 64  # trails that wait
+MAX_QUEUED = 64  # records that wait
 
 
-class Audience:
+class ObserverQueue:
     """The first request to end after a while is told after this turn of the loop.
 
     What ends soon after it is told together: the same work costs half as much done many times in a row as done once
@@ -24,22 +24,22 @@ class Audience:
 
     def __init__(self, observers: Sequence[OutcomeObserver]) -> None:
         self._observers = tuple(observers)
-        self._ended: list[Trail] = []
+        self._ended: list[RequestRecord] = []
         self._told_at = 0.0  # by the loop's clock
         self.failures = 0
 
-    def hear(self, trail: Trail) -> None:
-        trail.end()
-        self._ended.append(trail)
-        if len(self._ended) >= MOST:
-            self.tell()
+    def add(self, record: RequestRecord) -> None:
+        record.end()
+        self._ended.append(record)
+        if len(self._ended) >= MAX_QUEUED:
+            self.flush()
         elif len(self._ended) == 1:
             self._tell_soon()
 
-    def tell(self) -> None:
+    def flush(self) -> None:
         """All that have ended until now; an observer that fails harms nobody."""
         ended, self._ended = self._ended, []
-        outcomes = [trail.outcome() for trail in ended]
+        outcomes = [record.outcome() for record in ended]
         for observe in self._observers:
             for outcome in outcomes:
                 try:
@@ -54,9 +54,9 @@ class Audience:
         self._told_at = now + wait
         # In a context of its own: what is told is not only about the request that happened to end first.
         if wait:
-            loop.call_later(wait, self.tell, context=Context())
+            loop.call_later(wait, self.flush, context=Context())
         else:
-            loop.call_soon(self.tell, context=Context())
+            loop.call_soon(self.flush, context=Context())
 
     def _failed(self, outcome: Outcome, bug: Exception) -> None:
         self.failures += 1

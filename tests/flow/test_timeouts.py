@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.config.settings import Server
-from dragoman.flow.patience import Patience, Wait, patience_with
+from dragoman.flow.timeouts import ReplyDeadline, Timeouts, timeouts_for
 from dragoman.hub.failure import Kind
 from flow.in_memory import make_provider
 
@@ -21,11 +21,11 @@ SERVER = Server(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=2
     ],
 )
 def test_whose_time_out_holds_before_the_first_token(fields: dict[str, object], first_token_s: float) -> None:
-    assert patience_with(replace(make_provider(), **fields), SERVER) == Patience(first_token_s, 900, 200)
+    assert timeouts_for(replace(make_provider(), **fields), SERVER) == Timeouts(first_token_s, 900, 200)
 
 
 def test_a_sign_of_life_extends_the_wait_but_not_beyond_the_time_for_a_token() -> None:
-    wait = Wait("up", Patience(first_token_s=10, token_s=25, idle_s=100), now=1000)
+    wait = ReplyDeadline("up", Timeouts(first_token_s=10, token_s=25, idle_s=100), now=1000)
     assert wait.deadline == 1010
     wait.extend(1008, has_token=False)
     assert wait.deadline == 1018
@@ -36,14 +36,14 @@ def test_a_sign_of_life_extends_the_wait_but_not_beyond_the_time_for_a_token() -
 
 
 def test_after_a_token_only_silence_counts() -> None:
-    wait = Wait("up", Patience(first_token_s=10, token_s=25, idle_s=100), now=1000)
+    wait = ReplyDeadline("up", Timeouts(first_token_s=10, token_s=25, idle_s=100), now=1000)
     for now in (1005, 1080, 1170):
         wait.extend(now, has_token=True)
         assert wait.deadline == now + 100
 
 
 def test_what_is_left_is_never_nothing() -> None:
-    wait = Wait("up", Patience(10, 25, 100), now=1000)
+    wait = ReplyDeadline("up", Timeouts(10, 25, 100), now=1000)
     assert wait.left(1004) == 6
     assert wait.left(1010) == wait.left(2000) == 0.001
 
@@ -59,7 +59,7 @@ def test_what_is_left_is_never_nothing() -> None:
 def test_the_failure_names_the_provider_the_time_and_the_setting(
     signs: tuple[float, ...], has_token: bool, words: tuple[str, ...]
 ) -> None:
-    wait = Wait("up", Patience(10, 25, 100), now=1000)
+    wait = ReplyDeadline("up", Timeouts(10, 25, 100), now=1000)
     for now in signs:
         wait.extend(now, has_token)
     failure = wait.failure()

@@ -32,14 +32,14 @@ ACCOUNT_ENDS = (b"-used-percent", b"-window-minutes", b"-reset-at", b"-reset-aft
 NOT_OF_ACCOUNT = frozenset((b"retry-after-ms", b"x-codex-turn-state"))
 
 
-def passed_on(headers: Headers, secrets: Secrets = ()) -> list[Header]:
+def headers_to_forward(headers: Headers, secrets: Secrets = ()) -> list[Header]:
     """The upstream's headers that concern the client."""
     named = names_in_connection(headers)
     kept = [field for field in headers if not _is_kept_back(field[0]) and field[0] not in named]
     return hide_in_fields(kept, secrets)
 
 
-def without_account(headers: Headers) -> Headers:
+def drop_account_headers(headers: Headers) -> Headers:
     """Return an upstream's headers without those that tell of the gateway's own account there."""
     return Headers([field for field in headers if not _tells_of_account(field[0])])
 

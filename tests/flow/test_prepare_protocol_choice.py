@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.flow.protocol_choice import choose_protocol
+from dragoman.flow.prepare import choose_protocol
 from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.profile import Profile
 from dragoman.protocols import PROTOCOLS

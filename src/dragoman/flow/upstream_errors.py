@@ -1,0 +1,102 @@
+"""A refusal of an upstream comes in; it goes out saying whose it is, and what mends it."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from dragoman.flow.prepare import Prepared
+from dragoman.flow.redaction import redact_failure
+from dragoman.hub.failure import Failure, Kind
+from dragoman.net.headers import Headers
+
+# Some vendors answer 403 to a bad token: that is a refused credential, not a missing entitlement.
+BAD_TOKEN_CODES = frozenset({"invalid_api_key", "token_expired", "token_invalidated", "invalid_token", "expired_token"})
+BAD_TOKEN = re.compile(
+    r"\b(?:token|api[ -]?key)\b.{0,60}\b(?:invalid|expired|revoked|malformed)\b"
+    r"|\b(?:invalid|incorrect|expired|bad)\b.{0,60}\b(?:token|(?:api[ -]?)?key|credentials?)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def attribute_failure(prepared: Prepared, failure: Failure) -> Failure:
+    """A refused credential or entitlement is the gateway's, and must not look like the client's own."""
+    failure = redact_failure(prepared.provider.heed(failure), prepared.secrets)
+    name = prepared.provider.name
+    if failure.kind is Kind.CREDENTIAL or (failure.kind is Kind.FORBIDDEN and _is_bad_token(failure)):
+        told = f" (HTTP {failure.status})" if failure.status is not None else ""
+        mend = prepared.provider.remedy or f"set providers.{name}.api_key, then run `dragoman doctor`"
+        which = f" {prepared.provider.credential}" if prepared.provider.credential else ""
+        message = f"Provider {name!r} refused the gateway's credential{which}{told}. To mend it: {mend}."
+        return Failure(Kind.CREDENTIAL, message, status=failure.status, code=failure.code)
+    if failure.kind is Kind.FORBIDDEN:
+        return replace(failure, message=f"Provider {name!r}: {failure.message}", detail=None, retry_after=None)
+    return failure
+
+
+def _is_bad_token(failure: Failure) -> bool:
+    return failure.code in BAD_TOKEN_CODES or BAD_TOKEN.search(failure.message) is not None
+
+
+def redirect_failure(name: str, status: int, headers: Headers) -> Failure:
+    """A redirect is not followed, for it would take the credential along; no retry mends it."""
+    try:
+        host = urlsplit((headers.get(b"location") or b"").decode("latin-1")).hostname
+    except ValueError:
+        host = None
+    where = f"to {host}" if host else "to another path of its host"
+    message = (
+        f"Provider {name!r} answered HTTP {status}, a redirect {where}, which is not followed. "
+        f"Set providers.{name}.endpoint to the final address."
+    )
+    return Failure(Kind.UPSTREAM, message, status=status, should_retry=False)
+
+
+LIMIT_KINDS = (Kind.RATE_LIMITED, Kind.QUOTA)
+Spent = Callable[[Headers, float], float | None]
+BOOLEANS = {b"true": True, b"false": False}
+
+
+def add_retry_advice(failure: Failure, headers: Headers, now: float, spent_until: Spent) -> Failure:
+    """Protocols read seconds; a date needs a clock. `spent_until` reads what the vendor says of its allowances.
+
+    A date is judged by the upstream's own clock, which its `Date` header tells, and `resets_at` is turned into ours.
+    """
+    should = BOOLEANS.get((headers.get(b"x-should-retry") or b"").lower())
+    wait = failure.retry_after
+    if wait is None:
+        moment = _moment(headers.get(b"retry-after"))
+        wait = None if moment is None else max(0.0, float(round(moment - now + clock_skew(headers, now))))
+    resets_at = failure.resets_at
+    if resets_at is None and wait is None and failure.kind in LIMIT_KINDS:
+        skew = clock_skew(headers, now)
+        resets_at = spent_until(headers, now - skew)
+        resets_at = None if resets_at is None else resets_at + skew
+    return replace(failure, retry_after=wait, resets_at=resets_at, should_retry=should)
+
+
+def clock_skew(headers: Headers, now: float) -> float:
+    """Seconds by which our clock is ahead of the upstream's, whose answer has just come; 0 where it has no date."""
+    theirs = _moment(headers.get(b"date"))
+    return 0.0 if theirs is None else now - theirs
+
+
+def resets_by_our_clock(failure: Failure, headers: Headers, now: float) -> Failure:
+    """The moment that an error body names is one of the upstream's clock."""
+    if failure.resets_at is None:
+        return failure
+    return replace(failure, resets_at=failure.resets_at + clock_skew(headers, now))
+
+
+def _moment(date: bytes | None) -> float | None:
+    if date is None:
+        return None
+    try:
+        then = parsedate_to_datetime(date.decode("ascii"))
+    except ValueError:
+        return None
+    aware: datetime = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
+    return aware.timestamp()
