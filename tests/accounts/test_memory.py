@@ -6,9 +6,12 @@ from typing import cast
 
 import pytest
 
+from dragoman.accounts import memory as memory_module
 from dragoman.accounts.memory import LOOK_AGAIN_S, Memory
 from dragoman.passes.truncation_notice import LostCall
-from dragoman.store import Store, cut_calls, open_store
+from dragoman.store import Store, open_store
+from dragoman.store.sqlite import tables
+from dragoman.store.store import CUT_CALL_LIFE_S
 
 LOST = (LostCall("write", '{"path": "x'),)
 
@@ -30,7 +33,7 @@ def test_a_lost_call_is_recalled_until_it_expires(stored: bool, tmp_path: Path) 
         await memory.remember("a", b"one", LOST)
         assert await memory.recall("a", (b"other", b"one")) == LOST
         assert await memory.recall("a", (b"other",)) == ()
-        clock.now += cut_calls.LIFE_S + 1
+        clock.now += CUT_CALL_LIFE_S + 1
         assert await memory.recall("a", (b"one",)) == ()
         if store:
             await store.close()
@@ -83,7 +86,7 @@ def test_while_nothing_was_lost_the_store_is_asked_once_in_a_while(tmp_path: Pat
         for _ in range(10):
             assert await memory.recall("a", (b"one",)) == LOST
         assert asked.questions == 12
-        clock.now += cut_calls.LIFE_S
+        clock.now += CUT_CALL_LIFE_S
         for _ in range(10):
             assert await memory.recall("a", (b"one",)) == ()
         assert asked.questions == 13
@@ -93,9 +96,15 @@ def test_while_nothing_was_lost_the_store_is_asked_once_in_a_while(tmp_path: Pat
     asyncio.run(story())
 
 
+def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int = 200) -> None:
+    for module in (memory_module, tables):
+        monkeypatch.setattr(module, "MAX_CUT_CALLS", total)
+        monkeypatch.setattr(module, "MAX_CUT_CALLS_PER_TENANT", per_tenant)
+
+
 @pytest.mark.parametrize("stored", [False, True], ids=["in this process", "in the store"])
 def test_the_memory_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut_calls, "KEPT", 3)
+    limit_cut_calls(monkeypatch, 3)
     clock = Clock()
 
     async def story() -> None:
@@ -116,8 +125,7 @@ def test_the_memory_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest
 def test_one_tenant_neither_recalls_nor_pushes_out_what_another_lost(
     stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cut_calls, "KEPT", 4)
-    monkeypatch.setattr(cut_calls, "KEPT_PER_TENANT", 2)
+    limit_cut_calls(monkeypatch, 4, per_tenant=2)
     clock = Clock()
 
     async def story() -> None:

@@ -9,8 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.store import Store, cut_calls, open_store
-from dragoman.store.client_keys import KeyId, KeyRow, NameTaken
+from dragoman.store import Store, open_store
+from dragoman.store.postgres import tables as postgres_tables
+from dragoman.store.sqlite import tables as sqlite_tables
+from dragoman.store.store import CUT_CALL_LIFE_S, KeyId, KeyRow, NameTaken
 from dragoman.store.usage_rows import SLOT_MS, By, Span, UsageRow
 from store.storing import EVER, row
 
@@ -156,15 +158,21 @@ def test_a_cut_call_is_recalled_until_it_expires(store_url: str) -> None:
         assert await store.recall_cut("a", (b"\x00\xff", b"two"), 1002) == b"lost"
         assert await store.recall_cut("a", (b"none",), 1002) is None
         assert await store.recall_cut("a", (), 1002) is None
-        assert await store.recall_cut("a", (b"\x00\xff",), 1000 + cut_calls.LIFE_S) is None
+        assert await store.recall_cut("a", (b"\x00\xff",), 1000 + CUT_CALL_LIFE_S) is None
         assert await store.has_cuts(1002)
-        assert not await store.has_cuts(1001 + cut_calls.LIFE_S)
+        assert not await store.has_cuts(1001 + CUT_CALL_LIFE_S)
 
     tell(store_url, story)
 
 
+def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int = 200) -> None:
+    for tables in (sqlite_tables, postgres_tables):
+        monkeypatch.setattr(tables, "MAX_CUT_CALLS", total)
+        monkeypatch.setattr(tables, "MAX_CUT_CALLS_PER_TENANT", per_tenant)
+
+
 def test_only_so_many_cut_calls_are_kept(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut_calls, "KEPT", 2)
+    limit_cut_calls(monkeypatch, 2)
 
     async def story(store: Store) -> None:
         for number in range(4):
@@ -186,8 +194,7 @@ def test_a_cut_call_is_recalled_for_its_own_tenant_only(store_url: str) -> None:
 
 
 def test_one_tenant_does_not_push_out_anothers_cut_calls(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut_calls, "KEPT", 4)
-    monkeypatch.setattr(cut_calls, "KEPT_PER_TENANT", 2)
+    limit_cut_calls(monkeypatch, 4, per_tenant=2)
 
     async def story(store: Store) -> None:
         await store.remember_cut("a", b"first", b"lost", 1000)

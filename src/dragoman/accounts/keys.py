@@ -15,7 +15,7 @@ from msgspec import Struct
 from dragoman.config import Secret, is_placeholder
 from dragoman.net.headers import Headers
 from dragoman.store import Store, StoreError
-from dragoman.store.client_keys import KeyId, KeyRow, NameTaken
+from dragoman.store.store import KeyId, KeyRow, NameTaken
 
 __all__ = ["ENVIRONMENT_KEY", "CreatedKey", "KeyId", "KeyRow", "Keyring", "NameTaken", "UnknownKey", "presented_keys"]
 

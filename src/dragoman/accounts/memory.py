@@ -10,7 +10,8 @@ from typing import TypeVar
 import msgspec
 
 from dragoman.passes.truncation_notice import LostCall
-from dragoman.store import Store, StoreError, cut_calls
+from dragoman.store import Store, StoreError
+from dragoman.store.store import CUT_CALL_LIFE_S, MAX_CUT_CALLS, MAX_CUT_CALLS_PER_TENANT
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class Memory:
         now = int(self._clock())
         packed = msgspec.msgpack.encode(lost)
         self._own.pop((tenant, digest), None)
-        self._own[tenant, digest] = (now + cut_calls.LIFE_S, packed)
+        self._own[tenant, digest] = (now + CUT_CALL_LIFE_S, packed)
         self._make_room(tenant)
         await self._ask(lambda store: store.remember_cut(tenant, digest, packed, now))
 
@@ -60,9 +61,9 @@ class Memory:
     def _make_room(self, tenant: str) -> None:
         """Drop the oldest: first those of a tenant that has more than its share, then anybody's."""
         own = [entry for entry in self._own if entry[0] == tenant]
-        for entry in own[: max(0, len(own) - cut_calls.KEPT_PER_TENANT)]:
+        for entry in own[: max(0, len(own) - MAX_CUT_CALLS_PER_TENANT)]:
             del self._own[entry]
-        while len(self._own) > cut_calls.KEPT:
+        while len(self._own) > MAX_CUT_CALLS:
             self._own.popitem(last=False)
 
     async def _is_empty(self, now: int) -> bool:

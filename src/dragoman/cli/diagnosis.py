@@ -29,7 +29,7 @@ from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.pooled import labels_of
 from dragoman.providers.provider import Provider
 from dragoman.store import StoreError, make_store, open_store
-from dragoman.store.opening import SQLITE
+from dragoman.store.store import SQLITE
 
 PATIENCE_S = 10.0
 MAX_SKEW_S = 300

@@ -1,6 +1,5 @@
-"""What outlives a process: client keys, cut calls and usage, on SQLite or PostgreSQL."""
+"""Data that outlives a process: client keys, cut tool calls and usage, in SQLite or PostgreSQL."""
 
-from dragoman.store.opening import make_store, open_store
-from dragoman.store.store import Store, StoreError
+from dragoman.store.store import Store, StoreError, make_store, open_store
 
 __all__ = ["Store", "StoreError", "make_store", "open_store"]

@@ -1,71 +1,130 @@
-"""The store: named operations come in; a database, this process's or another's, carries them out."""
+"""The operations of a store, and how to open the one that a URL names."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import NewType, Protocol
 
-from dragoman.store.client_keys import KeyId, KeyRow
+from msgspec import Struct
+
 from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
+
+SQLITE = "sqlite:///"
+POSTGRESQL = "postgresql://"
+
+# Tool calls that a reply cut off are kept for the conversation's next request. One client key cannot displace what
+# is kept for the others; the oldest are removed first.
+MAX_CUT_CALLS = 1000
+MAX_CUT_CALLS_PER_TENANT = 200
+CUT_CALL_LIFE_S = 3600
+
+KeyId = NewType("KeyId", str)
 
 
 class StoreError(Exception):
-    """The store cannot be opened, read or written; says which and why, and never a password."""
+    """The store cannot be opened, read or written; the message names it and the cause, never a password."""
+
+
+class NameTaken(Exception):
+    """Another key with this name is valid."""
+
+
+class KeyRow(Struct, frozen=True):
+    """A client key without its secret; times are Unix seconds."""
+
+    id: KeyId
+    name: str
+    prefix: str
+    last4: str
+    created_at: int
+    revoked_at: int | None
+    last_used_at: int | None
 
 
 class Store(Protocol):
-    """Every operation may raise StoreError, waits without holding up the event loop, and works again by itself
-    once the trouble is over."""
+    """Client keys, cut tool calls and usage, kept in a database.
+
+    Every operation may raise StoreError, does not block the event loop, and works again without a restart once the
+    database does.
+    """
 
     @property
     def name(self) -> str:
-        """For people to read."""
+        """The store's location as shown to users, without a password."""
 
     async def open(self) -> None:
-        """Connects and brings the schema up to date; any other operation does so too where it was not possible yet."""
+        """Connect and migrate the schema; every other operation does so too if it has not been possible yet."""
 
     async def close(self) -> None:
-        """Finishes the work begun and closes; nothing may be asked afterwards."""
+        """Finish the operations that have begun, then close; no operation may be called afterwards."""
 
     async def version(self) -> int:
-        """A number that changes whenever somebody else, in any process, has changed the client keys."""
+        """Return a number that changes whenever another process changes the client keys."""
 
     async def add_key(self, row: KeyRow, digest: bytes) -> None:
-        """NameTaken if a live key has the name."""
+        """Add a key; raises NameTaken if a valid key has its name."""
 
     async def add_first_key(self, row: KeyRow, digest: bytes) -> bool:
-        """Adds it where there has never been a key; whether it did."""
+        """Add a key unless one has ever been added; return whether it was."""
 
     async def keys(self) -> tuple[KeyRow, ...]:
-        """Every key ever made, the revoked ones too, oldest first."""
+        """Return every key, including revoked ones, oldest first."""
 
     async def live_digests(self) -> dict[bytes, KeyId]:
-        """The digests that open the door."""
+        """Return the digests of the keys that are not revoked."""
 
     async def find_key(self, digest: bytes) -> KeyRow | None:
-        """The key with this digest, live or revoked."""
+        """Return the key with this digest, even if it is revoked."""
 
     async def revoke_key(self, which: str, now: int) -> KeyRow | None:
-        """Revokes the live key with this id or name, and returns it; None if there is none."""
+        """Revoke the valid key with this id or name and return it; None if there is none."""
 
     async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
-        """Notes when keys were last used."""
+        """Set the time at which these keys were last used."""
 
     async def remember_cut(self, tenant: str, digest: bytes, lost: bytes, now: int) -> None:
-        """Keeps what the last reply of a tenant's conversation lost, for a while."""
+        """Keep the tool calls that the last reply of a conversation cut off, for CUT_CALL_LIFE_S."""
 
     async def recall_cut(self, tenant: str, digests: tuple[bytes, ...], now: int) -> bytes | None:
-        """What the first known of this tenant's conversations lost. It stays until it expires: a client may retry."""
+        """Return what is kept for the first of these conversations that is known.
+
+        It is not removed by reading, because a client may retry.
+        """
 
     async def has_cuts(self, now: int) -> bool:
-        """Whether anything is kept that any conversation lost."""
+        """Return whether anything is kept for any conversation."""
 
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
-        """All of them or none. A row that is there already is left as it is."""
+        """Add all rows or none. A row whose id exists already is not changed."""
 
     async def remove_usage(self, before_ms: int, most: int) -> int:
-        """Removes requests that began before that moment, the oldest first and no more than so many; how many."""
+        """Remove at most `most` requests that began before this time, oldest first; return how many."""
 
     async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
-        """The requests that began in this span, oldest first."""
+        """Return the requests that began in this span, oldest first."""
 
     async def usage_sums(self, span: Span, by: By) -> tuple[UsageSum, ...]:
-        """The same, added up by group and quarter of an hour."""
+        """Return the same requests, summed by group and quarter of an hour."""
+
+
+async def open_store(url: str) -> Store:
+    """Open the store at this URL, creating its file, directory and tables if they are missing."""
+    store = make_store(url)
+    try:
+        await store.open()
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def make_store(url: str) -> Store:
+    """Return the store at this URL unopened: its first operation opens it."""
+    if url.startswith(POSTGRESQL):
+        from dragoman.store.postgres.store import PostgresStore  # slow to import, and most users have no PostgreSQL
+
+        return PostgresStore(url)
+    if url.startswith(SQLITE):
+        from dragoman.store.sqlite.store import SqliteStore
+
+        return SqliteStore(Path(url.removeprefix(SQLITE)).expanduser())
+    raise StoreError(f"store.url: expected {SQLITE}PATH or {POSTGRESQL}USER@HOST/NAME")

@@ -1,4 +1,4 @@
-"""What one request used, as it is stored, and what many used together, as it is read."""
+"""The usage of one request as it is stored, and sums over many requests."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -9,13 +9,13 @@ from msgspec.structs import asdict, fields, replace
 
 By = Literal["all", "model", "key", "client", "provider"]
 
-SLOT_MS = 15 * 60 * 1000  # no time zone begins its day elsewhere than at a quarter of an hour
+SLOT_MS = 15 * 60 * 1000  # in every time zone, days begin at a multiple of this
 
 
 class UsageRow(Struct, frozen=True, gc=False):
-    """One request. Counts are None where nobody told them, the cost where no price is known: never zero."""
+    """One request. A count that was not reported and a cost without a known price are None, never zero."""
 
-    id: bytes  # the same row stored twice is stored once
+    id: bytes  # a row that is appended again, after an error, is stored once
     time_ms: int  # since the epoch
     request_id: str
     key: str
@@ -26,10 +26,10 @@ class UsageRow(Struct, frozen=True, gc=False):
     model: str
     requested_model: str
     stream: bool
-    input_tokens: int | None  # with what was read from and written to a cache
+    input_tokens: int | None  # including what was read from and written to a cache
     cache_read_tokens: int | None
     cache_write_tokens: int | None
-    output_tokens: int | None  # with reasoning
+    output_tokens: int | None  # including reasoning
     reasoning_tokens: int | None
     credits: float | None
     usage_source: str | None
@@ -43,17 +43,17 @@ class UsageRow(Struct, frozen=True, gc=False):
 
     @property
     def route(self) -> str:
-        """Who answered, as provider/model; empty where no upstream was reached."""
+        """The target that replied, as provider/model; empty if no upstream was reached."""
         return f"{self.provider}/{self.model}" if self.provider else ""
 
 
-COLUMNS = tuple(field.name for field in fields(UsageRow))  # named as the tables name theirs, in this order
-STORED_ONLY = ("id", "time_ms")  # columns that `time` stands for, or that only the store needs
+COLUMNS = tuple(field.name for field in fields(UsageRow))  # of the usage tables, in this order
+STORED_ONLY = ("id", "time_ms")  # not part of a record
 RECORD_NAMES = ("time", *(name for name in COLUMNS if name not in STORED_ONLY), "route", "cost_usd")
 
 
 def as_record(row: UsageRow) -> dict[str, object]:
-    """Return the row under the names of the contract, as JSON and CSV have it."""
+    """Return the row as JSON and CSV show it."""
     columns = {name: value for name, value in asdict(row).items() if name not in STORED_ONLY}
     moment = datetime.fromtimestamp(row.time_ms / 1000, UTC)
     dollars = None if row.cost_nano_usd is None else row.cost_nano_usd / 10**9
@@ -61,7 +61,7 @@ def as_record(row: UsageRow) -> dict[str, object]:
 
 
 class Span(Struct, frozen=True):
-    """From a moment to a moment, the second not included; of one key's requests, where it names a key."""
+    """A period of time, without its end; restricted to the requests of one key unless that is None."""
 
     since_ms: int
     until_ms: int
@@ -69,13 +69,13 @@ class Span(Struct, frozen=True):
 
 
 class UsageSum(Struct, frozen=True):
-    """What the requests of one group that began in one quarter of an hour used together."""
+    """The usage of all requests of a group that began in the same quarter of an hour."""
 
     group: str
     slot: int  # quarters of an hour since the epoch
     requests: int
     failed: int
-    client_gone: int  # whose client left
+    client_gone: int  # requests whose client disconnected
     input_tokens: int
     cache_read_tokens: int
     cache_write_tokens: int
@@ -95,7 +95,7 @@ SUMMED = tuple(field.name for field in fields(UsageSum) if field.name not in ("g
 
 
 def sum_days(sums: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
-    """Add up by day, in order of time; the days are those of this machine's time zone."""
+    """Sum by day of the local time zone, in order of time."""
     days: dict[str, UsageSum] = {}
     for part in sorted(sums, key=lambda part: part.slot):
         day = datetime.fromtimestamp(part.slot * SLOT_MS / 1000).date().isoformat()

@@ -13,7 +13,7 @@ from dragoman.framing.redact import redacted
 from dragoman.http.usage import PATH, Told, read
 from dragoman.net.client import HttpClient, Lost, TimedOut, TooLarge
 from dragoman.store import open_store
-from dragoman.store.opening import SQLITE
+from dragoman.store.store import SQLITE
 from dragoman.store.usage_rows import Span
 
 NOTHING = Told(whole=True)

@@ -1,1 +1,1 @@
-"""The store on PostgreSQL: a small pool of connections."""
+"""The PostgreSQL store."""

@@ -1,4 +1,4 @@
-"""The schema: numbered steps, each applied once and in order; the number reached is in dragoman.schema_version."""
+"""The schema as migrations, applied once each and in order; dragoman.schema_version counts those applied."""
 
 VERSION_TABLE = """
     CREATE SCHEMA IF NOT EXISTS dragoman;
@@ -67,8 +67,8 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX usage_by_time ON dragoman.usage (began_ms);
     """,
-    # What is remembered of cut tool calls belongs to a client key. The old rows name none, so they go: they would have
-    # expired within the hour.
+    # Cut tool calls belong to a client key. The old rows name none, so they are dropped: they would have expired within
+    # an hour.
     """
     DROP TABLE dragoman.cut_calls;
     CREATE TABLE dragoman.cut_calls (

@@ -1,19 +1,19 @@
-"""The store on PostgreSQL: operations come in, each on a connection of a small pool; results go out."""
+"""The store on PostgreSQL."""
 
 from collections.abc import Sequence
 from functools import partial
 
-from dragoman.store.client_keys import KeyId, KeyRow
-from dragoman.store.postgres import client_keys, cut_calls, usage
-from dragoman.store.postgres.connecting import Connections
+from dragoman.store.postgres import tables
+from dragoman.store.postgres.connection import ConnectionPool
+from dragoman.store.store import KeyId, KeyRow
 from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
 
 
 class PostgresStore:
-    """May be shared by several gateways. Nothing here waits for longer than a bounded time."""
+    """Runs each operation on a pooled connection, with a timeout; several gateways may share the database."""
 
     def __init__(self, url: str) -> None:
-        self._connections = Connections(url)
+        self._connections = ConnectionPool(url)
 
     @property
     def name(self) -> str:
@@ -26,46 +26,46 @@ class PostgresStore:
         await self._connections.close()
 
     async def version(self) -> int:
-        return await self._connections.run(client_keys.changes)
+        return await self._connections.run(tables.count_key_changes)
 
     async def add_key(self, row: KeyRow, digest: bytes) -> None:
-        await self._connections.run(partial(client_keys.add, row=row, digest=digest))
+        await self._connections.run(partial(tables.add_key, row=row, digest=digest))
 
     async def add_first_key(self, row: KeyRow, digest: bytes) -> bool:
-        return await self._connections.run(partial(client_keys.add_first, row=row, digest=digest))
+        return await self._connections.run(partial(tables.add_first_key, row=row, digest=digest))
 
     async def keys(self) -> tuple[KeyRow, ...]:
-        return await self._connections.run(client_keys.rows)
+        return await self._connections.run(tables.list_keys)
 
     async def live_digests(self) -> dict[bytes, KeyId]:
-        return await self._connections.run(client_keys.live_digests)
+        return await self._connections.run(tables.live_digests)
 
     async def find_key(self, digest: bytes) -> KeyRow | None:
-        return await self._connections.run(partial(client_keys.find, digest=digest))
+        return await self._connections.run(partial(tables.find_key, digest=digest))
 
     async def revoke_key(self, which: str, now: int) -> KeyRow | None:
-        return await self._connections.run(partial(client_keys.revoke, which=which, now=now))
+        return await self._connections.run(partial(tables.revoke_key, which=which, now=now))
 
     async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
-        await self._connections.run(partial(client_keys.touch, used=used, now=now))
+        await self._connections.run(partial(tables.touch_keys, used=used, now=now))
 
     async def remember_cut(self, tenant: str, digest: bytes, lost: bytes, now: int) -> None:
-        await self._connections.run(partial(cut_calls.remember, tenant=tenant, digest=digest, lost=lost, now=now))
+        await self._connections.run(partial(tables.remember_cut, tenant=tenant, digest=digest, lost=lost, now=now))
 
     async def recall_cut(self, tenant: str, digests: tuple[bytes, ...], now: int) -> bytes | None:
-        return await self._connections.run(partial(cut_calls.recall, tenant=tenant, digests=digests, now=now))
+        return await self._connections.run(partial(tables.recall_cut, tenant=tenant, digests=digests, now=now))
 
     async def has_cuts(self, now: int) -> bool:
-        return await self._connections.run(partial(cut_calls.has_any, now=now))
+        return await self._connections.run(partial(tables.has_cuts, now=now))
 
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
-        await self._connections.run(partial(usage.append, rows=rows))
+        await self._connections.run(partial(tables.append_usage, rows=rows))
 
     async def remove_usage(self, before_ms: int, most: int) -> int:
-        return await self._connections.run(partial(usage.remove, before_ms=before_ms, most=most))
+        return await self._connections.run(partial(tables.remove_usage, before_ms=before_ms, most=most))
 
     async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
-        return await self._connections.run(partial(usage.rows, span=span))
+        return await self._connections.run(partial(tables.list_usage, span=span))
 
     async def usage_sums(self, span: Span, by: By) -> tuple[UsageSum, ...]:
-        return await self._connections.run(partial(usage.sums, span=span, by=by))
+        return await self._connections.run(partial(tables.sum_usage, span=span, by=by))

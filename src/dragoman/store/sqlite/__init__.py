@@ -1,1 +1,1 @@
-"""The store on SQLite: one connection on one thread."""
+"""The SQLite store."""

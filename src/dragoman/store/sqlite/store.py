@@ -1,4 +1,4 @@
-"""The store on SQLite: operations come in and run one by one on their own thread; results go out."""
+"""The store on SQLite."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,10 +8,9 @@ from typing import TypeVar
 
 import apsw
 
-from dragoman.store.client_keys import KeyId, KeyRow
-from dragoman.store.sqlite import client_keys, cut_calls, usage
-from dragoman.store.sqlite.connecting import connect, in_transaction
-from dragoman.store.store import StoreError
+from dragoman.store.sqlite import tables
+from dragoman.store.sqlite.connection import connect, in_transaction
+from dragoman.store.store import KeyId, KeyRow, StoreError
 from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum
 
 T = TypeVar("T")
@@ -19,7 +18,7 @@ Work = Callable[[apsw.Connection], T]
 
 
 class SqliteStore:
-    """One connection on one thread, so that the event loop never waits for a disk."""
+    """Runs operations one by one on a thread with the only connection, so that the disk never blocks the event loop."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,56 +40,56 @@ class SqliteStore:
         return await self.read(lambda connection: int(connection.pragma("data_version")))
 
     async def add_key(self, row: KeyRow, digest: bytes) -> None:
-        await self.write(lambda connection: client_keys.add(connection, row, digest))
+        await self.write(lambda connection: tables.add_key(connection, row, digest))
 
     async def add_first_key(self, row: KeyRow, digest: bytes) -> bool:
-        return await self.write(lambda connection: client_keys.add_first(connection, row, digest))
+        return await self.write(lambda connection: tables.add_first_key(connection, row, digest))
 
     async def keys(self) -> tuple[KeyRow, ...]:
-        return await self.read(client_keys.rows)
+        return await self.read(tables.list_keys)
 
     async def live_digests(self) -> dict[bytes, KeyId]:
-        return await self.read(client_keys.live_digests)
+        return await self.read(tables.live_digests)
 
     async def find_key(self, digest: bytes) -> KeyRow | None:
-        return await self.read(lambda connection: client_keys.find(connection, digest))
+        return await self.read(lambda connection: tables.find_key(connection, digest))
 
     async def revoke_key(self, which: str, now: int) -> KeyRow | None:
-        return await self.write(lambda connection: client_keys.revoke(connection, which, now))
+        return await self.write(lambda connection: tables.revoke_key(connection, which, now))
 
     async def touch_keys(self, used: frozenset[KeyId], now: int) -> None:
-        await self.write(lambda connection: client_keys.touch(connection, used, now))
+        await self.write(lambda connection: tables.touch_keys(connection, used, now))
 
     async def remember_cut(self, tenant: str, digest: bytes, lost: bytes, now: int) -> None:
-        await self.write(lambda connection: cut_calls.remember(connection, tenant, digest, lost, now))
+        await self.write(lambda connection: tables.remember_cut(connection, tenant, digest, lost, now))
 
     async def recall_cut(self, tenant: str, digests: tuple[bytes, ...], now: int) -> bytes | None:
-        return await self.read(lambda connection: cut_calls.recall(connection, tenant, digests, now))
+        return await self.read(lambda connection: tables.recall_cut(connection, tenant, digests, now))
 
     async def has_cuts(self, now: int) -> bool:
-        return await self.read(lambda connection: cut_calls.has_any(connection, now))
+        return await self.read(lambda connection: tables.has_cuts(connection, now))
 
     async def append_usage(self, rows: Sequence[UsageRow]) -> None:
-        await self.write(lambda connection: usage.append(connection, rows))
+        await self.write(lambda connection: tables.append_usage(connection, rows))
 
     async def remove_usage(self, before_ms: int, most: int) -> int:
-        return await self.write(lambda connection: usage.remove(connection, before_ms, most))
+        return await self.write(lambda connection: tables.remove_usage(connection, before_ms, most))
 
     async def usage_rows(self, span: Span) -> tuple[UsageRow, ...]:
-        return await self.read(lambda connection: usage.rows(connection, span))
+        return await self.read(lambda connection: tables.list_usage(connection, span))
 
     async def usage_sums(self, span: Span, by: By) -> tuple[UsageSum, ...]:
-        return await self.read(lambda connection: usage.sums(connection, span, by))
+        return await self.read(lambda connection: tables.sum_usage(connection, span, by))
 
     async def read(self, work: Work[T]) -> T:
-        """Runs a function that only reads."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
+        """Run a function that only reads."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
     async def write(self, work: Work[T]) -> T:
-        """Runs a function inside one transaction that holds the write lock from its start."""
+        """Run a function inside one transaction that holds the write lock from its start."""
         return await self.read(lambda connection: in_transaction(connection, work))
 
-    def _guarded(self, work: Work[T]) -> T:
+    def _run(self, work: Work[T]) -> T:
         try:
             if self._connection is None:
                 self._connection = connect(self.path)

@@ -1,4 +1,4 @@
-"""Work comes in and is given a migrated connection, a new one where the server was away; what it returns goes out."""
+"""A pool of PostgreSQL connections with the current schema, which reconnects after the server was away."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,15 +14,17 @@ T = TypeVar("T")
 Work = Callable[[asyncpg.Connection], Awaitable[T]]
 
 CONNECTIONS = 4
-CONNECT_S = 5.0
-WORK_S = 15.0
-CLOSE_S = 2.0
-MIGRATION_LOCK = 0x647261676F  # any number that nobody else in the database uses
+CONNECT_TIMEOUT_S = 5.0
+WORK_TIMEOUT_S = 15.0
+CLOSE_TIMEOUT_S = 2.0
+MIGRATION_LOCK = 0x647261676F  # an arbitrary number that identifies this lock
 
-TROUBLE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, ValueError)
+DATABASE_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, ValueError)
 
 
-class Connections:
+class ConnectionPool:
+    """Runs work on pooled connections and turns database errors into StoreError."""
+
     def __init__(self, url: str) -> None:
         self._url = url
         self._pool: asyncpg.Pool | None = None
@@ -31,37 +33,37 @@ class Connections:
 
     @property
     def name(self) -> str:
-        """The url without user and password, even where the password's own signs are not escaped."""
+        """The URL without user and password, even if special characters of the password are not escaped."""
         return "postgresql://" + self._url.partition("://")[2].rpartition("@")[2].partition("?")[0]
 
     async def run(self, work: Work[T]) -> T:
         try:
-            async with asyncio.timeout(WORK_S):
+            async with asyncio.timeout(WORK_TIMEOUT_S):
                 if not self._migrated:
                     await self._prepare()
-                return await self._borrowed(work)
+                return await self._with_connection(work)
         except TimeoutError as error:
-            raise StoreError(f"{self.name}: no answer in time") from error
-        except TROUBLE as error:
-            raise StoreError(f"{self.name}: {self._said(error)}") from error
+            raise StoreError(f"{self.name}: no response within {WORK_TIMEOUT_S:g} s") from error
+        except DATABASE_ERRORS as error:
+            raise StoreError(f"{self.name}: {self._describe(error)}") from error
 
     async def close(self) -> None:
         if self._pool is None:
             return
         try:
-            async with asyncio.timeout(CLOSE_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._pool.close()
-        except (TimeoutError, *TROUBLE):
+        except (TimeoutError, *DATABASE_ERRORS):
             self._pool.terminate()
 
-    async def _borrowed(self, work: Work[T]) -> T:
+    async def _with_connection(self, work: Work[T]) -> T:
         assert self._pool is not None
-        connection = await self._pool.acquire(timeout=CONNECT_S)
+        connection = await self._pool.acquire(timeout=CONNECT_TIMEOUT_S)
         try:
             return await work(connection)
         except BaseException as error:
             if not isinstance(error, asyncpg.PostgresError):
-                connection.terminate()  # cut off in the middle of something, it is of no more use
+                connection.terminate()  # interrupted in the middle of an operation, its state is unknown
             raise
         finally:
             await self._pool.release(connection)
@@ -73,26 +75,26 @@ class Connections:
                     self._url,
                     min_size=0,
                     max_size=CONNECTIONS,
-                    timeout=CONNECT_S,
+                    timeout=CONNECT_TIMEOUT_S,
                     server_settings={"application_name": "dragoman"},
                 )
             if not self._migrated:
-                await self._borrowed(_migrate)
+                await self._with_connection(_migrate)
                 self._migrated = True
 
-    def _said(self, error: Exception) -> str:
-        """The server's or the driver's words; a password that they quote is taken out."""
-        words = str(error) or type(error).__name__
+    def _describe(self, error: Exception) -> str:
+        """Return the message of the server or the driver without the password, if it quotes that."""
+        message = str(error) or type(error).__name__
         before, _, options = self._url.partition("://")[2].partition("?")
         password = before.rpartition("@")[0].partition(":")[2]
         for secret in {password, unquote(password), *parse_qs(options).get("password", ())} - {""}:
-            words = words.replace(secret, "***")
-        return words
+            message = message.replace(secret, "***")
+        return message
 
 
 async def _migrate(connection: asyncpg.Connection) -> None:
     async with connection.transaction():
-        # Several gateways may start at once: one makes the tables, the others find them made.
+        # Several gateways may start at the same time: one creates the tables, the others wait for it.
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
         if not await connection.fetchval("SELECT to_regclass('dragoman.schema_version') IS NOT NULL"):
             await connection.execute(VERSION_TABLE)

@@ -1,4 +1,4 @@
-"""A path comes in; a private, migrated connection in write-ahead mode goes out."""
+"""Open a SQLite file: private to its owner, in write-ahead mode, with the current schema."""
 
 import os
 import stat
@@ -18,7 +18,10 @@ BUSY_TIMEOUT_MS = 5_000
 
 
 def in_transaction(connection: apsw.Connection, work: Callable[[apsw.Connection], T]) -> T:
-    """Begin with the write lock: a transaction that turns from reading to writing may fail without waiting."""
+    """Run work in a transaction that takes the write lock first.
+
+    A transaction that upgrades from reading to writing may fail without waiting for the busy timeout.
+    """
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = work(connection)
@@ -46,25 +49,28 @@ def connect(path: Path) -> apsw.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Make directory and file ours alone before SQLite sees them; its WAL files inherit the mode."""
+    """Make directory and file accessible to their owner only; SQLite's WAL files inherit the mode."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        # By path, never by descriptor: closing one would drop the locks of another connection in this process.
+        # By path, not by descriptor: closing a descriptor would drop the locks of other connections in this process.
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
 
 
 def _use_write_ahead_log(connection: apsw.Connection) -> None:
-    """Switch to WAL; where two processes do so at once, one is told busy without the usual wait."""
-    patience = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    """Switch to WAL.
+
+    If two processes do so at the same time, SQLite reports busy to one of them without waiting for the busy timeout.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_MS / 1000
     while True:
         try:
             connection.pragma("journal_mode", "WAL")
             return
         except apsw.BusyError:
-            if time.monotonic() > patience:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
 

@@ -1,0 +1,163 @@
+"""The SQL statements on each table of the PostgreSQL store."""
+
+from collections.abc import Sequence
+
+import asyncpg
+from msgspec.structs import astuple
+
+from dragoman.store.store import (
+    CUT_CALL_LIFE_S,
+    MAX_CUT_CALLS,
+    MAX_CUT_CALLS_PER_TENANT,
+    KeyId,
+    KeyRow,
+    NameTaken,
+)
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, By, Span, UsageRow, UsageSum
+
+PLACES = ", ".join(f"${place}" for place in range(1, len(COLUMNS) + 1))
+INSERT_USAGE = f"""
+    INSERT INTO dragoman.usage ({", ".join(COLUMNS)}) VALUES ({PLACES})
+    ON CONFLICT (id) DO NOTHING
+"""  # noqa: S608 - names of our own fields
+REMOVE_USAGE = """
+    DELETE FROM dragoman.usage WHERE id IN (
+        SELECT id FROM dragoman.usage WHERE time_ms < $1 ORDER BY time_ms LIMIT $2 FOR UPDATE SKIP LOCKED
+    )
+"""
+SELECT_USAGE = f"""
+    SELECT {", ".join(COLUMNS)}
+    FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3) ORDER BY time_ms, id
+"""  # noqa: S608 - names of our own fields
+SUM_USAGE = """
+    SELECT CASE $4::text WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
+            WHEN 'provider' THEN provider ELSE '' END AS grouped,
+        time_ms / $5::bigint AS slot,
+        count(*),
+        count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'),
+        coalesce(sum(input_tokens), 0)::bigint,
+        coalesce(sum(cache_read_tokens), 0)::bigint, coalesce(sum(cache_write_tokens), 0)::bigint,
+        coalesce(sum(output_tokens), 0)::bigint, coalesce(sum(reasoning_tokens), 0)::bigint,
+        coalesce(sum(credits), 0)::double precision, coalesce(sum(cost_nano_usd), 0)::bigint,
+        count(cost_nano_usd), count(usage_source),
+        count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0)::bigint,
+        sum(duration_ms)::bigint
+    FROM dragoman.usage WHERE time_ms >= $1 AND time_ms < $2 AND ($3::text IS NULL OR key = $3)
+    GROUP BY grouped, slot
+"""
+
+
+async def add_key(connection: asyncpg.Connection, row: KeyRow, digest: bytes) -> None:
+    try:
+        await connection.execute(
+            "INSERT INTO dragoman.client_keys (id, name, digest, prefix, last4, created_at)"
+            " VALUES ($1, $2, $3, $4, $5, $6)",
+            *(row.id, row.name, digest, row.prefix, row.last4, row.created_at),
+        )
+    except asyncpg.UniqueViolationError as error:
+        raise NameTaken(row.name) from error
+
+
+async def add_first_key(connection: asyncpg.Connection, row: KeyRow, digest: bytes) -> bool:
+    async with connection.transaction():
+        # Two processes that start at the same time must not both add a first key.
+        await connection.execute("LOCK TABLE dragoman.client_keys IN SHARE ROW EXCLUSIVE MODE")
+        if await connection.fetchval("SELECT 1 FROM dragoman.client_keys LIMIT 1"):
+            return False
+        await add_key(connection, row, digest)
+        return True
+
+
+async def list_keys(connection: asyncpg.Connection) -> tuple[KeyRow, ...]:
+    found = await connection.fetch(
+        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM dragoman.client_keys ORDER BY place"
+    )
+    return tuple(KeyRow(*columns) for columns in found)
+
+
+async def live_digests(connection: asyncpg.Connection) -> dict[bytes, KeyId]:
+    found = await connection.fetch("SELECT digest, id FROM dragoman.client_keys WHERE revoked_at IS NULL")
+    return {digest: KeyId(key) for digest, key in found}
+
+
+async def find_key(connection: asyncpg.Connection, digest: bytes) -> KeyRow | None:
+    found = await connection.fetchrow(
+        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM dragoman.client_keys"
+        " WHERE digest = $1",
+        digest,
+    )
+    return KeyRow(*found) if found else None
+
+
+async def revoke_key(connection: asyncpg.Connection, which: str, now: int) -> KeyRow | None:
+    found = await connection.fetchrow(
+        "UPDATE dragoman.client_keys SET revoked_at = $1 WHERE id = (SELECT id FROM dragoman.client_keys"
+        " WHERE revoked_at IS NULL AND (id = $2 OR name = $2) ORDER BY id = $2 DESC LIMIT 1)"
+        " RETURNING id, name, prefix, last4, created_at, revoked_at, last_used_at",
+        *(now, which),
+    )
+    return KeyRow(*found) if found else None
+
+
+async def touch_keys(connection: asyncpg.Connection, used: frozenset[KeyId], now: int) -> None:
+    await connection.execute(
+        "UPDATE dragoman.client_keys SET last_used_at = $1 WHERE id = ANY($2::text[])", now, list(used)
+    )
+
+
+async def count_key_changes(connection: asyncpg.Connection) -> int:
+    return int(await connection.fetchval("SELECT number FROM dragoman.key_changes"))
+
+
+async def remember_cut(connection: asyncpg.Connection, tenant: str, digest: bytes, lost: bytes, now: int) -> None:
+    await connection.execute(
+        "INSERT INTO dragoman.cut_calls (tenant, digest, lost, expires_at) VALUES ($1, $2, $3, $4)"
+        " ON CONFLICT (tenant, digest) DO UPDATE SET lost = $3, expires_at = $4",
+        *(tenant, digest, lost, now + CUT_CALL_LIFE_S),
+    )
+    await connection.execute(
+        "DELETE FROM dragoman.cut_calls WHERE expires_at <= $1 OR tenant = $2 AND digest NOT IN"
+        " (SELECT digest FROM dragoman.cut_calls WHERE tenant = $2 ORDER BY expires_at DESC LIMIT $3)",
+        *(now, tenant, MAX_CUT_CALLS_PER_TENANT),
+    )
+    await connection.execute(
+        "DELETE FROM dragoman.cut_calls WHERE (tenant, digest) NOT IN"
+        " (SELECT tenant, digest FROM dragoman.cut_calls ORDER BY expires_at DESC LIMIT $1)",
+        MAX_CUT_CALLS,
+    )
+
+
+async def recall_cut(connection: asyncpg.Connection, tenant: str, digests: tuple[bytes, ...], now: int) -> bytes | None:
+    found = await connection.fetchval(
+        "SELECT lost FROM dragoman.cut_calls JOIN unnest($1::bytea[]) WITH ORDINALITY AS candidates (digest, place)"
+        " USING (digest) WHERE tenant = $2 AND expires_at > $3 ORDER BY place LIMIT 1",
+        *(digests, tenant, now),
+    )
+    return None if found is None else bytes(found)
+
+
+async def has_cuts(connection: asyncpg.Connection, now: int) -> bool:
+    return bool(await connection.fetchval("SELECT EXISTS (SELECT FROM dragoman.cut_calls WHERE expires_at > $1)", now))
+
+
+async def append_usage(connection: asyncpg.Connection, rows: Sequence[UsageRow]) -> None:
+    await connection.executemany(INSERT_USAGE, [astuple(row) for row in rows])
+
+
+async def remove_usage(connection: asyncpg.Connection, before_ms: int, most: int) -> int:
+    status: str = await connection.execute(REMOVE_USAGE, before_ms, most)
+    return int(status.removeprefix("DELETE "))
+
+
+async def list_usage(connection: asyncpg.Connection, span: Span) -> tuple[UsageRow, ...]:
+    found = await connection.fetch(SELECT_USAGE, span.since_ms, span.until_ms, span.key)
+    return tuple(UsageRow(*columns) for columns in found)
+
+
+async def sum_usage(connection: asyncpg.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
+    found = await connection.fetch(SUM_USAGE, span.since_ms, span.until_ms, span.key, by, SLOT_MS)
+    # Sorted here, so that the order does not depend on the database's collation.
+    return tuple(sorted((UsageSum(*columns) for columns in found), key=lambda part: (part.group, part.slot)))

@@ -1,0 +1,157 @@
+"""The SQL statements on each table of the SQLite store."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+import apsw
+import msgspec
+from msgspec.structs import astuple, replace
+
+from dragoman.store.store import (
+    CUT_CALL_LIFE_S,
+    MAX_CUT_CALLS,
+    MAX_CUT_CALLS_PER_TENANT,
+    KeyId,
+    KeyRow,
+    NameTaken,
+)
+from dragoman.store.usage_rows import COLUMNS, SLOT_MS, By, Span, UsageRow, UsageSum
+
+INSERT = """
+    INSERT INTO usage ({columns}) VALUES {places}
+    ON CONFLICT (id) DO NOTHING
+"""
+PLACES = f"({', '.join('?' * len(COLUMNS))})"
+STREAM = COLUMNS.index("stream")
+ROWS_PER_STATEMENT = 50  # each statement acquires the interpreter's lock once
+INSERT_USAGE, INSERT_MANY_USAGE = (
+    INSERT.format(columns=", ".join(COLUMNS), places=", ".join([PLACES] * count)) for count in (1, ROWS_PER_STATEMENT)
+)
+REMOVE_USAGE = "DELETE FROM usage WHERE id IN (SELECT id FROM usage WHERE time_ms < ? ORDER BY time_ms LIMIT ?)"
+SELECT_USAGE = f"""
+    SELECT {", ".join(COLUMNS)}
+    FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3) ORDER BY time_ms, id
+"""  # noqa: S608 - names of our own fields
+SUM_USAGE = """
+    SELECT CASE ?4 WHEN 'model' THEN provider || '/' || model WHEN 'key' THEN key WHEN 'client' THEN client
+            WHEN 'provider' THEN provider ELSE '' END AS grouped,
+        time_ms / ?5 AS slot,
+        count(*),
+        count(*) FILTER (WHERE outcome NOT IN ('ok', 'client_gone')),
+        count(*) FILTER (WHERE outcome = 'client_gone'),
+        coalesce(sum(input_tokens), 0), coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0),
+        coalesce(sum(output_tokens), 0), coalesce(sum(reasoning_tokens), 0),
+        total(credits), coalesce(sum(cost_nano_usd), 0), count(cost_nano_usd), count(usage_source),
+        count(*) FILTER (WHERE usage_source = 'derived'),
+        count(*) FILTER (WHERE usage_source = 'estimated'),
+        coalesce(sum(input_tokens + output_tokens) FILTER (WHERE usage_source = 'estimated'), 0),
+        sum(duration_ms)
+    FROM usage WHERE time_ms >= ?1 AND time_ms < ?2 AND (?3 IS NULL OR key = ?3)
+    GROUP BY grouped, slot ORDER BY grouped, slot
+"""
+
+
+def add_key(connection: apsw.Connection, row: KeyRow, digest: bytes) -> None:
+    try:
+        connection.execute(
+            "INSERT INTO client_keys (id, name, digest, prefix, last4, created_at) VALUES (?, ?, ?, ?, ?, ?)",
+            (row.id, row.name, digest, row.prefix, row.last4, row.created_at),
+        )
+    except apsw.ConstraintError as error:
+        raise NameTaken(row.name) from error
+
+
+def add_first_key(connection: apsw.Connection, row: KeyRow, digest: bytes) -> bool:
+    if connection.execute("SELECT 1 FROM client_keys LIMIT 1").fetchone():
+        return False
+    add_key(connection, row, digest)
+    return True
+
+
+def list_keys(connection: apsw.Connection) -> tuple[KeyRow, ...]:
+    found = connection.execute(
+        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM client_keys ORDER BY rowid"
+    )
+    return tuple(KeyRow(*columns) for columns in found)
+
+
+def live_digests(connection: apsw.Connection) -> dict[bytes, KeyId]:
+    return dict(connection.execute("SELECT digest, id FROM client_keys WHERE revoked_at IS NULL"))
+
+
+def find_key(connection: apsw.Connection, digest: bytes) -> KeyRow | None:
+    found = connection.execute(
+        "SELECT id, name, prefix, last4, created_at, revoked_at, last_used_at FROM client_keys WHERE digest = ?",
+        (digest,),
+    ).fetchone()
+    return KeyRow(*found) if found else None
+
+
+def revoke_key(connection: apsw.Connection, which: str, now: int) -> KeyRow | None:
+    found = connection.execute(
+        "UPDATE client_keys SET revoked_at = ? WHERE id = (SELECT id FROM client_keys"
+        " WHERE revoked_at IS NULL AND (id = ? OR name = ?) ORDER BY id = ? DESC LIMIT 1)"
+        " RETURNING id, name, prefix, last4, created_at, revoked_at, last_used_at",
+        (now, which, which, which),
+    )
+    return next(iter([KeyRow(*columns) for columns in found]), None)
+
+
+def touch_keys(connection: apsw.Connection, used: frozenset[KeyId], now: int) -> None:
+    connection.executemany("UPDATE client_keys SET last_used_at = ? WHERE id = ?", [(now, key) for key in used])
+
+
+def remember_cut(connection: apsw.Connection, tenant: str, digest: bytes, lost: bytes, now: int) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO cut_calls (tenant, digest, lost, expires_at) VALUES (?, ?, ?, ?)",
+        (tenant, digest, lost, now + CUT_CALL_LIFE_S),
+    )
+    connection.execute("DELETE FROM cut_calls WHERE expires_at <= ?", (now,))
+    connection.execute(
+        "DELETE FROM cut_calls WHERE tenant = ?1 AND rowid NOT IN"
+        " (SELECT rowid FROM cut_calls WHERE tenant = ?1 ORDER BY expires_at DESC, rowid DESC LIMIT ?2)",
+        (tenant, MAX_CUT_CALLS_PER_TENANT),
+    )
+    connection.execute(
+        "DELETE FROM cut_calls WHERE rowid NOT IN"
+        " (SELECT rowid FROM cut_calls ORDER BY expires_at DESC, rowid DESC LIMIT ?)",
+        (MAX_CUT_CALLS,),
+    )
+
+
+def recall_cut(connection: apsw.Connection, tenant: str, digests: tuple[bytes, ...], now: int) -> bytes | None:
+    hex_digests = msgspec.json.encode([digest.hex() for digest in digests]).decode()
+    row = connection.execute(
+        "SELECT lost FROM cut_calls JOIN json_each(?) ON lower(hex(digest)) = value "
+        "WHERE tenant = ? AND expires_at > ? ORDER BY key LIMIT 1",
+        (hex_digests, tenant, now),
+    ).fetchone()
+    return bytes(row[0]) if row else None
+
+
+def has_cuts(connection: apsw.Connection, now: int) -> bool:
+    return connection.execute("SELECT 1 FROM cut_calls WHERE expires_at > ? LIMIT 1", (now,)).fetchone() is not None
+
+
+def append_usage(connection: apsw.Connection, rows: Sequence[UsageRow]) -> None:
+    whole = len(rows) - len(rows) % ROWS_PER_STATEMENT
+    for start in range(0, whole, ROWS_PER_STATEMENT):
+        connection.execute(
+            INSERT_MANY_USAGE, list(chain.from_iterable(map(astuple, rows[start : start + ROWS_PER_STATEMENT])))
+        )
+    connection.executemany(INSERT_USAGE, [astuple(row) for row in rows[whole:]])
+
+
+def remove_usage(connection: apsw.Connection, before_ms: int, most: int) -> int:
+    connection.execute(REMOVE_USAGE, (before_ms, most))
+    return connection.changes()
+
+
+def list_usage(connection: apsw.Connection, span: Span) -> tuple[UsageRow, ...]:
+    found = connection.execute(SELECT_USAGE, (span.since_ms, span.until_ms, span.key))
+    return tuple(replace(UsageRow(*columns), stream=bool(columns[STREAM])) for columns in found)
+
+
+def sum_usage(connection: apsw.Connection, span: Span, by: By) -> tuple[UsageSum, ...]:
+    found = connection.execute(SUM_USAGE, (span.since_ms, span.until_ms, span.key, by, SLOT_MS))
+    return tuple(UsageSum(*columns) for columns in found)
