@@ -11,7 +11,7 @@ from dragoman.config import Effort
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger, Loss
 from dragoman.hub.profile import Target
-from dragoman.passes.lower_tools import lower_tools
+from dragoman.passes.lower_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from narrowing import expect
 
@@ -52,7 +52,7 @@ def outcome(client: str, target: str, body: Json) -> Built | Turned:
     ledger = Ledger()
     try:
         request = speaker.parse(msgspec.json.encode(body), ledger)
-        request, _ = lower_tools(request, upstream.tools, ledger)
+        request, _ = adapt_tools(request, upstream.tools, ledger)
         sent = upstream.build(request, Target("vendor-model", ISSUERS[target], budgets=BUDGETS), ledger)
     except RequestError as refused:
         return Turned(refused.failure.at, refused.failure.message)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
-from dragoman.passes.lower_tools import lower_tools
+from dragoman.passes.lower_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.profiles import profile_of
 from wire_json import Json
@@ -92,7 +92,7 @@ def build(client: str, raw: bytes, upstream: str, model: str) -> tuple[bytes, Le
     assert writes
     ledger = Ledger()
     try:
-        request, _ = lower_tools(reads.parse(raw, ledger), writes.tools, ledger)
+        request, _ = adapt_tools(reads.parse(raw, ledger), writes.tools, ledger)
         return writes.build(request, Target(model, "up", profile_of(model)), ledger), ledger
     except RequestError as refused:
         return refused.failure

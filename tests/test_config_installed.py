@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.config import CodexProviderConfig, ConfigError, KiroProviderConfig, load
-from dragoman.config.installed import installed_kiro
+from dragoman.config.installed import find_kiro_credentials
 
 IDE = ".aws/sso/cache/kiro-auth-token.json"
 CLI = ".local/share/kiro-cli/data.sqlite3"
@@ -31,12 +31,12 @@ def test_each_place_makes_a_provider_that_says_where_it_comes_from(tmp_path: Pat
 def test_the_places_have_an_order(tmp_path: Path) -> None:
     for name in (CLI, IDE, OWN):
         path = leave(tmp_path, name)
-        assert installed_kiro({}, tmp_path) == path
+        assert find_kiro_credentials({}, tmp_path) == path
 
 
 def test_the_data_directory_may_be_elsewhere(tmp_path: Path) -> None:
     path = leave(tmp_path, "data/kiro-cli/data.sqlite3")
-    assert installed_kiro({"XDG_DATA_HOME": str(tmp_path / "data")}, tmp_path) == path
+    assert find_kiro_credentials({"XDG_DATA_HOME": str(tmp_path / "data")}, tmp_path) == path
 
 
 def test_a_configured_provider_is_not_doubled(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.config import ConfigError, load
-from dragoman.config.proxies import Detours, detours, parse_proxy
+from dragoman.config.proxies import EnvironmentProxies, parse_proxy, read_proxies
 from dragoman.providers.provider import dial_of
 from fakes.certificate import server_context
 
@@ -16,7 +16,7 @@ HTTPS = "http://secure.test:3128"
 def proxy_for(environ: dict[str, str], url: str) -> str | None:
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":") if rest[-1].isdigit() and ":" in rest else (rest, "", "443")
-    found = detours(environ)
+    found = read_proxies(environ)
     return None if found is None else found.towards(scheme, host, int(port))
 
 
@@ -44,12 +44,12 @@ def test_a_desktops_socks_proxy_is_understood() -> None:
 
 
 def test_a_variable_that_a_request_could_have_set_is_not_believed() -> None:
-    assert detours({"HTTP_PROXY": HTTP, "REQUEST_METHOD": "GET"}) is None
+    assert read_proxies({"HTTP_PROXY": HTTP, "REQUEST_METHOD": "GET"}) is None
 
 
 @pytest.mark.parametrize("host", ["localhost", "api.localhost", "127.0.0.1", "127.8.9.1", "::1"])
 def test_this_machine_is_never_reached_through_a_proxy(host: str) -> None:
-    assert Detours(HTTP, HTTPS).towards("https", host, 443) is None
+    assert EnvironmentProxies(HTTP, HTTPS).towards("https", host, 443) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_this_machine_is_never_reached_through_a_proxy(host: str) -> None:
     ],
 )
 def test_no_proxy_names_hosts_domains_addresses_and_networks(exempt: str, host: str, port: int, straight: bool) -> None:
-    found = detours({"HTTPS_PROXY": HTTPS, "NO_PROXY": exempt})
+    found = read_proxies({"HTTPS_PROXY": HTTPS, "NO_PROXY": exempt})
     assert found is not None
     assert found.towards("https", host, port) == (None if straight else HTTPS)
 
@@ -90,7 +90,9 @@ def test_a_variable_that_is_no_proxy_is_a_fault_that_does_not_quote_it(tmp_path:
     assert "sk-fake" not in str(caught.value)
 
 
-def provider(directory: Path, stanza: str, environ: dict[str, str]) -> tuple[str | None, Detours | None, str | None]:
+def provider(
+    directory: Path, stanza: str, environ: dict[str, str]
+) -> tuple[str | None, EnvironmentProxies | None, str | None]:
     (directory / "dragoman.toml").write_text(f'[providers.p]\nkind = "openai"\n{stanza}\n')
     dial = dial_of(load(None, environ, directory, directory).providers["p"], environ)
     return dial.proxy, dial.detours, dial.ca_file
@@ -105,7 +107,7 @@ def test_a_stanzas_proxy_wins_over_the_environments(tmp_path: Path, scheme: str)
 
 def test_a_stanza_may_go_straight_past_the_environments_proxy(tmp_path: Path) -> None:
     assert provider(tmp_path, 'proxy = "none"', {"ALL_PROXY": HTTP}) == (None, None, None)
-    assert provider(tmp_path, "", {"ALL_PROXY": HTTP}) == (None, Detours(HTTP, HTTP), None)
+    assert provider(tmp_path, "", {"ALL_PROXY": HTTP}) == (None, EnvironmentProxies(HTTP, HTTP), None)
 
 
 def test_a_bad_proxy_behind_a_variable_is_told_with_its_line(tmp_path: Path) -> None:

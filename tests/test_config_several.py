@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.config import ConfigError, KiroProviderConfig, load
 from dragoman.config.secret import SecretSource
-from dragoman.config.several import credentials_of, singles
+from dragoman.config.several import list_credentials, split_by_credential
 from narrowing import expect, expect_all
 
 
@@ -22,16 +22,20 @@ def test_a_list_of_keys_is_one_provider_for_each(tmp_path: Path) -> None:
     stanza = '[providers.p]\nkind = "openai"\napi_key = [\n  "env:A",\n  "file:b.key",\n  "sk-fake-c",\n]\n'
     (tmp_path / "dragoman.toml").write_text(stanza)
     provider = load(None, {}, tmp_path, tmp_path).providers["p"]
-    assert [str(source) for source in credentials_of(provider)] == ["env:A", f"file:{tmp_path}/b.key", "***"]
-    assert [str(single.api_key) for single in singles(provider)] == ["env:A", f"file:{tmp_path}/b.key", "***"]
-    assert all(single.spares == () and single.endpoint == provider.endpoint for single in singles(provider))
+    assert [str(source) for source in list_credentials(provider)] == ["env:A", f"file:{tmp_path}/b.key", "***"]
+    assert [str(single.api_key) for single in split_by_credential(provider)] == [
+        "env:A",
+        f"file:{tmp_path}/b.key",
+        "***",
+    ]
+    assert all(single.spares == () and single.endpoint == provider.endpoint for single in split_by_credential(provider))
 
 
 def test_a_list_of_one_is_a_single_credential(tmp_path: Path) -> None:
     for written in ('"env:A"', '["env:A"]'):
         (tmp_path / "dragoman.toml").write_text(f'[providers.p]\nkind = "openai"\napi_key = {written}\n')
         provider = load(None, {}, tmp_path, tmp_path).providers["p"]
-        assert singles(provider) == (provider,)
+        assert split_by_credential(provider) == (provider,)
         assert str(provider.api_key) == "env:A"
 
 
@@ -43,9 +47,9 @@ def test_accounts_are_listed_by_their_files(tmp_path: Path) -> None:
     config = load(None, {}, tmp_path, home)
     kiro = config.providers["k"]
     assert isinstance(kiro, KiroProviderConfig)
-    accounts = expect_all(KiroProviderConfig, singles(kiro))
+    accounts = expect_all(KiroProviderConfig, split_by_credential(kiro))
     assert [expect(SecretSource, one.credentials).text for one in accounts] == [str(home / "a.json"), "env:TOKEN"]
-    assert credentials_of(config.providers["c"]) == (tmp_path / "a" / "auth.json", home / "b" / "auth.json")
+    assert list_credentials(config.providers["c"]) == (tmp_path / "a" / "auth.json", home / "b" / "auth.json")
 
 
 @pytest.mark.parametrize(

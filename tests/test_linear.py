@@ -33,12 +33,12 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
-from dragoman.stages.hold_cut import HoldCut
+from dragoman.stages.hold_cut import HoldTruncatedCall
 from dragoman.stages.join_replies import JoinReplies
-from dragoman.stages.raise_tools import RaiseTools
+from dragoman.stages.raise_tools import RestoreTools
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.thinking_tags import ThinkingTags
-from dragoman.stages.written_calls import WrittenCalls
+from dragoman.stages.written_calls import TextCalls
 from laws import Machine, assert_linear_function, assert_linear_run
 from replies import END, START
 
@@ -115,11 +115,11 @@ STAGES: dict[str, Callable[[], Machine[Event, Event]]] = {
     "check_calls": CheckCalls,
     "estimate_usage": lambda: EstimateUsage(len, 1),
     "guard": lambda: Guard(lambda trip: None),
-    "hold_cut": HoldCut,
-    "raise_tools": lambda: RaiseTools(TOOLS),
+    "hold_cut": HoldTruncatedCall,
+    "raise_tools": lambda: RestoreTools(TOOLS),
     "serialise_blocks": SerialiseBlocks,
     "thinking_tags": ThinkingTags,
-    "written_calls": lambda: WrittenCalls({"tool": {}}),
+    "written_calls": lambda: TextCalls({"tool": {}}),
 }
 
 

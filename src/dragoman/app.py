@@ -22,8 +22,8 @@ from dragoman.accounts.old_usage import watch_old_usage
 from dragoman.accounts.usage import UsageWriter
 from dragoman.config import Config, ConfigError, Problem, ProviderConfig
 from dragoman.config import Server as ServerSettings
-from dragoman.config.proxies import detours
-from dragoman.config.secret import out_of_reach
+from dragoman.config.proxies import read_proxies
+from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import is_loopback
 from dragoman.config.stamp import Stamp, stamp_file
 from dragoman.flow.gateway import Gateway
@@ -218,14 +218,14 @@ class App:
             catalogues[name] = Catalogue(providers[name], clock)
         fetcher = None
         if config.fetch.enabled:
-            fetcher = Fetcher(self._client.send, config.fetch, detours=detours(self._environ))
+            fetcher = Fetcher(self._client.send, config.fetch, detours=read_proxies(self._environ))
         learned_quirks = old.learned_quirks if old is not None else LearnedQuirks()
         budgets = msgspec.structs.asdict(config.effort)
         return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, budgets, learned_quirks)
 
     def _check_secrets(self, stanza: ProviderConfig, *, starts: bool) -> None:
         """A start goes ahead with whom it can reach; an edit that would cost a provider its secret is a bad one."""
-        problems = out_of_reach(stanza, self._environ)
+        problems = find_unreadable_secrets(stanza, self._environ)
         if problems and not starts:
             raise ConfigError(problems)
         for problem in problems:

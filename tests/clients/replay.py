@@ -9,7 +9,7 @@ from dragoman.config import Effort
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger, Loss, LossKind
 from dragoman.hub.profile import Target
-from dragoman.passes.lower_tools import lower_tools
+from dragoman.passes.lower_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.profiles import profile_of
 
@@ -32,7 +32,7 @@ def build(body: bytes, protocol: str, upstream: str) -> Built:
     assert client is not None
     assert server is not None
     request = client.parse(body, ledger)
-    lowered, _ = lower_tools(request, server.tools, ledger)
+    lowered, _ = adapt_tools(request, server.tools, ledger)
     target = Target(request.model, ISSUERS.get(upstream, upstream), profile_of(request.model), BUDGETS)
     built = server.build(lowered, target, ledger)
     return Built(msgspec.json.decode(built, type=dict), tuple(ledger))

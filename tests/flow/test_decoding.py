@@ -26,7 +26,7 @@ from dragoman.net.headers import Headers
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.provider import Provider
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.raise_tools import RaiseTools
+from dragoman.stages.raise_tools import RestoreTools
 from dragoman.stages.thinking_tags import ThinkingTags
 from flow.in_memory import CHAT, MESSAGES, make_call, make_provider, prepare_for, run
 from replies import text_of
@@ -91,7 +91,7 @@ def test_a_translated_reply_goes_through_those_of_its_provider_and_then_ours() -
     tools = run(prepare_for(make_call("chat", CUSTOM_TOOL), make_provider(protocols=("messages",))))
     assert isinstance(tools, Translated)
     assert [type(stage) for stage in make_stages(translated(provider))] == [ThinkingTags, EstimateUsage]
-    assert [type(stage) for stage in make_stages(tools)] == [RaiseTools, EstimateUsage]
+    assert [type(stage) for stage in make_stages(tools)] == [RestoreTools, EstimateUsage]
 
 
 def test_usage_that_nobody_told_is_estimated_from_the_request_and_the_reply() -> None:

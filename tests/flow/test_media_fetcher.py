@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.config.proxies import detours
+from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import Fetch
 from dragoman.flow.media_fetcher import MAX_LINKS, Fetcher, Resolve, is_public, resolve_name
 from dragoman.hub.failure import Kind, RequestError
@@ -123,7 +123,7 @@ async def test_a_proxy_of_the_environment_is_asked_for_the_checked_address_and_f
 ) -> None:
     async with RawServer(reply(b"image/png", PNG)) as server, FakeProxy(serve) as proxy:
         scheme = "http" if serve is http else "socks5h"
-        way = detours({"ALL_PROXY": f"{scheme}://127.0.0.1:{proxy.port}", "NO_PROXY": "inside.example"})
+        way = read_proxies({"ALL_PROXY": f"{scheme}://127.0.0.1:{proxy.port}", "NO_PROXY": "inside.example"})
         client = HttpClient()
         fetcher = Fetcher(client.send, Fetch(enabled=True), Names(media_example=[PUBLIC]), way)
         found = await fetcher.fetch(f"http://media.example:{server.port}/a.png")
@@ -141,7 +141,7 @@ async def test_a_proxy_of_the_environment_is_asked_for_the_checked_address_and_f
 @on_both_loops
 async def test_what_is_not_public_is_not_asked_of_a_proxy_either() -> None:
     async with FakeProxy(http) as proxy:
-        way = detours({"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"})
+        way = read_proxies({"ALL_PROXY": f"http://127.0.0.1:{proxy.port}"})
         client = HttpClient()
         with pytest.raises(RequestError, match="not on a public address"):
             await Fetcher(client.send, Fetch(enabled=True), Names(inside_example=["10.0.0.7"]), way).fetch(

@@ -17,9 +17,9 @@ from dragoman.hub.stage import Stage
 from dragoman.observers.watch import Watch
 from dragoman.protocols import PROTOCOLS
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.hold_cut import HoldCut
+from dragoman.stages.hold_cut import HoldTruncatedCall
 from dragoman.stages.thinking_tags import ThinkingTags
-from dragoman.stages.written_calls import WrittenCalls
+from dragoman.stages.written_calls import TextCalls
 from laws import pieces_of
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -38,8 +38,8 @@ def make_pipe(upstream: str, client: str) -> tuple[TranslationPipe, ClientEncodi
     watch = Watch(lambda: 0.0)
     encoding.begin_turn(Ledger(), None, watch)
     source = Source(speaks.framer(), speaks.decoder(Issuer("up", "m"), Ledger()))
-    stages: list[Stage[Event, Event]] = [ThinkingTags(), WrittenCalls({"weather": None}), EstimateUsage(len, 1)]
-    return TranslationPipe(source, HoldCut(), stages, encoding, watch), encoding
+    stages: list[Stage[Event, Event]] = [ThinkingTags(), TextCalls({"weather": None}), EstimateUsage(len, 1)]
+    return TranslationPipe(source, HoldTruncatedCall(), stages, encoding, watch), encoding
 
 
 def write(upstream: str, client: str, pieces: list[bytes]) -> bytes:

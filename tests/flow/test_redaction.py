@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.ascii_escapes import unescape
-from dragoman.framing.known_secrets import HIDDEN, Veil, hide, secrets_in
+from dragoman.framing.known_secrets import MASK_BYTES, StreamRedactor, list_secrets, redact_known
 from dragoman.hub.events import Closed, Delta, Ended, Opened, Stop, TextBlock
 from dragoman.hub.failure import Failure, Kind
 
 KEY = 'fake/key+with="signs"&more'
-SECRETS = secrets_in([(b"authorization", b"Bearer " + KEY.encode())], [b"fake-proxy-password"])
+SECRETS = list_secrets([(b"authorization", b"Bearer " + KEY.encode())], [b"fake-proxy-password"])
 DISGUISES = {
     "as it is": KEY,
     "in JSON": json.dumps(KEY)[1:-1],
@@ -29,20 +29,20 @@ DISGUISES = {
 @pytest.mark.parametrize("disguise", DISGUISES)
 def test_a_secret_is_known_in_its_disguises(disguise: str) -> None:
     said = f"before {DISGUISES[disguise]} after".encode()
-    assert hide(said, SECRETS) == b"before *** after"
+    assert redact_known(said, SECRETS) == b"before *** after"
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)
 def test_a_secret_is_hidden_wherever_the_stream_is_cut(disguise: str) -> None:
     said = f'data: {{"a":"fake {DISGUISES[disguise]}, fak"}}\n\ndata: f'.encode()
     for size in range(1, len(said)):
-        veil = Veil(SECRETS)
+        veil = StreamRedactor(SECRETS)
         pieces = [veil.feed(said[at : at + size]) for at in range(0, len(said), size)]
-        assert b"".join([*pieces, veil.finish()]) == hide(said, SECRETS), size
+        assert b"".join([*pieces, veil.finish()]) == redact_known(said, SECRETS), size
 
 
 def test_what_is_no_secret_is_not_held_back_for_long() -> None:
-    veil = Veil(SECRETS)
+    veil = StreamRedactor(SECRETS)
     assert veil.feed(b"data: fake\n\n") == b"data: fake\n\n"
     assert veil.feed(b"data: fak") == b"data: "
     assert veil.feed(b"ir") == b"fakir"
@@ -50,9 +50,9 @@ def test_what_is_no_secret_is_not_held_back_for_long() -> None:
 
 
 def test_most_of_a_secret_at_the_very_end_is_not_told_either() -> None:
-    veil = Veil(SECRETS)
+    veil = StreamRedactor(SECRETS)
     assert veil.feed(b"x fake-proxy-passwor") == b"x "
-    assert veil.finish() == HIDDEN
+    assert veil.finish() == MASK_BYTES
     assert veil.feed(b"x fake-") == b"x "
     assert veil.finish() == b"fake-"
 
@@ -61,14 +61,14 @@ def test_most_of_a_secret_at_the_very_end_is_not_told_either() -> None:
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
 def test_a_secret_in_base64_is_hidden_but_for_its_edges(before: str, encode: Callable[[bytes], bytes]) -> None:
     text = encode(f"{before}{KEY}, and more".encode())
-    hidden = hide(text, SECRETS)
-    assert HIDDEN in hidden
-    left = hidden.split(HIDDEN)
+    hidden = redact_known(text, SECRETS)
+    assert MASK_BYTES in hidden
+    left = hidden.split(MASK_BYTES)
     assert len(b"".join(left)) <= len(text) - len(KEY)
 
 
 def test_a_short_word_is_no_secret() -> None:
-    assert secrets_in([(b"x-team", b"red")], [b"blue"]) == ()
+    assert list_secrets([(b"x-team", b"red")], [b"blue"]) == ()
 
 
 def test_a_failures_code_and_details_are_as_discreet_as_its_message() -> None:
@@ -86,11 +86,11 @@ def escaped(key: str, which: list[bool]) -> str:
 @pytest.mark.parametrize("which", [[True], [True, False], [False, False, True]], ids=["all", "half", "some"])
 def test_an_escaped_secret_is_hidden_wherever_the_stream_is_cut(which: list[bool]) -> None:
     said = f'data: {{"a":"fake {escaped(KEY, which)}, fak\\\\u00"}}\n\ndata: \\u00'.encode()
-    assert hide(said, SECRETS).count(HIDDEN) == 1
+    assert redact_known(said, SECRETS).count(MASK_BYTES) == 1
     for size in range(1, len(said)):
-        veil = Veil(SECRETS)
+        veil = StreamRedactor(SECRETS)
         pieces = [veil.feed(said[at : at + size]) for at in range(0, len(said), size)]
-        assert b"".join([*pieces, veil.finish()]) == hide(said, SECRETS), size
+        assert b"".join([*pieces, veil.finish()]) == redact_known(said, SECRETS), size
 
 
 WORDS = st.lists(st.sampled_from(["fake", "/", "key", " ", "f", "fa", "\\", "\\u00", "66", KEY, KEY[:9], KEY[3:], "é"]))
@@ -132,7 +132,7 @@ def test_a_delta_without_the_beginning_of_a_secret_passes_as_it_is() -> None:
 @pytest.mark.parametrize("which", [[True], [True, False], [False, True], [False, False, True]])
 def test_arguments_are_still_json_when_an_escaped_secret_in_them_was_hidden(which: list[bool]) -> None:
     text = f'{{"a": "{escaped(KEY.replace(chr(34), "_"), which)}", "b": "\\u0066ine\\n"}}'
-    secrets = secrets_in([(b"authorization", b"Bearer " + KEY.replace('"', "_").encode())])
+    secrets = list_secrets([(b"authorization", b"Bearer " + KEY.replace('"', "_").encode())])
     for size in range(1, 20):
         redactor, out = EventRedactor(secrets), ""
         for at in range(0, len(text), size):

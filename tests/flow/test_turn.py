@@ -17,7 +17,7 @@ from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.net.client import HttpClient
-from dragoman.passes.truncation_notice import LostCall, digests
+from dragoman.passes.truncation_notice import LostCall, digest_conversation
 from dragoman.protocols.messages.parse import parse
 from fakes.kiro import framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream
@@ -345,7 +345,7 @@ def test_the_model_is_told_what_its_last_reply_lost() -> None:
     async def remember() -> Memory:
         memory = Memory(None)
         lost = (LostCall("write", '{"path": "notes/to'),)
-        await memory.remember("t", digests(parse(MESSAGES, Ledger()))[0], lost)
+        await memory.remember("t", digest_conversation(parse(MESSAGES, Ledger()))[0], lost)
         return memory
 
     memory = run(remember())

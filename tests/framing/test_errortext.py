@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.framing.errortext import clean, describe, kind_of, retry_after
+from dragoman.framing.errortext import clean_message, describe_error_page, kind_for_status, retry_after
 from dragoman.hub.failure import Kind
 
 
@@ -19,23 +19,23 @@ from dragoman.hub.failure import Kind
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(secret: str) -> None:
-    told = clean(f"The key {secret} in Bearer {secret} is wrong")
+    told = clean_message(f"The key {secret} in Bearer {secret} is wrong")
     assert secret not in told
     assert told.startswith("The key [hidden]")
 
 
 def test_words_about_tokens_stay() -> None:
     said = "The bearer token included in the request is invalid."
-    assert clean(said) == said
+    assert clean_message(said) == said
 
 
 def test_a_page_is_told_by_its_words_and_shortened() -> None:
     page = b"<html><style>p{}</style><h1>502</h1>\n<p>" + b"word " * 200 + b"</p></html>"
-    told = describe(502, page)
+    told = describe_error_page(502, page)
     assert told.startswith("the upstream answered 502: 502 word word")
     assert len(told) < 340
     assert "<" not in told
-    assert describe(503, b"") == "the upstream answered 503 without a message"
+    assert describe_error_page(503, b"") == "the upstream answered 503 without a message"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_page_is_told_by_its_words_and_shortened() -> None:
     ],
 )
 def test_a_status_means_something_by_itself(status: int, kind: Kind) -> None:
-    assert kind_of(status) is kind
+    assert kind_for_status(status) is kind
 
 
 @pytest.mark.parametrize(

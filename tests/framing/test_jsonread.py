@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.jsonread import mend_surrogates, read_around, read_json
+from dragoman.framing.jsonread import read_json, read_json_leniently, replace_lone_surrogates
 
 NUMBERS = msgspec.json.Decoder(dict[str, int | str])
 
@@ -46,7 +46,7 @@ BESIDE = ("id", "count")
     ],
 )
 def test_a_field_beside_the_point_may_have_any_type(text: bytes | msgspec.Raw, told: Told) -> None:
-    assert read_around(TOLD, text, BESIDE) == told
+    assert read_json_leniently(TOLD, text, BESIDE) == told
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_field_beside_the_point_may_have_any_type(text: bytes | msgspec.Raw, t
 )
 def test_what_matters_must_have_its_type(bad: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        read_around(TOLD, bad, BESIDE)
+        read_json_leniently(TOLD, bad, BESIDE)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_matters_must_have_its_type(bad: bytes) -> None:
     ],
 )
 def test_escapes_of_half_a_pair_are_mended_and_the_length_is_kept(before: bytes, after: bytes) -> None:
-    assert mend_surrogates(before) == after
+    assert replace_lone_surrogates(before) == after
     assert len(before) == len(after)
 
 
@@ -92,4 +92,4 @@ def test_escapes_of_half_a_pair_are_mended_and_the_length_is_kept(before: bytes,
 def test_mended_json_decodes_as_python_reads_it_with_halves_replaced(parts: list[str]) -> None:
     text = '"' + "".join(parts) + '"'
     wanted = json.loads(text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    assert msgspec.json.decode(mend_surrogates(text.encode())) == wanted
+    assert msgspec.json.decode(replace_lone_surrogates(text.encode())) == wanted

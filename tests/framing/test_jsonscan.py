@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.jsonscan import CUT, JsonScan, compact, whole_object
+from dragoman.framing.jsonscan import CUT, ObjectScanner, compact, validate_object
 from dragoman.framing.sse import Broken
 from laws import assert_any_cut_agrees, assert_bounded, assert_linear, assert_total, random_cuts, run
 
@@ -23,7 +23,7 @@ ODD_OBJECTS = [
 
 
 def scan(data: bytes) -> list[bytes | Broken]:
-    return run(JsonScan(), [data])
+    return run(ObjectScanner(), [data])
 
 
 def test_objects_are_found_between_anything() -> None:
@@ -49,19 +49,19 @@ def test_an_object_that_does_not_end_is_told() -> None:
 
 def test_an_object_over_the_limit_breaks_the_scan_however_it_is_cut() -> None:
     data = b'{"a":1}{"b":"' + b"x" * 50 + b'"}{"c":1}'
-    assert_any_cut_agrees(lambda: JsonScan(40), data)
-    assert run(JsonScan(40), [data]) == [b'{"a":1}', Broken("an object is larger than 40 bytes")]
+    assert_any_cut_agrees(lambda: ObjectScanner(40), data)
+    assert run(ObjectScanner(40), [data]) == [b'{"a":1}', Broken("an object is larger than 40 bytes")]
 
 
 def test_any_cut_gives_the_same_objects() -> None:
-    assert_any_cut_agrees(JsonScan, ODD)
-    assert_any_cut_agrees(JsonScan, ODD + b'{"cut":"')
+    assert_any_cut_agrees(ObjectScanner, ODD)
+    assert_any_cut_agrees(ObjectScanner, ODD + b'{"cut":"')
 
 
 @settings(max_examples=100)
 @given(random_cuts(ODD))
 def test_random_cuts_give_the_same_objects(pieces: list[bytes]) -> None:
-    assert run(JsonScan(), pieces) == ODD_OBJECTS
+    assert run(ObjectScanner(), pieces) == ODD_OBJECTS
 
 
 @settings(max_examples=100)
@@ -75,33 +75,33 @@ def test_any_object_is_found_whole(value: dict[str, object]) -> None:
 @settings(max_examples=100)
 @given(st.binary(max_size=100))
 def test_any_bytes_are_taken(junk: bytes) -> None:
-    assert_total(JsonScan, junk)
-    assert_total(JsonScan, b'{"a":' + junk)
+    assert_total(ObjectScanner, junk)
+    assert_total(ObjectScanner, b'{"a":' + junk)
 
 
 def test_scanning_costs_linear_time_and_bounded_memory() -> None:
-    assert_linear(JsonScan, b'{"a":"b"}' * 20, 500)
-    assert_linear(JsonScan, b'{"a":"', 5_000)
-    assert_linear(JsonScan, b"{ {", 5_000)
-    assert_bounded(lambda: JsonScan(1_000_000), [b'{"a":"' + b"x" * 1000] * 5_000, 4_000_000)
+    assert_linear(ObjectScanner, b'{"a":"b"}' * 20, 500)
+    assert_linear(ObjectScanner, b'{"a":"', 5_000)
+    assert_linear(ObjectScanner, b"{ {", 5_000)
+    assert_bounded(lambda: ObjectScanner(1_000_000), [b'{"a":"' + b"x" * 1000] * 5_000, 4_000_000)
 
 
 @pytest.mark.parametrize(
     "text", ["{}", ' {"a": [1, 2.5, null]}\n', '{"a":"é😀"}', '{"a":123456789012345678901234567890}']
 )
 def test_a_whole_object_is_itself(text: str) -> None:
-    assert whole_object(text) == text
+    assert validate_object(text) == text
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", '{"a":1', '{"a":1}}', '{"a":1}{', "[1]", "1", '"x"', "null", "\ud800", "[" * 9999]
 )
 def test_anything_else_is_no_whole_object(text: str) -> None:
-    assert whole_object(text) is None
+    assert validate_object(text) is None
 
 
 def test_half_a_surrogate_pair_is_mended_in_a_whole_object() -> None:
-    assert whole_object('{"a":"\\ud83d"}') == '{"a":"\\ufffd"}'
+    assert validate_object('{"a":"\\ud83d"}') == '{"a":"\\ufffd"}'
 
 
 def test_compact_json_differs_only_where_the_values_do() -> None:

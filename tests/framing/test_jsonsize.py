@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.framing import jsonsize
-from dragoman.framing.jsonsize import exceeds_values
+from dragoman.framing.jsonsize import exceeds_value_count
 
 Json = st.recursive(
     st.none() | st.booleans() | st.integers(0, 99) | st.text('",[{\\x\n', max_size=9),
@@ -30,15 +30,15 @@ def test_it_counts_what_stands_outside_strings(value: object, most: int, window:
     json = msgspec.json.encode(value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonsize, "WINDOW", window)
-        assert exceeds_values(json, most) == (len(json) > 2 * most and 1 + separators(value) > most)
+        assert exceeds_value_count(json, most) == (len(json) > 2 * most and 1 + separators(value) > most)
 
 
 def test_a_long_string_of_separators_is_one_value() -> None:
-    assert not exceeds_values(msgspec.json.encode({"a": ',[{"' * 1_000_000}), 100)
+    assert not exceeds_value_count(msgspec.json.encode({"a": ',[{"' * 1_000_000}), 100)
 
 
 @pytest.mark.parametrize("json", [b'"' + b"," * 3_000_000, b'"\\' * 1_500_000, b'["' * 1_500_000, b"[" * 3_000_000])
 def test_what_is_no_json_ends_too(json: bytes) -> None:
     began = time.process_time()
-    exceeds_values(json, 1000)
+    exceeds_value_count(json, 1000)
     assert time.process_time() - began < 2.0

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.framing.eventstream import EventStreamFramer, Message
-from dragoman.framing.redact import WINDOW, masked, masked_fields, masked_url, redacted
-from dragoman.framing.reseal import resealed
+from dragoman.framing.redact import WINDOW, mask, mask_fields, mask_url, redact
+from dragoman.framing.reseal import update_checksums
 from dragoman.framing.sse import Broken
 from fakes.eventstream import event
 
@@ -49,54 +49,54 @@ texts = st.text(max_size=40)
 
 @pytest.mark.parametrize("secret", SHAPED)
 def test_what_has_the_shape_of_a_secret_is_covered(secret: str) -> None:
-    hidden = masked(f'{{"content":"use {secret}, please"}}'.encode())
+    hidden = mask(f'{{"content":"use {secret}, please"}}'.encode())
     assert secret.encode() not in hidden
     assert hidden.endswith(b', please"}')
 
 
 @pytest.mark.parametrize("text", HELD)
 def test_what_is_labelled_as_a_secret_is_covered(text: str) -> None:
-    hidden = masked(text.encode())
+    hidden = mask(text.encode())
     assert b"fake0secret" not in hidden
     assert len(hidden) == len(text)
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_a_label_alone_is_no_secret(text: str) -> None:
-    assert masked(text.encode()) == text.encode()
+    assert mask(text.encode()) == text.encode()
 
 
 @given(texts, st.sampled_from(SHAPED), texts, st.sampled_from(["password", "api_key", "note", "Authorization"]))
 @settings(max_examples=100)
 def test_json_stays_json_of_the_same_length(before: str, secret: str, after: str, label: str) -> None:
     body = msgspec.json.encode({label: f"{before} {secret} {after}", "nested": {"text": f'{{"{label}": "{before}"}}'}})
-    hidden = masked(body)
+    hidden = mask(body)
     assert len(hidden) == len(body)
     assert secret.encode() not in hidden
     assert set(msgspec.json.decode(hidden)) == {label, "nested"}
-    assert masked(hidden) == hidden
+    assert mask(hidden) == hidden
 
 
 def test_a_known_secret_of_any_shape_is_covered_everywhere() -> None:
-    assert masked(b"open sesame7 and sesame7", [b"sesame7"]) == b"open xxxxxx0 and xxxxxx0"
+    assert mask(b"open sesame7 and sesame7", [b"sesame7"]) == b"open xxxxxx0 and xxxxxx0"
 
 
 def test_a_secret_on_the_edge_of_a_window_is_covered() -> None:
     for shift in range(-20, 4):
         data = b"a " * (WINDOW // 2) + b" " * (40 + shift)
         placed = data[: WINDOW + shift] + b" sk-fake-0123456789 " + data[:100]
-        assert b"fake" not in masked(placed)
+        assert b"fake" not in mask(placed)
 
 
 def test_fields_and_queries_go_by_their_names() -> None:
     fields = [("authorization", "Bearer abc"), ("x-api-key", "abc"), ("cookie", "abc"), ("x-left-tokens", "12")]
-    assert masked_fields(fields) == (
+    assert mask_fields(fields) == (
         ("authorization", "Bearer ***"),
         ("x-api-key", "***"),
         ("cookie", "***"),
         ("x-left-tokens", "12"),
     )
-    assert masked_url("https://host.example/p?key=abc&alt=sse") == "https://host.example/p?key=***&alt=sse"
+    assert mask_url("https://host.example/p?key=abc&alt=sse") == "https://host.example/p?key=***&alt=sse"
 
 
 def test_masked_frames_have_right_checksums_and_broken_ones_stay_broken() -> None:
@@ -104,7 +104,7 @@ def test_masked_frames_have_right_checksums_and_broken_ones_stay_broken() -> Non
     broken = bytearray(event("assistantResponseEvent", {"content": "sk-fake-9876543210"}))
     broken[-1] ^= 1
     data = whole + bytes(broken)
-    out = EventStreamFramer().feed(resealed(masked(data), data))
+    out = EventStreamFramer().feed(update_checksums(mask(data), data))
     assert isinstance(out[0], Message)
     assert msgspec.json.decode(out[0].payload) == {"content": "sk-xxxx-0000000000"}
     assert isinstance(out[1], Broken)
@@ -117,7 +117,7 @@ def test_masked_frames_have_right_checksums_and_broken_ones_stay_broken() -> Non
 def test_escapes_do_not_hide_a_secret(secret: str, slashes: str, every: int) -> None:
     written = "".join(f"{slashes}u{ord(c):04x}" if at % every == 0 else c for at, c in enumerate(secret))
     said = f'{{"é": "\\u00e9", "b": "{written}, more"}}'.encode()
-    hidden = masked(said, [b"correct-horse-battery"])
+    hidden = mask(said, [b"correct-horse-battery"])
     assert len(hidden) == len(said)
     assert hidden.startswith('{"é": "\\u00e9", "b": "'.encode())
     assert hidden.endswith(b', more"}')
@@ -127,4 +127,4 @@ def test_escapes_do_not_hide_a_secret(secret: str, slashes: str, every: int) -> 
 
 @pytest.mark.parametrize("text", [r'{"a":"\u0022 said"}', r"\u007f\u0041", r"no \u0073ecret here"])
 def test_escapes_that_hide_no_secret_stay_as_they_are(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text

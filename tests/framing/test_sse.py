@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.sse import COMMENT, Broken, Frame, SseFramer, frame
+from dragoman.framing.sse import KEEP_ALIVE, Broken, Frame, SseFramer, encode_event
 from laws import (
     assert_any_cut_agrees,
     assert_bounded,
@@ -120,7 +120,7 @@ def test_everything_after_the_first_colon_is_the_value() -> None:
 
 def test_comments_are_ignored_between_and_inside_events() -> None:
     assert read(b": hi\n\n:\n\ndata: 1\n: in between\ndata: 2\n\n") == [Frame("", b"1\n2")]
-    assert read(COMMENT) == []
+    assert read(KEEP_ALIVE) == []
 
 
 def test_blocks_of_retry_or_id_alone_yield_nothing() -> None:
@@ -340,12 +340,12 @@ def test_any_bytes_are_taken_without_an_exception(junk: bytes) -> None:
 
 
 def test_an_event_is_written_with_lf_only() -> None:
-    assert frame(b'{"a":1}') == b'data: {"a":1}\n\n'
-    assert frame(b"{}", b"message_stop") == b"event: message_stop\ndata: {}\n\n"
+    assert encode_event(b'{"a":1}') == b'data: {"a":1}\n\n'
+    assert encode_event(b"{}", b"message_stop") == b"event: message_stop\ndata: {}\n\n"
 
 
 def test_data_with_line_ends_is_written_as_several_data_lines() -> None:
-    assert frame(b"a\r\nb\rc\n") == b"data: a\ndata: b\ndata: c\ndata: \n\n"
+    assert encode_event(b"a\r\nb\rc\n") == b"data: a\ndata: b\ndata: c\ndata: \n\n"
 
 
 @given(st.text(), st.sampled_from(["", "response.created"]))
@@ -353,4 +353,4 @@ def test_data_with_line_ends_is_written_as_several_data_lines() -> None:
 def test_what_is_written_reads_back(text: str, event: str) -> None:
     data = text.encode()
     plain = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    assert SseFramer().feed(frame(data, event.encode())) == [Frame(event, plain)]
+    assert SseFramer().feed(encode_event(data, event.encode())) == [Frame(event, plain)]

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from dragoman.config.proxies import Detours
+from dragoman.config.proxies import EnvironmentProxies
 from dragoman.net.client import Dial, HttpClient, Lost, Outgoing, TimedOut
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
@@ -142,7 +142,7 @@ async def test_a_slow_consumer_holds_the_upstream_back_through_both_layers(tls: 
 @on_both_loops
 async def test_the_environments_proxy_is_taken_for_hosts_elsewhere_and_never_for_this_machine(tls: Tls) -> None:
     async with RawServer(TWICE) as server, FakeProxy(http) as proxy:
-        dial = Dial(detours=Detours(f"http://127.0.0.1:{proxy.port}", None))
+        dial = Dial(detours=EnvironmentProxies(f"http://127.0.0.1:{proxy.port}", None))
         assert await fetch(f"http://upstream.test:{server.port}/", dial) == b"ok"
         assert len(proxy.asked) == 1
         for host in ("127.0.0.1", "localhost"):
@@ -159,7 +159,8 @@ async def test_plain_and_secure_hosts_go_through_the_proxies_that_the_environmen
         FakeProxy(socks5) as secure,
     ):
         dial = Dial(
-            detours=Detours(f"http://127.0.0.1:{plain.port}", f"socks5h://127.0.0.1:{secure.port}"), ca_file=tls[1]
+            detours=EnvironmentProxies(f"http://127.0.0.1:{plain.port}", f"socks5h://127.0.0.1:{secure.port}"),
+            ca_file=tls[1],
         )
         assert await fetch(f"http://upstream.test:{server.port}/", dial) == b"ok"
         with pytest.raises(Lost, match="Hostname mismatch"):

@@ -20,7 +20,7 @@ from dragoman.hub.request import (
 )
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.passes.flatten_tools import flatten_tools
-from dragoman.passes.merge_turns import merged
+from dragoman.passes.merge_turns import merge_turns
 from dragoman.passes.move_tool_docs import HEADING, move_tool_docs
 from dragoman.passes.tag_instructions import tag_later_instructions
 from dragoman.passes.tool_names import ToolId, assign_names
@@ -40,13 +40,13 @@ def told(ledger: Ledger) -> list[tuple[str, LossKind]]:
 
 def test_turns_that_alternate_are_not_touched() -> None:
     turns = (SYSTEM, HI, Turn(Role.ASSISTANT, (Text("A"),)), HI)
-    assert merged(turns, Ledger()) == turns
+    assert merge_turns(turns, Ledger()) == turns
 
 
 def test_turns_of_one_role_are_joined_in_order() -> None:
     ledger = Ledger()
     other = Turn(Role.USER, (Text("there"),), "/1", {"name": "ann"})
-    [turn] = merged((HI, other), ledger)
+    [turn] = merge_turns((HI, other), ledger)
     assert turn == Turn(Role.USER, (Text("hi"), Text("there")), "/0")
     assert told(ledger) == [("/1/name", LossKind.DROPPED)]
 

@@ -23,9 +23,9 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.passes.lower_tools import WRAPPED_PARAMETERS, lower_tools
+from dragoman.passes.lower_tools import WRAPPED_PARAMETERS, adapt_tools
 from dragoman.passes.tool_names import ToolId, ToolMap, assign_names
-from dragoman.stages.raise_tools import RaiseTools
+from dragoman.stages.raise_tools import RestoreTools
 from laws import assert_any_recut_agrees, run
 from narrowing import expect, expect_all
 from replies import END, START, joined, split_delta
@@ -42,11 +42,11 @@ def asked(*tools: Tool, turns: tuple[Turn, ...] = (), choice: ToolChoice | None 
 
 def lowered(request: Request, limits: ToolLimits) -> tuple[Request, ToolMap, list[Loss]]:
     ledger = Ledger()
-    return *lower_tools(request, limits, ledger), list(ledger)
+    return *adapt_tools(request, limits, ledger), list(ledger)
 
 
 def raised(tool_map: ToolMap, *events: Event) -> list[Event]:
-    return run(RaiseTools(tool_map), (START, *events, END))[1:-1]
+    return run(RestoreTools(tool_map), (START, *events, END))[1:-1]
 
 
 def test_a_request_that_fits_comes_back_itself() -> None:
@@ -189,11 +189,11 @@ def test_a_wrapped_call_comes_back_as_the_raw_text_it_is() -> None:
 
 def test_a_wrapped_call_survives_any_recut() -> None:
     reply = [START, *wrapped_call(0, WIRE), Opened(1, CallBlock("d", "g")), Delta(1, '{"input":1}'), Closed(1), END]
-    assert_any_recut_agrees(lambda: RaiseTools(WRAPPED), reply, split_delta, joined)
+    assert_any_recut_agrees(lambda: RestoreTools(WRAPPED), reply, split_delta, joined)
 
 
 def test_the_raw_text_streams_before_the_call_is_whole() -> None:
-    stage = RaiseTools(WRAPPED)
+    stage = RestoreTools(WRAPPED)
     for event in (START, Opened(0, CallBlock("c", "apply_patch"))):
         stage.feed(event)
     assert list(stage.feed(Delta(0, '{"input":"abc'))) == [Delta(0, "abc")]

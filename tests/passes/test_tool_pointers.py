@@ -2,7 +2,7 @@
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ToolLimits
-from dragoman.passes.lower_tools import lower_tools
+from dragoman.passes.lower_tools import adapt_tools
 from dragoman.passes.tool_pointers import tool_pointer
 from dragoman.protocols import PROTOCOLS
 
@@ -15,6 +15,6 @@ def test_a_wrapped_tool_is_still_found_where_it_was_freeform() -> None:
     client = PROTOCOLS["chat"].client
     assert client is not None
     request = client.parse(ASKED, Ledger())
-    lowered, _ = lower_tools(request, ToolLimits(custom=False, namespaces=False, name_max=64), Ledger())
+    lowered, _ = adapt_tools(request, ToolLimits(custom=False, namespaces=False, name_max=64), Ledger())
     told = [tool_pointer(tool, "chat", "description") for tool in lowered.tools]
     assert told == ["/tools/0/function/description", "/tools/1/custom/description"]

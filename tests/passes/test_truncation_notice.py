@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from dragoman.hub.request import Cache, Request, Role, Text, Thinking, Turn
-from dragoman.passes.truncation_notice import digests, shortened, tell
+from dragoman.passes.truncation_notice import add_notice, digest_conversation, make_lost_call
 
 USER = Turn(Role.USER, (Text("Write the file."),), "/messages/0")
 ASKED = Request(protocol="messages", model="auto", turns=(Turn(Role.SYSTEM, (Text("Be brief."),)), USER))
@@ -12,22 +12,22 @@ NEXT = replace(ASKED, turns=(*ASKED.turns, PARTIAL, Turn(Role.USER, (Text("Go on
 
 
 def test_the_next_request_is_known_as_the_same_conversation() -> None:
-    assert digests(ASKED)[0] in digests(NEXT)
+    assert digest_conversation(ASKED)[0] in digest_conversation(NEXT)
 
 
 def test_cache_marks_and_system_texts_do_not_make_another_conversation() -> None:
     marked = replace(USER, parts=(Text("Write the file.", cache=Cache("/x")),))
     moved = replace(NEXT, turns=(Turn(Role.SYSTEM, (Text("Today is Monday."),)), marked, *NEXT.turns[2:]))
-    assert digests(ASKED)[0] in digests(moved)
+    assert digest_conversation(ASKED)[0] in digest_conversation(moved)
 
 
 def test_another_conversation_is_another() -> None:
     other = replace(NEXT, turns=(Turn(Role.USER, (Text("Read the file."),)), *NEXT.turns[2:]))
-    assert digests(ASKED)[0] not in digests(other)
+    assert digest_conversation(ASKED)[0] not in digest_conversation(other)
 
 
 def test_the_model_is_told_what_was_lost_at_the_end_of_the_last_user_turn() -> None:
-    told = tell(NEXT, (shortened("write", '{"path": "a' + "b" * 1000),))
+    told = add_notice(NEXT, (make_lost_call("write", '{"path": "a' + "b" * 1000),))
     assert told.turns[:-1] == NEXT.turns[:-1]
     *kept, note = told.turns[-1].parts
     assert tuple(kept) == NEXT.turns[-1].parts

@@ -11,7 +11,7 @@ import pytest
 from genai_prices.data import providers as their_providers
 
 from dragoman.config import PriceOverride, ProviderConfig
-from dragoman.config.settings import Kind
+from dragoman.config.settings import ProviderKind
 from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import Usage
 from dragoman.prices import Pricing
@@ -69,7 +69,7 @@ def test_a_cost_is_what_the_package_says(vendor: str) -> None:
             assert cost_nano(rates, usage) == theirs(vendor, model.id, usage, moment), (vendor, model.id, usage, moment)
 
 
-def found(kind: Kind, model: str, endpoint: str | None = None) -> str | None:
+def found(kind: ProviderKind, model: str, endpoint: str | None = None) -> str | None:
     provider = ProviderConfig(name="up", kind=kind, endpoint=endpoint)
     known = Pricing({"up": provider})._found("up", model)
     return known.id if isinstance(known, Model) else None
@@ -101,7 +101,7 @@ def found(kind: Kind, model: str, endpoint: str | None = None) -> str | None:
     ],
 )
 def test_a_model_is_found_by_address_kind_or_family(
-    kind: Kind, model: str, endpoint: str | None, wanted: str | None
+    kind: ProviderKind, model: str, endpoint: str | None, wanted: str | None
 ) -> None:
     assert found(kind, model, endpoint) == wanted
 

@@ -1,7 +1,7 @@
 """The end of a reply with a cut call waits; every other reply passes."""
 
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Opened, Started, Stop, TextBlock, TruncatedCall
-from dragoman.stages.hold_cut import HoldCut
+from dragoman.stages.hold_cut import HoldTruncatedCall
 
 CUT = (TruncatedCall("call_1", "write", '{"path": "x'),)
 SPOKEN: list[Event] = [
@@ -17,7 +17,7 @@ SPOKEN: list[Event] = [
 
 
 def test_an_end_with_a_cut_call_is_held_with_what_was_said() -> None:
-    hold = HoldCut()
+    hold = HoldTruncatedCall()
     passed = [out for event in [*SPOKEN, Ended(Stop.LENGTH, cut=CUT)] for out in hold.feed(event)]
     assert passed == SPOKEN
     assert hold.held == Ended(Stop.LENGTH, cut=CUT)
@@ -26,13 +26,13 @@ def test_an_end_with_a_cut_call_is_held_with_what_was_said() -> None:
 
 
 def test_an_ordinary_end_passes() -> None:
-    hold = HoldCut()
+    hold = HoldTruncatedCall()
     events = [*SPOKEN, Ended(Stop.TOOL)]
     assert [out for event in events for out in hold.feed(event)] == events
     assert hold.held is None
 
 
 def test_the_end_that_follows_the_held_one_passes() -> None:
-    hold = HoldCut()
+    hold = HoldTruncatedCall()
     assert list(hold.feed(Ended(Stop.LENGTH, cut=CUT))) == []
     assert list(hold.feed(Ended(Stop.LENGTH))) == [Ended(Stop.LENGTH)]

@@ -6,7 +6,7 @@ from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, 
 from dragoman.hub.failure import Kind
 from dragoman.hub.usage import Usage
 from dragoman.passes.tool_names import ToolId, ToolMap
-from dragoman.stages.raise_tools import RaiseTools
+from dragoman.stages.raise_tools import RestoreTools
 from laws import assert_any_recut_agrees, run
 from replies import START, joined, split_delta
 
@@ -20,7 +20,7 @@ def reply(call: CallBlock, *pieces: str, end: Ended = END) -> list[Event]:
 
 
 def raised(call: CallBlock, *pieces: str, tools: ToolMap = TOOLS, end: Ended = END) -> list[Event]:
-    return joined(run(RaiseTools(tools), reply(call, *pieces, end=end)))
+    return joined(run(RestoreTools(tools), reply(call, *pieces, end=end)))
 
 
 def test_a_custom_tool_called_as_a_function_is_a_custom_call_with_its_raw_text() -> None:
@@ -29,7 +29,7 @@ def test_a_custom_tool_called_as_a_function_is_a_custom_call_with_its_raw_text()
 
 
 def test_its_text_streams_before_the_call_is_whole() -> None:
-    stage = RaiseTools(TOOLS)
+    stage = RestoreTools(TOOLS)
     stage.feed(START)
     stage.feed(Opened(0, CallBlock("c", "patch")))
     assert [*stage.feed(Delta(0, '{"input":"abc'))] == [Delta(0, "abc")]
@@ -95,4 +95,4 @@ def test_any_recut_of_the_deltas_agrees() -> None:
         (CallBlock("c", "patch"), '{"input": "cut'),
         (CallBlock("c", "f", custom=True), '{"a":1}'),
     ):
-        assert_any_recut_agrees(lambda: RaiseTools(TOOLS), reply(call, arguments), split_delta, joined)
+        assert_any_recut_agrees(lambda: RestoreTools(TOOLS), reply(call, arguments), split_delta, joined)

@@ -9,7 +9,7 @@ from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, 
 from dragoman.hub.failure import Failure, Kind
 from dragoman.stages.call_splitter import MAX_CALL_CHARS
 from dragoman.stages.guard import Guard
-from dragoman.stages.written_calls import WrittenCalls
+from dragoman.stages.written_calls import TextCalls
 from laws import assert_any_recut_agrees, assert_linear, recut, run
 from replies import END, START, call, joined, split_delta, text
 
@@ -39,7 +39,7 @@ TOOLS = {"f": SCHEMA, "g": None}
 
 
 def after(*events: Event, end: Event = END) -> list[Event]:
-    return run(WrittenCalls(TOOLS), [START, *events, end])
+    return run(TextCalls(TOOLS), [START, *events, end])
 
 
 def parts(written: str, *more: Event) -> list[tuple[str, str]]:
@@ -190,7 +190,7 @@ def test_a_call_may_follow_what_looked_like_one() -> None:
 
 
 def test_arguments_without_end_are_given_up() -> None:
-    stage = WrittenCalls(TOOLS)
+    stage = TextCalls(TOOLS)
     stage.feed(Opened(0, TextBlock()))
     stage.feed(Delta(0, '<function_calls><invoke name="f"><parameter name="s">'))
     assert not list(stage.feed(Delta(0, "x")))
@@ -198,7 +198,7 @@ def test_arguments_without_end_are_given_up() -> None:
 
 
 def test_text_that_could_be_no_call_passes_at_once() -> None:
-    stage = WrittenCalls(TOOLS)
+    stage = TextCalls(TOOLS)
     stage.feed(START)
     stage.feed(Opened(0, TextBlock()))
     assert list(stage.feed(Delta(0, "a <b> c"))) == [Opened(0, TextBlock()), Delta(0, "a <b> c")]
@@ -228,7 +228,7 @@ ODD = (
 
 def test_any_recut_of_the_deltas_agrees() -> None:
     reply = [START, *text(0, ODD), *call(1, "g", "{}"), END]
-    assert_any_recut_agrees(lambda: WrittenCalls(TOOLS), reply, split_delta, joined)
+    assert_any_recut_agrees(lambda: TextCalls(TOOLS), reply, split_delta, joined)
 
 
 ATOMS = [
@@ -255,8 +255,8 @@ OPEN = '<function_calls><invoke name="f"><parameter name="s">'
 @pytest.mark.parametrize("begun", ["", "<function_calls>", f"<function_calls>{F}", OPEN, f"{OPEN}</parameter>"])
 @pytest.mark.parametrize("piece", ["<", " ", "</parameter>", "</parameter> ", BLOCK, "x</", '<parameter name="'])
 def test_searching_costs_linear_time(begun: str, piece: str) -> None:
-    def stage() -> WrittenCalls:
-        made = WrittenCalls(TOOLS)
+    def stage() -> TextCalls:
+        made = TextCalls(TOOLS)
         made.feed(START)
         made.feed(Opened(0, TextBlock()))
         made.feed(Delta(0, begun))

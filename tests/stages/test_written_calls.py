@@ -21,7 +21,7 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import Failure, Kind
 from dragoman.stages.call_splitter import MAX_CALL_CHARS
 from dragoman.stages.guard import Guard
-from dragoman.stages.written_calls import WrittenCalls
+from dragoman.stages.written_calls import TextCalls
 from laws import assert_any_recut_agrees, assert_linear, recut, run
 from replies import END, START, call, joined, split_delta, text
 
@@ -30,7 +30,7 @@ CALL = '[Called f with args: {"s":"}]"}]'
 
 
 def after(*events: Event, end: Event = END, names: tuple[str, ...] = ("f", "g")) -> list[Event]:
-    return run(WrittenCalls(dict.fromkeys(names)), [START, *events, end])
+    return run(TextCalls(dict.fromkeys(names)), [START, *events, end])
 
 
 def parts(written: str, *more: Event) -> list[tuple[str, str]]:
@@ -74,7 +74,7 @@ def test_the_reply_ends_for_its_calls() -> None:
 def test_ids_are_the_same_each_time_and_differ_between_calls_replies_and_seeds() -> None:
     def ids(seed: str, reply: str) -> list[str]:
         events = [Started(reply, "m"), *text(0, '[Called f with args: {}][Called f with args: {"a":1}]'), END]
-        told = run(WrittenCalls({"f": None}, seed), events)
+        told = run(TextCalls({"f": None}, seed), events)
         return [event.what.id for event in told if isinstance(event, Opened) and isinstance(event.what, CallBlock)]
 
     assert ids("s", "r") == ids("s", "r")
@@ -134,14 +134,14 @@ def test_a_call_that_is_cut_off_is_told_as_the_text_it_is() -> None:
 
 
 def test_arguments_without_end_are_given_up() -> None:
-    stage = WrittenCalls({"f": None})
+    stage = TextCalls({"f": None})
     stage.feed(Opened(0, TextBlock()))
     stage.feed(Delta(0, "[Called f with args: {"))
     assert list(stage.feed(Delta(0, " " * MAX_CALL_CHARS))) != []
 
 
 def test_text_that_could_be_no_call_passes_at_once() -> None:
-    stage = WrittenCalls({"f": None})
+    stage = TextCalls({"f": None})
     stage.feed(START)
     stage.feed(Opened(0, TextBlock()))
     assert list(stage.feed(Delta(0, "ab"))) == [Opened(0, TextBlock()), Delta(0, "ab")]
@@ -163,7 +163,7 @@ def test_a_call_told_natively_as_well_is_made_once_whichever_comes_first() -> No
 def test_other_native_calls_pass_and_keep_their_order() -> None:
     told = parts(CALL, *call(1, "f", '{"s":1}'), *call(2, "g", "{}"))
     assert told == [("f", '{"s":"}]"}'), ("f", '{"s":1}'), ("g", "{}")]
-    stage = WrittenCalls({"f": None})
+    stage = TextCalls({"f": None})
     native = [START, *call(0, "f", '{"a"', ":1}"), END]
     assert [list(stage.feed(event)) for event in native] == [[event] for event in native]
 
@@ -188,7 +188,7 @@ ODD = (
 
 def test_any_recut_of_the_deltas_agrees() -> None:
     reply = [START, *text(0, ODD), *call(1, "g", "{}"), END]
-    assert_any_recut_agrees(lambda: WrittenCalls({"f": None, "g": None}), reply, split_delta, joined)
+    assert_any_recut_agrees(lambda: TextCalls({"f": None, "g": None}), reply, split_delta, joined)
 
 
 ATOMS = ["[", "[Called f", " with args: ", "{", "}", "]", '"', "\\", "`", "```", "\n", "x", " ", "{}]", '{"a":1}]']
@@ -210,8 +210,8 @@ def test_any_text_in_any_cut_is_taken_alike_and_legal(pieces: list[str]) -> None
     "piece", ["x", "[", "[Called f with args: {", '[Called f with args: {"a":"b"}]', "{", '"', "`"]
 )
 def test_searching_costs_linear_time(piece: str) -> None:
-    def begun() -> WrittenCalls:
-        stage = WrittenCalls({"f": None})
+    def begun() -> TextCalls:
+        stage = TextCalls({"f": None})
         stage.feed(START)
         stage.feed(Opened(0, TextBlock()))
         return stage

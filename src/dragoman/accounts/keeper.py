@@ -17,7 +17,7 @@ from msgspec import Struct
 from dragoman.accounts.credential import NEVER, C, Declined, OtherAccount, Source, Unusable
 from dragoman.accounts.lock import held
 from dragoman.accounts.moments import Clock
-from dragoman.framing.redact import SHORTEST, masked_text
+from dragoman.framing.redact import SHORTEST, mask_text
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.net.tasks import spawn
 
@@ -138,7 +138,7 @@ class Keeper(Generic[C]):
             async with held(source.lock):
                 return _Obtained(await self._obtained(source, refused))
         except Unusable as unusable:
-            reason = Unusable(masked_text(str(unusable), self._known), unusable.kind)
+            reason = Unusable(mask_text(str(unusable), self._known), unusable.kind)
             living = self._current
             if living is not None and self._lives(living, refused) and not isinstance(unusable, OtherAccount):
                 self._warn(str(reason))

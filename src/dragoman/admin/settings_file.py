@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dragoman.admin.settings_text import CannotMerge
-from dragoman.framing.redact import MASK, redacted
+from dragoman.framing.redact import MASK, redact
 
 OTHERS_KEY = re.compile(
     r"""(?P<before>\w*(?:key|token|secret|password)["']?\s*[:=]\s*["']?)(?!DRAGOMAN_|\{env:|[$*])[^\s"',]{6,}""",
@@ -35,7 +35,7 @@ def read_text(path: Path) -> str | None:
 def difference(path: Path, old: str, new: str) -> str:
     """What would change; other tools' keys that stand nearby are masked."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), str(path), str(path), "now", "then", lineterm="")
-    return OTHERS_KEY.sub(rf"\g<before>{MASK}", redacted("\n".join(lines)))
+    return OTHERS_KEY.sub(rf"\g<before>{MASK}", redact("\n".join(lines)))
 
 
 def back_up(path: Path, old: str | None) -> Path:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import client_key_variable, config_option, json_option, named_source, read_found_settings
 from dragoman.config import Config, ProviderConfig, Secret, SecretSource
-from dragoman.config.proxies import detours
-from dragoman.config.several import credential_field, credentials_of
+from dragoman.config.proxies import read_proxies
+from dragoman.config.several import credential_field, list_credentials
 
 SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort")
 PASSWORD = re.compile(r"(?<=://)([^/:@]*):[^/]*(?=@)")
@@ -77,7 +77,7 @@ def flattened(config: Config) -> Iterator[Value]:
 
 def _proxies(environ: Mapping[str, str]) -> Iterator[Value]:
     """What leads to providers whose stanza names no proxy."""
-    found = detours(environ)
+    found = read_proxies(environ)
     if found is not None:
         for scheme, proxy in (("http", found.http), ("https", found.https)):
             if proxy is not None:
@@ -88,7 +88,7 @@ def _proxies(environ: Mapping[str, str]) -> Iterator[Value]:
 def _provider_fields(prefix: str, provider: ProviderConfig, origins: dict[str, str]) -> Iterator[Value]:
     several = f"{prefix}.{credential_field(provider)}" if provider.spares else None
     for value in _fields(prefix, provider, origins, skip=("name", "spares")):
-        yield value if value.key != several else replace(value, value=_shown(credentials_of(provider)))
+        yield value if value.key != several else replace(value, value=_shown(list_credentials(provider)))
 
 
 def _fields(prefix: str, struct: Struct, origins: dict[str, str], skip: tuple[str, ...] = ()) -> Iterator[Value]:

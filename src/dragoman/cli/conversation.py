@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import DIM, PLAIN, harmless, has_colour
-from dragoman.framing.redact import redacted
+from dragoman.framing.redact import redact
 from dragoman.hub.events import (
     CallBlock,
     Closed,
@@ -44,7 +44,7 @@ class Answered(Struct, frozen=True):
     def raise_failure(self) -> None:
         if isinstance(self.reply.end, Failed):
             failure = self.reply.end.failure
-            raise Trouble(redacted(f"the reply broke off: {failure.message} ({failure.kind.value})"))
+            raise Trouble(redact(f"the reply broke off: {failure.message} ({failure.kind.value})"))
 
 
 class Reader:

@@ -18,9 +18,9 @@ from dragoman.cli.serving.opening import short_key_problem
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, ConfigError, ProviderConfig
 from dragoman.config.settings import is_loopback
-from dragoman.config.several import singles
-from dragoman.framing.known_secrets import hide, secrets_in
-from dragoman.framing.redact import redacted
+from dragoman.config.several import split_by_credential
+from dragoman.framing.known_secrets import list_secrets, redact_known
+from dragoman.framing.redact import redact
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
@@ -46,7 +46,7 @@ async def examine(config: Config) -> Findings:
         providers = [
             _provider(single, label, http, clock)
             for provider in config.providers.values()
-            for single, label in zip(singles(provider), labels_of(provider), strict=True)
+            for single, label in zip(split_by_credential(provider), labels_of(provider), strict=True)
         ]
         for found in await asyncio.gather(*providers):
             findings += found
@@ -187,8 +187,8 @@ async def _provider(config: ProviderConfig, label: str, http: HttpClient, clock:
 
 def _hide_secrets(finding: Finding, provider: Provider) -> Finding:
     """An account's server may repeat what it was sent, a secret of `headers` for example."""
-    found = hide(finding.found.encode(errors="replace"), secrets_in((), provider.secrets)).decode()
-    return replace(finding, found=redacted(found))
+    found = redact_known(finding.found.encode(errors="replace"), list_secrets((), provider.secrets)).decode()
+    return replace(finding, found=redact(found))
 
 
 async def _asked(
@@ -202,7 +202,7 @@ async def _asked(
         answer = await http.send(out, provider.dial, head_timeout_s=PATIENCE_S)
     except (Lost, TimedOut, ValueError) as fault:
         to_do = f"is {provider.endpoint} right, and the server up? A proxy goes into `proxy`"
-        return Finding(what, BROKEN, redacted(str(fault)), to_do)
+        return Finding(what, BROKEN, redact(str(fault)), to_do)
     clock.see(answer.headers.get(b"date"))
     answer.close()
     return _judged(what, provider, answer.status)

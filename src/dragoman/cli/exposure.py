@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dragoman.accounts.named import PATH_ENDS, named_file
 from dragoman.config import ProviderConfig
-from dragoman.config.installed import home_of, installed
+from dragoman.config.installed import find_credentials, home_directory
 from dragoman.config.secret import SecretSource
-from dragoman.config.several import credentials_of
+from dragoman.config.several import list_credentials
 from dragoman.providers.finding import WARNING, Finding
 
 OTHERS = 0o077
@@ -25,10 +25,10 @@ def exposed(config: ProviderConfig, environ: Mapping[str, str]) -> Iterator[Find
 
 def _files(config: ProviderConfig, environ: Mapping[str, str]) -> Iterator[Path]:
     """Those that are configured, else the one that is found."""
-    configured = credentials_of(config)
-    home = home_of(environ)
+    configured = list_credentials(config)
+    home = home_directory(environ)
     if not configured and home is not None:
-        found = installed(environ, home).get(config.kind)
+        found = find_credentials(environ, home).get(config.kind)
         if found is not None:
             yield found
     for credential in configured:

@@ -2,7 +2,7 @@
 
 import click
 
-from dragoman.framing.redact import redacted
+from dragoman.framing.redact import redact
 
 
 class Trouble(click.ClickException):
@@ -17,17 +17,17 @@ def explain(fault: BaseException) -> str:
 
     match fault:
         case ConfigError():
-            return redacted(f"the configuration cannot be used:\n{indented(str(fault))}")
+            return redact(f"the configuration cannot be used:\n{indented(str(fault))}")
         case StoreError():
             server = "postgresql" in str(fault)
             advice = "is the server of store.url up?" if server else "store.url may name another file."
             advice = f"`dragoman doctor` says more; {advice}"
-            return redacted(f"the store cannot be used: {fault}\n{advice}")
+            return redact(f"the store cannot be used: {fault}\n{advice}")
         case Lost() | TimedOut():
-            return redacted(str(fault))
+            return redact(str(fault))
         case OSError():
             place = f"{fault.filename}: " if fault.filename else ""
-            return redacted(f"{place}{fault.strerror or fault}")
+            return redact(f"{place}{fault.strerror or fault}")
         case _:
             return f"dragoman has a bug: {place_of(fault)}"
 

@@ -20,7 +20,7 @@ from dragoman.config import (
     ProviderConfig,
     SecretSource,
 )
-from dragoman.config.several import credentials_of
+from dragoman.config.several import list_credentials
 
 if TYPE_CHECKING:
     from dragoman.accounts.asking import Line
@@ -149,7 +149,7 @@ def _signed_in(stanza: ProviderConfig, sign_in: Callable[["SendRequest"], Awaita
     except LoginFailed as failed:
         raise Trouble(f"not signed in: {failed}.") from failed
     click.echo(f"Signed in. The credential is in {path}, readable by you alone.")
-    configured = credentials_of(stanza)
+    configured = list_credentials(stanza)
     if _reads(stanza, path):
         remark("A running gateway uses it from the next request on; `dragoman doctor` looks whether it works.")
     elif path == _own_file(path.name):
@@ -162,7 +162,7 @@ def _reads(stanza: ProviderConfig, path: Path) -> bool:
     """Whether the provider uses that file: one of its list, or our own where it has none."""
     from dragoman.accounts.named import named_file
 
-    configured = credentials_of(stanza)
+    configured = list_credentials(stanza)
     files = [named_file(source) if isinstance(source, SecretSource) else source for source in configured]
     return path in files or (not configured and path == _own_file(path.name))
 

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.cli.outlet import Outlet
 from dragoman.framing.oneline import MAX_LINE_BYTES, cut_text, one_line
-from dragoman.framing.redact import redacted
+from dragoman.framing.redact import redact
 from dragoman.net.tasks import place_of, request_id
 from dragoman.observers.request_log import moment
 
@@ -53,7 +53,7 @@ class JsonLine(Line):
             "time": moment(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redacted(message),
+            "message": redact(message),
         }
         request = request_id.get()
         if request:

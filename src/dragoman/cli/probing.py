@@ -13,9 +13,9 @@ from dragoman.admin.settings_text import CannotMerge, merge_toml
 from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import harmless, remark, shortened, show_json, show_table
 from dragoman.config import Config, ProviderConfig
-from dragoman.config.load import home_file
-from dragoman.framing.known_secrets import Secrets, hide, secrets_in
-from dragoman.framing.redact import redacted
+from dragoman.config.load import user_config_file
+from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
+from dragoman.framing.redact import redact
 from dragoman.net.client import HttpClient
 from dragoman.providers.catalogue import Catalogue
 from dragoman.providers.compatible.probing.asking import Asker
@@ -91,7 +91,7 @@ async def _probed(config: ProviderConfig, model: str | None) -> Profile:
         cost = f"at most {MAX_REQUESTS} small requests, each for at most {CAP} tokens"
         remark(f"Asking {model} at {provider.endpoint}: {cost} if it heeds the cap.")
         profile = await probe(Asker(provider, model), model)
-        return _hide_secrets(profile, secrets_in(await provider.authorize(provider.protocols[0]), provider.secrets))
+        return _hide_secrets(profile, list_secrets(await provider.authorize(provider.protocols[0]), provider.secrets))
     finally:
         await http.close()
 
@@ -100,8 +100,8 @@ def _hide_secrets(profile: Profile, secrets: Secrets) -> Profile:
     """A server's words may repeat what it was sent: its key, or a secret of `headers`."""
 
     def hide_in(trait: Trait) -> Trait:
-        said = hide(trait.said.encode(errors="replace"), secrets).decode()
-        return msgspec.structs.replace(trait, said=redacted(said))
+        said = redact_known(trait.said.encode(errors="replace"), secrets).decode()
+        return msgspec.structs.replace(trait, said=redact(said))
 
     return msgspec.structs.replace(profile, traits=tuple(map(hide_in, profile.traits)))
 
@@ -142,4 +142,4 @@ def _write(config: Config, provider: ProviderConfig, stanza: Stanza) -> None:
 
 
 def _file(config: Config) -> Path:
-    return config.source or home_file(os.environ, Path.home())
+    return config.source or user_config_file(os.environ, Path.home())

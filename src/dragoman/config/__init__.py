@@ -1,7 +1,7 @@
 """Configuration: dragoman.toml, the environment and flags come in, one frozen and checked Config goes out."""
 
 from dragoman.config.endpoints import normalise_endpoint
-from dragoman.config.environment import from_environment, parse_dotenv
+from dragoman.config.environment import parse_dotenv, read_environment
 from dragoman.config.load import find_file, load
 from dragoman.config.local import LocalServer, local_ports
 from dragoman.config.problems import ConfigError, Problem
@@ -43,11 +43,11 @@ __all__ = [
     "Server",
     "StoreSettings",
     "find_file",
-    "from_environment",
     "is_placeholder",
     "load",
     "local_ports",
     "normalise_endpoint",
     "parse_dotenv",
+    "read_environment",
     "resolve_secret",
 ]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import FieldInfo
 
-from dragoman.config.problems import Key, dotted, quoted, suggestion
+from dragoman.config.problems import Key, format_key, quote_choices, suggest
 from dragoman.config.secret import SecretSource
 from dragoman.config.tree import Tree
 
@@ -42,7 +42,7 @@ def read_fields(
     known = {info.encode_name: info for info in msgspec.structs.fields(model) if info.name not in ours}
     for name in table:
         if name not in known:
-            tree.problem((*key, name), f"unknown key{suggestion(name, list(known))}")
+            tree.problem((*key, name), f"unknown key{suggest(name, list(known))}")
     fields: dict[str, object] = {}
     for name, info in known.items():
         if name in table:
@@ -90,7 +90,7 @@ def _convert(tree: Tree, key: Key, value: object, info: FieldInfo) -> object:
         origin = tree.origin(key)
         if wanted is Path:
             return Path(raw)
-        return SecretSource(raw, dotted(key), origin.file, origin.line)
+        return SecretSource(raw, format_key(key), origin.file, origin.line)
 
     try:
         return msgspec.convert(value, info.type, dec_hook=read_special)
@@ -104,7 +104,7 @@ def _explain(message: str, value: object, wanted: object) -> str:
     if choices:
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, str) and item not in choices:
-                return f'expected one of {quoted(choices)}, got "{item}"{suggestion(item, choices)}'
+                return f'expected one of {quote_choices(choices)}, got "{item}"{suggest(item, choices)}'
     message, _, where = message.partition(" - at `$")
     for name, words in READABLE.items():
         message = message.replace(f"`{name}`", words)

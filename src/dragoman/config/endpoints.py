@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 VERSIONED: Mapping[str, str] = MappingProxyType(
     {"anthropic": "v1", "openai": "v1", "openai-compatible": "v1", "gemini": "v1beta"}
 )
-OWN_ENDPOINT: Mapping[str, str] = MappingProxyType(
+DEFAULT_ENDPOINTS: Mapping[str, str] = MappingProxyType(
     {
         "anthropic": "https://api.anthropic.com/v1",
         "openai": "https://api.openai.com/v1",

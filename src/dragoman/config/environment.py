@@ -59,7 +59,7 @@ class Setting(Struct, frozen=True):
     origin: Origin
 
 
-class FoundApi(Struct, frozen=True):
+class ApiKeyVariable(Struct, frozen=True):
     """A vendor's API key in the environment, and the base URL that goes with it, if any."""
 
     kind: str
@@ -67,12 +67,12 @@ class FoundApi(Struct, frozen=True):
     base_url: str | None
 
 
-class Found(Struct, frozen=True):
+class EnvironmentSettings(Struct, frozen=True):
     """Everything the environment says."""
 
     general: tuple[Setting, ...]
     kiro: tuple[Setting, ...]
-    apis: tuple[FoundApi, ...]
+    apis: tuple[ApiKeyVariable, ...]
     client_key: Secret | None
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
@@ -93,11 +93,13 @@ def parse_dotenv(text: str) -> dict[str, Variable]:
     return variables
 
 
-def from_environment(environ: Mapping[str, str], dotenv: Mapping[str, Variable], cwd: Path = Path()) -> Found:
+def read_environment(
+    environ: Mapping[str, str], dotenv: Mapping[str, Variable], cwd: Path = Path()
+) -> EnvironmentSettings:
     """Collect what the variables set; the environment proper wins over the .env file."""
     reader = _Reader(environ, dotenv, cwd)
     client_key = reader.client_key()
-    return Found(
+    return EnvironmentSettings(
         general=reader.general(),
         kiro=reader.kiro(),
         apis=tuple(reader.apis(client_key)),
@@ -178,7 +180,7 @@ class _Reader:
             self.warnings.append(f"{self._origin(name)}: ignored: {error}")
             return None
 
-    def apis(self, client_key: Secret | None) -> list[FoundApi]:
+    def apis(self, client_key: Secret | None) -> list[ApiKeyVariable]:
         found = []
         for kind, (variable, base_variable) in API_KEYS.items():
             value = (self._environ.get(variable) or "").strip()
@@ -186,5 +188,5 @@ class _Reader:
             if is_placeholder(value) or value.startswith(KEY_PREFIX) or Secret(value) == client_key:
                 continue
             base_url = (self._environ.get(base_variable) or "").strip() or None
-            found.append(FoundApi(kind, variable, base_url))
+            found.append(ApiKeyVariable(kind, variable, base_url))
         return found

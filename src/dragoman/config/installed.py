@@ -7,7 +7,7 @@ MAX_BYTES = 1024 * 1024
 CLI_DATABASE = "data.sqlite3"
 
 
-def home_of(environ: Mapping[str, str]) -> Path | None:
+def home_directory(environ: Mapping[str, str]) -> Path | None:
     home = environ.get("HOME") or environ.get("USERPROFILE")
     return Path(home) if home else None
 
@@ -17,7 +17,7 @@ def data_directory(environ: Mapping[str, str], home: Path) -> Path:
     return _shared(environ, home) / "dragoman"
 
 
-def kiro_places(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+def kiro_credential_paths(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     """Where a Kiro account's credentials may lie, in order: `dragoman login`, the IDE, kiro-cli, its predecessor."""
     roots = [_shared(environ, home), home / "Library" / "Application Support"]
     if environ.get("APPDATA"):
@@ -30,32 +30,36 @@ def kiro_places(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     )
 
 
-def codex_places(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+def codex_credential_paths(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     """Where a ChatGPT account's may lie: `dragoman login`, `codex login`."""
     codex = Path(environ.get("CODEX_HOME") or home / ".codex")
     return data_directory(environ, home) / "codex.json", codex / "auth.json"
 
 
-def copilot_places(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+def copilot_credential_paths(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
     """Where a GitHub account's may lie: `dragoman login`, then Copilot's editor plugins, newer and older."""
     settings = Path(environ.get("XDG_CONFIG_HOME") or environ.get("LOCALAPPDATA") or home / ".config")
     plugins = settings / "github-copilot"
     return data_directory(environ, home) / "copilot.json", plugins / "apps.json", plugins / "hosts.json"
 
 
-def installed(environ: Mapping[str, str], home: Path) -> dict[str, Path]:
+def find_credentials(environ: Mapping[str, str], home: Path) -> dict[str, Path]:
     """Of each kind the first place that has a credential: Codex may be signed in with a mere API key."""
     found = {
-        "kiro": installed_kiro(environ, home),
-        "codex": next((path for path in codex_places(environ, home) if _mentions(path, b'"access_token"')), None),
-        "copilot": next((path for path in copilot_places(environ, home) if _mentions(path, b'"oauth_token"')), None),
+        "kiro": find_kiro_credentials(environ, home),
+        "codex": next(
+            (path for path in codex_credential_paths(environ, home) if _mentions(path, b'"access_token"')), None
+        ),
+        "copilot": next(
+            (path for path in copilot_credential_paths(environ, home) if _mentions(path, b'"oauth_token"')), None
+        ),
     }
     return {kind: path for kind, path in found.items() if path is not None}
 
 
-def installed_kiro(environ: Mapping[str, str], home: Path) -> Path | None:
+def find_kiro_credentials(environ: Mapping[str, str], home: Path) -> Path | None:
     """The first of those places that has a file."""
-    return next((path for path in kiro_places(environ, home) if path.is_file()), None)
+    return next((path for path in kiro_credential_paths(environ, home) if path.is_file()), None)
 
 
 def _mentions(path: Path, words: bytes) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dragoman.config.endpoints import normalise_endpoint, points_to
-from dragoman.config.environment import ENVIRONMENT, Found, FoundApi
+from dragoman.config.environment import ENVIRONMENT, ApiKeyVariable, EnvironmentSettings
 from dragoman.config.local import LocalServer
 from dragoman.config.settings import Server
 from dragoman.config.tree import Origin, Tree
 
 
-def lay_under(tree: Tree, found: Found, files: Mapping[str, Path]) -> None:
+def add_environment(tree: Tree, found: EnvironmentSettings, files: Mapping[str, Path]) -> None:
     """Add the environment's settings, and accounts whose files were found, wherever the tree has none yet."""
     for setting in found.general:
         tree.put_default(setting.key, setting.value, setting.origin)
@@ -21,7 +21,7 @@ def lay_under(tree: Tree, found: Found, files: Mapping[str, Path]) -> None:
         _add_api(tree, api)
 
 
-def names_providers(tree: Tree) -> bool:
+def has_providers(tree: Tree) -> bool:
     """Whether somebody has written down which providers there are."""
     return bool(tree.get(("providers",)))
 
@@ -37,7 +37,7 @@ def add_servers(tree: Tree, servers: Iterable[LocalServer]) -> None:
             tree.put((*key, "quirks"), list(server.quirks), origin)
 
 
-def _add_kiro(tree: Tree, found: Found, file: Path | None) -> None:
+def _add_kiro(tree: Tree, found: EnvironmentSettings, file: Path | None) -> None:
     origin = next((setting.origin for setting in found.kiro if setting.key == ("credentials",)), None)
     if origin is None and file is not None:
         origin = Origin(str(file), None, "", Path())
@@ -57,7 +57,7 @@ def _add_account(tree: Tree, kind: str, file: Path | None) -> None:
     tree.put(("providers", kind, "kind"), kind, Origin(str(file), None, "", Path()))
 
 
-def _add_api(tree: Tree, api: FoundApi) -> None:
+def _add_api(tree: Tree, api: ApiKeyVariable) -> None:
     if _provider_of_kind(tree, api.kind) is not None or tree.get(("providers", api.kind)) is not None:
         return
     origin = Origin(ENVIRONMENT, None, api.variable, Path())

@@ -10,14 +10,14 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.check import expand, read_fields, read_section
-from dragoman.config.environment import DOTENV, Found, Variable, from_environment, parse_dotenv
-from dragoman.config.installed import installed
-from dragoman.config.layers import add_servers, lay_under, names_providers
+from dragoman.config.environment import DOTENV, EnvironmentSettings, Variable, parse_dotenv, read_environment
+from dragoman.config.installed import find_credentials
+from dragoman.config.layers import add_environment, add_servers, has_providers
 from dragoman.config.lines import key_lines
 from dragoman.config.local import LocalServer
-from dragoman.config.problems import ConfigError, Key, Problem, suggestion
+from dragoman.config.problems import ConfigError, Key, Problem, suggest
 from dragoman.config.providers import read_providers
-from dragoman.config.proxies import detours
+from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import (
     Config,
     Debug,
@@ -54,13 +54,13 @@ def load(
     """
     path = find_file(argv_path, environ, cwd, home)
     tree = _parse(path, cwd)
-    found = from_environment(environ, _read_dotenv(cwd / DOTENV), cwd)
+    found = read_environment(environ, _read_dotenv(cwd / DOTENV), cwd)
     tree.problems.extend(found.problems)
     tree.warnings.extend(found.warnings)
     _check_detours(tree, environ)
     _apply_flags(tree, {name: value for name, value in (flags or {}).items() if value is not None}, cwd)
-    named = names_providers(tree)
-    lay_under(tree, found, installed(environ, home))
+    named = has_providers(tree)
+    add_environment(tree, found, find_credentials(environ, home))
     if not named:
         add_servers(tree, servers)
     return msgspec.structs.replace(_check(tree, found, path, home), names_providers=named)
@@ -83,11 +83,11 @@ def find_file(argv_path: str | None, environ: Mapping[str, str], cwd: Path, home
             by = "--config" if argv_path else "$DRAGOMAN_CONFIG"
             raise ConfigError([Problem(str(path), None, "", f"there is no such file (named by {by})")])
         return path
-    usual = (cwd / FILE_NAME, home_file(environ, home))
+    usual = (cwd / FILE_NAME, user_config_file(environ, home))
     return next((path for path in usual if path.is_file()), None)
 
 
-def home_file(environ: Mapping[str, str], home: Path) -> Path:
+def user_config_file(environ: Mapping[str, str], home: Path) -> Path:
     """Where the file of a person lies, as opposed to that of a directory."""
     return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "dragoman" / FILE_NAME
 
@@ -123,7 +123,7 @@ def _read_text(path: Path) -> str:
 def _check_detours(tree: Tree, environ: Mapping[str, str]) -> None:
     """A proxy variable that cannot be followed is a fault: going straight past the proxy is not what it asks for."""
     try:
-        detours(environ)
+        read_proxies(environ)
     except ConfigError as error:
         tree.problems.extend(error.problems)
 
@@ -135,10 +135,10 @@ def _read_dotenv(path: Path) -> dict[str, Variable]:
         return {}
 
 
-def _check(tree: Tree, found: Found, path: Path | None, home: Path) -> Config:
+def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path) -> Config:
     for name in tree.values:
         if name not in SECTIONS:
-            tree.problem((name,), f"unknown key{suggestion(name, SECTIONS)}")
+            tree.problem((name,), f"unknown key{suggest(name, SECTIONS)}")
     providers = read_providers(tree, home)
     config = Config(
         server=read_section(tree, "server", Server),
@@ -218,4 +218,4 @@ def _check_targets(tree: Tree, key: Key, targets: tuple[str, ...], providers: di
             tree.problem(key, f'expected "provider/model", got "{target}"')
         elif provider not in providers:
             # No fault: a provider that comes from the environment may be missing today.
-            tree.warn(key, f'there is no provider "{provider}"{suggestion(provider, list(providers))}')
+            tree.warn(key, f'there is no provider "{provider}"{suggest(provider, list(providers))}')

@@ -29,7 +29,7 @@ class ConfigError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-def dotted(key: Key) -> str:
+def format_key(key: Key) -> str:
     """Spell a key path as people write it: `models[0].name`."""
     text = ""
     for part in key:
@@ -37,14 +37,14 @@ def dotted(key: Key) -> str:
     return text
 
 
-def suggestion(word: str, choices: Sequence[str]) -> str:
+def suggest(word: str, choices: Sequence[str]) -> str:
     """Return `; did you mean "x"?`, or nothing where no choice comes near."""
     by_folded = {_fold(choice): choice for choice in choices}
     near = difflib.get_close_matches(_fold(word), list(by_folded), n=1, cutoff=0.6)
     return f'; did you mean "{by_folded[near[0]]}"?' if near else ""
 
 
-def quoted(choices: Iterable[str]) -> str:
+def quote_choices(choices: Iterable[str]) -> str:
     return ", ".join(f'"{choice}"' for choice in choices)
 
 

@@ -10,28 +10,28 @@ from typing import get_args
 import msgspec
 
 from dragoman.config.check import expand, expand_source, read_fields, table_at
-from dragoman.config.endpoints import OWN_ENDPOINT, normalise_endpoint
-from dragoman.config.problems import Key, quoted, suggestion
-from dragoman.config.proxies import NONE, parse_proxy
+from dragoman.config.endpoints import DEFAULT_ENDPOINTS, normalise_endpoint
+from dragoman.config.problems import Key, quote_choices, suggest
+from dragoman.config.proxies import NO_PROXY, parse_proxy
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import (
     CodexProviderConfig,
     CopilotProviderConfig,
-    Kind,
     KiroProviderConfig,
     ProtocolName,
     ProviderConfig,
+    ProviderKind,
 )
-from dragoman.config.several import take_spares
+from dragoman.config.several import read_extra_credentials
 from dragoman.config.tree import Raw, Tree
 
-KINDS: tuple[str, ...] = get_args(Kind)
-OURS = frozenset({"name", "spares"})
+KINDS: tuple[str, ...] = get_args(ProviderKind)
+INTERNAL_FIELDS = frozenset({"name", "spares"})
 PROVIDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 OUR_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade"})
 
-SPEAKS: Mapping[str, tuple[ProtocolName, ...]] = MappingProxyType(
+PROTOCOLS_BY_KIND: Mapping[str, tuple[ProtocolName, ...]] = MappingProxyType(
     {
         "openai": ("responses", "chat"),
         "anthropic": ("messages",),
@@ -43,7 +43,7 @@ SPEAKS: Mapping[str, tuple[ProtocolName, ...]] = MappingProxyType(
     }
 )
 
-STANZAS: Mapping[str, type[ProviderConfig]] = MappingProxyType(
+SECTION_TYPES: Mapping[str, type[ProviderConfig]] = MappingProxyType(
     {"kiro": KiroProviderConfig, "codex": CodexProviderConfig, "copilot": CopilotProviderConfig}
 )
 
@@ -70,11 +70,11 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
         return None
     _listify(table, "protocol")
     _listify(table, "quirks")
-    model = STANZAS.get(kind, ProviderConfig)
+    model = SECTION_TYPES.get(kind, ProviderConfig)
     _refuse_others_keys(tree, key, table, model)
     before = len(tree.problems)
-    spares = take_spares(tree, key, table, home)
-    fields = read_fields(tree, key, model, OURS)
+    spares = read_extra_credentials(tree, key, table, home)
+    fields = read_fields(tree, key, model, INTERNAL_FIELDS)
     if fields is None:
         return None
     fields["spares"] = spares
@@ -92,11 +92,11 @@ def _read_kind(tree: Tree, key: Key, table: Raw) -> str | None:
     if isinstance(kind, str) and kind in KINDS:
         return kind
     if kind is None:
-        tree.problem(key, f'"kind" is missing; one of {quoted(KINDS)}')
+        tree.problem(key, f'"kind" is missing; one of {quote_choices(KINDS)}')
     elif isinstance(kind, str):
-        tree.problem((*key, "kind"), f'expected one of {quoted(KINDS)}, got "{kind}"{suggestion(kind, KINDS)}')
+        tree.problem((*key, "kind"), f'expected one of {quote_choices(KINDS)}, got "{kind}"{suggest(kind, KINDS)}')
     else:
-        tree.problem((*key, "kind"), f"expected one of {quoted(KINDS)}")
+        tree.problem((*key, "kind"), f"expected one of {quote_choices(KINDS)}")
     return None
 
 
@@ -109,9 +109,9 @@ def _refuse_others_keys(tree: Tree, key: Key, table: Raw, model: type[ProviderCo
     """Say of another kind's key whose it is, instead of calling it unknown."""
     own = _keys(model)
     for name in [name for name in table if name not in own]:
-        owners = [kind for kind, stanza in STANZAS.items() if name in _keys(stanza)]
+        owners = [kind for kind, stanza in SECTION_TYPES.items() if name in _keys(stanza)]
         if owners:
-            tree.problem((*key, name), f"only a provider of kind {quoted(owners)} has this key")
+            tree.problem((*key, name), f"only a provider of kind {quote_choices(owners)} has this key")
             del table[name]
 
 
@@ -120,7 +120,7 @@ def _keys(model: type[ProviderConfig]) -> frozenset[str]:
 
 
 def _protocols(tree: Tree, key: Key, kind: str, asked: object) -> tuple[ProtocolName, ...]:
-    spoken = SPEAKS.get(kind)
+    spoken = PROTOCOLS_BY_KIND.get(kind)
     if not isinstance(asked, tuple):
         return ("chat",) if spoken is None else spoken
     if not asked:
@@ -129,7 +129,7 @@ def _protocols(tree: Tree, key: Key, kind: str, asked: object) -> tuple[Protocol
         tree.problem((*key, "protocol"), "names a protocol twice")
     for protocol in asked:
         if spoken and protocol not in spoken:
-            tree.problem((*key, "protocol"), f'kind "{kind}" speaks {quoted(spoken)}, not "{protocol}"')
+            tree.problem((*key, "protocol"), f'kind "{kind}" speaks {quote_choices(spoken)}, not "{protocol}"')
     return asked
 
 
@@ -141,12 +141,12 @@ def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object]) 
                 fields[name] = normalise_endpoint(value, kind)
             except ValueError as error:
                 tree.problem((*key, name), str(error))
-    if "endpoint" not in fields and kind in OWN_ENDPOINT:
-        fields["endpoint"] = OWN_ENDPOINT[kind]
+    if "endpoint" not in fields and kind in DEFAULT_ENDPOINTS:
+        fields["endpoint"] = DEFAULT_ENDPOINTS[kind]
     if "endpoint" not in fields and kind == "openai-compatible":
         tree.problem(key, '"endpoint" is missing; a provider of kind "openai-compatible" needs one')
     proxy = fields.get("proxy")
-    if isinstance(proxy, SecretSource) and proxy.text != NONE and not proxy.text.startswith(("env:", "file:")):
+    if isinstance(proxy, SecretSource) and proxy.text != NO_PROXY and not proxy.text.startswith(("env:", "file:")):
         try:
             parse_proxy(proxy.text)
         except ValueError as error:

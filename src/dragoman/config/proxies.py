@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from dragoman.config.problems import ConfigError, Problem
 
-Kind = Literal["http", "https", "socks5", "socks5h"]
+ProxyKind = Literal["http", "https", "socks5", "socks5h"]
 
-NONE = "none"  # what a stanza says to go straight where the environment names a proxy
+NO_PROXY = "none"  # what a stanza says to go straight where the environment names a proxy
 
 _PORTS: dict[str, int] = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 _OTHER_NAMES = {"socks": "socks5h"}  # what desktops write into ALL_PROXY
@@ -21,7 +21,7 @@ _TOO_OLD = ("socks4", "socks4a")
 
 
 class Proxy(Struct, frozen=True):
-    kind: Kind
+    kind: ProxyKind
     host: str
     port: int
     user: str | None
@@ -71,10 +71,10 @@ def parse_proxy(url: str) -> Proxy:
     password = unquote(parts.password or "")
     if max(len((user or "").encode()), len(password.encode())) > 255:
         raise ValueError("a proxy's user and password must be at most 255 bytes each")
-    return Proxy(cast(Kind, kind), host, port, user, password)
+    return Proxy(cast(ProxyKind, kind), host, port, user, password)
 
 
-class Detours(Struct, frozen=True):
+class EnvironmentProxies(Struct, frozen=True):
     """The proxies that the environment names, by the scheme of what is asked, and whom they are not for."""
 
     http: str | None
@@ -93,12 +93,12 @@ class Detours(Struct, frozen=True):
         return proxy
 
 
-def detours(environ: Mapping[str, str]) -> Detours | None:
+def read_proxies(environ: Mapping[str, str]) -> EnvironmentProxies | None:
     """What HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, in small letters first, as curl reads them."""
     every = _named(environ, "ALL_PROXY")
     # A CGI server sets HTTP_PROXY from a header that its client chose.
     http = None if "REQUEST_METHOD" in environ else _named(environ, "HTTP_PROXY")
-    found = Detours(http or every, _named(environ, "HTTPS_PROXY") or every, _exempt(environ))
+    found = EnvironmentProxies(http or every, _named(environ, "HTTPS_PROXY") or every, _exempt(environ))
     return None if found.http is None and found.https is None else found
 
 

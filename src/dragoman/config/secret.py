@@ -100,7 +100,7 @@ def resolve_secret(source: SecretSource, environ: Mapping[str, str]) -> Secret:
     return Secret(value)
 
 
-def out_of_reach(stanza: Struct, environ: Mapping[str, str]) -> list[Problem]:
+def find_unreadable_secrets(stanza: Struct, environ: Mapping[str, str]) -> list[Problem]:
     """What is wrong with the secrets that a stanza names: variables that are not set, files that cannot be read."""
     problems: list[Problem] = []
     for info in fields(stanza):

@@ -17,7 +17,7 @@ Days = Annotated[float, Meta(gt=0, le=3650)]
 Dollars = Annotated[float, Meta(ge=0, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1)]
 
-Kind = Literal["anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo"]
+ProviderKind = Literal["anthropic", "openai", "openai-compatible", "codex", "copilot", "gemini", "kiro", "echo"]
 ProtocolName = Literal["chat", "responses", "messages", "gemini"]
 Quirk = Literal[
     "max_tokens",
@@ -122,7 +122,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """One upstream. `protocols` is what it speaks, preferred first; empty where each model decides."""
 
     name: str
-    kind: Kind
+    kind: ProviderKind
     endpoint: str | None = None
     protocols: tuple[ProtocolName, ...] = field(default=(), name="protocol")
     api_key: SecretSource | None = None

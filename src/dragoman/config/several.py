@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.config.check import expand, expand_source
-from dragoman.config.problems import Key, dotted
+from dragoman.config.problems import Key, format_key
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import ProviderConfig
 from dragoman.config.tree import Raw, Tree
@@ -16,7 +16,7 @@ ACCOUNTS = ("codex", "copilot")  # whose credentials are no API keys
 Credential = SecretSource | Path
 
 
-def take_spares(tree: Tree, key: Key, table: Raw, home: Path) -> tuple[Credential, ...]:
+def read_extra_credentials(tree: Tree, key: Key, table: Raw, home: Path) -> tuple[Credential, ...]:
     """Leave the first of a list in the table, for the check of a single one, and return the others."""
     lists = [name for name in FIELDS if isinstance(table.get(name), list)]
     for name in lists[1:]:
@@ -44,17 +44,17 @@ def credential_field(config: ProviderConfig) -> str:
     return "credentials" if getattr(config, "credentials", None) is not None else "api_key"
 
 
-def credentials_of(config: ProviderConfig) -> tuple[Credential, ...]:
+def list_credentials(config: ProviderConfig) -> tuple[Credential, ...]:
     first: Credential | None = getattr(config, credential_field(config))
     return () if first is None else (first, *config.spares)
 
 
-def singles(config: ProviderConfig) -> tuple[ProviderConfig, ...]:
+def split_by_credential(config: ProviderConfig) -> tuple[ProviderConfig, ...]:
     """The same provider once for each of its credentials."""
     if not config.spares:
         return (config,)
     field = credential_field(config)
-    return tuple(replace(config, spares=(), **{field: credential}) for credential in credentials_of(config))
+    return tuple(replace(config, spares=(), **{field: credential}) for credential in list_credentials(config))
 
 
 def _checked(tree: Tree, key: Key, table: Raw) -> list[str]:
@@ -77,4 +77,4 @@ def _spare(tree: Tree, key: Key, text: str, wanted: type[Credential], home: Path
     origin = tree.origin(key)
     if wanted is Path:
         return expand(text, origin.base, home)
-    return expand_source(SecretSource(text, dotted(key), origin.file, origin.line), origin.base, home)
+    return expand_source(SecretSource(text, format_key(key), origin.file, origin.line), origin.base, home)

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.config.lines import line_of
-from dragoman.config.problems import Key, Problem, dotted
+from dragoman.config.problems import Key, Problem, format_key
 
 Raw = dict[str, object]
 
@@ -66,15 +66,15 @@ class Tree:
 
     def problem(self, key: Key, message: str) -> None:
         origin = self.origin(key)
-        named = f"{origin.name} ({dotted(key)})" if origin.name else dotted(key)
+        named = f"{origin.name} ({format_key(key)})" if origin.name else format_key(key)
         self.problems.append(Problem(origin.file, origin.line, named, message))
 
     def warn(self, key: Key, message: str) -> None:
-        self.warnings.append(f"{self.origin(key)}: {dotted(key)}: {message}")
+        self.warnings.append(f"{self.origin(key)}: {format_key(key)}: {message}")
 
     def origins(self) -> dict[str, str]:
         """Say of every set value where it was set."""
-        return {dotted(key): str(self.origin(key)) for key in _leaves((), self.values)}
+        return {format_key(key): str(self.origin(key)) for key in _leaves((), self.values)}
 
 
 def _leaves(at: Key, value: object) -> Iterator[Key]:

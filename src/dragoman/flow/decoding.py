@@ -4,7 +4,7 @@ import logging
 
 from dragoman.flow.pipes import Source
 from dragoman.flow.prepare import Passthrough, Prepared
-from dragoman.framing.jsonread import is_object
+from dragoman.framing.jsonread import is_json_object
 from dragoman.framing.sse import SseFramer
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import NO_REPLY, Kind
@@ -15,7 +15,7 @@ from dragoman.net.headers import Headers
 from dragoman.net.tasks import place_of
 from dragoman.providers.count import count_text, estimate
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.raise_tools import RaiseTools
+from dragoman.stages.raise_tools import RestoreTools
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
     request, model = prepared.request, prepared.route.model
     stages = [] if prepared.provider.stages is None else list(prepared.provider.stages(request))
     if prepared.tools:
-        stages.append(RaiseTools(prepared.tools))
+        stages.append(RestoreTools(prepared.tools))
     return [*stages, EstimateUsage(count_text, lambda: estimate(request, model))]
 
 
@@ -55,7 +55,7 @@ def glance(prepared: Passthrough, body: bytes) -> list[Event]:
         return []
     last = events[-1]
     unreadable = isinstance(last, Failed) and last.failure.kind is Kind.CORRUPT and last.failure.code != NO_REPLY
-    return [] if unreadable and is_object(body) else events
+    return [] if unreadable and is_json_object(body) else events
 
 
 DOCUMENTS = (b"application/json", b"text/html", b"text/plain")

@@ -44,7 +44,7 @@ from dragoman.hub.ports import ReplyContext
 from dragoman.hub.stage import Stage
 from dragoman.net.exchange import Exchange
 from dragoman.observers.watch import Watch
-from dragoman.passes.truncation_notice import digests, shortened
+from dragoman.passes.truncation_notice import digest_conversation, make_lost_call
 from dragoman.routing.resolve import Route
 
 log = logging.getLogger("dragoman.requests")
@@ -242,8 +242,8 @@ class ActiveCall:
         turn = self._turn
         assert turn is not None
         if step.lost:
-            lost = tuple(shortened(cut.name, cut.arguments) for cut in step.lost)
-            await self._memory.remember(self._call.tenant, digests(self._call.request())[0], lost)
+            lost = tuple(make_lost_call(cut.name, cut.arguments) for cut in step.lost)
+            await self._memory.remember(self._call.tenant, digest_conversation(self._call.request())[0], lost)
             self._writer.keep_for_end(self._pipe().push([Ended(Stop.LENGTH)]))
         if turn.pipe is not None:
             self._writer.keep_for_end(turn.pipe.finish())

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from urllib.parse import urljoin
 
-from dragoman.config.proxies import Detours
+from dragoman.config.proxies import EnvironmentProxies
 from dragoman.config.settings import Fetch
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline
@@ -76,7 +76,11 @@ class Fetcher:
     """Fetches linked media within the configured bounds."""
 
     def __init__(
-        self, send: SendRequest, bounds: Fetch, resolve: Resolve = resolve_name, detours: Detours | None = None
+        self,
+        send: SendRequest,
+        bounds: Fetch,
+        resolve: Resolve = resolve_name,
+        detours: EnvironmentProxies | None = None,
     ) -> None:
         self._send = send
         self._bounds = bounds

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dragoman.flow.redaction import EventRedactor, redact_failure
-from dragoman.framing.known_secrets import Secrets, Veil
+from dragoman.framing.known_secrets import Secrets, StreamRedactor
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.limits import MAX_BLOCKS
@@ -16,7 +16,7 @@ from dragoman.hub.usage import Usage
 from dragoman.net.tasks import place_of
 from dragoman.observers.watch import Watch
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.hold_cut import HoldCut
+from dragoman.stages.hold_cut import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class TranslationPipe:
     def __init__(
         self,
         source: Source,
-        hold: HoldCut | None,  # where an upstream may withhold calls that were cut
+        hold: HoldTruncatedCall | None,  # where an upstream may withhold calls that were cut
         stages: Sequence[Stage[Event, Event]],
         client: ClientStages,
         watch: Watch,
@@ -195,7 +195,7 @@ class PassthroughPipe:
         self._source = source
         self._client = client
         self._secrets = secrets
-        self._veil = Veil(secrets)
+        self._veil = StreamRedactor(secrets)
         self._tail = b""
         self._unwatched = False
         self._ended_unseen = False

@@ -13,7 +13,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.offload import run_off_loop
 from dragoman.framing.jsonspan import replace_string
-from dragoman.framing.known_secrets import Secrets, secrets_in
+from dragoman.framing.known_secrets import Secrets, list_secrets
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import ENVELOPE_PREFIX
@@ -22,8 +22,8 @@ from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Request
 from dragoman.net.client import Outgoing
 from dragoman.net.headers import JSON, Header, names_in_connection
-from dragoman.passes.inline_media import inline, links_to_inline
-from dragoman.passes.lower_tools import ToolMap, lower_tools
+from dragoman.passes.inline_media import find_links, inline_links
+from dragoman.passes.lower_tools import ToolMap, adapt_tools
 from dragoman.providers.provider import Pass, Provider, Trial
 from dragoman.routing.resolve import Route
 
@@ -201,7 +201,7 @@ async def _address(
     fields = (*own, *[field for field in message.headers if field[0] not in names])
     path = provider.paths.get(protocol.name, protocol.upstream.path)
     out = Outgoing("POST", provider.endpoint + path + message.query, fields, message.body)
-    return out, secrets_in(credentials, provider.secrets)
+    return out, list_secrets(credentials, provider.secrets)
 
 
 async def _authorized(provider: Provider, protocol: str) -> tuple[Header, ...]:
@@ -228,7 +228,7 @@ async def _fitted(
         limits = replace(limits, custom=False)
 
     def lower() -> tuple[Request, ToolMap]:
-        request, tools = lower_tools(call.request(), limits, ledger)
+        request, tools = adapt_tools(call.request(), limits, ledger)
         return _changed(request, changes, ledger), tools
 
     size = len(call.body)
@@ -245,8 +245,8 @@ def _changed(request: Request, changes: Sequence[Change], ledger: Ledger) -> Req
 
 
 async def _with_media(request: Request, upstream: Upstream, fetcher: Fetcher) -> Request:
-    urls = links_to_inline(request, upstream.inlines)
-    return inline(request, await fetcher.fetch_all(urls)) if urls else request
+    urls = find_links(request, upstream.inlines)
+    return inline_links(request, await fetcher.fetch_all(urls)) if urls else request
 
 
 def strict_refusal(ledger: Ledger) -> Failure:

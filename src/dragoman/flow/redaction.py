@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.framing.known_secrets import HIDDEN, Secrets, finder_of, hide
+from dragoman.framing.known_secrets import MASK_BYTES, Secrets, make_finder, redact_known
 from dragoman.framing.redact import SHORTEST
 from dragoman.hub.events import (
     Closed,
@@ -23,7 +23,7 @@ from dragoman.hub.events import (
 )
 from dragoman.hub.failure import Failure
 
-MASK = HIDDEN.decode()
+MASK = MASK_BYTES.decode()
 # So many characters of a secret are not worth holding back: many a word begins with them.
 TOLERATED = 3
 
@@ -31,7 +31,7 @@ TOLERATED = 3
 def redact_failure(failure: Failure, secrets: Secrets) -> Failure:
     """The vendor's words, its code and its details."""
     said = msgspec.json.encode((failure.message, failure.code, failure.detail))
-    hidden = hide(said, secrets)
+    hidden = redact_known(said, secrets)
     if hidden is said:
         return failure
     message, code, detail = msgspec.json.decode(hidden, type=tuple[str, str | None, dict[str, object] | None])
@@ -48,7 +48,7 @@ class EventRedactor:
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
-        self._finder = finder_of(secrets)
+        self._finder = make_finder(secrets)
         self._suspects = self._finder.suspects
         self._tails: dict[int, str] = {}  # block -> the last characters that went out
         self._held: dict[int, str] = {}  # block -> what is held back behind them
@@ -137,7 +137,7 @@ class EventRedactor:
             case _:
                 pass
         said = msgspec.json.encode(event)
-        hidden = hide(said, self._secrets)
+        hidden = redact_known(said, self._secrets)
         if hidden is said:
             return (event,)
         if isinstance(event, OpaqueAdded):  # changed, it would be of no use to its issuer

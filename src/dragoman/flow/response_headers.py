@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from dragoman.framing.known_secrets import Secrets, hide_in_fields
+from dragoman.framing.known_secrets import Secrets, redact_known_in_fields
 from dragoman.hub.loss import Loss
 from dragoman.hub.ports import Client
 from dragoman.net.headers import Header, Headers, names_in_connection
@@ -36,7 +36,7 @@ def headers_to_forward(headers: Headers, secrets: Secrets = ()) -> list[Header]:
     """The upstream's headers that concern the client."""
     named = names_in_connection(headers)
     kept = [field for field in headers if not _is_kept_back(field[0]) and field[0] not in named]
-    return hide_in_fields(kept, secrets)
+    return redact_known_in_fields(kept, secrets)
 
 
 def drop_account_headers(headers: Headers) -> Headers:

@@ -10,7 +10,7 @@ from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.decoding import is_named_stream
 from dragoman.flow.prepare import Passthrough, Prepared, Translated
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers, loss_headers
-from dragoman.framing.known_secrets import hide_in_fields
+from dragoman.framing.known_secrets import redact_known_in_fields
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.net.exchange import Exchange
@@ -244,7 +244,7 @@ def own_headers(call: Call, prepared: Prepared, given: list[Header], *, whole: b
         return head
     count = len(prepared.ledger) if whole else prepared.losses
     losses = loss_headers(tuple(prepared.ledger)[:count], count, call.explain)
-    return head + (hide_in_fields(losses, prepared.secrets) if call.explain else losses)
+    return head + (redact_known_in_fields(losses, prepared.secrets) if call.explain else losses)
 
 
 def _stream_fields(headers: Headers, prepared: Prepared) -> list[Header]:

@@ -34,7 +34,7 @@ from dragoman.flow.step import Ask, Completed, CutCalls, Interrupted, NoReply, T
 from dragoman.flow.timeouts import ReplyDeadline, timeouts_for
 from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send, stalled_failure
 from dragoman.flow.upstream_errors import attribute_failure
-from dragoman.framing.known_secrets import hide
+from dragoman.framing.known_secrets import redact_known
 from dragoman.hub.events import UsageReported
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
@@ -43,9 +43,9 @@ from dragoman.hub.usage import Usage
 from dragoman.net.client import Lost, TimedOut
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
-from dragoman.passes.truncation_notice import digests, tell
+from dragoman.passes.truncation_notice import add_notice, digest_conversation
 from dragoman.providers.provider import UpstreamResponse
-from dragoman.stages.hold_cut import HoldCut
+from dragoman.stages.hold_cut import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +143,9 @@ class Turn:
         if not self._ask.provider.withholds_cut_calls:
             return ()
         await call.read()
-        asked = await run_off_loop(len(call.body), lambda: digests(call.request()))
+        asked = await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
         lost_calls = await self._around.memory.recall(call.tenant, asked)
-        return (lambda request, ledger: tell(request, lost_calls),) if lost_calls else ()
+        return (lambda request, ledger: add_notice(request, lost_calls),) if lost_calls else ()
 
     # Reading the answer
 
@@ -324,7 +324,7 @@ class Turn:
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
         events = read_events(prepared, body, ledger, streamed)
         self.pipe = pipe = self._make_translation(prepared)
-        self._held = pipe.push(events, are_clean=hide(body, prepared.secrets) is body)
+        self._held = pipe.push(events, are_clean=redact_known(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
             return NoReply(attribute_failure(prepared, pipe.watch.failure))
         await self._accept(prepared, answer)
@@ -341,7 +341,7 @@ class Turn:
         if watch.failure is not None:
             return NoReply(attribute_failure(prepared, watch.failure))
         self.unchanged = UnchangedDocument(watch, usage)
-        writer.take_unchanged(answer.headers, hide(body, prepared.secrets))
+        writer.take_unchanged(answer.headers, redact_known(body, prepared.secrets))
         self._around.note_first_token(self)
         return Completed()
 
@@ -356,7 +356,7 @@ class Turn:
     def _make_translation(self, prepared: Prepared) -> TranslationPipe:
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
         watch = self._around.make_watch()
-        hold = HoldCut() if prepared.provider.withholds_cut_calls else None
+        hold = HoldTruncatedCall() if prepared.provider.withholds_cut_calls else None
         encoding = self._writer.encoding
         encoding.begin_turn(ledger, self._ask.continuation, watch)
         source = make_source(prepared, ledger)

@@ -11,7 +11,7 @@ from dragoman.flow.reading import ERROR_BODY_S, read_error
 from dragoman.flow.response_headers import drop_account_headers
 from dragoman.flow.step import ErrorReply, NoReply
 from dragoman.flow.upstream_errors import add_retry_advice, attribute_failure, redirect_failure, resets_by_our_clock
-from dragoman.framing.known_secrets import hide, hide_in_fields
+from dragoman.framing.known_secrets import redact_known, redact_known_in_fields
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape
 from dragoman.net.client import Lost, TimedOut, TooLarge
@@ -38,7 +38,9 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
         body = await receive(prepared, read_error(answer, silence_s), late)
     finally:
         answer.close()
-    return NoReply(body) if isinstance(body, Failure) else _refusal(prepared, answer, hide(body, prepared.secrets))
+    return (
+        NoReply(body) if isinstance(body, Failure) else _refusal(prepared, answer, redact_known(body, prepared.secrets))
+    )
 
 
 def _refusal(prepared: Prepared, answer: UpstreamResponse, body: bytes) -> NoReply:
@@ -52,7 +54,9 @@ def _refusal(prepared: Prepared, answer: UpstreamResponse, body: bytes) -> NoRep
         and _is_error_body(prepared, body)
     ):
         headers = answer.headers if prepared.owner else drop_account_headers(answer.headers)
-        return NoReply(failure, ErrorReply(answer.status, Headers(hide_in_fields(headers, prepared.secrets)), body))
+        return NoReply(
+            failure, ErrorReply(answer.status, Headers(redact_known_in_fields(headers, prepared.secrets)), body)
+        )
     return NoReply(failure)
 
 

@@ -18,7 +18,7 @@ class _Head(Struct):
 _head = msgspec.json.Decoder(_Head)
 
 
-def read_body_head(path: str, body: bytes) -> CallHead:
+def read_call_head(path: str, body: bytes) -> CallHead:
     """Return `model` and `stream` of a JSON body; the path says nothing of them. Raises RequestError."""
     try:
         head = read_json(_head, body)

@@ -35,7 +35,7 @@ _SECRET = re.compile(
 _TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
 
 
-def kind_of(status: int) -> Kind:
+def kind_for_status(status: int) -> Kind:
     """What a status means where the body does not say more."""
     return KIND_BY_STATUS.get(status) or (Kind.UPSTREAM if status >= 500 else Kind.BAD_REQUEST)
 
@@ -52,12 +52,12 @@ def retry_after(headers: Mapping[bytes, bytes]) -> float | None:
     return None
 
 
-def sane_seconds(told: float | None) -> float | None:
+def plausible_seconds(told: float | None) -> float | None:
     """Return a number of seconds, or a moment, that an upstream has told; None where it cannot be meant."""
     return told if told is not None and 0 <= told < 1e11 else None
 
 
-def bracketed(pointer: str | None) -> str | None:
+def format_parameter(pointer: str | None) -> str | None:
     """A JSON pointer as OpenAI names a parameter: `/messages/0/content` is `messages[0].content`."""
     if not pointer:
         return None
@@ -67,18 +67,18 @@ def bracketed(pointer: str | None) -> str | None:
     return path.removeprefix(".")
 
 
-def clean(text: str) -> str:
+def clean_message(text: str) -> str:
     """One line without secrets, not too long."""
     line = _SECRET.sub("[hidden]", " ".join(text.split()))
     return line if len(line) <= SHOWN else line[: SHOWN - 1] + "…"
 
 
-def plain(body: bytes) -> str:
+def strip_html(body: bytes) -> str:
     """The words of a page, without its tags."""
-    return clean(_TAG.sub(" ", body[:READ].decode(errors="replace")))
+    return clean_message(_TAG.sub(" ", body[:READ].decode(errors="replace")))
 
 
-def describe(status: int, body: bytes) -> str:
+def describe_error_page(status: int, body: bytes) -> str:
     """What to say of an answer that is no error body."""
-    text = plain(body)
+    text = strip_html(body)
     return f"the upstream answered {status}: {text}" if text else f"the upstream answered {status} without a message"

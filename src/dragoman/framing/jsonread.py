@@ -27,13 +27,13 @@ def read_json(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw) -> _
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        mended = mend_surrogates(bytes(json))
+        mended = replace_lone_surrogates(bytes(json))
         if mended == bytes(json):
             raise
         return decoder.decode(mended)
 
 
-def read_around(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw, beside: Collection[str]) -> _T:
+def read_json_leniently(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw, beside: Collection[str]) -> _T:
     """What the decoder makes of it without those of the fields `beside` the point that have a wrong type.
 
     A reply is none the worse for a count that cannot be read.
@@ -70,7 +70,7 @@ def _without(json: bytes | msgspec.Raw, error: str, beside: Collection[str]) -> 
     return msgspec.json.encode(body)
 
 
-def mend_surrogates(json: bytes) -> bytes:
+def replace_lone_surrogates(json: bytes) -> bytes:
     """The same JSON with every escape of half a surrogate pair as `\\ufffd`; the length stays the same.
 
     Clients and servers that cut strings at UTF-16 units write such escapes, and msgspec refuses the whole
@@ -81,7 +81,7 @@ def mend_surrogates(json: bytes) -> bytes:
     return _SURROGATE_ESCAPE.sub(lambda found: found[0] if found[2] else found[1] + b"ufffd", json)
 
 
-def valid_utf8(data: bytes) -> bytes:
+def replace_invalid_utf8(data: bytes) -> bytes:
     """Return the bytes with every sequence that is not UTF-8 replaced by U+FFFD: it costs a character, not the text."""
     if data.isascii():
         return data
@@ -92,10 +92,10 @@ def valid_utf8(data: bytes) -> bytes:
     return data
 
 
-def is_object(json: bytes) -> bool:
+def is_json_object(json: bytes) -> bool:
     """Whether this is a JSON object, whatever it holds; one that nests too deeply to be read counts."""
     try:
-        _object.decode(valid_utf8(json))
+        _object.decode(replace_invalid_utf8(json))
     except RecursionError:
         return True
     except ValueError:

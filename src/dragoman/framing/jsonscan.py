@@ -1,6 +1,6 @@
 """Any text comes in, in pieces; the JSON objects that stand in it go out, each whole, with all else left aside.
 
-Braces are counted, strings and escapes known, nothing more: what lies between two braces may still be no JSON.
+BraceCounter are counted, strings and escapes known, nothing more: what lies between two braces may still be no JSON.
 Bytes are scanned, so characters cut in two by a read stay whole: no byte of one looks like a brace or a quote.
 """
 
@@ -9,7 +9,7 @@ from typing import AnyStr, Generic, NamedTuple
 
 import msgspec
 
-from dragoman.framing.jsonread import mend_surrogates
+from dragoman.framing.jsonread import replace_lone_surrogates
 from dragoman.framing.sse import Broken
 
 MAX_OBJECT_BYTES = 16 * 1024 * 1024
@@ -21,14 +21,14 @@ _NEXT = re.compile(rb"[^ \t\r\n]")
 _object = msgspec.json.Decoder(dict[str, object])
 
 
-def whole_object(text: str) -> str | None:
+def validate_object(text: str) -> str | None:
     """The text, if it is one whole JSON object, with half surrogate pairs mended; None if it is not."""
     try:
         json = text.encode()
         try:
             _object.decode(json)
         except msgspec.DecodeError:
-            mended = mend_surrogates(json)
+            mended = replace_lone_surrogates(json)
             if mended == json:
                 return None
             _object.decode(mended)
@@ -57,7 +57,7 @@ IN_BYTES = Marks(re.compile(rb'["{}]'), re.compile(rb'["\\]'), b'"', b"\\", b"{"
 IN_TEXT = Marks(re.compile(r'["{}]'), re.compile(r'["\\]'), '"', "\\", "{")
 
 
-class Braces(Generic[AnyStr]):
+class BraceCounter(Generic[AnyStr]):
     """Follows one object from its opening brace to the brace that closes it."""
 
     __slots__ = ("_escaped", "_in_string", "_marks", "depth")
@@ -93,7 +93,7 @@ class Braces(Generic[AnyStr]):
         return at
 
 
-class JsonScan:
+class ObjectScanner:
     """Finds the outermost objects; a brace that no member or end follows opens none."""
 
     __slots__ = ("_begun", "_braces", "_broken", "_held", "_held_bytes", "_max_object_bytes")
@@ -102,7 +102,7 @@ class JsonScan:
         self._max_object_bytes = max_object_bytes
         self._held: list[bytes] = []  # pieces of the object under way
         self._held_bytes = 0
-        self._braces = Braces(IN_BYTES)
+        self._braces = BraceCounter(IN_BYTES)
         self._begun = False  # whether more than its opening brace has been seen
         self._broken = False
 

@@ -9,7 +9,7 @@ _CONTENT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # of a string, 
 _QUOTE, _BACKSLASH = b'"\\'
 
 
-def exceeds_values(json: bytes, most: int) -> bool:
+def exceeds_value_count(json: bytes, most: int) -> bool:
     """Whether the text holds more than `most` values; of a text that is no JSON, some answer."""
     if len(json) <= 2 * most:  # the shortest value and its separator are two bytes
         return False

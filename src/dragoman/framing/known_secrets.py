@@ -15,7 +15,7 @@ import msgspec
 from dragoman.framing.ascii_escapes import MARK, MARK_BYTES, unescape_with_places
 from dragoman.framing.redact import SHORTEST
 
-HIDDEN = b"***"
+MASK_BYTES = b"***"
 
 Secrets = tuple[bytes, ...]
 Span = tuple[int, int]
@@ -26,7 +26,7 @@ _BEGUN_ESCAPES = tuple(MARK[:count] for count in range(1, len(MARK)))
 _BEGUN_ESCAPE = re.compile(r"\\+(?:u(?:0(?:0[2-7]?)?)?)?\Z")
 
 
-def secrets_in(credentials: Iterable[tuple[bytes, bytes]], others: Iterable[bytes] = ()) -> Secrets:
+def list_secrets(credentials: Iterable[tuple[bytes, bytes]], others: Iterable[bytes] = ()) -> Secrets:
     """The words that only the upstream and we may know: the values of its credential headers, without their scheme."""
     words = (*(value.rpartition(b" ")[2] for _, value in credentials), *others)
     return tuple(form for word in words if len(word) >= SHORTEST for form in _disguises(word))
@@ -54,32 +54,32 @@ def _in_base64(word: bytes) -> Iterator[bytes]:
                 yield text[:-4]
 
 
-def hide(text: bytes, secrets: Secrets) -> bytes:
+def redact_known(text: bytes, secrets: Secrets) -> bytes:
     for secret in secrets:
         if secret in text:
-            text = text.replace(secret, HIDDEN)
+            text = text.replace(secret, MASK_BYTES)
     if secrets and MARK_BYTES in text:
         return _hide_escaped(text, secrets)
     return text
 
 
-def hide_in_fields(fields: Iterable[tuple[bytes, bytes]], secrets: Secrets) -> list[tuple[bytes, bytes]]:
-    return [(name, hide(value, secrets)) for name, value in fields]
+def redact_known_in_fields(fields: Iterable[tuple[bytes, bytes]], secrets: Secrets) -> list[tuple[bytes, bytes]]:
+    return [(name, redact_known(value, secrets)) for name, value in fields]
 
 
 def _hide_escaped(text: bytes, secrets: Secrets) -> bytes:
     shown = text.decode("latin-1")
-    spans = finder_of(secrets).spans(shown)
+    spans = make_finder(secrets).spans(shown)
     if not spans:
         return text
     pieces, at = [], 0
     for start, end in spans:
-        pieces += [text[at:start], HIDDEN]
+        pieces += [text[at:start], MASK_BYTES]
         at = end
     return b"".join([*pieces, text[at:]])
 
 
-class Veil:
+class StreamRedactor:
     """Hides secrets in bytes that come piece by piece, wherever they are cut."""
 
     __slots__ = ("_held", "_secrets")
@@ -91,10 +91,10 @@ class Veil:
     def feed(self, chunk: bytes) -> bytes:
         if self._held:
             chunk, self._held = self._held + chunk, b""
-        text = hide(chunk, self._secrets)
+        text = redact_known(chunk, self._secrets)
         if not self._secrets or text.endswith(b"\n"):  # so end events, and no secret has one
             return text
-        finder = finder_of(self._secrets)
+        finder = make_finder(self._secrets)
         begun = finder.begun(text[-finder.reach :].decode("latin-1"))
         if begun == 0:
             return text
@@ -104,10 +104,10 @@ class Veil:
     def finish(self) -> bytes:
         """What was held back; if so much of a secret that the rest could be guessed, not even that."""
         held, self._held = self._held, b""
-        return HIDDEN if len(held) >= SHORTEST else held
+        return MASK_BYTES if len(held) >= SHORTEST else held
 
 
-class Finder:
+class SecretFinder:
     """Finds a set of secrets in text, escaped or not, and how much of one a text ends with."""
 
     def __init__(self, secrets: Secrets) -> None:
@@ -148,8 +148,8 @@ class Finder:
 
 
 @lru_cache(maxsize=256)
-def finder_of(secrets: Secrets) -> Finder:
-    return Finder(secrets)
+def make_finder(secrets: Secrets) -> SecretFinder:
+    return SecretFinder(secrets)
 
 
 def _occurrences(text: str, forms: tuple[str, ...]) -> Iterator[Span]:

@@ -1,6 +1,6 @@
 """Any text comes in; one printable line without anything that looks like a credential goes out."""
 
-from dragoman.framing.redact import redacted
+from dragoman.framing.redact import redact
 
 SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -21,7 +21,7 @@ def cut_text(text: str, most_bytes: int) -> str:
 
 def one_line(text: str) -> str:
     """A line break in a record would let a client write log lines of its own."""
-    text = redacted(text)
+    text = redact(text)
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _escaped(character) for character in text)

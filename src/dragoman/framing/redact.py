@@ -103,7 +103,7 @@ OVERLAP = 4 * 1024
 Field = tuple[str, str]
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """Return the text with secrets masked; escapes of ASCII characters are resolved only where they hide one."""
     direct = _mask_secrets(text)
     if MARK not in text:
@@ -119,7 +119,7 @@ def _mask_secrets(text: str) -> str:
     return CARRIED.sub(rf"\g<before>{MASK}", SECRET.sub(MASK, text))
 
 
-def masked(data: bytes, secrets: Iterable[bytes] = ()) -> bytes:
+def mask(data: bytes, secrets: Iterable[bytes] = ()) -> bytes:
     """The same number of bytes; an `x` or `0` stands for each letter or digit of what is, or looks like, a secret."""
     secrets = tuple(secrets)
     spans = sorted({*_known(data, secrets), *_found(data)})
@@ -133,30 +133,30 @@ def masked(data: bytes, secrets: Iterable[bytes] = ()) -> bytes:
     return bytes(out)
 
 
-def masked_text(text: str, secrets: Iterable[bytes] = ()) -> str:
+def mask_text(text: str, secrets: Iterable[bytes] = ()) -> str:
     """As many characters; where there is nothing to hide, the very same text."""
     said = text.encode(errors="surrogatepass")
-    hidden = masked(said, secrets)
+    hidden = mask(said, secrets)
     return text if hidden == said else hidden.decode(errors="replace")
 
 
-def masked_lines(lines: Sequence[str], secrets: Iterable[bytes] = ()) -> list[str]:
+def mask_lines(lines: Sequence[str], secrets: Iterable[bytes] = ()) -> list[str]:
     """Texts without line breaks, looked at as one: a look costs more than most texts are long."""
     text = "\n".join(lines)
-    hidden = masked_text(text, secrets)
+    hidden = mask_text(text, secrets)
     return list(lines) if hidden is text else hidden.split("\n")
 
 
-def masked_fields(fields: Iterable[Field], secrets: Sequence[bytes] = ()) -> tuple[Field, ...]:
+def mask_fields(fields: Iterable[Field], secrets: Sequence[bytes] = ()) -> tuple[Field, ...]:
     """Header fields; one whose name tells that it is a credential keeps only its scheme."""
     named = [(name, _scheme_of(value) if _TELLING.search(name) else value) for name, value in fields]
-    values = masked_lines([value for _, value in named], secrets)
+    values = mask_lines([value for _, value in named], secrets)
     return tuple((name, value) for (name, _), value in zip(named, values, strict=True))
 
 
-def masked_url(url: str, secrets: Sequence[bytes] = ()) -> str:
+def mask_url(url: str, secrets: Sequence[bytes] = ()) -> str:
     """A URL, or the query of one with its question mark."""
-    return masked_text(_QUERY.sub(rf"\1{MASK}", url), secrets)
+    return mask_text(_QUERY.sub(rf"\1{MASK}", url), secrets)
 
 
 def _scheme_of(value: str) -> str:

@@ -8,7 +8,7 @@ _CRC = Layout(">I")
 _SMALLEST = 16
 
 
-def resealed(masked: bytes, original: bytes) -> bytes:
+def update_checksums(masked: bytes, original: bytes) -> bytes:
     """Frame by frame: what was whole before stays whole, what was broken before stays broken."""
     out = bytearray(masked)
     view = memoryview(original)

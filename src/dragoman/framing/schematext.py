@@ -9,7 +9,7 @@ Schema = dict[str, object]
 _ALTERNATIVES = frozenset({"anyOf", "oneOf", "allOf"})
 
 
-def object_root(schema: object, approximate: Callable[[str], None]) -> Schema:
+def make_root_object(schema: object, approximate: Callable[[str], None]) -> Schema:
     """The schema of a tool's input: its root must be a plain object."""
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
@@ -19,10 +19,10 @@ def object_root(schema: object, approximate: Callable[[str], None]) -> Schema:
     root = {key: value for key, value in schema.items() if key not in told}
     if root.get("type") != "object":
         root = {"type": "object", **{key: value for key, value in root.items() if key != "type"}}
-    return with_words(root, told)
+    return add_to_description(root, told)
 
 
-def with_words(schema: Schema, told: Schema) -> Schema:
+def add_to_description(schema: Schema, told: Schema) -> Schema:
     if not told:
         return schema
     words = "; ".join(f"{key}: {msgspec.json.encode(value).decode()}" for key, value in told.items())

@@ -16,10 +16,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dragoman.framing.jsonread import valid_utf8
+from dragoman.framing.jsonread import replace_invalid_utf8
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-COMMENT = b": keep-alive\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
 
 _NAMED = re.compile(rb"event: ([^\n]*)\ndata: ([^\n]*)")
 _BOM = b"\xef\xbb\xbf"
@@ -69,7 +69,7 @@ class SseFramer:
         tail = blocks.pop()
         if len(chunk) > self._max_event_bytes:
             blocks = self._within_bounds(blocks)
-        frames = _read_blocks(blocks) if chunk.isascii() else _read_blocks(map(valid_utf8, blocks))
+        frames = _read_blocks(blocks) if chunk.isascii() else _read_blocks(map(replace_invalid_utf8, blocks))
         if self._broken:
             frames.append(self._too_large())
         elif tail:
@@ -79,7 +79,9 @@ class SseFramer:
     def finish(self) -> list[Frame | Broken]:
         tail = b"".join(self._held)
         self._held.clear()
-        return [frame for frame in _read_blocks([valid_utf8(tail)]) if isinstance(frame, Frame) and frame.data]
+        return [
+            frame for frame in _read_blocks([replace_invalid_utf8(tail)]) if isinstance(frame, Frame) and frame.data
+        ]
 
     def _without_bom(self, start: bytes) -> bytes:
         if len(start) < len(_BOM) and _BOM.startswith(start):
@@ -120,7 +122,7 @@ class SseFramer:
         return Broken(f"an event is larger than {self._max_event_bytes} bytes")
 
 
-def frame(data: bytes, event: bytes = b"") -> bytes:
+def encode_event(data: bytes, event: bytes = b"") -> bytes:
     """One event as bytes, for a single write."""
     if b"\n" in data or b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")

@@ -23,7 +23,7 @@ from dragoman.flow.reading import no_room_failure
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import UNLISTED_WAIT_S
-from dragoman.framing.jsonsize import exceeds_values
+from dragoman.framing.jsonsize import exceeds_value_count
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.models import Listing
 from dragoman.http.paths import client_at, plain_path
@@ -229,7 +229,7 @@ class Site:
         if record.recording is not None:
             record.recording.asked_for(body)
         most = self._gateway.runtime.config.server.max_body_values
-        if len(body) > most and await run_off_loop(len(body), partial(exceeds_values, body, most)):
+        if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
             message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."
             raise RequestError(Failure(Kind.TOO_LARGE, message))
         protocol = self._protocol(record.client_protocol)

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from dragoman.config.proxies import Detours, Proxy, parse_proxy
+from dragoman.config.proxies import EnvironmentProxies, Proxy, parse_proxy
 from dragoman.net.errors import Lost, TimedOut
 from dragoman.net.proxy import ProxyRefused, open_tunnel, reach
 
@@ -29,7 +29,7 @@ class Dial(msgspec.Struct, frozen=True):
     ca_file: str | None = None  # believed besides the system's, of the origin and of the proxy
     connect_timeout_s: float = 10.0
     address: str | None = None  # connect here, through any proxy, and ask no resolver; TLS and host keep the URL's name
-    detours: Detours | None = None  # where no proxy is set: what the environment says of each host
+    detours: EnvironmentProxies | None = None  # where no proxy is set: what the environment says of each host
 
     def __repr__(self) -> str:
         # The proxy's URL may hold a password.

@@ -24,15 +24,15 @@ def _flat_turn(turn: Turn, names: dict[str, str], ledger: Ledger) -> Turn:
         match part:
             case ToolCall():
                 names[part.id] = part.name
-                parts.append(tell_call(part, ledger))
+                parts.append(call_to_text(part, ledger))
             case ToolResult():
-                parts += tell_result(part, names.get(part.call_id), ledger)
+                parts += result_to_text(part, names.get(part.call_id), ledger)
             case _:
                 parts.append(part)
     return replace(turn, parts=tuple(parts))
 
 
-def tell_call(call: ToolCall, ledger: Ledger) -> Text:
+def call_to_text(call: ToolCall, ledger: Ledger) -> Text:
     """A call in words that cannot be taken for a call."""
     ledger.approximated(call.at, "a call that cannot be sent as one is told as text")
     if call.cache is not None:
@@ -40,7 +40,7 @@ def tell_call(call: ToolCall, ledger: Ledger) -> Text:
     return Text(f"(The tool {call.name} was called with these arguments: {call.arguments or '{}'})", call.at)
 
 
-def tell_result(result: ToolResult, name: str | None, ledger: Ledger) -> list[Part]:
+def result_to_text(result: ToolResult, name: str | None, ledger: Ledger) -> list[Part]:
     """A result as its content, with a line before it that says whose it is."""
     ledger.approximated(result.at, "a result that cannot be sent as one is told as text")
     if result.cache is not None:

@@ -9,7 +9,7 @@ from dragoman.hub.request import Document, Foreign, Image, Inline, Link, Part, R
 _Held = Text | Image | Document | Foreign
 
 
-def links_to_inline(request: Request, wanted: Callable[[Part], bool]) -> list[str]:
+def find_links(request: Request, wanted: Callable[[Part], bool]) -> list[str]:
     """The URLs of linked media that the target wants in the body, each once, in order."""
     urls = {
         part.source.url: None
@@ -19,7 +19,7 @@ def links_to_inline(request: Request, wanted: Callable[[Part], bool]) -> list[st
     return list(urls)
 
 
-def inline(request: Request, fetched: Mapping[str, Inline]) -> Request:
+def inline_links(request: Request, fetched: Mapping[str, Inline]) -> Request:
     """The request with every fetched link replaced by what was found there."""
     turns = tuple(_inline_turn(turn, fetched) for turn in request.turns)
     same = all(new is old for new, old in zip(turns, request.turns, strict=True))

@@ -23,7 +23,7 @@ from dragoman.hub.request import (
 )
 from dragoman.passes.tool_names import ToolId, ToolMap, assign_names
 
-__all__ = ["INPUT", "WRAPPED_PARAMETERS", "ToolMap", "lower_tools"]
+__all__ = ["INPUT", "WRAPPED_PARAMETERS", "ToolMap", "adapt_tools"]
 
 INPUT = "input"  # the one property of the function that stands for a custom tool
 WRAPPED_PARAMETERS = {
@@ -36,7 +36,7 @@ WRAPPED_PARAMETERS = {
 _GRAMMAR_AT = {"chat": "/custom/format", "responses": "/format"}
 
 
-def lower_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[Request, ToolMap]:
+def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[Request, ToolMap]:
     """Changes only what must change: a request that fits comes back itself, with a map that renames nothing."""
     names = assign_names(_offered(request), _remembered(request), limits)
     changed = {tool: name for tool, name in names.items() if _differs(tool, name, limits)}

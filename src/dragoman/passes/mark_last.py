@@ -12,7 +12,7 @@ HERE = "the breakpoint stands on the last part that can bear one"
 NOWHERE = "no part of this request can bear a cache breakpoint"
 
 
-def mark_last(request: Request, ledger: Ledger) -> Request:
+def place_cache_breakpoint(request: Request, ledger: Ledger) -> Request:
     cache = request.cache
     if cache is None:
         return request

@@ -8,7 +8,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Turn
 
 
-def merged(turns: Iterable[Turn], ledger: Ledger) -> tuple[Turn, ...]:
+def merge_turns(turns: Iterable[Turn], ledger: Ledger) -> tuple[Turn, ...]:
     """Runs of one role as one turn each: the parts in order, standing where the first turn stood."""
     runs: list[list[Turn]] = []
     for turn in turns:

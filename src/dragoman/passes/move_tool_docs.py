@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Function, Request, Role, Text, Tool, Turn
-from dragoman.passes.tag_instructions import split_leading
+from dragoman.passes.tag_instructions import split_leading_instructions
 from dragoman.passes.tool_pointers import tool_pointer
 
 HEADING = "# Tool documentation"
@@ -20,7 +20,7 @@ def move_tool_docs(request: Request, limit: int, ledger: Ledger) -> Request:
         ledger.approximated(at, f"a description of more than {limit} characters is told among the instructions")
     sections = [f"## Tool: {tool.name}\n\n{tool.description}" for tool in long if isinstance(tool, Function)]
     docs = Turn(Role.SYSTEM, (Text("\n\n".join([HEADING, *sections])),))
-    leading, turns = split_leading(request.turns)
+    leading, turns = split_leading_instructions(request.turns)
     tools = tuple(_pointing(tool) if _is_long(tool, limit) else tool for tool in request.tools)
     return replace(request, turns=(*leading, docs, *turns), tools=tools)
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Part, Request, Role, Text, ToolCall, ToolResult, Turn
-from dragoman.passes.flatten_tools import tell_call, tell_result
-from dragoman.passes.merge_turns import merged
+from dragoman.passes.flatten_tools import call_to_text, result_to_text
+from dragoman.passes.merge_turns import merge_turns
 
 UNANSWERED = "This call was not answered: its result is unknown."
 
@@ -29,7 +29,7 @@ def pair_results(request: Request, ledger: Ledger) -> Request:
 
     A result whose call is missing becomes text, and so does a call that is not the assistant's. Call ids become unique.
     """
-    turns = merged(request.turns, ledger)
+    turns = merge_turns(request.turns, ledger)
     pairing = _Pairing(ledger)
     kept = [pairing.read(index, turn) for index, turn in enumerate(turns)]
     return replace(request, turns=tuple(_answered(kept, pairing.slots, ledger)))
@@ -57,7 +57,7 @@ class _Pairing:
                 case ToolCall() if turn.role is Role.ASSISTANT:
                     parts.append(self._call(part, index, made))
                 case ToolCall():
-                    parts.append(tell_call(part, self._ledger))
+                    parts.append(call_to_text(part, self._ledger))
                 case ToolResult():
                     parts += self._result(part, index)
                 case _:
@@ -74,7 +74,7 @@ class _Pairing:
     def _result(self, result: ToolResult, index: int) -> list[Part]:
         slots = self._open.get(result.call_id)
         if slots is None:
-            return tell_result(result, None, self._ledger)
+            return result_to_text(result, None, self._ledger)
         slot = next((slot for slot in slots if slot.result is None), slots[-1])
         if slot.result is not None:
             self._ledger.dropped(slot.result.at, "a call has one result: the last one counts")

@@ -14,14 +14,14 @@ from dragoman.hub.request import Part, Request, Role, Text, Turn
 INSTRUCTING = (Role.SYSTEM, Role.DEVELOPER)
 
 
-def split_leading(turns: tuple[Turn, ...]) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
+def split_leading_instructions(turns: tuple[Turn, ...]) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
     """The instructions that open a conversation, and the conversation."""
     leading = tuple(takewhile(lambda turn: turn.role in INSTRUCTING, turns))
     return leading, turns[len(leading) :]
 
 
 def tag_later_instructions(request: Request, ledger: Ledger) -> Request:
-    leading, turns = split_leading(request.turns)
+    leading, turns = split_leading_instructions(request.turns)
     if not any(turn.role in INSTRUCTING for turn in turns):
         return request
     return replace(request, turns=(*leading, *(_placed(turn, ledger) for turn in turns)))

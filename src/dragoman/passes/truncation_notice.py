@@ -19,11 +19,11 @@ class LostCall(Struct, frozen=True):
     arguments: str  # their beginning, shortened
 
 
-def shortened(tool: str, arguments: str) -> LostCall:
+def make_lost_call(tool: str, arguments: str) -> LostCall:
     return LostCall(tool, arguments[:SHOWN_CHARACTERS])
 
 
-def digests(request: Request) -> tuple[bytes, ...]:
+def digest_conversation(request: Request) -> tuple[bytes, ...]:
     """What this conversation was at each of its last turns, newest first: the whole request, then shorter prefixes."""
     running = hashlib.sha256(request.model.encode())
     found: list[bytes] = []
@@ -34,7 +34,7 @@ def digests(request: Request) -> tuple[bytes, ...]:
     return tuple(reversed(found[-LOOK_BACK:]))
 
 
-def tell(request: Request, lost: tuple[LostCall, ...]) -> Request:
+def add_notice(request: Request, lost: tuple[LostCall, ...]) -> Request:
     """Adds a note on the lost calls to the last user turn."""
     if not request.turns or request.turns[-1].role is not Role.USER:
         return request

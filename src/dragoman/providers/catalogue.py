@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.problems import ConfigError
-from dragoman.framing.known_secrets import Secrets, hide, secrets_in
+from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.tasks import spawn
@@ -121,7 +121,7 @@ async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
         listed = await provider.list_models()
         if provider.members:  # the list was asked of them, and is clean already
             return listed
-        return _hide_secrets(listed, secrets_in(await provider.authorize(protocol), provider.secrets))
+        return _hide_secrets(listed, list_secrets(await provider.authorize(protocol), provider.secrets))
     credentials = await provider.authorize(protocol)
     headers = (*provider.headers, (b"accept", b"application/json"), *credentials)
     upstream = PROTOCOLS[protocol].upstream
@@ -146,12 +146,12 @@ async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
         for m in page.data
         if m.id
     )
-    return _hide_secrets(listed, secrets_in(credentials, provider.secrets))
+    return _hide_secrets(listed, list_secrets(credentials, provider.secrets))
 
 
 def _hide_secrets(listed: tuple[ModelInfo, ...], secrets: Secrets) -> tuple[ModelInfo, ...]:
     said = msgspec.json.encode(listed)
-    hidden = hide(said, secrets)
+    hidden = redact_known(said, secrets)
     return listed if hidden is said else msgspec.json.decode(hidden, type=tuple[ModelInfo, ...])
 
 

@@ -11,7 +11,7 @@ from dragoman.accounts.named import PATH_ENDS, named_file
 from dragoman.accounts.pool import Member, Pool
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import ProviderConfig
-from dragoman.config.several import Credential, credentials_of, singles
+from dragoman.config.several import Credential, list_credentials, split_by_credential
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import ask_models
 from dragoman.providers.provider import ModelInfo, Provider, SendRequest
@@ -21,9 +21,9 @@ def make(
     config: ProviderConfig, send: SendRequest, environ: Mapping[str, str], old: Provider | None = None
 ) -> Provider:
     """`old`: what an edited stanza replaces; what its pool knows of credentials that stay is kept."""
-    members = tuple(KINDS[config.kind](single, send, environ) for single in singles(config))
+    members = tuple(KINDS[config.kind](single, send, environ) for single in split_by_credential(config))
     labels = labels_of(config)
-    ids = [_id(credential) for credential in credentials_of(config)] or [""]
+    ids = [_id(credential) for credential in list_credentials(config)] or [""]
     pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)))
     if old is not None and old.rests is not None:
         pool.inherit(old.rests)
@@ -39,7 +39,7 @@ def make(
 
 def labels_of(config: ProviderConfig) -> tuple[str, ...]:
     """What each of several credentials is called in messages; the secret is no part of it."""
-    credentials = credentials_of(config)
+    credentials = list_credentials(config)
     if len(credentials) < 2:
         return ("",)
     return tuple(

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from dragoman import __version__
 from dragoman.accounts.pool import Pool
-from dragoman.config.proxies import NONE, detours, parse_proxy
+from dragoman.config.proxies import NO_PROXY, parse_proxy, read_proxies
 from dragoman.config.secret import resolve_secret
 from dragoman.config.settings import ProviderConfig
 from dragoman.hub.events import Event
@@ -151,9 +151,9 @@ def dial_of(config: ProviderConfig, environ: Mapping[str, str]) -> Dial:
     """The route to it: its proxy or else the environment's, and whose certificates are believed."""
     ca_file = str(config.ca_file) if config.ca_file else None
     if config.proxy is None:
-        return Dial(ca_file=ca_file, detours=detours(environ))
+        return Dial(ca_file=ca_file, detours=read_proxies(environ))
     proxy = resolve_secret(config.proxy, environ).reveal()
-    if proxy == NONE:
+    if proxy == NO_PROXY:
         return Dial(ca_file=ca_file)
     try:
         parse_proxy(proxy)

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from dragoman.framing.jsonscan import IN_TEXT, Braces, whole_object
-from dragoman.stages.call_form import Call, Form, Tools, begun
+from dragoman.framing.jsonscan import IN_TEXT, BraceCounter, validate_object
+from dragoman.stages.call_form import Call, CallSyntax, Tools, prefix_pattern
 
 _SPACE = r"\s{1,4}"
 _NAME = r"([^\s\[\]{}]{1,128})"
@@ -19,7 +19,7 @@ class _Bracket:
         self._head = head[0]
         self._name = head[1]
         self._pieces: list[str] = []  # of the arguments
-        self._braces = Braces(IN_TEXT)
+        self._braces = BraceCounter(IN_TEXT)
         self._held = ""  # what may end the call
         self._arguments: str | None = None
 
@@ -33,7 +33,7 @@ class _Bracket:
         text, self._held = self._held + text, ""
         tail = _TAIL.match(text)
         if tail is not None:
-            self._arguments = whole_object("".join(self._pieces))
+            self._arguments = validate_object("".join(self._pieces))
             self._held = tail[0]
             return text[tail.end() :]
         if _TAIL_BEGUN.fullmatch(text):
@@ -51,8 +51,8 @@ class _Bracket:
         return "".join((self._head, *self._pieces, self._held))
 
 
-BRACKET = Form(
+BRACKET = CallSyntax(
     head=re.compile(rf"\[Called{_SPACE}{_NAME}{_SPACE}with{_SPACE}args:\s{{0,4}}(?=\{{)"),
-    begun=re.compile(begun(r"\[", *"Called", _SPACE, _NAME, _SPACE, *"with", _SPACE, *"args:", r"\s{1,4}")),
+    prefix=re.compile(prefix_pattern(r"\[", *"Called", _SPACE, _NAME, _SPACE, *"with", _SPACE, *"args:", r"\s{1,4}")),
     read=_Bracket,
 )

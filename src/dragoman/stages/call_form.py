@@ -12,7 +12,7 @@ Call = tuple[str, str]  # name, arguments
 Tools = Mapping[str, Json]  # the tools offered: name -> JSON Schema of its arguments
 
 
-class Reading(Protocol):
+class CallReader(Protocol):
     """Reads on where a head ends."""
 
     def feed(self, text: str) -> str | None:
@@ -28,15 +28,15 @@ class Reading(Protocol):
         """All that was read, head included, without what `feed` gave back."""
 
 
-class Form(Struct, frozen=True):
+class CallSyntax(Struct, frozen=True):
     """One way to write calls."""
 
     head: re.Pattern[str]  # its first group is the name of the first tool
-    begun: re.Pattern[str]  # every beginning of a head
-    read: Callable[[re.Match[str], Tools], Reading]
+    prefix: re.Pattern[str]  # every beginning of a head
+    read: Callable[[re.Match[str], Tools], CallReader]
 
 
-def begun(*parts: str) -> str:
+def prefix_pattern(*parts: str) -> str:
     """A pattern of every beginning of what the parts match one after the other."""
     pattern = ""
     for part in reversed(parts):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from dragoman.stages.bracket_calls import BRACKET
-from dragoman.stages.call_form import Reading, Tools
+from dragoman.stages.call_form import CallReader, Tools
 from dragoman.stages.code_marks import CodeMarks
 from dragoman.stages.rewrite_text import FoundCall, Segment
 from dragoman.stages.tag_calls import TAGS
@@ -29,7 +29,7 @@ class CallSplitter:
         self._mint = mint
         self._code = CodeMarks()
         self._held = ""  # what may begin a head
-        self._reading: Reading | None = None
+        self._reading: CallReader | None = None
         self._room = 0  # characters that it may still read
 
     def feed(self, text: str) -> Sequence[Segment]:
@@ -69,7 +69,7 @@ class CallSplitter:
                     _add(segments, text[:place])
                     self._reading, self._room = form.read(head, self._tools), MAX_CALL_CHARS + 1
                     return text[head.end() :]
-                if head is None and form.begun.fullmatch(text, place):
+                if head is None and form.prefix.fullmatch(text, place):
                     self._held = text[place:]
                     _add(segments, text[:place])
                     return ""
@@ -79,7 +79,7 @@ class CallSplitter:
         _add(segments, text)
         return ""
 
-    def _read(self, reading: Reading, text: str, segments: list[Segment]) -> str:
+    def _read(self, reading: CallReader, text: str, segments: list[Segment]) -> str:
         piece = text[: self._room]
         rest = reading.feed(piece)
         self._room -= len(piece)
@@ -91,7 +91,7 @@ class CallSplitter:
             self._stay(segments, reading.taken())
         return text[len(piece) :]
 
-    def _end(self, reading: Reading, segments: list[Segment]) -> None:
+    def _end(self, reading: CallReader, segments: list[Segment]) -> None:
         self._reading = None
         calls = reading.calls()
         if calls is None:

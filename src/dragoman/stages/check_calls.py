@@ -13,7 +13,7 @@ import msgspec
 from dragoman.hub.events import CallBlock, CitationAdded, Closed, Delta, Event, Failed, Opened
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.limits import ReplySize
-from dragoman.stages.held_end import HeldEnd
+from dragoman.stages.held_end import PendingCallEnd
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -24,7 +24,7 @@ class CheckCalls:
     def __init__(self) -> None:
         self._names: dict[int, str] = {}  # of the tools that open calls are for
         self._arguments: dict[int, list[str]] = {}
-        self._broken: HeldEnd | None = None  # of a call that turned out broken
+        self._broken: PendingCallEnd | None = None  # of a call that turned out broken
         self._idle = True  # no call is open or broken, so that a Delta costs one look
         self._size = ReplySize()
 
@@ -46,7 +46,7 @@ class CheckCalls:
                 self._idle = False
             case Closed(block=block) if block in self._arguments:
                 if not _is_object("".join(self._arguments.pop(block))):
-                    self._broken = HeldEnd(self._names[block], event, "input that is not a JSON object")
+                    self._broken = PendingCallEnd(self._names[block], event, "input that is not a JSON object")
                     return ()
                 self._idle = not self._arguments
             case _:
@@ -68,7 +68,7 @@ class CheckCalls:
         arguments.append(text)
         return (Delta(event.block, text),)
 
-    def _go_on(self, broken: HeldEnd, event: Event) -> Sequence[Event]:
+    def _go_on(self, broken: PendingCallEnd, event: Event) -> Sequence[Event]:
         told = broken.feed(event)
         if broken.released:
             self._broken = None

@@ -8,7 +8,7 @@ from dragoman.hub.failure import Failure, Kind
 CUTS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
 
 
-class HeldEnd:
+class PendingCallEnd:
     """Takes the events that follow a broken call: other ends may, and a cut excuses it; anything else does not."""
 
     __slots__ = ("_held", "_tool", "_what", "released")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dragoman.hub.events import Delta, Ended, Event, Opened, TextBlock
 
 
-class HoldCut:
+class HoldTruncatedCall:
     """Remembers what was said, for whoever asks the upstream to go on from there."""
 
     __slots__ = ("_said", "_texts", "held", "next_block")

@@ -14,7 +14,7 @@ from dragoman.framing.jsontext import StringProperty
 from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened
 from dragoman.passes.lower_tools import INPUT
 from dragoman.passes.tool_names import ToolMap
-from dragoman.stages.held_end import HeldEnd
+from dragoman.stages.held_end import PendingCallEnd
 
 
 class _Unwrapping:
@@ -27,13 +27,13 @@ class _Unwrapping:
         self.input = StringProperty(INPUT)
 
 
-class RaiseTools:
+class RestoreTools:
     __slots__ = ("_broken", "_map", "_unwrapping")
 
     def __init__(self, tool_map: ToolMap) -> None:
         self._map = tool_map
         self._unwrapping: dict[int, _Unwrapping] = {}
-        self._broken: HeldEnd | None = None  # of a call whose input broke off
+        self._broken: PendingCallEnd | None = None  # of a call whose input broke off
 
     def feed(self, event: Event) -> Sequence[Event]:
         if self._broken is not None:
@@ -71,10 +71,10 @@ class RaiseTools:
         told = (Delta(event.block, text),) if text else ()
         if unwrapping.input.complete or unwrapping.input.fallback:
             return (*told, event)
-        self._broken = HeldEnd(unwrapping.tool, event, "input that breaks off")
+        self._broken = PendingCallEnd(unwrapping.tool, event, "input that breaks off")
         return told
 
-    def _go_on(self, broken: HeldEnd, event: Event) -> Sequence[Event]:
+    def _go_on(self, broken: PendingCallEnd, event: Event) -> Sequence[Event]:
         told = broken.feed(event)
         if broken.released:
             self._broken = None

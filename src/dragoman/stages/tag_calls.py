@@ -7,8 +7,8 @@ closing tag may be missing, since models are often stopped before it; a call may
 import re
 from collections.abc import Sequence
 
-from dragoman.stages.call_form import Call, Form, Tools, begun
-from dragoman.stages.typed_values import arguments_of
+from dragoman.stages.call_form import Call, CallSyntax, Tools, prefix_pattern
+from dragoman.stages.typed_values import convert_arguments
 
 _CLOSING = "</parameter>"
 _GAP = r"\s{0,32}"
@@ -25,7 +25,7 @@ def _either(*ways: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _either_begun(*ways: tuple[str, ...], after: tuple[str, ...] = ()) -> re.Pattern[str]:
-    return re.compile("|".join(begun(*after, _GAP, *way) for way in ways))
+    return re.compile("|".join(prefix_pattern(*after, _GAP, *way) for way in ways))
 
 
 _NEXT_CALL = _either(_INVOKE, _CALLS_END)
@@ -105,7 +105,7 @@ class _Invokes:
 
     def _end_call(self, name: str) -> None:
         assert self._calls is not None
-        self._calls.append((name, arguments_of(self._values, self._tools[name])))
+        self._calls.append((name, convert_arguments(self._values, self._tools[name])))
         self._name, self._values = None, {}
 
     def _read_value(self, key: str, text: str, at: int) -> int | None:
@@ -135,8 +135,8 @@ def _before_tail(text: str, at: int) -> int:
     return tail if tail >= 0 and _CLOSING.startswith(text[tail:]) else len(text)
 
 
-TAGS = Form(
+TAGS = CallSyntax(
     head=re.compile("".join((*_CALLS, _GAP, *_INVOKE))),
-    begun=re.compile(begun(*_CALLS, _GAP, *_INVOKE)),
+    prefix=re.compile(prefix_pattern(*_CALLS, _GAP, *_INVOKE)),
     read=_Invokes,
 )

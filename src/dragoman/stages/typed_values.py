@@ -17,7 +17,7 @@ _KINDS: dict[type, frozenset[str]] = {
 }
 
 
-def arguments_of(values: dict[str, str], schema: Json) -> str:
+def convert_arguments(values: dict[str, str], schema: Json) -> str:
     """A value is the JSON that it spells where the schema wants that type and no text; else it is text."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     known = properties if isinstance(properties, dict) else {}

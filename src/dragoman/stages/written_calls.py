@@ -9,14 +9,14 @@ from hashlib import sha256
 
 from msgspec.structs import replace
 
-from dragoman.framing.jsonscan import compact, whole_object
+from dragoman.framing.jsonscan import compact, validate_object
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop
 from dragoman.stages.call_form import Tools
 from dragoman.stages.call_splitter import CallSplitter
 from dragoman.stages.rewrite_text import TextRewriter
 
 
-class WrittenCalls:
+class TextCalls:
     __slots__ = ("_count", "_found", "_held", "_made", "_native", "_reply", "_rewriter", "_seed", "_tools")
 
     def __init__(self, tools: Tools, seed: str = "") -> None:
@@ -70,7 +70,7 @@ class WrittenCalls:
     def _end_native(self, event: Closed) -> Sequence[Event]:
         name, pieces = self._native.pop(event.block)
         held = self._held.pop(event.block, None)
-        arguments = whole_object("".join(pieces) or "{}")
+        arguments = validate_object("".join(pieces) or "{}")
         key = (name, compact(arguments)) if arguments is not None else None
         if held is not None and key in self._made:
             return ()

@@ -20,7 +20,7 @@ from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
 from dragoman.stages.serialise_blocks import SerialiseBlocks
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
-from dragoman.stages.written_calls import WrittenCalls
+from dragoman.stages.written_calls import TextCalls
 from fakes.eventstream import event
 from laws import run
 
@@ -104,7 +104,7 @@ def cut_of(events: list[Event]) -> tuple[TruncatedCall, ...]:
 def stages(client: str, tools: tuple[str, ...], mode: Mode = Mode.AS_REASONING) -> list[Stage[Event, Event]]:
     made: list[Stage[Event, Event]] = [
         ThinkingTags(mode),
-        WrittenCalls(dict.fromkeys(tools)),
+        TextCalls(dict.fromkeys(tools)),
         EstimateUsage(lambda text: len(text.split()), 9),
     ]
     facing = PROTOCOLS[client].client

@@ -10,7 +10,7 @@ from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.ports import ToolLimits
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Request
-from dragoman.passes.lower_tools import ToolMap, lower_tools
+from dragoman.passes.lower_tools import ToolMap, adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.build import build
 from dragoman.protocols.kiro.wire import KiroOptions
@@ -74,7 +74,7 @@ def send(
     budgets: dict[str, int] | None = None,
 ) -> Built:
     ledger = Ledger() if ledger is None else ledger
-    request, tools = lower_tools(request, LIMITS, ledger)
+    request, tools = adapt_tools(request, LIMITS, ledger)
     body = build(request, Target(MODEL, "kiro", budgets=budgets or {}, options=options), ledger)
     assert broken_rules(body) == []
     return Built(body, ledger, tools)

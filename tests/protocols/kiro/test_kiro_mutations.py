@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.framing.jsonscan import whole_object
+from dragoman.framing.jsonscan import validate_object
 from dragoman.hub.events import Ended, Event, Failed
 from fakes.eventstream import encode_message, event, exception
 from protocols.kiro.kiro_replies import TAIL, Reader, calls_of, context, metering, says, stages, thinks, uses
@@ -123,7 +123,7 @@ def assert_sound(events: list[Event]) -> None:
     assert isinstance(events[-1], Ended | Failed)
     for _, name, arguments in calls_of(events):
         assert name
-        assert whole_object(arguments) is not None
+        assert validate_object(arguments) is not None
 
 
 def test_the_streams_are_sound_to_begin_with() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
-from dragoman.passes.lower_tools import lower_tools
+from dragoman.passes.lower_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.codex.allowed import NEUTRAL, fit, passing
 from fakes.codex import objection_to
@@ -42,7 +42,7 @@ def built(protocol: str, body: bytes) -> tuple[dict[str, object], Ledger]:
     assert client is not None
     assert upstream is not None
     ledger = Ledger()
-    request, _ = lower_tools(client.parse(body, ledger), upstream.tools, ledger)
+    request, _ = adapt_tools(client.parse(body, ledger), upstream.tools, ledger)
     wire = upstream.build(fit(request, ledger), Target("gpt-5.5", "codex"), ledger)
     return msgspec.json.decode(wire, type=dict[str, object]), ledger
 

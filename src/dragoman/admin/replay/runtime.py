@@ -11,7 +11,7 @@ from dragoman.accounts.memory import Memory
 from dragoman.accounts.pool import Choice, Member, Pool
 from dragoman.admin.replay.player import Player, headers_of
 from dragoman.config.problems import ConfigError, Problem
-from dragoman.config.providers import STANZAS
+from dragoman.config.providers import SECTION_TYPES
 from dragoman.config.settings import (
     Config,
     Debug,
@@ -252,7 +252,7 @@ class _ToldCatalogue(Catalogue):
 
 def _stanza(kind: str, told: dict[str, Json]) -> ProviderConfig:
     """Secrets were not told: those settings are as if nobody had made them."""
-    model = STANZAS.get(kind, ProviderConfig)
+    model = SECTION_TYPES.get(kind, ProviderConfig)
     fields = [field for field in msgspec.structs.fields(model) if field.name in told]
     return model(**{field.name: msgspec.convert(told[field.name], field.type) for field in fields})
 

@@ -4,7 +4,7 @@ import os
 
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.config import Config, ConfigError
-from dragoman.config.several import singles
+from dragoman.config.several import split_by_credential
 from dragoman.hub.failure import RequestError
 from dragoman.net.client import HttpClient
 from dragoman.providers import KINDS
@@ -33,7 +33,7 @@ async def _asked(config: Config) -> tuple[list[Quota], list[str]]:
     quotas: list[Quota] = []
     problems: list[str] = []
     try:
-        for stanza in (single for provider in config.providers.values() for single in singles(provider)):
+        for stanza in (single for provider in config.providers.values() for single in split_by_credential(provider)):
             name = stanza.name
             try:
                 provider = KINDS[stanza.kind](stanza, http.send, os.environ) if stanza.kind in KINDS else None

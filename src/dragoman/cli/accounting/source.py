@@ -9,7 +9,7 @@ from dragoman.cli.faults import Trouble
 from dragoman.cli.gateway import Gateway, find_running
 from dragoman.cli.screen import remark
 from dragoman.config import Config
-from dragoman.framing.redact import redacted
+from dragoman.framing.redact import redact
 from dragoman.http.usage import PATH, Told, read
 from dragoman.net.client import HttpClient, Lost, TimedOut, TooLarge
 from dragoman.store import open_store
@@ -44,7 +44,7 @@ async def _by_the_gateway(config: Config, key: str | None, span: Span, by: str) 
     except (Trouble, Lost, TimedOut, TooLarge, msgspec.MsgspecError) as fault:
         if _is_absent(config.store.url):
             raise
-        why = fault.message if isinstance(fault, Trouble) else redacted(str(fault))
+        why = fault.message if isinstance(fault, Trouble) else redact(str(fault))
         remark(f"The store is read instead of the gateway: {why}")
         return None
     finally:

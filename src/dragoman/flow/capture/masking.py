@@ -15,8 +15,8 @@ from dragoman.flow.capture.format import (
     UpstreamResponse,
 )
 from dragoman.framing.eventstream import CONTENT_TYPE
-from dragoman.framing.redact import SHORTEST, masked, masked_fields, masked_lines, masked_text, masked_url
-from dragoman.framing.reseal import resealed
+from dragoman.framing.redact import SHORTEST, mask, mask_fields, mask_lines, mask_text, mask_url
+from dragoman.framing.reseal import update_checksums
 from dragoman.hub.request import Json
 
 Secrets = Sequence[bytes]
@@ -38,11 +38,11 @@ def masked_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
         settings=replace(
             capture.settings,
             providers={name: _json(stanza, known) for name, stanza in capture.settings.providers.items()},
-            routes=tuple(masked_text(route, known) for route in capture.settings.routes),
+            routes=tuple(mask_text(route, known) for route in capture.settings.routes),
         ),
-        losses=tuple(replace(loss, why=masked_text(loss.why, known)) for loss in capture.losses),
+        losses=tuple(replace(loss, why=mask_text(loss.why, known)) for loss in capture.losses),
         **{
-            name: masked_text(getattr(capture, name), known)
+            name: mask_text(getattr(capture, name), known)
             for name in ("request_id", "client", "route", "requested_model")
         },
     )
@@ -51,22 +51,22 @@ def masked_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
 def masked_question(question: UpstreamRequest, secrets: Secrets) -> UpstreamRequest:
     return replace(
         question,
-        route=masked_text(question.route, secrets),
-        url=masked_url(question.url, secrets),
-        headers=masked_fields(question.headers, secrets),
-        body=masked(question.body, secrets),
+        route=mask_text(question.route, secrets),
+        url=mask_url(question.url, secrets),
+        headers=mask_fields(question.headers, secrets),
+        body=mask(question.body, secrets),
         response=None if question.response is None else _answer(question.response, secrets),
-        error=masked_text(question.error, secrets),
+        error=mask_text(question.error, secrets),
     )
 
 
 def masked_sent(sent: ClientResponse, secrets: Secrets) -> ClientResponse:
-    return replace(sent, headers=masked_fields(sent.headers, secrets), chunks=_chunks(sent.chunks, secrets))
+    return replace(sent, headers=mask_fields(sent.headers, secrets), chunks=_chunks(sent.chunks, secrets))
 
 
 def _asked(asked: ClientRequest, secrets: Secrets) -> ClientRequest:
-    query = masked_url(f"?{asked.query}", secrets)[1:] if asked.query else ""
-    return replace(asked, query=query, headers=masked_fields(asked.headers, secrets), body=masked(asked.body, secrets))
+    query = mask_url(f"?{asked.query}", secrets)[1:] if asked.query else ""
+    return replace(asked, query=query, headers=mask_fields(asked.headers, secrets), body=mask(asked.body, secrets))
 
 
 def _bodies(request: ClientRequest, upstream_requests: Iterable[UpstreamRequest]) -> list[object]:
@@ -78,13 +78,13 @@ def _answer(answer: UpstreamResponse, secrets: Secrets) -> UpstreamResponse:
     framed = any(name == "content-type" and value.startswith(CONTENT_TYPE) for name, value in answer.headers)
     chunks = _chunks(answer.chunks, secrets, framed)
     return replace(
-        answer, headers=masked_fields(answer.headers, secrets), chunks=chunks, end=masked_text(answer.end, secrets)
+        answer, headers=mask_fields(answer.headers, secrets), chunks=chunks, end=mask_text(answer.end, secrets)
     )
 
 
 def _moments(moments: tuple[TimedEvent, ...], secrets: Secrets) -> tuple[TimedEvent, ...]:
     events = [moment.event for moment in moments]
-    hidden = masked_lines(events, secrets)
+    hidden = mask_lines(events, secrets)
     if hidden == events:
         return moments
     return tuple(TimedEvent(moment.at, moment.request, text) for moment, text in zip(moments, hidden, strict=True))
@@ -97,7 +97,7 @@ def _masked_lookup(lookup: Lookup, secrets: Secrets) -> Lookup:
 def _json(value: Json, secrets: Secrets) -> Json:
     match value:
         case str():
-            return masked_text(value, secrets)
+            return mask_text(value, secrets)
         case dict():
             return {name: _json(inner, secrets) for name, inner in value.items()}
         case list():
@@ -109,11 +109,11 @@ def _json(value: Json, secrets: Secrets) -> Json:
 def _chunks(chunks: tuple[Chunk, ...], secrets: Secrets, framed: bool = False) -> tuple[Chunk, ...]:
     """A secret may be cut anywhere, so they are looked at as one."""
     whole = b"".join([chunk.data for chunk in chunks])
-    hidden = masked(whole, secrets)
+    hidden = mask(whole, secrets)
     if hidden == whole:
         return chunks
     if framed:
-        hidden = resealed(hidden, whole)
+        hidden = update_checksums(hidden, whole)
     cut: list[Chunk] = []
     at = 0
     for chunk in chunks:

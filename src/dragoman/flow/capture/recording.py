@@ -20,7 +20,7 @@ from dragoman.flow.capture.format import Capture, Chunk, TimedEvent, utc_text
 from dragoman.flow.capture.head_and_tail import TAIL_BYTES, Kept
 from dragoman.flow.capture.provider_description import Fields, covered, described, texts
 from dragoman.flow.capture.writer import Room
-from dragoman.framing.known_secrets import secrets_in
+from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
@@ -252,7 +252,7 @@ class Recording:
             self._hidden |= {name.lower().encode("latin-1") for name in stanza.headers}
         self._stanzas[provider.name] = described(provider, stanza, self._hidden)
         self.secrets.update(value for name, value in provider.headers if name in self._hidden)
-        self.secrets.update(secrets_in((), provider.secrets))
+        self.secrets.update(list_secrets((), provider.secrets))
 
     @noted
     def hears(self, provider: str, what: str, value: Callable[[], Json]) -> None:

@@ -16,7 +16,7 @@ from dragoman.flow.capture.provider_description import texts
 from dragoman.flow.capture.recording import Question, Recording
 from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.runtime import Runtime, list_known_models
-from dragoman.framing.known_secrets import secrets_in
+from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream
@@ -183,7 +183,7 @@ class _Watched:
     async def _authorize(self, protocol: str) -> tuple[Header, ...]:
         self._protocol = protocol
         fields = await self._noted("authorize", self._provider.authorize(protocol), _listed)
-        self._recording.secrets.update(secrets_in(fields))
+        self._recording.secrets.update(list_secrets(fields))
         return fields
 
     async def _renew(self) -> bool:

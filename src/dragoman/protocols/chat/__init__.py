@@ -1,7 +1,7 @@
 """OpenAI Chat Completions, as OpenAI and a hundred compatible servers speak it."""
 
-from dragoman.framing.body_head import read_body_head
-from dragoman.framing.sse import COMMENT, SseFramer
+from dragoman.framing.body_head import read_call_head
+from dragoman.framing.sse import KEEP_ALIVE, SseFramer
 from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Document, Part
@@ -25,7 +25,7 @@ PROTOCOL = Protocol(
     name=NAME,
     client=Client(
         paths=("/chat/completions",),
-        read_head=read_body_head,
+        read_head=read_call_head,
         parse=parse,
         encoder=encode.Encoder,
         whole=encode.whole,
@@ -33,7 +33,7 @@ PROTOCOL = Protocol(
         repair=errors.repair,
         serial=False,
         endings=(b"[DONE]", b'{"error"'),
-        keep_alive=COMMENT,
+        keep_alive=KEEP_ALIVE,
         body_protocol=body_protocol,
     ),
     upstream=Upstream(

@@ -9,7 +9,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Ext, Format, Reasoning, Request, Role, Shape, Switch, Text
-from dragoman.passes.mark_last import mark_last
+from dragoman.passes.mark_last import place_cache_breakpoint
 from dragoman.protocols.chat.build_tools import write_tools
 from dragoman.protocols.chat.build_turns import write_messages
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
@@ -25,7 +25,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     """The body for the upstream; what it cannot be asked raises Refused."""
     shared = _shared(request)
     note_foreign_fields(request, NAME, ledger, shared)
-    request = mark_last(request, ledger)
+    request = place_cache_breakpoint(request, ledger)
     body: _Wire = {"model": target.model, "messages": write_messages(request, target, ledger)}
     body |= write_tools(request, target, ledger)
     effort = _effort(request, target, ledger)

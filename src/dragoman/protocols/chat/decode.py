@@ -6,7 +6,7 @@ that start anywhere, usage on any chunk, reasoning under four names. A whole bod
 
 import msgspec
 
-from dragoman.framing.jsonread import read_around
+from dragoman.framing.jsonread import read_json_leniently
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import (
     Block,
@@ -121,7 +121,7 @@ class Decoder:
         if data[:1] == b"[" and DONE.startswith(data):
             return self._told_done()
         try:
-            chunk = read_around(CHUNKS, data, BESIDE)
+            chunk = read_json_leniently(CHUNKS, data, BESIDE)
         except (ValueError, RecursionError) as error:
             return self._unreadable(error)
         return self._take(chunk)

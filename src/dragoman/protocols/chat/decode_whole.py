@@ -1,7 +1,7 @@
 """Decode a whole Chat reply into hub events."""
 
-from dragoman.framing.errortext import plain
-from dragoman.framing.jsonread import read_around, valid_utf8
+from dragoman.framing.errortext import strip_html
+from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
 from dragoman.hub.loss import Ledger
@@ -14,11 +14,11 @@ from dragoman.protocols.chat.wire import BESIDE, PLAIN_STOPS, Chunk
 
 def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """A whole reply's events; an error body or something that is no reply gives Failed."""
-    body = valid_utf8(body)
+    body = replace_invalid_utf8(body)
     try:
-        chunk = read_around(CHUNKS, body, BESIDE)
+        chunk = read_json_leniently(CHUNKS, body, BESIDE)
     except (ValueError, RecursionError):
-        said = plain(body)
+        said = strip_html(body)
         return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not Chat" + (f": {said}" if said else "")))]
     if not chunk.choices and not chunk.error:
         failure = read_error(error_of(body))
@@ -29,7 +29,7 @@ def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
 def glance(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """How a whole reply starts and ends and what it used; one that is not plain, or tells no use, is read in full."""
     try:
-        chunk = read_around(CHUNKS, body, BESIDE)
+        chunk = read_json_leniently(CHUNKS, body, BESIDE)
     except (ValueError, RecursionError):
         return whole(body, issuer, ledger)
     stop = _plain_stop(chunk)

@@ -5,8 +5,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.framing.errortext import bracketed, clean, describe, kind_of, plain, retry_after
-from dragoman.framing.sse import frame
+from dragoman.framing.errortext import (
+    clean_message,
+    describe_error_page,
+    format_parameter,
+    kind_for_status,
+    retry_after,
+    strip_html,
+)
+from dragoman.framing.sse import encode_event
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
@@ -74,7 +81,7 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """What an upstream's error answer says."""
     failure = read_error(error_of(body), status)
     if failure is None:
-        failure = Failure(_kind(status, "", "", plain(body)), describe(status, body), status=status)
+        failure = Failure(_kind(status, "", "", strip_html(body)), describe_error_page(status, body), status=status)
     wait = retry_after(headers)
     return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
@@ -95,7 +102,7 @@ def read_error(error: object, status: int | None = None) -> Failure | None:
     said = message if isinstance(message, str) else msgspec.json.encode(message or code or kind_of_error).decode()
     return Failure(
         _kind(status, code, kind_of_error, said),
-        clean(said),
+        clean_message(said),
         status=status,
         code=(code if code and not code.isdigit() else kind_of_error) or None,
     )
@@ -103,7 +110,7 @@ def read_error(error: object, status: int | None = None) -> Failure | None:
 
 def failure_in(data: bytes) -> Failure:
     """What a stream event named `error` says, in whatever shape."""
-    return read_error(error_of(data)) or Failure(Kind.UPSTREAM, plain(data) or UNEXPLAINED)
+    return read_error(error_of(data)) or Failure(Kind.UPSTREAM, strip_html(data) or UNEXPLAINED)
 
 
 def render(failure: Failure, request_id: str) -> ErrorResponse:
@@ -120,7 +127,7 @@ def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
 
 
 def error_frame(failure: Failure) -> bytes:
-    return frame(error_body(failure))
+    return encode_event(error_body(failure))
 
 
 def error_body(failure: Failure) -> bytes:
@@ -128,7 +135,7 @@ def error_body(failure: Failure) -> bytes:
     error = {
         "message": failure.message,
         "type": kind_of_error,
-        "param": bracketed(failure.at),
+        "param": format_parameter(failure.at),
         "code": _code(failure),
     }
     return msgspec.json.encode({"error": error})
@@ -150,7 +157,7 @@ def _kind(status: int | None, code: str, kind_of_error: str, message: str) -> Ki
         return named
     if status is None:
         return Kind.BAD_REQUEST if kind_of_error == "invalid_request_error" else Kind.UPSTREAM
-    return kind_of(status)
+    return kind_for_status(status)
 
 
 def error_of(body: bytes) -> object:

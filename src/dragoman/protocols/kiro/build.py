@@ -8,7 +8,7 @@ from dragoman.hub.request import Format, Request, Role, Shape, Text
 from dragoman.passes.flatten_tools import flatten_tools
 from dragoman.passes.move_tool_docs import move_tool_docs
 from dragoman.passes.pair_results import pair_results
-from dragoman.passes.tag_instructions import split_leading, tag_later_instructions
+from dragoman.passes.tag_instructions import split_leading_instructions, tag_later_instructions
 from dragoman.protocols.kiro.build_thinking import MODE_TAG, NativeFields, Thought, plan_thinking
 from dragoman.protocols.kiro.build_tools import calls_nothing, write_tools
 from dragoman.protocols.kiro.build_turns import Writer, write_turns
@@ -59,7 +59,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     request = _fitted(request, options, ledger)
     offer = write_tools(request, ledger)
     thought = plan_thinking(request, target, options, ledger)
-    leading, turns = split_leading(request.turns)
+    leading, turns = split_leading_instructions(request.turns)
     writer = Writer(request, target, options, ledger)
     opening = [
         *_tags(thought, request),

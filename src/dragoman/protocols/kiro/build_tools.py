@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct, field
 
-from dragoman.framing.schematext import Schema, object_root, with_words
+from dragoman.framing.schematext import Schema, add_to_description, make_root_object
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.pointer import split_pointer
@@ -32,14 +32,14 @@ _NOT_OFFERED = "A tool of an earlier turn. It is not available any more: do not 
 def clean_schema(schema: object, approximate: Callable[[str], None]) -> Schema:
     """The schema of a tool's input, with an object at its root and every reference written out."""
     if not isinstance(schema, dict):
-        return object_root(schema, approximate)
+        return make_root_object(schema, approximate)
     clean = _Cleaner(schema, approximate).node(schema, 0, ())
     if clean.get("type", "object") != "object":
         approximate("the input of a tool is an object")
     properties = clean.get("properties")
     rest = {key: value for key, value in clean.items() if key not in ("type", "properties")}
     root = {"type": "object", "properties": properties if isinstance(properties, dict) else {}, **rest}
-    return object_root(root, approximate)
+    return make_root_object(root, approximate)
 
 
 class _Cleaner:
@@ -74,7 +74,7 @@ class _Cleaner:
                 clean[key] = kept
         if schema.get("const", ...) is None:
             clean["type"] = "null"
-        return with_words(clean, told)
+        return add_to_description(clean, told)
 
     def _keyword(self, key: str, value: object, depth: int, active: tuple[str, ...]) -> object:
         """What stays of a keyword; None where it goes."""

@@ -25,7 +25,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.passes.merge_turns import merged
+from dragoman.passes.merge_turns import merge_turns
 from dragoman.protocols.kiro.build_content import write_document, write_image
 from dragoman.protocols.kiro.wire import (
     ERROR,
@@ -276,7 +276,7 @@ def _in_order(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
     for turn in turns:
         if is_silent(turn):
             ledger.dropped(turn.at, "a turn that says nothing is left out")
-    ordered = list(merged(spoken, ledger))
+    ordered = list(merge_turns(spoken, ledger))
     if not ordered or ordered[0].role is not Role.USER:
         at = ordered[0].at if ordered else ""
         ledger.invented(at, "a conversation must open with a user's turn")

@@ -10,7 +10,7 @@ from msgspec import Raw
 from dragoman.framing import eventstream, jsonscan
 from dragoman.framing.eventstream import EventStreamFramer, HeaderValue, Message
 from dragoman.framing.jsonread import read_json
-from dragoman.framing.jsonscan import JsonScan
+from dragoman.framing.jsonscan import ObjectScanner
 from dragoman.framing.sse import Broken
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind
@@ -96,7 +96,7 @@ class KiroFramer:
     def __init__(self) -> None:
         self._opening = b""  # what has come, until it shows which it is
         self._frames: EventStreamFramer | None = None
-        self._scan: JsonScan | None = None
+        self._scan: ObjectScanner | None = None
 
     def feed(self, chunk: bytes) -> list[Message | Broken]:
         if self._frames is not None:
@@ -107,7 +107,7 @@ class KiroFramer:
         if _NO_TEXT.search(opening, 0, _DECIDING):
             self._frames = EventStreamFramer()
         elif len(opening) >= _DECIDING:
-            self._scan = JsonScan()
+            self._scan = ObjectScanner()
         else:
             self._opening = opening
             return []
@@ -118,7 +118,7 @@ class KiroFramer:
             return self._frames.finish()
         if self._scan is not None:
             return _unframed(self._scan.finish())
-        scan = JsonScan()
+        scan = ObjectScanner()
         return _unframed(scan.feed(self._opening) + scan.finish())
 
 

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.framing.jsonread import read_json
-from dragoman.framing.jsonscan import compact, whole_object
+from dragoman.framing.jsonscan import compact, validate_object
 from dragoman.hub.events import (
     CallBlock,
     CitationAdded,
@@ -72,7 +72,7 @@ class _Growing:
         text = self.text
         if self.stopped and not text.strip():
             text = EMPTY
-        arguments = whole_object(text) if self.name else None
+        arguments = validate_object(text) if self.name else None
         return None if arguments is None else Call(self.id, self.name, arguments)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.framing.errortext import clean, describe, kind_of, retry_after
+from dragoman.framing.errortext import clean_message, describe_error_page, kind_for_status, retry_after
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.kiro.wire import Fault
 
@@ -81,7 +81,7 @@ _fault = msgspec.json.Decoder(Fault)
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """An error answer: status, lower-case headers, body."""
     fault = read_fault(body)
-    told = clean(fault.told) or describe(status, body)
+    told = clean_message(fault.told) or describe_error_page(status, body)
     named = headers.get(b"x-amzn-errortype", b"").decode("latin-1") or fault.type or str(fault.code or "")
     failure = failure_of(told, fault.reason, named, status, retry_after(headers))
     if status == 403 and not fault.reason and not fault.told:  # a token that has run out may be refused without a word
@@ -115,7 +115,7 @@ def failure_of(
     least = _least_wait(message, reason)
     if least is not None:
         retry_after = max(least, retry_after or 0.0)
-    told = clean(message) or f"the upstream reported {reason or name or 'an error'} without a message"
+    told = clean_message(message) or f"the upstream reported {reason or name or 'an error'} without a message"
     return Failure(kind, told, status=status, code=reason or name or None, retry_after=retry_after)
 
 
@@ -133,7 +133,7 @@ def _kind(message: str, reason: str | None, name: str, status: int | None) -> Ki
         return _BY_CLASS[name]
     if status is None:
         return Kind.UPSTREAM
-    return kind_of(status)
+    return kind_for_status(status)
 
 
 def _least_wait(message: str, reason: str | None) -> float | None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.framing.body_head import read_body_head
+from dragoman.framing.body_head import read_call_head
 from dragoman.framing.jsonread import read_input_tokens
 from dragoman.framing.sse import SseFramer
 from dragoman.hub.ports import Client, Protocol, TokenCounting, ToolLimits, Upstream
@@ -17,7 +17,7 @@ PROTOCOL = Protocol(
     name=NAME,
     client=Client(
         paths=("/messages",),
-        read_head=read_body_head,
+        read_head=read_call_head,
         parse=parse,
         encoder=Encoder,
         whole=encode_whole,

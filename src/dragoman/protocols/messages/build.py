@@ -2,13 +2,13 @@
 
 import msgspec
 
-from dragoman.framing.schematext import Schema, with_words
+from dragoman.framing.schematext import Schema, add_to_description
 from dragoman.hub.ext import note_foreign_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Format, Hosted, Request, Shape
-from dragoman.passes.tag_instructions import split_leading
+from dragoman.passes.tag_instructions import split_leading_instructions
 from dragoman.protocols.messages.build_content import Writer
 from dragoman.protocols.messages.build_thinking import Thought, plan_thinking
 from dragoman.protocols.messages.build_tools import write_tools
@@ -58,7 +58,7 @@ def clean_output(schema: object) -> object:
             told[key] = value
     if schema.get("type") == "object" or "properties" in schema:
         clean["additionalProperties"] = False
-    return with_words(clean, told)
+    return add_to_description(clean, told)
 
 
 def _clean_each(schemas: object) -> object:
@@ -75,7 +75,7 @@ def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     max_tokens = _max_tokens(request, profile, ledger)
     thought = plan_thinking(request, target, max_tokens, ledger)
     offer = write_tools(request, profile, thought.on, writer)
-    leading, turns = split_leading(request.turns)
+    leading, turns = split_leading_instructions(request.turns)
     wire: Wire = {"model": target.model, "max_tokens": max_tokens}
     optional: Wire = {
         "system": write_system(leading, _instructions(request.format, ledger), writer),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from dragoman.framing.schematext import object_root
+from dragoman.framing.schematext import make_root_object
 from dragoman.hub.ext import is_indispensable, note_unread_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile
@@ -180,7 +180,7 @@ def _function(tool: Function, may_defer: bool, request: Request, writer: Writer)
         wire["input_schema"] = tool.parameters
     else:
         at = f"{tool.at}{_SCHEMA_AT.get(request.protocol, '')}"
-        wire["input_schema"] = object_root(tool.parameters, lambda why: writer.ledger.approximated(at, why))
+        wire["input_schema"] = make_root_object(tool.parameters, lambda why: writer.ledger.approximated(at, why))
     if tool.strict:
         wire["strict"] = True
     if tool.deferred and may_defer:

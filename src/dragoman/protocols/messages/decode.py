@@ -5,7 +5,7 @@ from enum import Enum
 
 import msgspec
 
-from dragoman.framing.jsonread import mend_surrogates, read_around, valid_utf8
+from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
@@ -108,10 +108,10 @@ class Decoder:
         """An event of a known type must parse; one that we do not know may have any shape."""
         if data.strip() in (b"[DONE]", b""):
             return ()
-        mended = mend_surrogates(data)
+        mended = replace_lone_surrogates(data)
         try:
             step = self._steps.get(_kind.decode(mended).type)
-            return () if step is None else step(read_around(_event, mended, BESIDE))
+            return () if step is None else step(read_json_leniently(_event, mended, BESIDE))
         except (ValueError, RecursionError) as error:
             return self._failed(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
 
@@ -273,9 +273,9 @@ def _sum_apart(iterations: Sequence[Iteration]) -> Iteration:
 
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """The events that a whole reply tells; an error body under a good status is a failure too."""
-    body = valid_utf8(body)
+    body = replace_invalid_utf8(body)
     try:
-        message = read_around(_message, body, BESIDE)
+        message = read_json_leniently(_message, body, BESIDE)
     except (ValueError, RecursionError) as error:
         return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {error}"))]
     if message.error is not None or message.type == "error":

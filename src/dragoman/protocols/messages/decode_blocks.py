@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw
 
-from dragoman.framing.jsonread import mend_surrogates, read_json
+from dragoman.framing.jsonread import read_json, replace_lone_surrogates
 from dragoman.hub.events import (
     CallBlock,
     CitationAdded,
@@ -160,7 +160,7 @@ class _Call:
 
     def begin(self, block: ContentBlock) -> Sequence[Event]:
         if is_given(block.input):
-            given = msgspec.json.format(mend_surrogates(bytes(block.input)), indent=-1).decode()
+            given = msgspec.json.format(replace_lone_surrogates(bytes(block.input)), indent=-1).decode()
             self._given = "" if given in ("{}", '""') else given
             self.has_input = bool(self._given)
         return (Opened(self._number, CallBlock(block.id, block.name)),)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from dragoman.framing.sse import frame
+from dragoman.framing.sse import encode_event
 from dragoman.hub.events import (
     CallBlock,
     CitationAdded,
@@ -261,4 +261,4 @@ def _unlikely(index: int, ledger: Ledger) -> None:
 
 
 def _event(kind: str, **fields: object) -> bytes:
-    return frame(_encode({"type": kind, **fields}), kind.encode())
+    return encode_event(_encode({"type": kind, **fields}), kind.encode())

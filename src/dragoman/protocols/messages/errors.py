@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from dragoman.framing.errortext import clean, describe, kind_of, retry_after
-from dragoman.framing.jsonread import valid_utf8
-from dragoman.framing.sse import frame
+from dragoman.framing.errortext import clean_message, describe_error_page, kind_for_status, retry_after
+from dragoman.framing.jsonread import replace_invalid_utf8
+from dragoman.framing.sse import encode_event
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
@@ -93,7 +93,7 @@ def render(failure: Failure, request_id: str) -> ErrorResponse:
 
 def error_frame(failure: Failure) -> bytes:
     """The event that stands in place of the end of a stream."""
-    return frame(msgspec.json.encode(_error(failure)), b"error")
+    return encode_event(msgspec.json.encode(_error(failure)), b"error")
 
 
 def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
@@ -127,7 +127,7 @@ def _message(failure: Failure) -> str:
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """An upstream's error answer."""
     fault = _fault(body)
-    message = clean(fault.message or "") or describe(status, body)
+    message = clean_message(fault.message or "") or describe_error_page(status, body)
     return Failure(
         kind=_kind(fault, status),
         message=message,
@@ -143,13 +143,13 @@ def failure_of(fault: Fault | str | None) -> Failure:
     if not isinstance(fault, Fault):
         fault = Fault(message=fault)
     kind = _kind(fault, None)
-    message = clean(fault.message or "") or "the upstream reported an error without a message"
+    message = clean_message(fault.message or "") or "the upstream reported an error without a message"
     return Failure(kind=kind, message=message, code=_code(fault), detail=fault.details)
 
 
 def _fault(body: bytes) -> Fault:
     try:
-        answer = _body.decode(valid_utf8(body))
+        answer = _body.decode(replace_invalid_utf8(body))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return Fault()
     if isinstance(answer.error, Fault):
@@ -177,4 +177,4 @@ def _kind(fault: Fault, status: int | None) -> Kind:
 
 
 def _kind_by_status(status: int | None) -> Kind:
-    return Kind.UPSTREAM if status is None else kind_of(status)
+    return Kind.UPSTREAM if status is None else kind_for_status(status)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.framing.errortext import describe, kind_of, retry_after
+from dragoman.framing.errortext import describe_error_page, kind_for_status, retry_after
 from dragoman.hub.failure import Failure
 
 _failure = msgspec.json.Decoder(Failure)
@@ -15,5 +15,5 @@ def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     try:
         failure = _failure.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        failure = Failure(kind_of(status), describe(status, body))
+        failure = Failure(kind_for_status(status), describe_error_page(status, body))
     return replace(failure, status=status, retry_after=failure.retry_after or retry_after(headers))

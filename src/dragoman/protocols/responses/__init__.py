@@ -2,9 +2,9 @@
 
 import msgspec
 
-from dragoman.framing.body_head import read_body_head
+from dragoman.framing.body_head import read_call_head
 from dragoman.framing.jsonread import read_input_tokens
-from dragoman.framing.sse import COMMENT, SseFramer
+from dragoman.framing.sse import KEEP_ALIVE, SseFramer
 from dragoman.hub.ports import Client, Protocol, TokenCounting, ToolLimits, Upstream
 from dragoman.protocols.responses import decode, encode, errors
 from dragoman.protocols.responses.build import build
@@ -15,7 +15,7 @@ PROTOCOL = Protocol(
     name=NAME,
     client=Client(
         paths=("/responses",),
-        read_head=read_body_head,
+        read_head=read_call_head,
         parse=parse,
         encoder=encode.Encoder,
         whole=encode.whole,
@@ -23,7 +23,7 @@ PROTOCOL = Protocol(
         repair=encode.repair,
         serial=False,
         endings=(b"response.completed", b"response.incomplete", b"response.failed"),
-        keep_alive=COMMENT,
+        keep_alive=KEEP_ALIVE,
         counting=TokenCounting(
             path="/responses/input_tokens",
             suffix="/input_tokens",

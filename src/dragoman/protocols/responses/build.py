@@ -9,7 +9,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape, Switch
-from dragoman.passes.mark_last import mark_last
+from dragoman.passes.mark_last import place_cache_breakpoint
 from dragoman.protocols.responses.build_tools import ToolWriter
 from dragoman.protocols.responses.build_turns import InputWriter
 from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME, Wire
@@ -23,7 +23,7 @@ _SHOWN = {"summarized": "auto", "updates": "auto", "omitted": None}  # Messages'
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     note_foreign_fields(request, NAME, ledger, _shared(request))
-    return msgspec.json.encode(_Body(mark_last(request, ledger), target, ledger).wire())
+    return msgspec.json.encode(_Body(place_cache_breakpoint(request, ledger), target, ledger).wire())
 
 
 def _shared(request: Request) -> Ext:

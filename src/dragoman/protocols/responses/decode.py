@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from dragoman.framing.jsonread import mend_surrogates, read_around, valid_utf8
+from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8, replace_lone_surrogates
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Closed, Ended, Event, Failed, HostedBlock, Opened, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
@@ -201,7 +201,7 @@ class Decoder:
             except (ValueError, RecursionError):
                 known = True
             return self._fail(Kind.CORRUPT, f"the upstream sent an event of a wrong shape: {error}") if known else ()
-        mended = mend_surrogates(data)
+        mended = replace_lone_surrogates(data)
         if mended != data:
             return self.feed(Frame(item.event, mended))
         if "truncated" in str(error):  # the last event of a cut stream
@@ -360,21 +360,21 @@ class Decoder:
 
 def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
     """The events of a whole reply; an error body in a 200, or no JSON at all, is a failure."""
-    body = valid_utf8(body)
+    body = replace_invalid_utf8(body)
     try:
         response = _read_response(body)
         if response.output is None and response.status is None:
             return [Failed(_no_response(body, "it is no response object", NO_REPLY))]
         return Decoder(issuer, ledger).reply(response)
     except (ValueError, RecursionError) as error:
-        mended = mend_surrogates(body)
+        mended = replace_lone_surrogates(body)
         if mended != body and not isinstance(error, msgspec.ValidationError):
             return whole(mended, issuer, ledger)
         return [Failed(_no_response(body, str(error)))]
 
 
 def _read_response(json: bytes | Raw) -> wire.Response:
-    return read_around(_response, json, wire.BESIDE)
+    return read_json_leniently(_response, json, wire.BESIDE)
 
 
 def _no_response(body: bytes, why: str, code: str | None = None) -> Failure:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Raw
 
-from dragoman.framing.sse import frame
+from dragoman.framing.sse import encode_event
 from dragoman.hub.events import (
     CitationAdded,
     Closed,
@@ -120,7 +120,7 @@ class Encoder:
     def _event(self, type_: str, fields: Item) -> bytes:
         number = self._sequence
         self._sequence = number + 1
-        return frame(_encode({"type": type_, **fields, "sequence_number": number}), type_.encode())
+        return encode_event(_encode({"type": type_, **fields, "sequence_number": number}), type_.encode())
 
     # Lifecycle
 
@@ -335,6 +335,6 @@ def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
     response = Snapshot(known.id, known.model, 0, {}).response("failed", error=error)
     told: tuple[tuple[str, Item], ...] = (("error", {"error": error}), ("response.failed", {"response": response}))
     return b"".join(
-        frame(_encode({"type": type_, **fields, "sequence_number": number}), type_.encode())
+        encode_event(_encode({"type": type_, **fields, "sequence_number": number}), type_.encode())
         for number, (type_, fields) in enumerate(told, frames)
     )

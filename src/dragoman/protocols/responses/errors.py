@@ -5,7 +5,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.framing.errortext import bracketed, clean, kind_of, plain, retry_after, sane_seconds
+from dragoman.framing.errortext import (
+    clean_message,
+    format_parameter,
+    kind_for_status,
+    plausible_seconds,
+    retry_after,
+    strip_html,
+)
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
 from dragoman.protocols.responses import wire
@@ -101,13 +108,13 @@ _body_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
     """What an upstream's error answer means."""
     error = error_in(body)
-    message = clean(error.message or "") if error else plain(body)
+    message = clean_message(error.message or "") if error else strip_html(body)
     message = message or f"the upstream answered {status} without saying why"
     kind = _kind(error, status, message)
     retry = retry_after(headers)
     if retry is None:
         retry = _delay(error, message)
-    resets_at = sane_seconds(error.resets_at) if error else None
+    resets_at = plausible_seconds(error.resets_at) if error else None
     return Failure(kind, message, status=status, code=_word(error), retry_after=retry, resets_at=resets_at)
 
 
@@ -128,7 +135,7 @@ def error_in(body: bytes) -> wire.Error | None:
 
 def from_stream(error: wire.Error) -> Failure:
     """What an error inside a 200 stream means: the same as it would in an answer of its own."""
-    message = clean(error.message or "") or "the upstream failed and did not say why"
+    message = clean_message(error.message or "") or "the upstream failed and did not say why"
     status = error.status or error.status_code
     return Failure(
         _kind(error, status or 500, message),
@@ -136,7 +143,7 @@ def from_stream(error: wire.Error) -> Failure:
         status=status,
         code=_word(error),
         retry_after=_delay(error, message),
-        resets_at=sane_seconds(error.resets_at),
+        resets_at=plausible_seconds(error.resets_at),
     )
 
 
@@ -156,7 +163,7 @@ def render(failure: Failure, request_id: str) -> ErrorResponse:
     error = {
         "message": failure.message,
         "type": type_,
-        "param": bracketed(failure.at),
+        "param": format_parameter(failure.at),
         "code": failure.code if _is_ours(failure) else code,
     }
     return ErrorResponse(status, msgspec.json.encode({"error": error}))
@@ -181,7 +188,7 @@ def stream_error(failure: Failure) -> dict[str, str | None]:
         "type": _RENDERED[failure.kind][1],
         "code": code,
         "message": message,
-        "param": bracketed(failure.at),
+        "param": format_parameter(failure.at),
     }
 
 
@@ -192,7 +199,7 @@ def _kind(error: wire.Error | None, status: int, message: str) -> Kind:
                 return kind
     if status in (400, 413, 422, 500) and _TOO_LONG.search(message):
         return Kind.CONTEXT_TOO_LONG
-    return kind_of(status)
+    return kind_for_status(status)
 
 
 def _word(error: wire.Error | None) -> str | None:
@@ -202,7 +209,7 @@ def _word(error: wire.Error | None) -> str | None:
 
 
 def _delay(error: wire.Error | None, message: str) -> float | None:
-    if error is not None and (seconds := sane_seconds(error.resets_in_seconds)) is not None:
+    if error is not None and (seconds := plausible_seconds(error.resets_in_seconds)) is not None:
         return seconds
     if found := _TRY_AGAIN.search(message):
         return float(found[1]) * (0.001 if found[2].lower() == "ms" else 1.0)

@@ -10,7 +10,7 @@ from dragoman.accounts.asking import Line
 from dragoman.accounts.credential import Source
 from dragoman.accounts.keeper import Keeper
 from dragoman.accounts.moments import Clock
-from dragoman.config.installed import codex_places, home_of
+from dragoman.config.installed import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request, Role, Text
@@ -75,11 +75,11 @@ def line_of(config: CodexProviderConfig, send: SendRequest, environ: Mapping[str
 
 def source_of(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
     """Looked for at each use: a login made while we run is found without a restart."""
-    home = home_of(environ)
+    home = home_directory(environ)
     if config.credentials is not None:
         configured_file = AuthFile(config.credentials)
         return lambda: configured_file
-    places = codex_places(environ, home) if home is not None else ()
+    places = codex_credential_paths(environ, home) if home is not None else ()
 
     def found() -> Source[Credential]:
         path = next((path for path in places if path.is_file()), None)

@@ -12,7 +12,7 @@ from dragoman.accounts.credential import NEVER, Source, Unusable, is_sendable
 from dragoman.accounts.json_table import Table, encoded, inner, load, text
 from dragoman.accounts.moments import format_moment, parse_moment
 from dragoman.accounts.named import named_file, revealed, shown
-from dragoman.config.installed import copilot_places, home_of
+from dragoman.config.installed import copilot_credential_paths, home_directory
 from dragoman.config.settings import CopilotProviderConfig
 
 REMEDY = "`dragoman login copilot`"
@@ -121,7 +121,7 @@ def mode_of(token: str, configured: str) -> str:
 
 def source_of(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Session]]:
     """Looked for at each use: a login made while we run is found without a restart."""
-    home = home_of(environ)
+    home = home_directory(environ)
     secret, mode, domain = config.credentials, config.auth, config.domain
     if secret is not None:
         path = named_file(secret)
@@ -130,7 +130,7 @@ def source_of(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Call
             return lambda: file
         given = GithubToken(partial(revealed, secret, environ), shown(secret), mode)
         return lambda: given
-    places = copilot_places(environ, home) if home is not None else ()
+    places = copilot_credential_paths(environ, home) if home is not None else ()
 
     def found() -> Source[Session]:
         own = next((path for path in places[:1] if path.is_file()), None)

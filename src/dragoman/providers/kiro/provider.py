@@ -32,7 +32,7 @@ from dragoman.providers.kiro.shelf import Shelf
 from dragoman.providers.kiro.sources import source_of
 from dragoman.providers.provider import Amend, Provider, SendRequest, Trial, UpstreamResponse, configured, dial_of
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
-from dragoman.stages.written_calls import WrittenCalls
+from dragoman.stages.written_calls import TextCalls
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class Kiro:
     def stages(self, request: Request) -> list[Stage[Event, Event]]:
         stages: list[Stage[Event, Event]] = [ThinkingTags(Mode(self._config.thinking))]
         offered = {tool.name: tool.parameters for tool in request.tools if isinstance(tool, Function)}
-        return [*stages, WrittenCalls(offered, f"{random.getrandbits(128):x}")] if offered else stages
+        return [*stages, TextCalls(offered, f"{random.getrandbits(128):x}")] if offered else stages
 
     def amend(self, failure: Failure) -> Amend | None:
         """What is worth a second try, though the first was called a bad request."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from dragoman.accounts import credential as accounts
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.named import PATH_ENDS, holds_object, named_file, revealed, shown
-from dragoman.config.installed import data_directory, home_of, kiro_places
+from dragoman.config.installed import data_directory, home_directory, kiro_credential_paths
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.providers.kiro.credential import Credential
@@ -35,12 +35,12 @@ class Nowhere:
 
 def source_of(config: KiroProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source]:
     """Looked for at each use: a login made while we run is found without a restart."""
-    home = home_of(environ)
+    home = home_directory(environ)
     secret = config.credentials or config.api_key
     if secret is not None:
         directory = data_directory(environ, home) if home is not None else None
         return lambda: _configured(secret, environ, directory)
-    places = kiro_places(environ, home) if home is not None else ()
+    places = kiro_credential_paths(environ, home) if home is not None else ()
     return lambda: _found(places)
 
 

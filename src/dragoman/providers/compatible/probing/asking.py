@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from dragoman.framing.errortext import clean
+from dragoman.framing.errortext import clean_message
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
@@ -115,7 +115,7 @@ class Asker:
             for item in _read_frames(framer.finish()):
                 yield item
         except (Lost, TimedOut, msgspec.MsgspecError) as fault:
-            yield Heard("unclear", clean(str(fault)))
+            yield Heard("unclear", clean_message(str(fault)))
         finally:
             answer.close()
 
@@ -154,7 +154,7 @@ class Asker:
             finally:
                 answer.close()
         except (Lost, TimedOut, TooLarge) as fault:
-            return Heard("unclear", clean(str(fault)))
+            return Heard("unclear", clean_message(str(fault)))
         return _failed(failure)
 
 
@@ -166,7 +166,7 @@ async def _body_of(answer: UpstreamResponse) -> bytes | Heard:
     try:
         return await answer.read(MAX_BYTES, PATIENCE_S)
     except (Lost, TimedOut, TooLarge) as fault:
-        return Heard("unclear", clean(str(fault)))
+        return Heard("unclear", clean_message(str(fault)))
     finally:
         answer.close()
 
