@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.config import ConfigError, load
 from dragoman.config.proxies import EnvironmentProxies, parse_proxy, read_proxies
-from dragoman.providers.provider import dial_of
+from dragoman.providers.connection import read_dial
 from fakes.certificate import server_context
 
 HTTP = "http://plain.test:3128"
@@ -94,7 +94,7 @@ def provider(
     directory: Path, stanza: str, environ: dict[str, str]
 ) -> tuple[str | None, EnvironmentProxies | None, str | None]:
     (directory / "dragoman.toml").write_text(f'[providers.p]\nkind = "openai"\n{stanza}\n')
-    dial = dial_of(load(None, environ, directory, directory).providers["p"], environ)
+    dial = read_dial(load(None, environ, directory, directory).providers["p"], environ)
     return dial.proxy, dial.detours, dial.ca_file
 
 

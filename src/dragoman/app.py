@@ -47,7 +47,7 @@ from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import lacking
-from dragoman.providers.catalogue import Catalogue
+from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.pooled import make as make_provider
 from dragoman.store import Store, StoreError
 from dragoman.telemetry.board import Board
@@ -215,7 +215,7 @@ class App:
             before = None if old is None else old.providers.get(name)
             self._check_secrets(stanza, starts=old is None)
             providers[name] = make_provider(stanza, self._client.send, self._environ, before)
-            catalogues[name] = Catalogue(providers[name], clock)
+            catalogues[name] = CachedCatalogue(providers[name], clock)
         fetcher = None
         if config.fetch.enabled:
             fetcher = Fetcher(self._client.send, config.fetch, detours=read_proxies(self._environ))

@@ -76,7 +76,7 @@ class PoolRig:
 
 
 def pool_of(gateway: Running, name: str) -> Pool:
-    pool = gateway.app.gateway.runtime.providers[name].pool
+    pool = gateway.app.gateway.runtime.providers[name].account.pool
     assert pool is not None
     return pool
 

@@ -219,7 +219,7 @@ def test_what_is_left_of_the_account_is_kept(rig: Rig) -> None:
         ("x-quota-snapshot-chat", "ent=-1&ov=0.0&ovPerm=false&rem=100.0&rst=2026-12-01"),
     )
     ask(rig, "chat")
-    limits = rig.gateway.app.gateway.runtime.providers["copilot"].limits()
+    limits = rig.gateway.app.gateway.runtime.providers["copilot"].account.last_limits()
     assert limits is not None
     premium, chat = limits.windows["premium_interactions"], limits.windows["chat"]
     assert (premium.used_percent, premium.resets_at, premium.unlimited) == (87.5, 1796083200.0, False)

@@ -334,7 +334,7 @@ def test_tokens_are_counted_with_a_key_that_is_free(tmp_path: Path) -> None:
 def test_a_list_of_one_key_is_no_pool(tmp_path: Path) -> None:
     toml = stanza_of("chat", "http://127.0.0.1:9/v1", [ONE])
     with running(toml, tmp_path) as gateway:
-        assert gateway.app.gateway.runtime.providers["up"].pool is None
+        assert gateway.app.gateway.runtime.providers["up"].account.pool is None
 
 
 def test_reasoning_that_another_account_cannot_read_is_left_out_once(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Duo:
 
     @property
     def rests(self) -> Pool:
-        rests = self.gateway.app.gateway.runtime.providers["first"].rests
+        rests = self.gateway.app.gateway.runtime.providers["first"].account.cooldowns
         assert rests is not None
         return rests
 

@@ -111,7 +111,7 @@ def test_one_key_does_not_move_another_keys_conversation_to_a_credential(tmp_pat
             ask(gateway, bob, "chat", body, **headers)
             keyed.taken()
             keyed.refusals = {}
-            pool = gateway.app.gateway.runtime.providers["up"].pool
+            pool = gateway.app.gateway.runtime.providers["up"].account.pool
             assert pool is not None
             pool.clock = lambda: time.time() + 1000
             ask(gateway, alice, "chat", body, **headers)

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from dragoman.accounts.memory import Memory
 from dragoman.config.settings import ModelRoute, Retry, Server
 from dragoman.flow.call import Call
@@ -13,7 +11,7 @@ from dragoman.hub.outcome import Outcome
 from dragoman.net.client import HttpClient
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Auth, Provider, ReplyRules
 from fakes.upstream import FakeUpstream
 from flow.in_memory import (
     ClientReply,
@@ -28,6 +26,9 @@ from flow.in_memory import (
 AT_ONCE = Retry(attempts=2, base_s=0.0)
 
 
+PLAIN = ReplyRules()
+
+
 @dataclass
 class Rig:
     """A gateway over one or two upstreams on real sockets, with clients in memory."""
@@ -36,7 +37,8 @@ class Rig:
     speaks: str = "chat"
     server: Server = field(default_factory=Server)
     retry: Retry = AT_ONCE
-    fields: Sequence[tuple[str, object]] = ()  # of every provider
+    auth: Auth | None = None  # of every provider; None: without a key
+    replies: ReplyRules = PLAIN
     credentials: int = 1
 
     async def __aenter__(self) -> "Rig":
@@ -52,8 +54,9 @@ class Rig:
         await self.client.close()
 
     def _provider(self, name: str, fake: FakeUpstream) -> Provider:
-        provider = make_provider(name, (self.speaks,), endpoint=fake.url, send=self.client.send)
-        provider = replace(provider, **dict(self.fields))
+        provider = make_provider(
+            name, (self.speaks,), url=fake.url, send=self.client.send, auth=self.auth, replies=self.replies
+        )
         return provider if self.credentials == 1 else make_pooled(provider, self.credentials)
 
     def asks(self, protocol: str, body: bytes, headers: Sequence[Header] = ()) -> "Asking":

@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import unquote
@@ -31,8 +31,18 @@ from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers
 from dragoman.net.requesthead import RequestHead
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.catalogue import Catalogue
-from dragoman.providers.provider import Provider, SendRequest, UpstreamResponse
+from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.provider import (
+    Account,
+    Auth,
+    Catalogue,
+    Endpoint,
+    Provider,
+    ReplyRules,
+    RequestRules,
+    SendRequest,
+    UpstreamResponse,
+)
 from dragoman.routing.resolve import Route
 
 NOW = 1_800_000_000.0
@@ -165,6 +175,10 @@ def make_call(
     return Call(PROTOCOLS[protocol], body, exchange, record)
 
 
+URL = "http://127.0.0.1:9/v1"
+ANY_MODEL, PLAIN_REQUESTS, PLAIN_REPLIES = Catalogue(), RequestRules(), ReplyRules()
+
+
 async def send_nothing(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
     raise Lost("127.0.0.1:9: nobody listens in this test", sent=False, received=False)
 
@@ -173,33 +187,54 @@ def make_provider(
     name: str = "up",
     protocols: tuple[str, ...] = ("chat",),
     *,
-    endpoint: str = "http://127.0.0.1:9/v1",
+    url: str = URL,
     send: SendRequest = send_nothing,
     key: bytes = b"",
-    **fields: object,
+    endpoint: Endpoint | None = None,
+    auth: Auth | None = None,
+    catalogue: Catalogue = ANY_MODEL,
+    requests: RequestRules = PLAIN_REQUESTS,
+    replies: ReplyRules = PLAIN_REPLIES,
 ) -> Provider:
-    """Return a provider with one credential; `fields` are those of the record that a test is about."""
+    """Return a provider with one credential; a record given whole replaces the plain one."""
 
     async def authorize(protocol: str) -> tuple[Header, ...]:
         return ((b"authorization", b"Bearer " + key),) if key else ()
 
-    plain = Provider(name, "openai-compatible", name, protocols, endpoint, send, authorize)
-    return replace(plain, **fields)
+    return Provider(
+        name,
+        "openai-compatible",
+        name,
+        endpoint or Endpoint(url, protocols, send),
+        auth or Auth(authorize),
+        catalogue,
+        requests,
+        replies,
+    )
+
+
+async def authorize_nothing(protocol: str) -> tuple[Header, ...]:
+    return ()
+
+
+def make_renewing(renew: Callable[[], Awaitable[bool]]) -> Auth:
+    """Return how a provider without a key is authorized whose credential can be renewed."""
+    return Auth(authorize_nothing, renew=renew)
 
 
 def make_pooled(provider: Provider, size: int, clock: Callable[[], float] = lambda: NOW) -> Provider:
     """Return the provider with so many credentials."""
     pool = Pool(tuple(Member(f"id-{seat}", f"{seat + 1} of {size}") for seat in range(size)), clock)
     members = tuple(
-        replace(provider, pool=pool, rests=pool, seat=seat, credential=member.label)
-        for seat, member in enumerate(pool.members)
+        replace(provider, account=Account(pool=pool, cooldowns=pool, slot=slot, label=member.label))
+        for slot, member in enumerate(pool.members)
     )
     return replace(members[0], members=members)
 
 
 def make_resting(provider: Provider, clock: Callable[[], float] = lambda: NOW) -> Provider:
     """Return the provider with one credential of which it is known when it may be used again."""
-    return replace(provider, rests=Pool((Member("", ""),), clock))
+    return replace(provider, account=Account(cooldowns=Pool((Member("", ""),), clock)))
 
 
 UNKNOWN_MODEL = Profile()
@@ -260,5 +295,5 @@ def make_world(
         warnings=(),
     )
     named = {provider.name: provider for provider in providers}
-    catalogues = {name: Catalogue(provider, time.monotonic) for name, provider in named.items()}
+    catalogues = {name: CachedCatalogue(provider, time.monotonic) for name, provider in named.items()}
     return Runtime(config, named, catalogues, PROTOCOLS, None, {}, LearnedQuirks())

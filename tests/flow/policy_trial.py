@@ -84,6 +84,6 @@ class Trial:
     def _letter(self, ask: Ask, seats: list[int]) -> str:
         if ask.route == TWO:
             return "X"
-        if ask.provider.seat not in seats:
-            seats.append(ask.provider.seat)
-        return "abc"[seats.index(ask.provider.seat)]
+        if ask.provider.account.slot not in seats:
+            seats.append(ask.provider.account.slot)
+        return "abc"[seats.index(ask.provider.account.slot)]

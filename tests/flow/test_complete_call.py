@@ -19,7 +19,7 @@ from dragoman.hub.reply import collect
 from dragoman.hub.request import Function, Reasoning, Request, Role, Text, Turn
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header, Headers
-from dragoman.providers.provider import Trial
+from dragoman.providers.provider import Attempt, ReplyRules, RequestRules
 from fakes.kiro import framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import make_call, make_provider, prepare_for, run
@@ -103,7 +103,7 @@ ASKED = msgspec.json.encode(
 )
 
 
-def describe(request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
+def describe(request: Callable[[], Request], headers: Headers, trial: Attempt) -> tuple[Header, ...]:
     return ((b"x-invocation", trial.id.encode()),)
 
 
@@ -112,7 +112,11 @@ def complete(*answers: Answer) -> tuple[Completion, FakeUpstream, Translated]:
         client = HttpClient()
         try:
             provider = make_provider(
-                protocols=("kiro",), endpoint=fake.url, send=client.send, describe=describe, withholds_cut_calls=True
+                protocols=("kiro",),
+                url=fake.url,
+                send=client.send,
+                requests=RequestRules(headers=describe),
+                replies=ReplyRules(withholds_cut_calls=True),
             )
             prepared = await prepare_for(make_call("messages", ASKED), provider)
             assert isinstance(prepared, Translated)

@@ -9,6 +9,7 @@ from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.gateway import Gateway
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import HttpClient
+from dragoman.providers.provider import Endpoint
 from fakes.upstream import Answer, Asked, End, FakeUpstream
 from flow.chat_wire import document, refusal
 from flow.in_memory import MESSAGES, ClientReply, MemoryWire, make_call, make_exchange, make_provider, make_world, run
@@ -24,7 +25,9 @@ def count(
         client = HttpClient()
         try:
             provider = make_provider(
-                "one", (speaks,), endpoint=fake.url, send=client.send, counts_tokens=counts, key=b"sk-0123456789abcdef"
+                "one",
+                key=b"sk-0123456789abcdef",
+                endpoint=Endpoint(fake.url, (speaks,), client.send, counts_tokens=counts),
             )
             gateway = Gateway(make_world(provider, models=(ModelRoute("m", ("one/vendor-m",)),)), Memory(None))
             wire = MemoryWire()

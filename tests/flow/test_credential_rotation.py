@@ -22,8 +22,8 @@ SESSION = "t\0a conversation"
 
 
 def pool_of(provider: Provider) -> Pool:
-    assert provider.rests is not None
-    return provider.rests
+    assert provider.account.cooldowns is not None
+    return provider.account.cooldowns
 
 
 def round_of(
@@ -36,7 +36,7 @@ def used(round: CredentialRound, failure: Failure) -> list[int]:
     """Return the seats of all credentials that are used while each is refused alike."""
     seats = []
     while (member := round.next()) is not None:
-        seats.append(member.seat)
+        seats.append(member.account.slot)
         round.refused(NoReply(failure))
     return seats
 
@@ -58,7 +58,7 @@ def test_a_conversation_stays_with_the_credential_that_answered_it() -> None:
         pool_of(provider).served(seat, "m", SESSION)
         member = round_of(provider).next()
         assert member is not None
-        assert member.seat == seat
+        assert member.account.slot == seat
 
 
 def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential() -> None:
@@ -67,7 +67,7 @@ def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential(
     member = round.next()
     assert member is not None
     round.answered(NOTHING, "t\0response resp_1")
-    assert pool_of(provider).home(SESSION) == pool_of(provider).home("t\0response resp_1") == member.seat
+    assert pool_of(provider).home(SESSION) == pool_of(provider).home("t\0response resp_1") == member.account.slot
 
 
 def test_excluded_credentials_are_left_out() -> None:
@@ -147,7 +147,7 @@ def test_an_answer_ends_a_cooldown() -> None:
     member = round.next()
     assert member is not None  # nobody is refused by hearsay
     round.answered(NOTHING, None)
-    assert pool_of(provider).free_at(member.seat, "m", NOW) == NOW
+    assert pool_of(provider).free_at(member.account.slot, "m", NOW) == NOW
 
 
 def test_an_answer_may_say_that_it_was_the_last_one_for_a_while() -> None:
@@ -157,7 +157,7 @@ def test_an_answer_may_say_that_it_was_the_last_one_for_a_while() -> None:
     member = round.next()
     assert member is not None
     round.answered(spent, None)
-    assert pool_of(provider).free_at(member.seat, "m", NOW) == NOW + 40
+    assert pool_of(provider).free_at(member.account.slot, "m", NOW) == NOW + 40
     alone = make_resting(make_provider())
     lonely = round_of(alone, spares=True)
     lonely.next()
@@ -224,6 +224,6 @@ def test_a_question_without_a_conversation_goes_to_whoever_is_free_soonest() -> 
     provider = make_pooled(make_provider(), 3)
     for seat, seconds in enumerate((60, 20, 40)):
         pool_of(provider).park(seat, EVERYTHING, NOW + seconds, "quota", NOW)
-    assert choose_least_restricted(provider, "m").seat == 1
+    assert choose_least_restricted(provider, "m").account.slot == 1
     alone = make_provider()
     assert choose_least_restricted(alone, "m") is alone

@@ -24,7 +24,7 @@ from dragoman.hub.ports import Issuer, Upstream
 from dragoman.hub.usage import Source
 from dragoman.net.headers import Headers
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Provider, ReplyRules
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.raise_tools import RestoreTools
 from dragoman.stages.thinking_tags import ThinkingTags
@@ -87,7 +87,7 @@ def test_what_passes_unchanged_goes_through_no_stages() -> None:
 
 
 def test_a_translated_reply_goes_through_those_of_its_provider_and_then_ours() -> None:
-    provider = make_provider(stages=lambda request: [ThinkingTags()])
+    provider = make_provider(replies=ReplyRules(stages=lambda request: [ThinkingTags()]))
     tools = run(prepare_for(make_call("chat", CUSTOM_TOOL), make_provider(protocols=("messages",))))
     assert isinstance(tools, Translated)
     assert [type(stage) for stage in make_stages(translated(provider))] == [ThinkingTags, EstimateUsage]

@@ -14,18 +14,12 @@ from dragoman.hub.events import Delta, Event
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Usage
+from dragoman.providers.provider import ReplyRules
 from fakes.kiro import framed, tail, tool, words
 from fakes.upstream import Answer, Asked, End, FakeUpstream
 from flow.chat_wire import HALF, STREAM, WHOLE, chunk, document, refusal
 from flow.gateway_rig import AT_ONCE, Rig
-from flow.in_memory import (
-    CHAT,
-    CHAT_STREAM,
-    MESSAGES,
-    MESSAGES_STREAM,
-    make_world,
-    run,
-)
+from flow.in_memory import CHAT, CHAT_STREAM, MESSAGES, MESSAGES_STREAM, make_renewing, make_world, run
 from flow.writer_rig import soon
 
 
@@ -101,7 +95,7 @@ def test_a_refused_credential_is_renewed_and_its_refusal_noted_once() -> None:
         return renewals[-1]
 
     async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, fields=[("renew", renew)]) as rig:
+        async with Rig({"one": fake}, auth=make_renewing(renew)) as rig:
             assert (await rig.asks("chat", CHAT_STREAM).answered()).body == STREAM
             asking = rig.asks("chat", CHAT_STREAM)
             with pytest.raises(RequestError) as refused:
@@ -177,7 +171,8 @@ WRITE = {
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
 CUT = framed(words("I write."), tool("t1", "write", input='{"path": "notes/to'))
-KIRO = (("withholds_cut_calls", True), ("mend", True))
+KIRO = ReplyRules(withholds_cut_calls=True, completes_cut_calls=True)
+KIRO_AS_IT_IS = ReplyRules(withholds_cut_calls=True)
 
 
 def asked(stream: bool) -> bytes:
@@ -188,7 +183,7 @@ def asked(stream: bool) -> bytes:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, "kiro", fields=KIRO) as rig:
+        async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
             asking = rig.asks("messages", asked(stream))
             reply = await asking.answered()
             assert len(fake.calls) == 2
@@ -209,7 +204,7 @@ def test_a_cut_call_is_completed_and_its_usage_summed(stream: bool) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_says_so(stream: bool) -> None:
     async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, "kiro", fields=KIRO) as rig:
+        async with Rig({"one": fake}, "kiro", replies=KIRO) as rig:
             reply = await rig.asks("messages", asked(stream)).answered()
             assert b"max_tokens" in reply.body
             assert b"tool_use" not in reply.body
@@ -223,7 +218,7 @@ def test_a_call_that_stays_cut_ends_the_reply_and_the_next_request_says_so(strea
 
 def test_a_provider_that_does_not_repair_is_not_asked_for_the_rest() -> None:
     async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, "kiro", fields=KIRO[:1]) as rig:
+        async with Rig({"one": fake}, "kiro", replies=KIRO_AS_IT_IS) as rig:
             assert b"max_tokens" in (await rig.asks("messages", asked(True)).answered()).body
             assert len(fake.calls) == 1
 
@@ -246,7 +241,7 @@ class Misbehaving:
 
 def test_the_grammar_guard_stands_in_front_of_streams_and_of_whole_replies() -> None:
     async def scene(fake: FakeUpstream) -> None:
-        async with Rig({"one": fake}, fields=[("stages", lambda request: [Misbehaving()])]) as rig:
+        async with Rig({"one": fake}, replies=ReplyRules(stages=lambda request: [Misbehaving()])) as rig:
             reply = await rig.asks("messages", MESSAGES_STREAM).answered()
             assert reply.body.count(b"event: error\n") == 1
             assert rig.gateway.guard_trips == 1
@@ -337,7 +332,7 @@ def test_a_new_configuration_holds_from_the_next_call_on() -> None:
 def test_a_conversation_stays_with_its_credential() -> None:
     async def scene(fake: FakeUpstream) -> None:
         async with Rig({"one": fake}, credentials=3) as rig:
-            pool = rig.gateway.runtime.providers["one"].pool
+            pool = rig.gateway.runtime.providers["one"].account.pool
             assert pool is not None
             header = [(b"session-id", b"s-1")]
             for _ in range(4):

@@ -33,8 +33,9 @@ from dragoman.flow.step import (
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
+from dragoman.providers.provider import Endpoint, ReplyRules
 from dragoman.routing.resolve import Route
-from flow.in_memory import CHAT, NOW, make_call, make_provider, prepare_for, run
+from flow.in_memory import CHAT, NOW, URL, make_call, make_provider, prepare_for, run, send_nothing
 from flow.policy_trial import ONE, TWO, Trial
 
 # What an upstream adds to its refusal.
@@ -129,7 +130,7 @@ def test_the_steps_of_a_call_that_everybody_refuses_alike(
 def test_a_provider_that_repeats_time_outs_is_asked_again_after_one(
     targets: int, credentials: int, attempts: int, row: str
 ) -> None:
-    kiro = make_provider("one", repeats_timeouts=True)
+    kiro = make_provider("one", endpoint=Endpoint(URL, ("chat",), send_nothing, retries_timeouts=True))
     trial = Trial(targets=targets, credentials=credentials, attempts=attempts, first=kiro)
     assert trial.steps_until_given_up(Failure(Kind.TIMEOUT, "no data for 15 s")) == row
 
@@ -208,7 +209,7 @@ CUT = TruncatedCall("call_1", "write", '{"path": "a')
     [(True, 1, True), (True, 2, False), (False, 1, False), (False, 2, False)],
 )
 def test_one_cut_call_is_completed_where_its_provider_repairs(repairs: bool, calls: int, completes: bool) -> None:
-    provider = make_provider("one", ("messages",), mend=repairs)
+    provider = make_provider("one", ("messages",), replies=ReplyRules(completes_cut_calls=repairs))
     prepared = run(prepare_for(make_call("chat", CHAT), provider))
     trial = Trial(first=provider)
     trial.begin()
@@ -250,30 +251,30 @@ def test_of_several_refused_credentials_the_client_is_told_what_passes_soonest(
 
 def test_a_credential_that_is_cooling_down_is_not_asked() -> None:
     trial = Trial(credentials=2)
-    first = trial.asks(trial.begin()).provider.seat
+    first = trial.asks(trial.begin()).provider.account.slot
     trial.after(NoReply(Failure(Kind.QUOTA, "spent")))
-    assert [ask.provider.seat for ask in trial.asked] == [first, 1 - first]
+    assert [ask.provider.account.slot for ask in trial.asked] == [first, 1 - first]
     trial.policy.note_first_token(Headers([]), None)
     trial.after(Completed())
-    assert trial.asks(trial.begin()).provider.seat == 1 - first
+    assert trial.asks(trial.begin()).provider.account.slot == 1 - first
 
 
 def test_a_failure_at_the_end_of_a_reply_is_learnt_from() -> None:
     """Codex says inside a good stream that the allowance is used up."""
     trial = Trial(credentials=2)
-    first = trial.asks(trial.begin()).provider.seat
+    first = trial.asks(trial.begin()).provider.account.slot
     trial.policy.note_first_token(Headers([]), None)
     assert trial.after(Completed(Failure(Kind.QUOTA, "spent", retry_after=LONG_S))) == Finish()
-    assert trial.asks(trial.begin()).provider.seat == 1 - first
+    assert trial.asks(trial.begin()).provider.account.slot == 1 - first
 
 
 def test_a_call_that_is_over_frees_the_credential_that_it_was_to_find_out_about() -> None:
     trial = Trial(credentials=2)
-    pool = trial.providers["one"].pool
+    pool = trial.providers["one"].account.pool
     assert pool is not None
     for seat in (0, 1):
         pool.park(seat, "m", NOW + 3600, "quota", NOW)
-    asked = trial.asks(trial.begin()).provider.seat
+    asked = trial.asks(trial.begin()).provider.account.slot
     trial.clock.now += 301  # from now on, the cooldown is doubted by one request at a time
     assert pool.choose(None, "m", {1 - asked}, trial.clock.now) is None
     trial.policy.release()

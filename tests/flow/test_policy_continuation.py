@@ -8,7 +8,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request, Role, Text, Turn
 from dragoman.net.headers import Headers
-from dragoman.providers.provider import Amend
+from dragoman.providers.provider import Adjustment, RequestRules
 from flow.in_memory import make_provider
 from flow.policy_trial import ONE, TWO, Trial
 
@@ -48,7 +48,7 @@ def test_who_continues_a_reply_that_broke_off(
         return
     ask = trial.asks(step)
     assert ask.route == (TWO if row == "X" else ONE)
-    assert row == "X" or ask.provider.seat != first.provider.seat
+    assert row == "X" or ask.provider.account.slot != first.provider.account.slot
     assert ask.continuation is not None
     assert (ask.continuation.said, ask.continuation.failure, ask.number) == (said, failure, 2)
 
@@ -60,7 +60,7 @@ def test_another_credential_continues_first_where_the_credential_is_at_fault_els
     first = trial.asks(interrupted(trial, Failure(kind, "broke off")))
     second = trial.asks(trial.after(NoReply(Failure(Kind.QUOTA, "spent"))))
     assert [first.route, second.route] == ([ONE, TWO] if kind in AT_FAULT else [TWO, ONE])
-    seats = [ask.provider.seat for ask in trial.asked if ask.route == ONE]
+    seats = [ask.provider.account.slot for ask in trial.asked if ask.route == ONE]
     assert sorted(seats) == [0, 1]
 
 
@@ -83,12 +83,12 @@ def drop_seed(request: Request, ledger: Ledger) -> Request:
     return replace(request, seed=None)
 
 
-def amend_seed(failure: Failure) -> Amend | None:
-    return Amend("without seed", drop_seed) if failure.kind is Kind.BAD_REQUEST else None
+def amend_seed(failure: Failure) -> Adjustment | None:
+    return Adjustment("without seed", drop_seed) if failure.kind is Kind.BAD_REQUEST else None
 
 
 def test_the_request_of_a_continuation_holds_what_was_said_after_all_other_changes() -> None:
-    trial = Trial(targets=2, continues=True, first=make_provider("one", amend=amend_seed))
+    trial = Trial(targets=2, continues=True, first=make_provider("one", requests=RequestRules(adjust=amend_seed)))
     trial.begin()
     trial.after(NoReply(Failure(Kind.BAD_REQUEST, "no seed, please")))
     ask = trial.asks(interrupted(trial))
@@ -103,9 +103,9 @@ def test_the_request_of_a_continuation_holds_what_was_said_after_all_other_chang
 
 def test_credentials_that_broke_off_the_reply_are_not_used_for_it_again() -> None:
     trial = Trial(credentials=3, continues=True)
-    seats = [trial.asks(trial.begin()).provider.seat]
-    seats.append(trial.asks(interrupted(trial)).provider.seat)
-    seats.append(trial.asks(interrupted(trial, said="Half a loaf")).provider.seat)
+    seats = [trial.asks(trial.begin()).provider.account.slot]
+    seats.append(trial.asks(interrupted(trial)).provider.account.slot)
+    seats.append(trial.asks(interrupted(trial, said="Half a loaf")).provider.account.slot)
     assert sorted(seats) == [0, 1, 2]
     last = Failure(Kind.TRUNCATED, "the stream just ended")
     assert interrupted(trial, last, "Half a loaf is") == GiveUp(last)
@@ -123,9 +123,9 @@ def test_a_second_interruption_continues_from_all_that_was_said() -> None:
 
 def test_an_interruption_is_learnt_from() -> None:
     trial = Trial(credentials=2, continues=False)
-    first = trial.asks(trial.begin()).provider.seat
+    first = trial.asks(trial.begin()).provider.account.slot
     interrupted(trial, Failure(Kind.QUOTA, "spent"))
-    assert trial.asks(trial.begin()).provider.seat == 1 - first
+    assert trial.asks(trial.begin()).provider.account.slot == 1 - first
 
 
 def test_another_credential_continues_after_all_targets_have_broken_off_too() -> None:
@@ -133,7 +133,7 @@ def test_another_credential_continues_after_all_targets_have_broken_off_too() ->
     first = trial.asks(trial.begin())
     assert trial.asks(interrupted(trial)).route == TWO
     last = trial.asks(interrupted(trial, said="Half a loaf"))
-    assert (last.route, last.provider.seat) == (ONE, 1 - first.provider.seat)
+    assert (last.route, last.provider.account.slot) == (ONE, 1 - first.provider.account.slot)
     assert isinstance(interrupted(trial, said="Half a loaf is"), GiveUp)
 
 

@@ -8,8 +8,8 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request
 from dragoman.net.headers import Headers
-from dragoman.providers.provider import Amend
-from flow.in_memory import make_provider
+from dragoman.providers.provider import Adjustment, RequestRules
+from flow.in_memory import make_provider, make_renewing
 from flow.policy_trial import TWO, Trial
 
 REFUSED_CREDENTIAL = Failure(Kind.CREDENTIAL, "the token has expired")
@@ -20,7 +20,7 @@ async def renew_nothing() -> bool:
 
 
 def test_a_refused_credential_is_renewed_once_and_then_its_failure_is_kept() -> None:
-    trial = Trial(first=make_provider("one", renew=renew_nothing))
+    trial = Trial(first=make_provider("one", auth=make_renewing(renew_nothing)))
     assert trial.asks(trial.begin()).renew_after is None
     again = trial.asks(trial.after(NoReply(REFUSED_CREDENTIAL)))
     assert (again.renew_after, again.number) == (REFUSED_CREDENTIAL, 2)
@@ -28,18 +28,18 @@ def test_a_refused_credential_is_renewed_once_and_then_its_failure_is_kept() -> 
 
 
 def test_each_of_several_credentials_is_renewed_once() -> None:
-    trial = Trial(credentials=2, first=make_provider("one", renew=renew_nothing))
+    trial = Trial(credentials=2, first=make_provider("one", auth=make_renewing(renew_nothing)))
     step = trial.begin()
     while isinstance(step, Ask):
         step = trial.after(NoReply(REFUSED_CREDENTIAL))
-    first = trial.asked[0].provider.seat
-    asked = [(ask.provider.seat, ask.renew_after is not None) for ask in trial.asked]
+    first = trial.asked[0].provider.account.slot
+    asked = [(ask.provider.account.slot, ask.renew_after is not None) for ask in trial.asked]
     assert asked == [(first, False), (first, True), (1 - first, False), (1 - first, True)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.CREDENTIAL])
 def test_no_other_failure_asks_for_a_renewal(kind: Kind) -> None:
-    trial = Trial(first=make_provider("one", renew=renew_nothing))
+    trial = Trial(first=make_provider("one", auth=make_renewing(renew_nothing)))
     trial.steps_until_given_up(Failure(kind, "no"))
     assert all(ask.renew_after is None for ask in trial.asked)
 
@@ -53,14 +53,14 @@ def drop_seed(request: Request, ledger: Ledger) -> Request:
 
 
 AMENDS = {
-    "temperature": Amend("without temperature", drop_temperature),
-    "seed": Amend("without seed", drop_seed),
-    "server": Amend("as its server wants it", quirk="plain"),
-    "model": Amend("as the model wants it", quirk="no_chat_tools", of_model=True, reroutes=True),
+    "temperature": Adjustment("without temperature", drop_temperature),
+    "seed": Adjustment("without seed", drop_seed),
+    "server": Adjustment("as its server wants it", quirk="plain"),
+    "model": Adjustment("as the model wants it", quirk="no_chat_tools", of_model=True, reroutes=True),
 }
 
 
-def amend_by_message(failure: Failure) -> Amend | None:
+def amend_by_message(failure: Failure) -> Adjustment | None:
     return AMENDS.get(failure.message)
 
 
@@ -69,7 +69,7 @@ def objection(what: str) -> NoReply:
 
 
 def test_each_change_is_tried_once_and_changes_accumulate() -> None:
-    trial = Trial(first=make_provider("one", amend=amend_by_message))
+    trial = Trial(first=make_provider("one", requests=RequestRules(adjust=amend_by_message)))
     trial.begin()
     assert trial.asks(trial.after(objection("temperature"))).changes == (drop_temperature,)
     assert trial.asks(trial.after(objection("seed"))).changes == (drop_temperature, drop_seed)
@@ -77,7 +77,7 @@ def test_each_change_is_tried_once_and_changes_accumulate() -> None:
 
 
 def test_a_quirk_is_learnt_for_the_tenant_and_asked_for_again_at_once() -> None:
-    trial = Trial(first=make_provider("one", amend=amend_by_message))
+    trial = Trial(first=make_provider("one", requests=RequestRules(adjust=amend_by_message)))
     trial.begin()
     assert trial.asks(trial.after(objection("server"))).changes == ()
     trial.asks(trial.after(objection("model")))
@@ -98,14 +98,14 @@ def test_a_quirk_is_learnt_for_the_tenant_and_asked_for_again_at_once() -> None:
 def test_bytes_that_passed_unchanged_are_rebuilt_only_where_the_refusal_is_of_our_making(
     objected: str, credentials: int, asked_again: bool
 ) -> None:
-    trial = Trial(credentials=credentials, first=make_provider("one", amend=amend_by_message))
+    trial = Trial(credentials=credentials, first=make_provider("one", requests=RequestRules(adjust=amend_by_message)))
     trial.begin()
     end = NoReply(Failure(Kind.BAD_REQUEST, objected), ErrorReply(400, Headers([]), b"{}"))
     assert isinstance(trial.after(end), Ask) is asked_again
 
 
 def test_changes_stay_for_the_targets_and_retries_that_follow() -> None:
-    trial = Trial(targets=2, first=make_provider("one", amend=amend_by_message))
+    trial = Trial(targets=2, first=make_provider("one", requests=RequestRules(adjust=amend_by_message)))
     trial.begin()
     trial.after(objection("seed"))
     assert trial.asks(trial.after(NoReply(Failure(Kind.LOST, "gone")))).changes == (drop_seed,)

@@ -15,9 +15,21 @@ from dragoman.hub.loss import LISTED, Ledger
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header, Headers
-from dragoman.providers.provider import Provider, Trial
+from dragoman.providers.provider import Attempt, Auth, Catalogue, Endpoint, Provider, ReplyRules, RequestRules
 from dragoman.routing.resolve import Route
-from flow.in_memory import CHAT, MESSAGES, MESSAGES_STREAM, make_call, make_fitting, make_provider, run
+from flow.in_memory import (
+    CHAT,
+    MESSAGES,
+    MESSAGES_STREAM,
+    PLAIN_REPLIES,
+    PLAIN_REQUESTS,
+    URL,
+    make_call,
+    make_fitting,
+    make_provider,
+    run,
+    send_nothing,
+)
 
 KEY = b"sk-secret-0123456789"
 # White space, key order and unknown fields must survive.
@@ -70,26 +82,26 @@ def keep(request: Request, ledger: Ledger) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("fields", "changes", "continues"),
+    ("requests", "replies", "changes", "continues"),
     [
-        ({"stages": lambda request: []}, (), False),
-        ({"as_is": lambda protocol, body: None}, (), False),
-        ({}, (keep,), False),
-        ({}, (), True),
+        (PLAIN_REQUESTS, ReplyRules(stages=lambda request: []), (), False),
+        (RequestRules(passthrough_body=lambda protocol, body: None), PLAIN_REPLIES, (), False),
+        (PLAIN_REQUESTS, PLAIN_REPLIES, (keep,), False),
+        (PLAIN_REQUESTS, PLAIN_REPLIES, (), True),
     ],
     ids=["its replies go through stages", "it refuses these bytes", "the request is changed", "others may continue"],
 )
 def test_the_same_protocol_is_built_anew_where_it_must_be(
-    fields: dict[str, object], changes: Sequence[Change], continues: bool
+    requests: RequestRules, replies: ReplyRules, changes: Sequence[Change], continues: bool
 ) -> None:
     call = make_call("chat", ODD_CHAT)
     call.continues = continues
-    ready = is_built(prepared(call, replace(make_provider(), **fields), changes=changes))
+    ready = is_built(prepared(call, make_provider(requests=requests, replies=replies), changes=changes))
     assert msgspec.json.decode(ready.out.body)["seed"] == 7
 
 
 def test_a_provider_may_change_the_bytes_that_pass() -> None:
-    provider = make_provider(as_is=lambda protocol, body: body.replace(b"Hi", b"Ho"))
+    provider = make_provider(requests=RequestRules(passthrough_body=lambda protocol, body: body.replace(b"Hi", b"Ho")))
     assert b"Ho" in passes(prepared(make_call("chat", ODD_CHAT), provider, "up/m")).out.body
 
 
@@ -98,7 +110,7 @@ def set_seed(seed: int) -> Change:
 
 
 def test_changes_come_before_the_passes_of_the_provider() -> None:
-    provider = make_provider(passes=(set_seed(2),))
+    provider = make_provider(requests=RequestRules(passes=(set_seed(2),)))
     ready = is_built(prepared(make_call("chat", ODD_CHAT), provider, changes=(set_seed(1),)))
     assert ready.request.seed == 2
     assert msgspec.json.decode(ready.out.body)["seed"] == 2
@@ -168,13 +180,17 @@ def test_what_a_client_says_to_us_stays_with_us(key: str, choices: set[bytes]) -
 
 def test_a_provider_says_which_of_the_clients_headers_pass() -> None:
     call = make_call("chat", CHAT, CLIENT_HEADERS)
-    ready = prepared(call, make_provider(forwards=lambda name: not name.startswith(b"x-stainless")))
+    ready = prepared(
+        call, make_provider(requests=RequestRules(forwards_header=lambda name: not name.startswith(b"x-stainless")))
+    )
     assert b"x-stainless-lang" not in fields_of(ready)
 
 
 def test_the_headers_of_a_provider_win_over_a_clients() -> None:
     call = make_call("chat", CHAT, [(b"x-team", b"client")])
-    ready = prepared(call, make_provider(headers=((b"x-team", b"ours"),)))
+    ready = prepared(
+        call, make_provider(endpoint=Endpoint(URL, ("chat",), send_nothing, headers=((b"x-team", b"ours"),)))
+    )
     assert fields_of(ready)[b"x-team"] == b"ours"
 
 
@@ -201,14 +217,14 @@ def test_what_is_asked_for_stands_in_the_accept_header_of_a_translated_request()
 
 
 def test_a_provider_describes_each_request_by_its_number_and_an_id_that_stays() -> None:
-    seen: list[Trial] = []
+    seen: list[Attempt] = []
 
-    def describe(request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
+    def describe(request: Callable[[], Request], headers: Headers, trial: Attempt) -> tuple[Header, ...]:
         seen.append(trial)
         assert request().turns
         return ((b"x-attempt", str(trial.number).encode()),)
 
-    call, provider = make_call("chat", CHAT, tenant="them"), make_provider(describe=describe)
+    call, provider = make_call("chat", CHAT, tenant="them"), make_provider(requests=RequestRules(headers=describe))
     for number in (1, 2):
         assert fields_of(prepared(call, provider, number=number))[b"x-attempt"] == str(number).encode()
     assert [trial.number for trial in seen] == [1, 2]
@@ -220,14 +236,14 @@ def test_a_credential_that_cannot_be_had_is_the_gateways_fault() -> None:
         raise ConfigError([Problem("environment", None, "LOCAL_KEY", "LOCAL_KEY is not set")])
 
     with pytest.raises(RequestError) as refused:
-        prepared(make_call(), make_provider(authorize=authorize))
+        prepared(make_call(), make_provider(auth=Auth(authorize)))
     assert refused.value.failure.kind is Kind.CREDENTIAL
     assert "'up'" in refused.value.failure.message
     assert "LOCAL_KEY is not set" in refused.value.failure.message
 
 
 def test_a_path_may_be_the_providers_own() -> None:
-    provider = make_provider(paths={"chat": "/openai/chat"})
+    provider = make_provider(endpoint=Endpoint(URL, ("chat",), send_nothing, paths={"chat": "/openai/chat"}))
     assert prepared(make_call(), provider).out.url == "http://127.0.0.1:9/v1/openai/chat"
 
 
@@ -235,7 +251,7 @@ def test_a_model_may_speak_other_protocols_than_its_provider() -> None:
     async def speaks(model: str) -> tuple[str, ...]:
         return ("messages",) if model.startswith("claude") else ("chat",)
 
-    provider = make_provider(speaks=speaks)
+    provider = make_provider(endpoint=Endpoint(URL, ("chat",), send_nothing, find_protocols=speaks))
     assert prepared(make_call(), provider, "claude-x").protocol.name == "messages"
     assert prepared(make_call(), provider, "gpt").protocol.name == "chat"
 
@@ -244,7 +260,9 @@ def test_who_answers_is_known_to_the_decoder() -> None:
     async def aim(model: str) -> object:
         return f"options for {model}"
 
-    provider = make_provider(issuer="vendor", window=lambda model: 1000, aim=aim, quirks=frozenset({"plain"}))
+    catalogue = Catalogue(context_window=lambda model: 1000)
+    requests = RequestRules(options=aim, quirks=frozenset({"plain"}))
+    provider = replace(make_provider(catalogue=catalogue, requests=requests), issuer="vendor")
     issuer = prepared(make_call(), provider).issuer
     assert (issuer.name, issuer.model, issuer.window) == ("vendor", "m", 1000)
     assert issuer.options == "options for m"

@@ -15,6 +15,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
+from dragoman.providers.provider import ReplyRules
 from flow.in_memory import MESSAGES_STREAM, make_call, make_provider, prepare_for, run
 from flow.writer_rig import Rig, play
 
@@ -173,7 +174,7 @@ def test_whether_the_model_answers() -> None:
 
 @pytest.mark.parametrize("withholds", [False, True])
 def test_an_upstream_that_withholds_calls_answers_once_it_has_begun(withholds: bool) -> None:
-    provider = make_provider(withholds_cut_calls=withholds)
+    provider = make_provider(replies=ReplyRules(withholds_cut_calls=withholds))
     prepared = run(prepare_for(make_call(), provider))
     watch = Watch(lambda: 0.0)
     watch.see(Started("c1", "m"))

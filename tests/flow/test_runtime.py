@@ -5,7 +5,7 @@ import pytest
 from dragoman.config.settings import ModelRoute
 from dragoman.flow.runtime import find_targets, list_known_models, provider_of, target_settings
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.providers.provider import ModelInfo, Provider
+from dragoman.providers.provider import Catalogue, ModelInfo, Provider
 from dragoman.routing.resolve import Route
 from flow.in_memory import make_provider, make_world, run
 
@@ -14,14 +14,14 @@ def listing(name: str, *models: ModelInfo) -> Provider:
     async def list_models() -> tuple[ModelInfo, ...]:
         return models
 
-    return make_provider(name, list_models=list_models)
+    return make_provider(name, catalogue=Catalogue(list_models=list_models))
 
 
 def unlisted(name: str) -> Provider:
     async def list_models() -> tuple[ModelInfo, ...]:
         raise ValueError("no list today")
 
-    return make_provider(name, list_models=list_models)
+    return make_provider(name, catalogue=Catalogue(list_models=list_models))
 
 
 def test_a_configured_name_needs_no_list() -> None:

@@ -1,27 +1,30 @@
 """How long an upstream may be silent, before and after its first token."""
 
+import math
+
 import pytest
-from msgspec.structs import replace
 
 from dragoman.config.settings import Server
 from dragoman.flow.timeouts import ReplyDeadline, Timeouts, timeouts_for
 from dragoman.hub.failure import Kind
-from flow.in_memory import make_provider
+from dragoman.providers.provider import Endpoint
+from flow.in_memory import URL, send_nothing
 
 SERVER = Server(first_token_timeout_s=300, token_timeout_s=900, idle_timeout_s=200)
 
 
 @pytest.mark.parametrize(
-    ("fields", "first_token_s"),
+    ("own_s", "limit_s", "first_token_s"),
     [
-        ({}, 300),
-        ({"first_token_limit_s": 15.0}, 15),  # the kind is more hurried than the server
-        ({"first_token_limit_s": 1000.0}, 300),  # and never less
-        ({"first_token_timeout_s": 600.0, "first_token_limit_s": 15.0}, 600),  # its stanza says so
+        (None, math.inf, 300),
+        (None, 15.0, 15),  # the kind is more hurried than the server
+        (None, 1000.0, 300),  # and never less
+        (600.0, 15.0, 600),  # its stanza says so
     ],
 )
-def test_whose_time_out_holds_before_the_first_token(fields: dict[str, object], first_token_s: float) -> None:
-    assert timeouts_for(replace(make_provider(), **fields), SERVER) == Timeouts(first_token_s, 900, 200)
+def test_whose_time_out_holds_before_the_first_token(own_s: float | None, limit_s: float, first_token_s: float) -> None:
+    endpoint = Endpoint(URL, ("chat",), send_nothing, first_token_timeout_s=own_s, first_token_limit_s=limit_s)
+    assert timeouts_for(endpoint, SERVER) == Timeouts(first_token_s, 900, 200)
 
 
 def test_a_sign_of_life_extends_the_wait_but_not_beyond_the_time_for_a_token() -> None:

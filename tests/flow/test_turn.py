@@ -19,10 +19,11 @@ from dragoman.hub.loss import Ledger
 from dragoman.net.client import HttpClient
 from dragoman.passes.truncation_notice import LostCall, digest_conversation
 from dragoman.protocols.messages.parse import parse
+from dragoman.providers.provider import ReplyRules
 from fakes.kiro import framed, tail, tool, words
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.chat_wire import BEGUN, ERROR, HALF, STOPPED, STREAM, WHOLE, document, refusal
-from flow.in_memory import MESSAGES, run
+from flow.in_memory import MESSAGES, make_renewing, run
 from flow.turn_rig import Scene, play, play_with, run_turn
 
 HURRIED = Server(first_token_timeout_s=0.2, idle_timeout_s=0.2)
@@ -30,7 +31,7 @@ PASSES = Scene("chat")
 TRANSLATED = Scene("messages")
 WHOLE_PASSES = Scene("chat", stream=False)
 WHOLE_TRANSLATED = Scene("messages", stream=False)
-KIRO = (("withholds_cut_calls", True),)
+KIRO, PLAIN = ReplyRules(withholds_cut_calls=True), ReplyRules()
 
 
 def server_for(answer: Answer) -> Server:
@@ -39,7 +40,7 @@ def server_for(answer: Answer) -> Server:
 
 
 def with_server(scene: Scene, server: Server) -> Scene:
-    return Scene(scene.client, scene.stream, scene.speaks, joins=scene.joins, server=server, fields=scene.fields)
+    return replace(scene, server=server)
 
 
 # Streams
@@ -281,7 +282,7 @@ CUT = framed(words("I will write it."), tool("t1", "write", input='{"path": "not
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_cut_call_is_the_end_of_its_turn_and_is_not_written(stream: bool) -> None:
-    played = play(Scene("messages", stream, "kiro", fields=KIRO), CUT)
+    played = play(Scene("messages", stream, "kiro", replies=KIRO), CUT)
     assert isinstance(played.end, CutCalls)
     assert played.end.calls == (TruncatedCall("t1", "write", '{"path": "notes/to'),)
     assert played.end.prepared is played.turn.prepared
@@ -290,7 +291,9 @@ def test_a_cut_call_is_the_end_of_its_turn_and_is_not_written(stream: bool) -> N
 
 
 def test_a_reply_that_always_streams_is_folded_for_a_client_that_wants_a_document() -> None:
-    played = play(Scene("messages", False, "kiro", fields=KIRO), framed(words("Half a "), words("loaf"), tail(), cut=9))
+    played = play(
+        Scene("messages", False, "kiro", replies=KIRO), framed(words("Half a "), words("loaf"), tail(), cut=9)
+    )
     assert played.end == Completed()
     assert msgspec.json.decode(played.reply.body)["content"] == [{"type": "text", "text": "Half a loaf"}]
 
@@ -298,7 +301,7 @@ def test_a_reply_that_always_streams_is_folded_for_a_client_that_wants_a_documen
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_cut_inside_a_frame_is_an_interruption_only_where_something_was_written(stream: bool) -> None:
     broken = Answer((words("Half a ") + words("loaf"))[:-9], content_type="application/vnd.amazon.eventstream")
-    played = play(Scene("messages", stream, "kiro", fields=KIRO), broken)
+    played = play(Scene("messages", stream, "kiro", replies=KIRO), broken)
     assert isinstance(played.end, Interrupted if stream else NoReply)
     assert bool(played.wire.writes) is stream
 
@@ -306,7 +309,7 @@ def test_a_cut_inside_a_frame_is_an_interruption_only_where_something_was_writte
 def test_a_reply_that_is_collected_may_be_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn, "MAX_REPLY_BYTES", 2000)
     long = framed(*(words("x" * 100) for _ in range(50)), tail(), cut=500)
-    played = play(Scene("messages", False, "kiro", fields=KIRO), long)
+    played = play(Scene("messages", False, "kiro", replies=KIRO), long)
     assert isinstance(played.end, NoReply)
     assert played.end.failure.kind is Kind.UPSTREAM
     assert played.wire.writes == []
@@ -314,7 +317,7 @@ def test_a_reply_that_is_collected_may_be_too_large(monkeypatch: pytest.MonkeyPa
 
 def test_a_reply_for_which_there_is_no_room_is_refused_for_a_while() -> None:
     long = framed(*(words("x" * 1000) for _ in range(200)), tail())
-    played = play(Scene("messages", False, "kiro", fields=KIRO, budget=1000), long)
+    played = play(Scene("messages", False, "kiro", replies=KIRO, budget=1000), long)
     assert isinstance(played.end, NoReply)
     assert played.end.failure.kind is Kind.BUSY
 
@@ -328,7 +331,7 @@ def test_a_credential_is_renewed_before_the_request_or_its_failure_stays(renewed
         return renewed
 
     refused = Failure(Kind.CREDENTIAL, "expired")
-    played = play(Scene(renew_after=refused, fields=(("renew", renew),)), Answer(STREAM))
+    played = play(Scene(renew_after=refused, auth=make_renewing(renew)), Answer(STREAM))
     assert played.end == (Completed() if renewed else NoReply(refused))
     assert len(played.asked) == (1 if renewed else 0)
 
@@ -352,8 +355,8 @@ def test_the_model_is_told_what_its_last_reply_lost() -> None:
     asked = msgspec.json.decode(MESSAGES)
     asked["messages"] += [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "And?"}]
     body = msgspec.json.encode(asked)
-    for fields, told in ((KIRO, True), ((), False)):
-        scene = Scene("messages", False, "kiro", body=body, memory=memory, fields=fields)
+    for replies, told in ((KIRO, True), (PLAIN, False)):
+        scene = Scene("messages", False, "kiro", body=body, memory=memory, replies=replies)
         played = play(scene, framed(words("Again."), tail()))
         assert (b"was not executed" in played.asked[0].body.replace(b"\\n", b" ")) is told
 

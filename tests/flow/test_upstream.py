@@ -26,7 +26,7 @@ async def send_to(
 ) -> tuple[Prepared, UpstreamResponse | NoReply]:
     client = HttpClient()
     try:
-        provider = make_provider(endpoint=url, send=client.send, key=KEY)
+        provider = make_provider(url=url, send=client.send, key=KEY)
         call = make_call(protocol, CHAT if protocol == "chat" else MESSAGES, key=key)
         prepared = await prepare_for(call, provider)
         return prepared, await send(prepared, timeout_s, lambda: LATE)

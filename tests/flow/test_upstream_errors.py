@@ -1,7 +1,6 @@
 """A refusal says whose fault it is and what to do about it, without the secret."""
 
 import pytest
-from msgspec.structs import replace
 
 from dragoman.flow.upstream_errors import (
     add_retry_advice,
@@ -12,13 +11,14 @@ from dragoman.flow.upstream_errors import (
 )
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Header, Headers
-from flow.in_memory import make_call, make_pooled, make_provider, prepare_for, run
+from dragoman.providers.provider import Auth, ReplyRules
+from flow.in_memory import PLAIN_REPLIES, authorize_nothing, make_call, make_pooled, make_provider, prepare_for, run
 
 KEY = b"sk-secret-0123456789"
 
 
-def blame(failure: Failure, **fields: object) -> Failure:
-    prepared = run(prepare_for(make_call(), replace(make_provider(key=KEY), **fields)))
+def blame(failure: Failure, auth: Auth | None = None, replies: ReplyRules = PLAIN_REPLIES) -> Failure:
+    prepared = run(prepare_for(make_call(), make_provider(key=KEY, auth=auth, replies=replies)))
     return attribute_failure(prepared, failure)
 
 
@@ -36,7 +36,9 @@ def test_a_refused_credential_is_the_gateways_own() -> None:
 def test_the_provider_knows_the_command_that_helps() -> None:
     assert (
         "To mend it: run `dragoman login kiro`."
-        in blame(Failure(Kind.CREDENTIAL, "no"), remedy="run `dragoman login kiro`").message
+        in blame(
+            Failure(Kind.CREDENTIAL, "no"), Auth(authorize_nothing, login_command="run `dragoman login kiro`")
+        ).message
     )
 
 
@@ -68,7 +70,8 @@ def test_the_meaning_that_a_provider_gives_to_a_failure_holds() -> None:
     def used_up(failure: Failure) -> Failure:
         return Failure(Kind.QUOTA, "used up")
 
-    assert blame(Failure(Kind.RATE_LIMITED, "slow"), heed=used_up) == Failure(Kind.QUOTA, "used up")
+    replies = ReplyRules(interpret_failure=used_up)
+    assert blame(Failure(Kind.RATE_LIMITED, "slow"), replies=replies) == Failure(Kind.QUOTA, "used up")
 
 
 @pytest.mark.parametrize("kind", [Kind.BAD_REQUEST, Kind.UPSTREAM, Kind.FORBIDDEN, Kind.CREDENTIAL])

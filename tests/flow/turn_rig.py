@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from dragoman.accounts.memory import Memory
 from dragoman.config.settings import Server
 from dragoman.flow.prepare import Change
@@ -16,6 +14,7 @@ from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import HttpClient
 from dragoman.net.headers import Header
 from dragoman.observers.watch import Watch
+from dragoman.providers.provider import Auth, ReplyRules
 from dragoman.routing.resolve import Route
 from fakes.upstream import Answer, Asked, FakeUpstream
 from flow.in_memory import (
@@ -45,6 +44,9 @@ BODIES = {
 PATIENT = Server()
 
 
+PLAIN = ReplyRules()
+
+
 @dataclass
 class Scene:
     """What a client asks, what its upstream is, and how patient we are. `speaks` is the upstream's protocol."""
@@ -60,7 +62,8 @@ class Scene:
     changes: tuple[Change, ...] = ()
     renew_after: Failure | None = None
     memory: Memory | None = None
-    fields: tuple[tuple[str, object], ...] = ()  # of the provider
+    auth: Auth | None = None  # of every provider; None: without a key
+    replies: ReplyRules = PLAIN
 
 
 @dataclass
@@ -96,8 +99,9 @@ def play_with(scene: Scene, fake: FakeUpstream) -> Played:
 
 async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Played:
     """Run the turn; a reply that it has written is ended as the loop ends it, so that the client can read it."""
-    provider = make_provider(protocols=(scene.speaks,), endpoint=fake.url, send=client.send)
-    provider = replace(provider, **dict(scene.fields))
+    provider = make_provider(
+        protocols=(scene.speaks,), url=fake.url, send=client.send, auth=scene.auth, replies=scene.replies
+    )
     wire = MemoryWire()
     exchange = make_exchange(wire, headers=scene.headers, budget=ByteBudget(scene.budget))
     body = scene.body or BODIES[scene.client, scene.stream]

@@ -4,7 +4,7 @@ from dragoman.accounts.pool import EVERYTHING, Member, Pool
 from dragoman.http.readings import provider_readings
 from dragoman.net.client import HttpClient
 from dragoman.providers.limits import Limits, Window
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Account, Auth, Endpoint, Provider
 
 NOW = 1_800_000_000.0
 
@@ -17,12 +17,9 @@ def provider(limits: Limits | None = None, pool: Pool | None = None, members: tu
         name="p",
         kind="codex",
         issuer="openai",
-        protocols=("responses",),
-        endpoint="http://127.0.0.1:9",
-        send=HttpClient().send,
-        authorize=authorize,
-        limits=lambda: limits,
-        pool=pool,
+        endpoint=Endpoint("http://127.0.0.1:9", ("responses",), HttpClient().send),
+        auth=Auth(authorize),
+        account=Account(last_limits=lambda: limits, pool=pool),
         members=members,
     )
 

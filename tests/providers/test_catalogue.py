@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.client import Dial, Lost, Outgoing
 from dragoman.net.headers import Header
-from dragoman.providers.catalogue import Catalogue
-from dragoman.providers.provider import ModelInfo, Provider, UpstreamResponse
+from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider, UpstreamResponse
 
 ASSUMED = (ModelInfo("assumed"),)
 LISTED = (ModelInfo("listed"), ModelInfo("configured", "told by the provider"))
@@ -45,20 +45,16 @@ class Hour:
         return self.now
 
 
-def catalogue(lister: Lister, clock: Callable[[], float], models: tuple[ModelInfo, ...] = ()) -> Catalogue:
+def catalogue(lister: Lister, clock: Callable[[], float], models: tuple[ModelInfo, ...] = ()) -> CachedCatalogue:
     provider = Provider(
         "fake",
         "kiro",
         "fake",
-        ("kiro",),
-        "http://127.0.0.1:9",
-        nobody,
-        unproven,
-        models=models,
-        fallback_models=ASSUMED,
-        list_models=lister,
+        Endpoint("http://127.0.0.1:9", ("kiro",), nobody),
+        Auth(unproven),
+        Catalogue(models=models, fallback_models=ASSUMED, list_models=lister),
     )
-    return Catalogue(provider, clock)
+    return CachedCatalogue(provider, clock)
 
 
 def ids(models: tuple[ModelInfo, ...]) -> list[str]:

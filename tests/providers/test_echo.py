@@ -251,8 +251,8 @@ def test_a_call_cut_by_max_tokens_stays_cut() -> None:
 
 def test_every_model_listed_answers_or_fails_as_it_says() -> None:
     provider = make(ProviderConfig(name="echo", kind="echo"), HttpClient().send, {})
-    assert provider.protocols == ("native",)
-    assert [model.id for model in provider.models] == list(LISTED)
+    assert provider.endpoint.protocols == ("native",)
+    assert [model.id for model in provider.catalogue.models] == list(LISTED)
     for name, _ in MODELS:
         answer = asyncio.run(sent(said(Text("hi"), model=name)))
         assert (answer.status == 200) is (

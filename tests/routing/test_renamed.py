@@ -1,23 +1,22 @@
 """Providers that call a model by another name than clients do."""
 
-from collections.abc import Callable
-
 from msgspec import Struct
 
 from dragoman.config.settings import ModelRoute
 from dragoman.providers.kiro.models import resolve
+from dragoman.providers.provider import Catalogue
 from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets
 
 IDS = ("auto", "claude-sonnet-4.5", "claude-opus-4.6")
 
 
-class Renaming(Struct, frozen=True):
-    rename: Callable[[str], str]
+class FakeProvider(Struct, frozen=True):
+    catalogue: Catalogue
 
 
-PLAIN = Renaming(lambda name: name)
-KIRO = Renaming(lambda name: resolve(name, IDS))
-LISTED = {"kiro": Known(IDS, True, KIRO.rename), "other": Known(("gpt-fake",), True)}
+PLAIN = FakeProvider(Catalogue())
+KIRO = FakeProvider(Catalogue(rename=lambda name: resolve(name, IDS)))
+LISTED = {"kiro": Known(IDS, True, KIRO.catalogue.rename), "other": Known(("gpt-fake",), True)}
 
 
 def test_a_name_asked_of_a_provider_outright_becomes_its_own() -> None:
@@ -44,6 +43,6 @@ def test_a_listed_name_is_never_changed() -> None:
 
 
 def test_a_name_that_nobody_lists_goes_to_whoever_might_know_it() -> None:
-    unsure = {"kiro": Known(IDS, False, KIRO.rename), "other": Known(("gpt-fake",), True)}
+    unsure = {"kiro": Known(IDS, False, KIRO.catalogue.rename), "other": Known(("gpt-fake",), True)}
     assert listed_targets("claude-haiku-4-5-20251001", unsure) == (Route("kiro", "claude-haiku-4.5"),)
     assert listed_targets("claude-haiku-4-5-20251001", LISTED) == ()

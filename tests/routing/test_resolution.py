@@ -6,8 +6,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from dragoman.config.settings import ModelRoute
+from dragoman.providers.provider import Catalogue
 from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest, normalised
 from fakes.upstream import FakeUpstream
 from gateway import KEY, running, stanza
@@ -23,9 +25,13 @@ ROUTES = (
 )
 
 
+class FakeProvider(Struct, frozen=True):
+    catalogue: Catalogue = Catalogue()
+
+
 def found(name: str) -> list[str]:
     """As the gateway asks: what is configured comes before what is listed."""
-    configured = configured_targets(name, ROUTES, dict.fromkeys(BOTH, OPENAI))
+    configured = configured_targets(name, ROUTES, dict.fromkeys(BOTH, FakeProvider()))
     return [str(route) for route in configured or listed_targets(name, BOTH)]
 
 

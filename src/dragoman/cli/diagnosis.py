@@ -174,12 +174,12 @@ async def _provider(config: ProviderConfig, label: str, http: HttpClient, clock:
         return [Finding(what, WARNING, f"{lack} is not in this version yet", "it is left out")]
     try:
         provider = KINDS[config.kind](config, http.send, os.environ)
-        if provider.inspect is not None:
-            findings = [_hide_secrets(finding, provider) for finding in await provider.inspect()]
+        if provider.account.inspect is not None:
+            findings = [_hide_secrets(finding, provider) for finding in await provider.account.inspect()]
             return [replace(finding, what=finding.what.replace(whole, what, 1)) for finding in findings]
-        if not provider.lists_models:
+        if not provider.catalogue.has_list:
             return [Finding(what, OK, "built in" if config.kind == "echo" else "ready")]
-        headers = await provider.authorize(provider.protocols[0])
+        headers = await provider.auth.authorize(provider.endpoint.protocols[0])
     except ConfigError as error:
         return [Finding(what, BROKEN, str(error), "set it, or take the provider out")]
     return [await _asked(what, provider, headers, http, clock)]
@@ -187,21 +187,21 @@ async def _provider(config: ProviderConfig, label: str, http: HttpClient, clock:
 
 def _hide_secrets(finding: Finding, provider: Provider) -> Finding:
     """An account's server may repeat what it was sent, a secret of `headers` for example."""
-    found = redact_known(finding.found.encode(errors="replace"), list_secrets((), provider.secrets)).decode()
+    found = redact_known(finding.found.encode(errors="replace"), list_secrets((), provider.auth.secrets)).decode()
     return replace(finding, found=redact(found))
 
 
 async def _asked(
     what: str, provider: Provider, credential: tuple[Header, ...], http: HttpClient, clock: Clock
 ) -> Finding:
-    upstream = PROTOCOLS[provider.protocols[0]].upstream
+    upstream = PROTOCOLS[provider.endpoint.protocols[0]].upstream
     assert upstream is not None
-    headers = (*provider.headers, *upstream.required_headers, *credential)
-    out = Outgoing("GET", f"{provider.endpoint}/models", headers)
+    headers = (*provider.endpoint.headers, *upstream.required_headers, *credential)
+    out = Outgoing("GET", f"{provider.endpoint.url}/models", headers)
     try:
-        answer = await http.send(out, provider.dial, head_timeout_s=PATIENCE_S)
+        answer = await http.send(out, provider.endpoint.dial, head_timeout_s=PATIENCE_S)
     except (Lost, TimedOut, ValueError) as fault:
-        to_do = f"is {provider.endpoint} right, and the server up? A proxy goes into `proxy`"
+        to_do = f"is {provider.endpoint.url} right, and the server up? A proxy goes into `proxy`"
         return Finding(what, BROKEN, redact(str(fault)), to_do)
     clock.see(answer.headers.get(b"date"))
     answer.close()
@@ -209,7 +209,7 @@ async def _asked(
 
 
 def _judged(what: str, provider: Provider, status: int) -> Finding:
-    where = provider.endpoint
+    where = provider.endpoint.url
     if status == 200:
         return Finding(what, OK, f"{where} answers and takes the credential")
     if status in (401, 403):

@@ -14,7 +14,7 @@ from dragoman.cli.settings import base_url
 from dragoman.config import Config, Secret
 from dragoman.net.client import Answer, HttpClient, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.headers import JSON, Header
-from dragoman.providers.provider import USER_AGENT
+from dragoman.providers.connection import USER_AGENT
 
 PROBE_S = 3.0  # where nobody listens, it is known at once
 ANSWER_S = 60.0

@@ -17,7 +17,7 @@ from dragoman.config.load import user_config_file
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.framing.redact import redact
 from dragoman.net.client import HttpClient
-from dragoman.providers.catalogue import Catalogue
+from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.compatible.probing.asking import Asker
 from dragoman.providers.compatible.probing.probe import Profile, probe
 from dragoman.providers.compatible.probing.traits import Trait
@@ -89,9 +89,11 @@ async def _probed(config: ProviderConfig, model: str | None) -> Profile:
         if model is None:
             raise Trouble(f"{config.name} lists no models: is it up? `--model M` names one.")
         cost = f"at most {MAX_REQUESTS} small requests, each for at most {CAP} tokens"
-        remark(f"Asking {model} at {provider.endpoint}: {cost} if it heeds the cap.")
+        remark(f"Asking {model} at {provider.endpoint.url}: {cost} if it heeds the cap.")
         profile = await probe(Asker(provider, model), model)
-        return _hide_secrets(profile, list_secrets(await provider.authorize(provider.protocols[0]), provider.secrets))
+        return _hide_secrets(
+            profile, list_secrets(await provider.auth.authorize(provider.endpoint.protocols[0]), provider.auth.secrets)
+        )
     finally:
         await http.close()
 
@@ -107,7 +109,7 @@ def _hide_secrets(profile: Profile, secrets: Secrets) -> Profile:
 
 
 async def _listed(provider: Provider) -> tuple[ModelInfo, ...]:
-    return provider.models or await Catalogue(provider, asyncio.get_running_loop().time).settled()
+    return provider.catalogue.models or await CachedCatalogue(provider, asyncio.get_running_loop().time).settled()
 
 
 def _show(profile: Profile, provider: ProviderConfig, stanza: Stanza) -> None:

@@ -71,9 +71,9 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
     if provider is None:
         raise NoCount("there is no such provider")
     provider = choose_least_restricted(provider, route.model)
-    speaks = await provider.spoken(route.model)
+    speaks = await provider.protocols_for(route.model)
     choice = choose_protocol(call.protocol.name, speaks, runtime.protocols, profile_of(route.model), call.body)
-    if not choice.unchanged or not provider.counts_tokens:
+    if not choice.unchanged or not provider.endpoint.counts_tokens:
         raise NoCount("it does not count such requests")
     try:
         status, body = await _asked(runtime, call, route, provider, counting.suffix)
@@ -90,7 +90,7 @@ async def _asked(runtime: Runtime, call: Call, route: Route, provider: Provider,
     prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
     url, query_mark, query = prepared.out.url.partition("?")
     out = msgspec.structs.replace(prepared.out, url=url + suffix + query_mark + query)
-    answer = await provider.ask(out, COUNT_TIMEOUT_S)
+    answer = await provider.send(out, COUNT_TIMEOUT_S)
     try:
         return answer.status, await answer.read(MAX_COUNT_BYTES, COUNT_TIMEOUT_S)
     finally:

@@ -51,7 +51,11 @@ class CredentialRound:
         self._model = model
         self._session = session
         self._excluded = excluded
-        self._pool = provider.pool if provider.pool is not None else (provider.rests if spares else None)
+        self._pool = (
+            provider.account.pool
+            if provider.account.pool is not None
+            else (provider.account.cooldowns if spares else None)
+        )
         self._choice: Choice | None = None
         self._refusals: dict[int, NoReply] = {}
         self._member: Provider | None = None
@@ -64,9 +68,9 @@ class CredentialRound:
 
     def next(self) -> Provider | None:
         """Choose the next credential; None if all that may be used have been."""
-        if self._provider.pool is None:
+        if self._provider.account.pool is None:
             return self._next_alone()
-        pool = self._provider.pool
+        pool = self._provider.account.pool
         self._choice = pool.choose(self._session, self._model, {*self._excluded, *self._refusals}, pool.clock())
         self._member = None if self._choice is None else self._provider.members[self._choice.member]
         return self._member
@@ -83,19 +87,19 @@ class CredentialRound:
         """Note the first token of a reply; `response` is its id where the upstream keeps it."""
         if self._pool is not None and self._choice is not None:
             self._pool.served(self._choice.member, self._model, self._session, response)
-            if self._provider.pool is not None:
+            if self._provider.account.pool is not None:
                 self._rest_if_spent(self._pool, headers)
         self.release()
 
     def refused(self, end: NoReply) -> None:
         """Note that the credential which is used now was of no use."""
-        self._refusals[self.member.seat] = end
+        self._refusals[self.member.account.slot] = end
         self.learn(end.failure)
         self.release()
 
     def learn(self, failure: Failure) -> None:
         """Note what a failure says of the credential that met with it."""
-        if self._provider.pool is not None:
+        if self._provider.account.pool is not None:
             start_cooldown(self.member, self._model, failure)
         elif self._pool is not None and _says_how_long(failure, self._pool.clock()):
             start_cooldown(self.member, self._model, failure)  # there is no other credential to use meanwhile
@@ -108,7 +112,7 @@ class CredentialRound:
 
     def verdict(self, last: NoReply) -> NoReply:
         """Return what to tell a client whose request every credential refused: what passes soonest."""
-        pool, model, refusals = self._provider.pool, self._model, self._refusals
+        pool, model, refusals = self._provider.account.pool, self._model, self._refusals
         if pool is None:
             return last
         if not refusals:
@@ -131,21 +135,21 @@ class CredentialRound:
     def _rest_if_spent(self, pool: Pool, headers: Headers) -> None:
         """A good answer may say that it was the last one for a while."""
         now = pool.clock()
-        until = self.member.spent_until(headers, now)
+        until = self.member.account.exhausted_until(headers, now)
         if until is not None:
-            pool.park(self.member.seat, self._model, until, SPENT, now)
+            pool.park(self.member.account.slot, self._model, until, SPENT, now)
 
 
 def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
     """Leave a credential alone for as long as its failure says, if it is one that says so."""
-    pool, cooldown = member.rests, COOLDOWNS.get(failure.kind)
+    pool, cooldown = member.account.cooldowns, COOLDOWNS.get(failure.kind)
     if pool is None or cooldown is None:
         return
     now = pool.clock()
     seconds = _seconds_left(failure, now)
     until = now + (cooldown.seconds if seconds is None else seconds)
-    pool.park(member.seat, EVERYTHING if cooldown.whole_account else model, until, failure.kind.value, now)
-    which = f", credential {member.credential}" if member.credential else ""
+    pool.park(member.account.slot, EVERYTHING if cooldown.whole_account else model, until, failure.kind.value, now)
+    which = f", credential {member.account.label}" if member.account.label else ""
     log.info("provider %s%s: %s, not used for %.0f s", member.name, which, failure.kind.value, until - now)
 
 
@@ -158,13 +162,13 @@ def available_targets(routes: tuple[Route, ...], providers: Mapping[str, Provide
 
 def choose_least_restricted(provider: Provider, model: str) -> Provider:
     """Return the credential that may be used soonest, for a question that belongs to no conversation."""
-    pool = provider.pool
+    pool = provider.account.pool
     return provider if pool is None else provider.members[pool.soonest(model, pool.clock())]
 
 
 def _is_cooling_down(route: Route, providers: Mapping[str, Provider]) -> bool:
     provider = providers.get(route.provider)
-    pool = None if provider is None else provider.rests
+    pool = None if provider is None else provider.account.cooldowns
     return pool is not None and pool.is_at_rest(route.model, pool.clock())
 
 

@@ -31,7 +31,7 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
     if isinstance(prepared, Passthrough):
         return []
     request, model = prepared.request, prepared.route.model
-    stages = [] if prepared.provider.stages is None else list(prepared.provider.stages(request))
+    stages = [] if prepared.provider.replies.stages is None else list(prepared.provider.replies.stages(request))
     if prepared.tools:
         stages.append(RestoreTools(prepared.tools))
     return [*stages, EstimateUsage(count_text, lambda: estimate(request, model))]

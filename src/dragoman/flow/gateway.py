@@ -270,8 +270,8 @@ async def _make_policy(call: Call, runtime: Runtime, routes: tuple[Route, ...]) 
     sessions: dict[str, str | None] = {}
     for route in routes:
         provider = runtime.providers.get(route.provider)
-        if provider is not None and provider.pool is not None and provider.name not in sessions:
-            sessions[provider.name] = await _session_with(call, provider.pool)
+        if provider is not None and provider.account.pool is not None and provider.name not in sessions:
+            sessions[provider.name] = await _session_with(call, provider.account.pool)
     retry = runtime.config.retry
     chances = SecondChances(runtime.learned_quirks, call.tenant)
     return Policy(routes, runtime.providers, Limits(retry, call.continues, _jitter), chances, sessions)
@@ -290,7 +290,7 @@ async def _session_with(call: Call, pool: Pool) -> str | None:
 def _has_fallback(routes: tuple[Route, ...], runtime: Runtime) -> bool:
     """Whether anybody could continue a reply that breaks off: another target, or another credential."""
     first = runtime.providers.get(routes[0].provider)
-    return len(routes) > 1 or (first is not None and first.pool is not None)
+    return len(routes) > 1 or (first is not None and first.account.pool is not None)
 
 
 def _make_watch() -> Watch:

@@ -18,7 +18,8 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline
 from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.dial import Target, parse_target
-from dragoman.providers.provider import USER_AGENT, SendRequest, UpstreamResponse
+from dragoman.providers.connection import USER_AGENT
+from dragoman.providers.provider import SendRequest, UpstreamResponse
 
 MAX_REDIRECTS = 3
 MAX_LINKS = 20  # of one request

@@ -29,7 +29,7 @@ from dragoman.flow.step import (
 from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
-from dragoman.providers.provider import Amend, Provider
+from dragoman.providers.provider import Adjustment, Provider
 from dragoman.routing.resolve import Route
 
 
@@ -112,7 +112,7 @@ class Policy:
             case Interrupted():
                 return self._after_interruption(end)
             case CutCalls(prepared=prepared, calls=calls):
-                completes = prepared.provider.mend and len(calls) == 1
+                completes = prepared.provider.replies.completes_cut_calls and len(calls) == 1
                 return CompleteCall(prepared, calls) if completes else Finish(lost=calls)
             case CallCompleted(calls=calls, found=found):
                 return Finish() if found else Finish(lost=calls)
@@ -134,7 +134,7 @@ class Policy:
     def _learn_from_end(self, failure: Failure) -> None:
         """Note what the failure of a reply that had begun says of the credential: its allowance may be used up."""
         if self._round is not None:
-            self._round.learn(self._round.member.heed(failure))
+            self._round.learn(self._round.member.replies.interpret_failure(failure))
 
     def _start_target(self) -> Step:
         self._tries = 1
@@ -147,7 +147,7 @@ class Policy:
             message = f"No provider is called {route.provider!r}."
             return self._after_target_failed(NoReply(Failure(Kind.NOT_FOUND, message, code="model_not_found")))
         spares = len(self._routes) > 1
-        if provider.pool is None and (provider.rests is None or not spares):
+        if provider.account.pool is None and (provider.account.cooldowns is None or not spares):
             self._round = None
             return self._ask(provider)
         session = self._sessions.get(route.provider)
@@ -197,7 +197,7 @@ class Policy:
     def _retry_wait_s(self, failure: Failure) -> float | None:
         """Return the seconds before the same target is asked again; None: it is not."""
         provider = self._providers.get(self._queue[0].provider)
-        repeats = failure.kind is Kind.TIMEOUT and provider is not None and provider.repeats_timeouts
+        repeats = failure.kind is Kind.TIMEOUT and provider is not None and provider.endpoint.retries_timeouts
         if not (AFTER[failure.kind].retry or repeats) or failure.should_retry is False:
             return None
         retry = self._limits.retry
@@ -222,8 +222,8 @@ class Policy:
         assert member is not None
         rest = self._queue[1:]
         broken = self._broken.setdefault(member.name, set())
-        broken.add(member.seat)
-        if member.pool is None or len(broken) == len(member.pool.members):
+        broken.add(member.account.slot)
+        if member.account.pool is None or len(broken) == len(member.account.pool.members):
             return rest
         return [route, *rest] if AFTER[failure.kind].next_credential else [*rest, route]
 
@@ -245,31 +245,31 @@ class SecondChances:
     def take(self, provider: Provider, model: str, end: NoReply) -> SecondChance | None:
         """Return with what the same provider may be asked again at once; None if it may not."""
         failure = end.failure
-        if failure.kind is Kind.CREDENTIAL and provider.renew is not None and self._is_first(provider, "renew"):
+        if failure.kind is Kind.CREDENTIAL and provider.auth.renew is not None and self._is_first(provider, "renew"):
             return SecondChance.RENEWED_CREDENTIAL
-        amend = provider.amend(failure)
-        if amend is None or (end.error_reply is not None and not _may_rebuild(amend, provider)):
+        adjustment = provider.requests.adjust(failure)
+        if adjustment is None or (end.error_reply is not None and not _may_rebuild(adjustment, provider)):
             return None
-        if not self._is_first(provider, amend.name):
+        if not self._is_first(provider, adjustment.name):
             return None
-        if amend.quirk is not None:
-            quirk = f"{amend.quirk}:{model}" if amend.of_model else amend.quirk
+        if adjustment.quirk is not None:
+            quirk = f"{adjustment.quirk}:{model}" if adjustment.of_model else adjustment.quirk
             self._learnt.add(self._tenant, provider.name, quirk)
-        if amend.change is not None:
-            self.changes.append(amend.change)
+        if adjustment.change is not None:
+            self.changes.append(adjustment.change)
         return SecondChance.CHANGED_REQUEST
 
     def _is_first(self, provider: Provider, name: str) -> bool:
-        chance = (provider.name, provider.seat, name)
+        chance = (provider.name, provider.account.slot, name)
         if chance in self._taken:
             return False
         self._taken.add(chance)
         return True
 
 
-def _may_rebuild(amend: Amend, provider: Provider) -> bool:
+def _may_rebuild(adjustment: Adjustment, provider: Provider) -> bool:
     """Whether bytes that passed unchanged may be built anew: the refusal is of our making.
 
     Either we chose the endpoint, or we moved a conversation to a credential that cannot read another one's reasoning.
     """
-    return amend.reroutes or (amend.change is not None and provider.pool is not None)
+    return adjustment.reroutes or (adjustment.change is not None and provider.account.pool is not None)

@@ -24,7 +24,7 @@ from dragoman.net.client import Outgoing
 from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.inline_media import find_links, inline_links
 from dragoman.passes.lower_tools import ToolMap, adapt_tools
-from dragoman.providers.provider import Pass, Provider, Trial
+from dragoman.providers.provider import Attempt, Pass, Provider
 from dragoman.routing.resolve import Route
 
 IDENTITY = (b"accept-encoding", b"identity")
@@ -57,7 +57,9 @@ class Outbound(Struct, frozen=True, kw_only=True):
     @property
     def issuer(self) -> Issuer:
         provider, model = self.provider, self.route.model
-        return Issuer(provider.issuer, model, provider.window(model), self.options, provider.quirks)
+        return Issuer(
+            provider.issuer, model, provider.catalogue.context_window(model), self.options, provider.requests.quirks
+        )
 
     @property
     def streams(self) -> bool:
@@ -107,14 +109,16 @@ async def prepare(
     call: Call, route: Route, provider: Provider, fitting: TargetSettings, number: int, changes: Sequence[Change] = ()
 ) -> Prepared:
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
-    speaks = await provider.spoken(route.model)
+    speaks = await provider.protocols_for(route.model)
     passing = None
     if call.protocol.name in speaks:
-        passing = await run_off_loop(len(call.body), partial(provider.as_is, call.protocol.name, call.body))
+        passing = await run_off_loop(
+            len(call.body), partial(provider.requests.passthrough_body, call.protocol.name, call.body)
+        )
     choice = choose_protocol(call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
     protocol = choice.protocol
-    options = await provider.aim(route.model)
-    is_altered = provider.stages is not None or bool(changes) or call.is_from_other_protocol or call.continues
+    options = await provider.requests.options(route.model)
+    is_altered = provider.replies.stages is not None or bool(changes) or call.is_from_other_protocol or call.continues
     if passing is not None and choice.unchanged and not is_altered:
         body = await _with_model(passing, call.model, route.model)
         assert protocol.upstream is not None
@@ -176,7 +180,7 @@ async def _translate(
 ) -> tuple[Request, ToolMap, _Message]:
     assert protocol.upstream is not None
     request, tools = await _fitted(call, provider, protocol.upstream, fitting, ledger, changes)
-    quirks = provider.quirks | fitting.quirks
+    quirks = provider.requests.quirks | fitting.quirks
     target = Target(route.model, provider.issuer, fitting.profile, fitting.budgets, quirks, options)
     body = await run_off_loop(len(call.body), partial(protocol.upstream.build, request, target, ledger))
     if call.strict and len(ledger):
@@ -194,21 +198,21 @@ async def _address(
     assert protocol.upstream is not None
     credentials = await _authorized(provider, protocol.name)
     described: tuple[Header, ...] = ()
-    if provider.describe is not None:
-        described = provider.describe(message.request, call.headers, Trial(call.uuid, number, call.tenant))
-    own = (JSON, IDENTITY, *provider.headers, *described, *credentials)
+    if provider.requests.headers is not None:
+        described = provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
+    own = (JSON, IDENTITY, *provider.endpoint.headers, *described, *credentials)
     names = dict(own)
     fields = (*own, *[field for field in message.headers if field[0] not in names])
-    path = provider.paths.get(protocol.name, protocol.upstream.path)
-    out = Outgoing("POST", provider.endpoint + path + message.query, fields, message.body)
-    return out, list_secrets(credentials, provider.secrets)
+    path = provider.endpoint.paths.get(protocol.name, protocol.upstream.path)
+    out = Outgoing("POST", provider.endpoint.url + path + message.query, fields, message.body)
+    return out, list_secrets(credentials, provider.auth.secrets)
 
 
 async def _authorized(provider: Provider, protocol: str) -> tuple[Header, ...]:
     try:
-        return await provider.authorize(protocol)
+        return await provider.auth.authorize(protocol)
     except ConfigError as error:
-        which = f" {provider.credential}" if provider.credential else ""
+        which = f" {provider.account.label}" if provider.account.label else ""
         told = "; ".join(problem.message for problem in error.problems)
         message = f"Provider {provider.name!r} has no credential{which}: {told}. `dragoman doctor` says more."
         raise RequestError(Failure(Kind.CREDENTIAL, message)) from error
@@ -224,7 +228,7 @@ async def _fitted(
 ) -> tuple[Request, ToolMap]:
     """The client's request, after every pass that its upstream needs."""
     limits = upstream.tools
-    if "no_custom_tools" in provider.quirks | fitting.quirks:
+    if "no_custom_tools" in provider.requests.quirks | fitting.quirks:
         limits = replace(limits, custom=False)
 
     def lower() -> tuple[Request, ToolMap]:
@@ -235,7 +239,7 @@ async def _fitted(
     request, tools = await run_off_loop(size, lower)
     if fitting.fetcher is not None:
         request = await _with_media(request, upstream, fitting.fetcher)
-    return await run_off_loop(size, partial(_changed, request, provider.passes, ledger)), tools
+    return await run_off_loop(size, partial(_changed, request, provider.requests.passes, ledger)), tools
 
 
 def _changed(request: Request, changes: Sequence[Change], ledger: Ledger) -> Request:
@@ -271,7 +275,7 @@ def _client_headers(call: Call, provider: Provider, upstream: Upstream) -> tuple
     kept = [
         field
         for field in call.headers
-        if not _is_kept_back(field[0]) and field[0] not in kept_back and provider.forwards(field[0])
+        if not _is_kept_back(field[0]) and field[0] not in kept_back and provider.requests.forwards_header(field[0])
     ]
     names = dict(kept)
     missing = [field for field in upstream.required_headers if field[0] not in names]

@@ -99,5 +99,5 @@ def is_answering(prepared: Prepared, pipe: Pipe) -> bool:
     return (
         pipe.decoder.progress is Progress.WORKING_SILENTLY
         or watch.substance
-        or (prepared.provider.withholds_cut_calls and watch.started is not None)
+        or (prepared.provider.replies.withholds_cut_calls and watch.started is not None)
     )

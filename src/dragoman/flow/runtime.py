@@ -14,7 +14,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
 from dragoman.providers.amends import NO_CHAT_TOOLS
-from dragoman.providers.catalogue import Catalogue
+from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.profiles import profile_of
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest
@@ -29,7 +29,7 @@ class Runtime(Struct, frozen=True):
 
     config: Config
     providers: Mapping[str, Provider]
-    catalogues: Mapping[str, Catalogue]
+    catalogues: Mapping[str, CachedCatalogue]
     protocols: dict[str, Protocol]
     fetcher: Fetcher | None
     budgets: dict[str, int]  # effort -> thinking budget
@@ -96,7 +96,7 @@ def list_known_models(runtime: Runtime) -> dict[str, Known]:
         name: Known(
             tuple(model.id for model in catalogue.known()),
             catalogue.complete,
-            runtime.providers[name].rename,
+            runtime.providers[name].catalogue.rename,
             catalogue.list_problem(),
         )
         for name, catalogue in runtime.catalogues.items()

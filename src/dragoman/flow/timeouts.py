@@ -9,7 +9,7 @@ from dragoman.hub.failure import Failure, Kind
 
 
 class HasTimeouts(Protocol):
-    """A provider, as far as its time-outs go."""
+    """A provider's endpoint, as far as its time-outs go."""
 
     @property
     def first_token_timeout_s(self) -> float | None: ...
@@ -25,11 +25,11 @@ class Timeouts(Struct, frozen=True):
     idle_s: float  # after the first token: between two signs of life
 
 
-def timeouts_for(provider: HasTimeouts, server: Server) -> Timeouts:
+def timeouts_for(endpoint: HasTimeouts, server: Server) -> Timeouts:
     """A provider's own time-out wins; else its kind may be more hurried than the server, never less."""
-    first = provider.first_token_timeout_s
+    first = endpoint.first_token_timeout_s
     if first is None:
-        first = min(server.first_token_timeout_s, provider.first_token_limit_s)
+        first = min(server.first_token_timeout_s, endpoint.first_token_limit_s)
     return Timeouts(first, server.token_timeout_s, server.idle_timeout_s)
 
 

@@ -88,8 +88,8 @@ class Turn:
     async def run(self) -> TurnEnd:
         ask = self._ask
         if ask.renew_after is not None:
-            assert ask.provider.renew is not None
-            if not await ask.provider.renew():
+            assert ask.provider.auth.renew is not None
+            if not await ask.provider.auth.renew():
                 return NoReply(ask.renew_after)
         try:
             self.prepared = prepared = await self._prepare()
@@ -97,7 +97,7 @@ class Turn:
             return NoReply(refused.failure)
         self._writer.begin_turn(prepared)
         provider = prepared.provider
-        self._wait = wait = ReplyDeadline(provider.name, timeouts_for(provider, self._server), self._clock())
+        self._wait = wait = ReplyDeadline(provider.name, timeouts_for(provider.endpoint, self._server), self._clock())
         if not (self._writer.streams or prepared.streams):  # then all of its tokens come at once, at the end
             wait.extend(self._clock(), has_token=True)
         answer = await send(prepared, wait.left(self._clock()), wait.failure)
@@ -140,7 +140,7 @@ class Turn:
     async def _notices(self) -> tuple[Change, ...]:
         """Return what the model must be told that its last reply in this conversation lost."""
         call = self._around.call
-        if not self._ask.provider.withholds_cut_calls:
+        if not self._ask.provider.replies.withholds_cut_calls:
             return ()
         await call.read()
         asked = await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
@@ -309,7 +309,7 @@ class Turn:
     # Documents: replies that come as one body
 
     async def _read_document(self, prepared: Prepared, answer: UpstreamResponse, begun: bytes) -> TurnEnd:
-        patience = timeouts_for(prepared.provider, self._server)
+        patience = timeouts_for(prepared.provider.endpoint, self._server)
         total_s = patience.first_token_s + patience.token_s
         reading = read_reply(self._around.call, answer, patience.idle_s, total_s, prepared.provider.name)
         late = partial(stalled_failure, prepared.provider, patience.idle_s, total_s)
@@ -356,7 +356,7 @@ class Turn:
     def _make_translation(self, prepared: Prepared) -> TranslationPipe:
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
         watch = self._around.make_watch()
-        hold = HoldTruncatedCall() if prepared.provider.withholds_cut_calls else None
+        hold = HoldTruncatedCall() if prepared.provider.replies.withholds_cut_calls else None
         encoding = self._writer.encoding
         encoding.begin_turn(ledger, self._ask.continuation, watch)
         source = make_source(prepared, ledger)

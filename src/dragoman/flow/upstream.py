@@ -23,7 +23,7 @@ from dragoman.providers.provider import Provider, UpstreamResponse
 async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Failure]) -> UpstreamResponse | NoReply:
     """Return the answer once its head has come; `late` makes the failure if that takes too long."""
     try:
-        answer = await prepared.provider.ask(prepared.out, head_timeout_s)
+        answer = await prepared.provider.send(prepared.out, head_timeout_s)
     except TimedOut as fault:
         return NoReply(connection_failure(prepared, fault) if fault.phase == "connect" else late())
     except Lost as fault:
@@ -47,7 +47,7 @@ def _refusal(prepared: Prepared, answer: UpstreamResponse, body: bytes) -> NoRep
     now = time.time()
     failure = prepared.upstream.read(answer.status, dict(answer.headers), body)
     failure = attribute_failure(prepared, resets_by_our_clock(failure, answer.headers, now))
-    failure = add_retry_advice(failure, answer.headers, now, prepared.provider.spent_until)
+    failure = add_retry_advice(failure, answer.headers, now, prepared.provider.account.exhausted_until)
     if (
         isinstance(prepared, Passthrough)
         and failure.kind not in (Kind.CREDENTIAL, Kind.FORBIDDEN)

@@ -24,12 +24,12 @@ BAD_TOKEN = re.compile(
 
 def attribute_failure(prepared: Prepared, failure: Failure) -> Failure:
     """A refused credential or entitlement is the gateway's, and must not look like the client's own."""
-    failure = redact_failure(prepared.provider.heed(failure), prepared.secrets)
+    failure = redact_failure(prepared.provider.replies.interpret_failure(failure), prepared.secrets)
     name = prepared.provider.name
     if failure.kind is Kind.CREDENTIAL or (failure.kind is Kind.FORBIDDEN and _is_bad_token(failure)):
         told = f" (HTTP {failure.status})" if failure.status is not None else ""
-        mend = prepared.provider.remedy or f"set providers.{name}.api_key, then run `dragoman doctor`"
-        which = f" {prepared.provider.credential}" if prepared.provider.credential else ""
+        mend = prepared.provider.auth.login_command or f"set providers.{name}.api_key, then run `dragoman doctor`"
+        which = f" {prepared.provider.account.label}" if prepared.provider.account.label else ""
         message = f"Provider {name!r} refused the gateway's credential{which}{told}. To mend it: {mend}."
         return Failure(Kind.CREDENTIAL, message, status=failure.status, code=failure.code)
     if failure.kind is Kind.FORBIDDEN:

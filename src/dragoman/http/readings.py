@@ -50,18 +50,18 @@ def gateway_readings(
 
 def provider_readings(name: str, provider: Provider, now: float) -> Iterator[Reading]:
     """How its credentials stand, and how much of its allowances is used, where it tells."""
-    if provider.pool is not None:
-        resting = [state.free_at is not None for state in provider.pool.states(now) if not state.model]
+    if provider.account.pool is not None:
+        resting = [state.free_at is not None for state in provider.account.pool.states(now) if not state.model]
     else:
-        limits = provider.limits()
+        limits = provider.account.last_limits()
         parked = None if limits is None else limits.parked_until
-        rests = () if provider.rests is None else provider.rests.states(now)
+        rests = () if provider.account.cooldowns is None else provider.account.cooldowns.states(now)
         at_rest = any(state.free_at is not None for state in rests if not state.model)
         resting = [at_rest or (parked is not None and parked > now)]
     yield Reading(catalogue.POOL.name, (name, AVAILABLE), (resting.count(False),))
     yield Reading(catalogue.POOL.name, (name, COOLING_DOWN), (resting.count(True),))
     for member in provider.members or (provider,):
-        limits = member.limits()
+        limits = member.account.last_limits()
         for window, used in () if limits is None else limits.windows.items():
             if not used.unlimited:
                 yield Reading(catalogue.LIMITS.name, (name, window), (used.used_percent / 100,))
@@ -70,7 +70,7 @@ def provider_readings(name: str, provider: Provider, now: float) -> Iterator[Rea
 def provider_address(gateway: Gateway, name: str) -> tuple[str, int] | None:
     """Host and port at which a provider is asked, where it is asked over the network."""
     provider = gateway.runtime.providers.get(name)
-    parts = urlsplit("" if provider is None else provider.endpoint)
+    parts = urlsplit("" if provider is None else provider.endpoint.url)
     if not parts.hostname:
         return None
     return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)

@@ -40,19 +40,21 @@ class NoModelList(Exception):
     """The provider answers, but what it answers is no list: it may serve any model."""
 
 
-class Catalogue:
+class CachedCatalogue:
     """One provider's models. `known` never waits; `refresh` asks, at most once at a time."""
 
     def __init__(self, provider: Provider, clock: Callable[[], float]) -> None:
         self._provider = provider
         self._clock = clock
-        self._models = provider.models + provider.fallback_models
+        self._models = provider.catalogue.models + provider.catalogue.fallback_models
         self._most: dict[str, int | None] = {}
         self._asked_at: float | None = None
         self._wait_s = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._answered = False  # or failed to: whether the first question is over
-        self.complete = bool(provider.models) or not provider.lists_models  # whether an absent id is known to be absent
+        self.complete = (
+            bool(provider.catalogue.models) or not provider.catalogue.has_list
+        )  # whether an absent id is known to be absent
         self._problem = "its model list has not been read yet"
 
     def known(self) -> tuple[ModelInfo, ...]:
@@ -71,7 +73,7 @@ class Catalogue:
 
     async def settled(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:
         """What is known once the first question is over, whoever asked it, or `at_most_s` after it was put."""
-        if not self._answered and self._provider.lists_models:
+        if not self._answered and self._provider.catalogue.has_list:
             asking = self._asking or self._begin()
             since = 0.0 if self._asked_at is None else self._clock() - self._asked_at
             if since < at_most_s:
@@ -83,7 +85,7 @@ class Catalogue:
         return self._asking
 
     async def refresh(self) -> None:
-        self._asked_at, self._wait_s = self._clock(), self._provider.model_ttl_s
+        self._asked_at, self._wait_s = self._clock(), self._provider.catalogue.ttl_s
         try:
             listed = await ask_models(self._provider)
         except (
@@ -101,7 +103,7 @@ class Catalogue:
             self._problem = _describe(problem)
         else:
             own = {model.id for model in listed}
-            self._models = (*listed, *(model for model in self._provider.models if model.id not in own))
+            self._models = (*listed, *(model for model in self._provider.catalogue.models if model.id not in own))
             self._most = {model.id: model.max_output for model in listed}
             self.complete = True
         finally:
@@ -109,26 +111,26 @@ class Catalogue:
             self._answered = True
 
     def _stale(self) -> bool:
-        if not self._provider.lists_models:
+        if not self._provider.catalogue.has_list:
             return False
         return self._asked_at is None or self._clock() - self._asked_at > self._wait_s
 
 
 async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
     """What it lists now, in its own way or with GET /models, without any credential that it repeats."""
-    protocol = provider.protocols[0]
-    if provider.list_models is not None:
-        listed = await provider.list_models()
+    protocol = provider.endpoint.protocols[0]
+    if provider.catalogue.list_models is not None:
+        listed = await provider.catalogue.list_models()
         if provider.members:  # the list was asked of them, and is clean already
             return listed
-        return _hide_secrets(listed, list_secrets(await provider.authorize(protocol), provider.secrets))
-    credentials = await provider.authorize(protocol)
-    headers = (*provider.headers, (b"accept", b"application/json"), *credentials)
+        return _hide_secrets(listed, list_secrets(await provider.auth.authorize(protocol), provider.auth.secrets))
+    credentials = await provider.auth.authorize(protocol)
+    headers = (*provider.endpoint.headers, (b"accept", b"application/json"), *credentials)
     upstream = PROTOCOLS[protocol].upstream
     assert upstream is not None
-    url = f"{provider.endpoint}/models{upstream.models_query}"
+    url = f"{provider.endpoint.url}/models{upstream.models_query}"
     out = Outgoing("GET", url, (*headers, *upstream.required_headers))
-    answer = await provider.send(out, provider.dial, head_timeout_s=ASK_TIMEOUT_S)
+    answer = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=ASK_TIMEOUT_S)
     try:
         body = await answer.read(MAX_LIST_BYTES, ASK_TIMEOUT_S)
     finally:
@@ -146,7 +148,7 @@ async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
         for m in page.data
         if m.id
     )
-    return _hide_secrets(listed, list_secrets(credentials, provider.secrets))
+    return _hide_secrets(listed, list_secrets(credentials, provider.auth.secrets))
 
 
 def _hide_secrets(listed: tuple[ModelInfo, ...], secrets: Secrets) -> tuple[ModelInfo, ...]:

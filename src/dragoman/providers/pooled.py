@@ -25,16 +25,17 @@ def make(
     labels = labels_of(config)
     ids = [_id(credential) for credential in list_credentials(config)] or [""]
     pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)))
-    if old is not None and old.rests is not None:
-        pool.inherit(old.rests)
+    if old is not None and old.account.cooldowns is not None:
+        pool.inherit(old.account.cooldowns)
     if len(members) == 1:
-        return replace(members[0], rests=pool)
-    seated = tuple(
-        replace(member, pool=pool, rests=pool, seat=seat, credential=label)
-        for seat, (member, label) in enumerate(zip(members, labels, strict=True))
+        return replace(members[0], account=replace(members[0].account, cooldowns=pool))
+    pooled = tuple(
+        replace(member, account=replace(member.account, pool=pool, cooldowns=pool, slot=slot, label=label))
+        for slot, (member, label) in enumerate(zip(members, labels, strict=True))
     )
-    front = Front(seated)
-    return replace(seated[0], members=seated, list_models=front.models, rename=front.rename)
+    front = Front(pooled)
+    catalogue = replace(pooled[0].catalogue, list_models=front.models, rename=front.rename)
+    return replace(pooled[0], catalogue=catalogue, members=pooled)
 
 
 def labels_of(config: ProviderConfig) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ class Front:
         return tuple(by_id.values())
 
     def rename(self, name: str) -> str:
-        renamed = (member.rename(name) for member in self._members)
+        renamed = (member.catalogue.rename(name) for member in self._members)
         return next((own for own in renamed if own != name), name)
 
 

@@ -1,15 +1,15 @@
-"""What a provider is: one upstream with its address, its languages and its way of proving who we are."""
+"""A provider: one configured upstream, described by small records.
+
+Each vendor's folder builds these records from its section of the configuration. Everything here is a value or a
+function of the vendor; nothing is looked up by the vendor's name anywhere else.
+"""
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
-from dragoman import __version__
 from dragoman.accounts.pool import Pool
-from dragoman.config.proxies import NO_PROXY, parse_proxy, read_proxies
-from dragoman.config.secret import resolve_secret
-from dragoman.config.settings import ProviderConfig
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
@@ -24,10 +24,8 @@ from dragoman.providers.limits import Limits
 from dragoman.providers.quota import Quota
 from dragoman.providers.spent import spent_until
 
-USER_AGENT = f"dragoman/{__version__}"
-
-
-Authorize = Callable[[str], Awaitable[tuple[Header, ...]]]  # protocol -> the headers that prove who we are
+Authorize = Callable[[str], Awaitable[tuple[Header, ...]]]  # upstream protocol -> headers with the credential
+Pass = Callable[[Request, Ledger], Request]
 
 
 class ModelInfo(Struct, frozen=True):
@@ -39,153 +37,124 @@ class ModelInfo(Struct, frozen=True):
     max_output: int | None = None
 
 
-class Amend(Struct, frozen=True):
-    """A second try: the same again, or with what the upstream objected to changed."""
+class Adjustment(Struct, frozen=True):
+    """How to send a refused request again: unchanged, or without what the upstream objected to."""
 
     name: str
     change: Callable[[Request, Ledger], Request] | None = None
-    quirk: str | None = None  # learnt for good: from now on requests are built for it
-    of_model: bool = False  # the quirk is this model's, not the provider's
-    reroutes: bool = False  # it goes another way, so that bytes which were refused need not pass again
+    quirk: str | None = None  # remembered: later requests are built for it from the start
+    of_model: bool = False  # the quirk belongs to this model, not to the whole provider
+    reroutes: bool = False  # it uses another endpoint, so a request that passed unchanged may be built anew
 
 
-Pass = Callable[[Request, Ledger], Request]
+class Attempt(Struct, frozen=True):
+    """Which upstream request of a call this is."""
 
-
-class Trial(Struct, frozen=True):
-    """The same question may be put several times."""
-
-    id: str  # of the question, the same each time: a UUID
+    id: str  # a UUID, the same for every attempt of one call
     number: int = 1
-    tenant: str = ""  # the client key's; what is derived from a request's content must differ between tenants
+    tenant: str = ""  # of the client's key; ids derived from a request's content must differ between tenants
 
 
-# The request, if it is worth parsing for it, the client's headers, and how often it was asked -> headers that tell so
-Describe = Callable[[Callable[[], Request], Headers, Trial], tuple[Header, ...]]
+# Parses the request only when called; then the client's headers, and which attempt this is.
+RequestHeaders = Callable[[Callable[[], Request], Headers, Attempt], tuple[Header, ...]]
 
 
 async def _no_options(model: str) -> object:
     return None
 
 
+class Endpoint(Struct, frozen=True):
+    """Where requests are sent, and in which protocols."""
+
+    url: str
+    protocols: tuple[str, ...]  # preferred first
+    send: SendRequest
+    dial: Dial = Dial()
+    headers: tuple[Header, ...] = ()  # sent with every request, the credential apart
+    paths: Mapping[str, str] = {}  # protocol -> path below the URL, where it is not the vendor's usual one
+    find_protocols: Callable[[str], Awaitable[tuple[str, ...]]] | None = None  # of one model, where models differ
+    counts_tokens: bool = False  # it has an endpoint that counts the tokens of a request
+    first_token_timeout_s: float | None = None  # from its section; None: the server's, at most `first_token_limit_s`
+    first_token_limit_s: float = math.inf
+    retries_timeouts: bool = False  # whether a request that timed out after it was sent is sent again
+
+
+class Auth(Struct, frozen=True):
+    """How the gateway proves its identity to the upstream."""
+
+    authorize: Authorize
+    renew: Callable[[], Awaitable[bool]] | None = None  # get a new credential after the upstream rejected this one
+    login_command: str = ""  # run it if the credential stays rejected; empty: the api_key must be replaced
+    secrets: tuple[bytes, ...] = ()  # besides the credential: those in configured headers and in the proxy's URL
+
+
+class Catalogue(Struct, frozen=True):
+    """Which models there are, and by which names."""
+
+    models: tuple[ModelInfo, ...] = ()  # from the configuration
+    fallback_models: tuple[ModelInfo, ...] = ()  # assumed until the list has been read
+    has_list: bool = True  # whether the upstream can list its models
+    list_models: Callable[[], Awaitable[tuple[ModelInfo, ...]]] | None = None  # None: GET /models
+    ttl_s: float = 3600.0
+    rename: Callable[[str], str] = lambda model: model  # a client's name for a model -> the upstream's
+    context_window: Callable[[str], int | None] = lambda model: None  # in tokens
+
+
+class RequestRules(Struct, frozen=True):
+    """What this upstream needs of a request."""
+
+    quirks: frozenset[str] = frozenset()
+    passes: tuple[Pass, ...] = ()  # run before a request is built
+    passthrough_body: Callable[[str, bytes], bytes | None] = lambda protocol, body: body  # None: build it anew
+    forwards_header: Callable[[bytes], bool] = lambda name: True  # whether a client's header is passed on
+    headers: RequestHeaders | None = None  # of one request
+    options: Callable[[str], Awaitable[object]] = _no_options  # model -> what its protocol needs to build a request
+    adjust: Callable[[Failure], Adjustment | None] = lambda failure: None  # whether a refused request is sent again
+
+
+class ReplyRules(Struct, frozen=True):
+    """What this upstream's replies need."""
+
+    stages: Callable[[Request], list[Stage[Event, Event]]] | None = None  # None: bytes may pass unchanged
+    interpret_failure: Callable[[Failure], Failure] = lambda failure: failure
+    fix_response: Callable[[Outgoing, UpstreamResponse], UpstreamResponse] = lambda out, response: response
+    withholds_cut_calls: bool = False  # the decoder emits a tool call only once it is complete
+    completes_cut_calls: bool = False  # request the rest of a tool call that was cut off
+
+
+class Account(Struct, frozen=True):
+    """The upstream account: its state, and which of several credentials this one is."""
+
+    inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # for `dragoman doctor`
+    read_quotas: Callable[[], Awaitable[list[Quota]]] | None = None  # for `dragoman usage --plans`
+    last_limits: Callable[[], Limits | None] = lambda: None  # as of the last response
+    exhausted_until: Callable[[Headers, float], float | None] = spent_until  # (response headers, now)
+    pool: Pool | None = None  # where the provider has several credentials
+    slot: int = 0  # this credential's index in the pool
+    label: str = ""  # this credential in messages, for example "2 of 3 (env:KEY)"
+    cooldowns: Pool | None = None  # the same pool, or one of a single credential; None: cooldowns are not kept
+
+
 class Provider(Struct, frozen=True):
+    """One upstream. With several credentials, `members` holds one provider for each (see providers/pooled.py)."""
+
     name: str
     kind: str
-    issuer: str  # whose opaque reasoning it reads
-    protocols: tuple[str, ...]  # what it speaks, preferred first; `spoken` knows of a model
-    endpoint: str
-    send: SendRequest  # as it answers; `ask` gives what that was meant to be
-    authorize: Authorize
-    dial: Dial = Dial()
-    headers: tuple[Header, ...] = ()
-    secrets: tuple[bytes, ...] = ()  # besides its credential: those of its headers and of its proxy
-    models: tuple[ModelInfo, ...] = ()  # known without asking
-    fallback_models: tuple[ModelInfo, ...] = ()  # assumed until it has been asked
-    lists_models: bool = True
-    list_models: Callable[[], Awaitable[tuple[ModelInfo, ...]]] | None = None  # where GET /models is not its way
-    rename: Callable[[str], str] = lambda model: model  # a client's name for a model -> its own
-    counts_tokens: bool = False  # of requests in its own protocol, before they are sent
-    model_ttl_s: float = 3600.0
-    first_token_timeout_s: float | None = None  # its stanza's own; None: the server's, or `first_token_limit_s` if less
-    first_token_limit_s: float = math.inf
-    repeats_timeouts: bool = False  # a request that timed out after it was sent is sent to it again
-    speaks: Callable[[str], Awaitable[tuple[str, ...]]] | None = None  # model -> its protocols, where models differ
-    paths: Mapping[str, str] = {}  # protocol -> its path below the endpoint, where that is not the vendor's own
-    as_is: Callable[[str, bytes], bytes | None] = lambda protocol, body: body  # None: it must be built anew
-    forwards: Callable[[bytes], bool] = lambda name: True  # which of a client's headers pass with its body
-    describe: Describe | None = None
-    heed: Callable[[Failure], Failure] = lambda failure: failure  # what a failure means, coming from this one
-    limits: Callable[[], Limits | None] = lambda: None  # what it last said of the account's allowance
-    quirks: frozenset[str] = frozenset()
-    passes: tuple[Pass, ...] = ()  # what its requests go through before they are built
-    stages: Callable[[Request], list[Stage[Event, Event]]] | None = None  # what its replies go through
-    aim: Callable[[str], Awaitable[object]] = _no_options  # model -> what its own protocol must know for one request
-    window: Callable[[str], int | None] = lambda model: None
-    renew: Callable[[], Awaitable[bool]] | None = None  # a new credential, after the old one was refused
-    remedy: str = ""  # the command that mends a credential which is refused for good; empty: another api_key does
-    righted: Callable[[Outgoing, UpstreamResponse], UpstreamResponse] = lambda out, answer: (
-        answer
-    )  # what its streams get wrong
-    amend: Callable[[Failure], Amend | None] = lambda failure: None
-    withholds_cut_calls: bool = False  # its decoder never opens a call that is not whole
-    mend: bool = False  # ask for the rest of a cut tool call within the same turn
-    inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # what `dragoman doctor` says of it, asked now
-    quota: Callable[[], Awaitable[list[Quota]]] | None = None  # what `usage --plans` says of it, asked now
-    spent_until: Callable[[Headers, float], float | None] = spent_until  # when an answer says that nothing is left
-    members: tuple["Provider", ...] = ()  # one for each of several credentials; see providers/pooled.py
-    pool: Pool | None = None  # which of them is asked; each of them knows it, and its seat there
-    seat: int = 0
-    rests: Pool | None = None  # the same pool; where there is one credential, one of it alone. None: nobody keeps count
-    credential: str = ""  # which of several credentials it proves itself with, in words for people
+    issuer: str  # whose opaque reasoning it can read
+    endpoint: Endpoint
+    auth: Auth
+    catalogue: Catalogue = Catalogue()
+    requests: RequestRules = RequestRules()
+    replies: ReplyRules = ReplyRules()
+    account: Account = Account()
+    members: tuple["Provider", ...] = ()
 
-    async def spoken(self, model: str) -> tuple[str, ...]:
-        """What it speaks for that model, preferred first."""
-        return self.protocols if self.speaks is None else await self.speaks(model)
+    async def protocols_for(self, model: str) -> tuple[str, ...]:
+        """Return the protocols of a model, preferred first."""
+        find = self.endpoint.find_protocols
+        return self.endpoint.protocols if find is None else await find(model)
 
-    async def ask(self, out: Outgoing, head_timeout_s: float) -> UpstreamResponse:
-        """Its answer, with what its streams get wrong put right as they pass."""
-        return self.righted(out, await self.send(out, self.dial, head_timeout_s=head_timeout_s))
-
-
-def configured(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str], **own: object) -> Provider:
-    """A provider from its stanza; `own` is what its kind decides."""
-    dial, headers = dial_of(config, environ), _headers(config, environ)
-    fields: dict[str, object] = {
-        "name": config.name,
-        "kind": config.kind,
-        "issuer": config.name,
-        "protocols": config.protocols,
-        "endpoint": config.endpoint or "",
-        "send": send,
-        "dial": dial,
-        "headers": headers,
-        "secrets": _secrets(config, dial, headers),
-        "models": tuple(ModelInfo(name) for name in config.models),
-        "model_ttl_s": config.model_cache_ttl_s,
-        "first_token_timeout_s": config.first_token_timeout_s,
-    }
-    return Provider(**{**fields, **own})  # type: ignore[arg-type]
-
-
-def dial_of(config: ProviderConfig, environ: Mapping[str, str]) -> Dial:
-    """The route to it: its proxy or else the environment's, and whose certificates are believed."""
-    ca_file = str(config.ca_file) if config.ca_file else None
-    if config.proxy is None:
-        return Dial(ca_file=ca_file, detours=read_proxies(environ))
-    proxy = resolve_secret(config.proxy, environ).reveal()
-    if proxy == NO_PROXY:
-        return Dial(ca_file=ca_file)
-    try:
-        parse_proxy(proxy)
-    except ValueError as error:
-        raise config.proxy.fault(str(error)) from None
-    return Dial(proxy=proxy, ca_file=ca_file)
-
-
-def _secrets(config: ProviderConfig, dial: Dial, headers: tuple[Header, ...]) -> tuple[bytes, ...]:
-    configured_names = {name.lower().encode() for name in config.headers}
-    found = [value for name, value in headers if name in configured_names]
-    urls = (dial.proxy, *((dial.detours.http, dial.detours.https) if dial.detours else ()))
-    for proxy in (parse_proxy(url) for url in urls if url is not None):
-        basic = proxy.authorization()
-        found += [] if basic is None else [proxy.password.encode(), basic.rpartition(b" ")[2]]
-    return tuple(found)
-
-
-def api_key(config: ProviderConfig, environ: Mapping[str, str]) -> Callable[[], bytes | None]:
-    """Reads the configured key at each use, so that a rotated one is seen."""
-    source = config.api_key
-
-    def read() -> bytes | None:
-        return resolve_secret(source, environ).reveal().encode() if source else None
-
-    return read
-
-
-def _headers(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[Header, ...]:
-    agent = (b"user-agent", (config.user_agent or USER_AGENT).encode())
-    extra = [
-        (name.lower().encode(), resolve_secret(source, environ).reveal().encode())
-        for name, source in config.headers.items()
-    ]
-    return (agent, *extra)
+    async def send(self, out: Outgoing, head_timeout_s: float) -> UpstreamResponse:
+        """SendRequest a request; return the response, with this upstream's known mistakes corrected."""
+        response = await self.endpoint.send(out, self.endpoint.dial, head_timeout_s=head_timeout_s)
+        return self.replies.fix_response(out, response)

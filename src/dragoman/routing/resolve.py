@@ -22,10 +22,17 @@ class Route(Struct, frozen=True):
 
 
 class Renames(Protocol):
-    """A provider, as far as routing knows it: it may call a model by another name than clients do."""
+    """A catalogue, as far as routing needs it."""
 
     @property
     def rename(self) -> Callable[[str], str]: ...
+
+
+class HasCatalogue(Protocol):
+    """A provider, as far as routing needs it."""
+
+    @property
+    def catalogue(self) -> Renames: ...
 
 
 class Known(Struct, frozen=True):
@@ -41,7 +48,7 @@ class Known(Struct, frozen=True):
 
 
 def configured_targets(
-    name: str, routes: tuple[ModelRoute, ...], providers: Mapping[str, Renames]
+    name: str, routes: tuple[ModelRoute, ...], providers: Mapping[str, HasCatalogue]
 ) -> tuple[Route, ...]:
     """What `provider/model` and `[[models]]` say: certain, whatever the catalogues hold."""
     outright = _outright(name, providers)
@@ -113,12 +120,12 @@ def _date(id: str) -> str:
     return "" if dated is None else dated[1].replace("-", "").replace("latest", "")
 
 
-def _renamed(route: Route, providers: Mapping[str, Renames]) -> Route:
+def _renamed(route: Route, providers: Mapping[str, HasCatalogue]) -> Route:
     provider = providers.get(route.provider)
-    return route if provider is None else Route(route.provider, provider.rename(route.model))
+    return route if provider is None else Route(route.provider, provider.catalogue.rename(route.model))
 
 
-def _outright(name: str, providers: Mapping[str, Renames]) -> Route | None:
+def _outright(name: str, providers: Mapping[str, HasCatalogue]) -> Route | None:
     provider, slash, model = name.partition("/")
     return Route(provider, model) if slash and model and provider in providers else None
 

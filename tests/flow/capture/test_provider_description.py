@@ -9,7 +9,8 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.flow.capture.provider_description import covered, described, texts
 from dragoman.framing.redact import MASK
 from dragoman.net.headers import Header
-from flow.in_memory import make_pooled, make_provider
+from dragoman.providers.provider import Endpoint
+from flow.in_memory import URL, make_pooled, make_provider, send_nothing
 
 FIELDS: tuple[Header, ...] = ((b"user-agent", b"dragoman"), (b"x-team", b"hidden-value-1"))
 STANZA = ProviderConfig(
@@ -25,7 +26,8 @@ STANZA = ProviderConfig(
 
 
 def test_a_stanza_is_told_without_secrets_and_paths() -> None:
-    told = described(make_provider(headers=FIELDS), STANZA, {b"x-team"})
+    endpoint = Endpoint(URL, ("chat",), send_nothing, headers=FIELDS)
+    told = described(make_provider(endpoint=endpoint), STANZA, {b"x-team"})
     text = msgspec.json.encode(told)
     for hidden in (b"secret", b"hidden-value", b"somebody"):
         assert hidden not in text

@@ -92,12 +92,12 @@ async def provided(config: KiroProviderConfig, work: Callable[[Provider], Awaita
 
 
 async def inspected(provider: Provider) -> list[Finding]:
-    assert provider.inspect is not None
-    return await provider.inspect()
+    assert provider.account.inspect is not None
+    return await provider.account.inspect()
 
 
 def aimed(config: KiroProviderConfig) -> KiroOptions:
-    options = asyncio.run(provided(config, lambda provider: provider.aim("auto")))
+    options = asyncio.run(provided(config, lambda provider: provider.requests.options("auto")))
     assert isinstance(options, KiroOptions)
     return options
 
@@ -123,7 +123,7 @@ def test_an_unknown_profile_is_asked_for_once(tmp_path: Path) -> None:
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600)
 
         async def twenty(provider: Provider) -> set[str | None]:
-            found = await asyncio.gather(*(provider.aim("auto") for _ in range(20)))
+            found = await asyncio.gather(*(provider.requests.options("auto") for _ in range(20)))
             return {options.profile_arn for options in found if isinstance(options, KiroOptions)}
 
         assert asyncio.run(provided(there(fake, path), twenty)) == {ARN}
@@ -168,12 +168,16 @@ def test_models_are_listed_page_by_page_with_their_windows_and_fields(tmp_path: 
         path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, profileArn=ARN)
 
         async def look(provider: Provider) -> tuple[list[str], int | None, Json]:
-            assert provider.list_models is not None
-            assert provider.rename("claude-4.6-opus-high") == "claude-opus-4.6"
-            listed = await provider.list_models()
-            options = await provider.aim("claude-opus-4.6")
+            assert provider.catalogue.list_models is not None
+            assert provider.catalogue.rename("claude-4.6-opus-high") == "claude-opus-4.6"
+            listed = await provider.catalogue.list_models()
+            options = await provider.requests.options("claude-opus-4.6")
             assert isinstance(options, KiroOptions)
-            return [model.id for model in listed], provider.window("claude-opus-4.6"), options.fields_schema
+            return (
+                [model.id for model in listed],
+                provider.catalogue.context_window("claude-opus-4.6"),
+                options.fields_schema,
+            )
 
         ids, window, schema = asyncio.run(provided(there(fake, path), look))
     assert ids == ["auto", "claude-sonnet-4.5", "claude-opus-4.6"]
@@ -237,14 +241,14 @@ def test_the_limit_of_a_body_is_as_configured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("method", "kind"), [("social", None), ("external_idp", b"EXTERNAL_IDP")])
 def test_a_request_says_what_kind_of_token_it_carries(tmp_path: Path, method: str, kind: bytes | None) -> None:
     path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, authMethod=method)
-    headers = asyncio.run(provided(stanza(path), lambda provider: provider.authorize("kiro")))
+    headers = asyncio.run(provided(stanza(path), lambda provider: provider.auth.authorize("kiro")))
     fields = dict(headers)
     assert fields[b"authorization"] == b"Bearer aoaFAKE-a"
     assert fields.get(b"tokentype") == kind
 
 
 def test_an_api_key_says_that_it_is_one() -> None:
-    headers = asyncio.run(provided(stanza("ksk_fake"), lambda provider: provider.authorize("kiro")))
+    headers = asyncio.run(provided(stanza("ksk_fake"), lambda provider: provider.auth.authorize("kiro")))
     assert dict(headers)[b"tokentype"] == b"API_KEY"
 
 
@@ -257,19 +261,19 @@ def test_another_account_that_signs_in_is_followed_to_its_hosts(tmp_path: Path) 
         raise Lost("nobody is there", sent=False, received=False)
 
     provider = make(stanza(None), send, {"HOME": str(tmp_path)})
-    assert provider.endpoint == "https://runtime.us-east-1.kiro.dev"
+    assert provider.endpoint.url == "https://runtime.us-east-1.kiro.dev"
     cache = tmp_path / ".aws" / "sso" / "cache"
     cache.mkdir(parents=True)
     registered = {"authMethod": "IdC", "provider": "BuilderId", "clientId": "c", "clientSecret": "s"}
     ide_file(cache / "kiro-auth-token.json", access="aoaFAKE-a", life_s=3600, **registered)
 
     async def ask() -> None:
-        options = await provider.aim("auto")
+        options = await provider.requests.options("auto")
         assert isinstance(options, KiroOptions)
         assert options.profile_arn is None
-        out = Outgoing("POST", f"{provider.endpoint}/generateAssistantResponse", ())
+        out = Outgoing("POST", f"{provider.endpoint.url}/generateAssistantResponse", ())
         with pytest.raises(Lost):
-            await provider.send(out, provider.dial, head_timeout_s=1.0)
+            await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=1.0)
 
     asyncio.run(ask())
     assert sent[-1] == "https://q.us-east-1.amazonaws.com/generateAssistantResponse"

@@ -36,8 +36,8 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.wire import NAME as KIRO
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.providers import KINDS
-from dragoman.providers.catalogue import Catalogue
-from dragoman.providers.provider import ModelInfo, Provider
+from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider
 
 OPTIONS: dict[str, type] = {KIRO: KiroOptions}
 
@@ -148,22 +148,30 @@ def _provider(name: str, told: Json, capture: Capture, player: Player, answers: 
         raise Gone(f"this version has no provider of kind {kind!r}")
     asked = capture.requested_model.removeprefix(f"{name}/")
     own = next((route.partition("/")[2] for route in capture.settings.routes if route.startswith(f"{name}/")), asked)
-    made = replace(
-        KINDS[kind](_stanza(kind, described.stanza), player.send, {}),
+    today = KINDS[kind](_stanza(kind, described.stanza), player.send, {})
+    endpoint = replace(
+        today.endpoint,
         send=player.send,
-        endpoint=described.endpoint,
+        url=described.endpoint,
         headers=tuple(headers_of(described.fields)),
         dial=Dial(),
+    )
+    catalogue = replace(
+        today.catalogue,
         rename=lambda model: own if model == asked else model,
-        lists_models=False,
+        has_list=False,
         list_models=None,
     )
+    made = replace(today, endpoint=endpoint, catalogue=catalogue)
     if not described.credentials:
         return _Told(name, made, answers).provider()
     pool = _ToldPool(name, len(described.credentials), answers)
     members = tuple(
-        replace(_Told(f"{name}#{seat}", made, answers).provider(), pool=pool, seat=seat, credential=label)
-        for seat, label in enumerate(described.credentials)
+        replace(
+            _Told(f"{name}#{slot}", made, answers).provider(),
+            account=replace(made.account, pool=pool, slot=slot, label=label),
+        )
+        for slot, label in enumerate(described.credentials)
     )
     return replace(members[0], members=members)
 
@@ -178,33 +186,33 @@ class _Told:
 
     def provider(self) -> Provider:
         made = self._made
+        finds = made.endpoint.find_protocols is not None
         return replace(
             made,
-            authorize=self._authorize,
-            aim=self._aim,
-            speaks=None if made.speaks is None else self._speaks,
-            renew=None if made.renew is None else self._renew,
-            window=self._window,
-            heed=self._heed,
+            endpoint=replace(made.endpoint, find_protocols=self._find_protocols if finds else None),
+            auth=replace(made.auth, authorize=self._authorize, renew=None if made.auth.renew is None else self._renew),
+            catalogue=replace(made.catalogue, context_window=self._window),
+            requests=replace(made.requests, options=self._options),
+            replies=replace(made.replies, interpret_failure=self._interpret_failure),
         )
 
     async def _authorize(self, protocol: str) -> tuple[Header, ...]:
         fields = msgspec.convert(self._answers.next(self._key, "authorize"), tuple[tuple[str, str], ...])
         return tuple(headers_of(fields))
 
-    async def _aim(self, model: str) -> object:
+    async def _options(self, model: str) -> object:
         value = self._answers.next(self._key, "aim")
         options = OPTIONS.get(self._made.kind)
         return value if value is None or options is None else msgspec.convert(value, options)
 
-    async def _speaks(self, model: str) -> tuple[str, ...]:
+    async def _find_protocols(self, model: str) -> tuple[str, ...]:
         return msgspec.convert(self._answers.next(self._key, "speaks"), tuple[str, ...])
 
     async def _renew(self) -> bool:
         return bool(self._answers.next(self._key, "renew"))
 
-    def _heed(self, failure: Failure) -> Failure:
-        heeded = self._made.heed(failure)
+    def _interpret_failure(self, failure: Failure) -> Failure:
+        heeded = self._made.replies.interpret_failure(failure)
         if not self._answers.holds(self._key, "heed"):
             return heeded
         return replace(heeded, retry_after=msgspec.convert(self._answers.next(self._key, "heed"), float | None))
@@ -231,7 +239,7 @@ class _ToldPool(Pool):
         return msgspec.convert(self._answers.next(self._name, "soonest"), int)
 
 
-class _ToldCatalogue(Catalogue):
+class _ToldCatalogue(CachedCatalogue):
     """Says of models what it said then."""
 
     def __init__(self, provider: Provider, clock: Callable[[], float], answers: Answers) -> None:
@@ -267,10 +275,7 @@ def _listing(name: str, ids: tuple[str, ...], player: Player) -> Provider:
         name=name,
         kind="unknown",
         issuer=name,
-        protocols=("chat",),
-        endpoint="",
-        send=player.send,
-        authorize=authorize,
-        models=tuple(ModelInfo(id) for id in ids),
-        lists_models=False,
+        endpoint=Endpoint(url="", protocols=("chat",), send=player.send),
+        auth=Auth(authorize),
+        catalogue=Catalogue(models=tuple(ModelInfo(id) for id in ids), has_list=False),
     )

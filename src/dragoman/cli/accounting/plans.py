@@ -37,8 +37,8 @@ async def _asked(config: Config) -> tuple[list[Quota], list[str]]:
             name = stanza.name
             try:
                 provider = KINDS[stanza.kind](stanza, http.send, os.environ) if stanza.kind in KINDS else None
-                if provider is not None and provider.quota is not None:
-                    quotas += await provider.quota()
+                if provider is not None and provider.account.read_quotas is not None:
+                    quotas += await provider.account.read_quotas()
             except RequestError as refused:
                 problems.append(f"{name}: {refused.failure.message} `dragoman doctor` says what to do.")
             except ConfigError as error:

@@ -43,7 +43,9 @@ def described(provider: Provider, stanza: ProviderConfig | None, hidden: set[byt
         told = {name: getattr(stanza, name) for name in _tellable(type(stanza))}
     return {
         "stanza": msgspec.to_builtins(told),
-        "endpoint": provider.endpoint,
-        "credentials": [] if provider.pool is None else [member.label for member in provider.pool.members],
-        "fields": [list(field) for field in texts(covered(provider.headers, hidden))],
+        "endpoint": provider.endpoint.url,
+        "credentials": []
+        if provider.account.pool is None
+        else [member.label for member in provider.account.pool.members],
+        "fields": [list(field) for field in texts(covered(provider.endpoint.headers, hidden))],
     }

@@ -251,8 +251,8 @@ class Recording:
         if stanza is not None:
             self._hidden |= {name.lower().encode("latin-1") for name in stanza.headers}
         self._stanzas[provider.name] = described(provider, stanza, self._hidden)
-        self.secrets.update(value for name, value in provider.headers if name in self._hidden)
-        self.secrets.update(list_secrets((), provider.secrets))
+        self.secrets.update(value for name, value in provider.endpoint.headers if name in self._hidden)
+        self.secrets.update(list_secrets((), provider.auth.secrets))
 
     @noted
     def hears(self, provider: str, what: str, value: Callable[[], Json]) -> None:

@@ -26,7 +26,7 @@ from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, UpstreamResponse
 from dragoman.net.headers import Header, Headers
 from dragoman.net.pouring import Sink, read_pieces
 from dragoman.passes.truncation_notice import LostCall
-from dragoman.providers.catalogue import Catalogue
+from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.provider import Provider
 
 T = TypeVar("T")
@@ -64,12 +64,12 @@ def _watched_upstream(upstream: Upstream, recording: Recording) -> Upstream:
     return replace(upstream, build=build)
 
 
-class WatchedCatalogue(Catalogue):
+class WatchedCatalogue(CachedCatalogue):
     """The same catalogue, of which it is noted what it says of a model."""
 
     __slots__ = ("_catalogue", "_name", "_recording")
 
-    def __init__(self, catalogue: Catalogue, name: str, recording: Recording) -> None:
+    def __init__(self, catalogue: CachedCatalogue, name: str, recording: Recording) -> None:
         self.__dict__ = catalogue.__dict__  # one state: what either learns, both know
         self._catalogue = catalogue
         self._name = name
@@ -158,46 +158,55 @@ class _Watched:
     def provider(self) -> Provider:
         provider = self._provider
         members = tuple(_Watched(member, self._recording).provider() for member in provider.members)
-        pool = None if provider.pool is None else WatchedPool(provider.pool, provider.name, self._recording)
+        pool = (
+            None
+            if provider.account.pool is None
+            else WatchedPool(provider.account.pool, provider.name, self._recording)
+        )
+        finds = provider.endpoint.find_protocols is not None
         return replace(
             provider,
-            send=self._send,
-            authorize=self._authorize,
-            aim=self._aim,
-            speaks=None if provider.speaks is None else self._speaks,
-            window=self._window,
-            renew=None if provider.renew is None else self._renew,
-            heed=self._heed,
+            endpoint=replace(
+                provider.endpoint, send=self._send, find_protocols=self._find_protocols if finds else None
+            ),
+            auth=replace(
+                provider.auth,
+                authorize=self._authorize,
+                renew=None if provider.auth.renew is None else self._renew,
+            ),
+            catalogue=replace(provider.catalogue, context_window=self._window),
+            requests=replace(provider.requests, options=self._options),
+            replies=replace(provider.replies, interpret_failure=self._interpret_failure),
+            account=replace(provider.account, pool=pool),
             members=members,
-            pool=pool,
         )
 
-    async def _speaks(self, model: str) -> tuple[str, ...]:
-        assert self._provider.speaks is not None
-        return await self._noted("speaks", self._provider.speaks(model), list)
+    async def _find_protocols(self, model: str) -> tuple[str, ...]:
+        assert self._provider.endpoint.find_protocols is not None
+        return await self._noted("speaks", self._provider.endpoint.find_protocols(model), list)
 
-    async def _aim(self, model: str) -> object:
+    async def _options(self, model: str) -> object:
         self._model = model
-        return await self._noted("aim", self._provider.aim(model), msgspec.to_builtins)
+        return await self._noted("aim", self._provider.requests.options(model), msgspec.to_builtins)
 
     async def _authorize(self, protocol: str) -> tuple[Header, ...]:
         self._protocol = protocol
-        fields = await self._noted("authorize", self._provider.authorize(protocol), _listed)
+        fields = await self._noted("authorize", self._provider.auth.authorize(protocol), _listed)
         self._recording.secrets.update(list_secrets(fields))
         return fields
 
     async def _renew(self) -> bool:
-        assert self._provider.renew is not None
-        return await self._noted("renew", self._provider.renew(), bool)
+        assert self._provider.auth.renew is not None
+        return await self._noted("renew", self._provider.auth.renew(), bool)
 
-    def _heed(self, failure: Failure) -> Failure:
+    def _interpret_failure(self, failure: Failure) -> Failure:
         """When to come back is a matter of the clock."""
-        heeded = self._provider.heed(failure)
+        heeded = self._provider.replies.interpret_failure(failure)
         self._tell("heed", lambda: {"value": heeded.retry_after})
         return heeded
 
     def _window(self, model: str) -> int | None:
-        window = self._provider.window(model)
+        window = self._provider.catalogue.context_window(model)
         if model not in self._windows:
             self._windows.add(model)
             self._tell("window", lambda: {"value": window})
@@ -226,7 +235,7 @@ class _Watched:
         question = Question(f"{provider.name}/{self._model}", provider, self._protocol, out)
         recording.asks(question)
         try:
-            answer = await provider.send(out, dial, head_timeout_s=head_timeout_s)
+            answer = await provider.endpoint.send(out, dial, head_timeout_s=head_timeout_s)
         except (Lost, TimedOut) as fault:
             recording.ends(question, named_fault(fault))
             raise
@@ -293,7 +302,7 @@ class _WatchedAnswer:
 
 def seat_name(provider: Provider) -> str:
     """Which of a provider's several credentials it is, where it has several."""
-    return provider.name if provider.pool is None else f"{provider.name}#{provider.seat}"
+    return provider.name if provider.account.pool is None else f"{provider.name}#{provider.account.slot}"
 
 
 def named_fault(fault: Exception) -> str:

@@ -25,7 +25,7 @@ from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
 from dragoman.net.headers import Headers
-from dragoman.providers.provider import Trial
+from dragoman.providers.provider import Attempt
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ async def _collect_reply(prepared: Translated, request: Request) -> Reply:
     """Return the upstream's whole reply to another request; an empty one if it refuses."""
     provider, model = prepared.provider, prepared.route.model
     body = prepared.upstream.build(request, Target(model, provider.issuer, options=prepared.options), Ledger())
-    answer = await provider.ask(_describe_anew(prepared, request, body), TIMEOUT_S)
+    answer = await provider.send(_describe_anew(prepared, request, body), TIMEOUT_S)
     try:
         raw = await answer.read(MAX_BYTES, TIMEOUT_S)
     finally:
@@ -92,16 +92,16 @@ async def _collect_reply(prepared: Translated, request: Request) -> Reply:
         return collect([])
     source = Source(prepared.upstream.framer(), prepared.upstream.decoder(prepared.issuer, Ledger()))
     events: list[Event] = source.feed(raw) + source.finish()
-    for stage in [] if provider.stages is None else provider.stages(request):
+    for stage in [] if provider.replies.stages is None else provider.replies.stages(request):
         events = [out for event in events for out in stage.feed(event)] + list(stage.finish())
     return collect(events)
 
 
 def _describe_anew(prepared: Translated, request: Request, body: bytes) -> Outgoing:
     """It is another request than the first, so its id is another; derived from the body, it is the same in a replay."""
-    describe, out = prepared.provider.describe, prepared.out
+    describe, out = prepared.provider.requests.headers, prepared.out
     id = str(uuid5(NAMESPACE_OID, sha256(body).hexdigest()))
-    described = dict(describe(lambda: request, Headers([]), Trial(id))) if describe is not None else {}
+    described = dict(describe(lambda: request, Headers([]), Attempt(id))) if describe is not None else {}
     return replace(out, body=body, headers=tuple((name, described.get(name, value)) for name, value in out.headers))
 
 

@@ -52,7 +52,7 @@ class _Usage(Struct):
     rate_limit: _RateLimit | None = None
 
 
-class Account:
+class CodexAccount:
     """One account, asked with its own credential; once more after a refused one, if it could be renewed."""
 
     def __init__(self, name: str, line: Line, keeper: Keeper[Credential], endpoint: str, version: str) -> None:

@@ -17,15 +17,33 @@ from dragoman.hub.request import Request, Role, Text
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.amends import unreadable_reasoning
-from dragoman.providers.codex.account import Account, bearer
+from dragoman.providers.codex.account import CodexAccount, bearer
 from dragoman.providers.codex.allowed import fit, passing
 from dragoman.providers.codex.credential import AuthFile, Credential, Nowhere
 from dragoman.providers.codex.limits import Meter, spent_until
 from dragoman.providers.codex.output import filling_output
 from dragoman.providers.codex.refresh import ISSUER, Issuer
+from dragoman.providers.connection import (
+    configured_models,
+    read_dial,
+    read_headers,
+    read_secrets,
+    read_user_agent,
+)
 from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
-from dragoman.providers.provider import USER_AGENT, Provider, SendRequest, Trial, UpstreamResponse, configured, dial_of
+from dragoman.providers.provider import (
+    Account,
+    Attempt,
+    Auth,
+    Catalogue,
+    Endpoint,
+    Provider,
+    ReplyRules,
+    RequestRules,
+    SendRequest,
+    UpstreamResponse,
+)
 
 # What a client may tell this backend: which conversation it is, and how its body is to be read. All else, its name,
 # installation and attestation above all, is the client's own.
@@ -42,35 +60,50 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
     line = line_of(config, send, environ)
     issuer = Issuer(line, config.auth_endpoint or ISSUER, config.client_id)
     keeper = Keeper(config.name, source_of(config, environ), issuer, line.clock, config.refresh_margin_s)
-    account = Account(config.name, line, keeper, config.endpoint or "", config.client_version)
+    account = CodexAccount(config.name, line, keeper, config.endpoint or "", config.client_version)
     codex = Codex(account, line.clock)
-    made = configured(
-        config,
-        codex.sending(send),
-        environ,
-        authorize=codex.authorize,
-        list_models=account.models,
-        passes=(fit,),
-        as_is=passing,
-        forwards=FORWARDED.__contains__,
-        describe=codex.describe,
-        heed=codex.heed,
-        limits=codex.limits,
-        spent_until=spent_until,
-        amend=unreadable_reasoning,
-        righted=righted,
-        renew=keeper.renew,
-        remedy="dragoman login codex",
-        inspect=account.inspect,
-        quota=account.quota,
+    return Provider(
+        name=config.name,
+        kind=config.kind,
+        issuer=config.name,
+        endpoint=Endpoint(
+            url=config.endpoint or "",
+            protocols=config.protocols,
+            send=codex.sending(send),
+            dial=read_dial(config, environ),
+            headers=((b"originator", config.originator.encode()), STREAMS, *read_headers(config, environ)),
+            first_token_timeout_s=config.first_token_timeout_s,
+        ),
+        auth=Auth(
+            codex.authorize,
+            renew=keeper.renew,
+            login_command="dragoman login codex",
+            secrets=read_secrets(config, environ),
+        ),
+        catalogue=Catalogue(
+            models=configured_models(config), list_models=account.models, ttl_s=config.model_cache_ttl_s
+        ),
+        requests=RequestRules(
+            passes=(fit,),
+            passthrough_body=passing,
+            forwards_header=FORWARDED.__contains__,
+            headers=codex.session_headers,
+            adjust=unreadable_reasoning,
+        ),
+        replies=ReplyRules(interpret_failure=codex.interpret_failure, fix_response=fix_response),
+        account=Account(
+            inspect=account.inspect,
+            read_quotas=account.quota,
+            last_limits=codex.limits,
+            exhausted_until=spent_until,
+        ),
     )
-    return replace(made, headers=((b"originator", config.originator.encode()), STREAMS, *made.headers))
 
 
 def line_of(config: CodexProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Line:
     """How this account's small questions travel."""
-    agent = (b"user-agent", (config.user_agent or USER_AGENT).encode())
-    return Line(send, dial_of(config, environ), Clock(), (agent, (b"originator", config.originator.encode())))
+    headers = (read_user_agent(config), (b"originator", config.originator.encode()))
+    return Line(send, read_dial(config, environ), Clock(), headers)
 
 
 def source_of(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
@@ -91,7 +124,7 @@ def source_of(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callab
 class Codex:
     """What the gateway asks of a provider, answered for one account."""
 
-    def __init__(self, account: Account, clock: Clock) -> None:
+    def __init__(self, account: CodexAccount, clock: Clock) -> None:
         self._account = account
         self._clock = clock
         self._meter = Meter()
@@ -110,12 +143,12 @@ class Codex:
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
         return bearer(await self._account.keeper.credential())
 
-    def describe(self, request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
-        """Which conversation it is: the client's own word, else one that stays the same from turn to turn."""
+    def session_headers(self, request: Callable[[], Request], headers: Headers, attempt: Attempt) -> tuple[Header, ...]:
+        """Return the conversation's id, the same in every turn; nothing where the client sent its own."""
         if b"session-id" in headers or b"session_id" in headers:
             return ()
         try:
-            session = session_of(request(), trial.tenant)
+            session = session_of(request(), attempt.tenant)
         except RequestError:  # a context that only this backend can read
             session = str(uuid4())
         return ((b"session-id", session.encode()),)
@@ -123,7 +156,7 @@ class Codex:
     def limits(self) -> Limits | None:
         return self._meter.limits
 
-    def heed(self, failure: Failure) -> Failure:
+    def interpret_failure(self, failure: Failure) -> Failure:
         now = self._clock.now()
         if failure.resets_at is not None and failure.resets_at > now:
             failure = replace(failure, retry_after=failure.resets_at - now)
@@ -139,7 +172,7 @@ class Codex:
         return failure
 
 
-def righted(out: Outgoing, answer: UpstreamResponse) -> UpstreamResponse:
+def fix_response(out: Outgoing, answer: UpstreamResponse) -> UpstreamResponse:
     """A stream ends with what it has told."""
     return Mended(answer, filling_output()) if is_event_stream(answer) else answer
 

@@ -1,4 +1,4 @@
-"""A compatible server: whichever protocols its stanza names, and a key only if it has one."""
+"""A compatible server: the protocols that its section names, and a key only if it has one."""
 
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -12,9 +12,10 @@ from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning
 from dragoman.providers.compatible.quirks import quirks_of
-from dragoman.providers.provider import Amend, Provider, SendRequest, api_key, configured
+from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
+from dragoman.providers.provider import Adjustment, Auth, Endpoint, Provider, ReplyRules, RequestRules, SendRequest
 
-# What a server names when it refuses a field that OpenAI knows, and how requests are built for it from then on.
+# A word in a server's complaint about a field that OpenAI accepts -> the quirk that later requests are built with.
 OBJECTIONS = {
     "max_completion_tokens": "max_tokens",
     "developer": "no_developer",
@@ -24,7 +25,7 @@ OBJECTIONS = {
 
 
 def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
-    read_key = api_key(config, environ)
+    read_key = api_key_reader(config, environ)
 
     async def authorize(protocol: str) -> tuple[Header, ...]:
         key = read_key()
@@ -35,32 +36,39 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
         return (bearer, (b"x-api-key", key)) if protocol == "messages" else (bearer,)
 
     quirks = quirks_of(config.quirks)
-    spoken = tuple(name for name in config.protocols if name in PROTOCOLS)  # a stanza may know of more than we do
-    return configured(
-        config,
-        send,
-        environ,
-        authorize=authorize,
-        protocols=spoken,
-        counts_tokens="messages" in spoken,
-        quirks=quirks,
-        stages=told_anew if "cut_then_done" in quirks else None,
-        amend=partial(amend, protocols=spoken),
+    protocols = tuple(name for name in config.protocols if name in PROTOCOLS)  # a section may name future ones
+    return Provider(
+        name=config.name,
+        kind=config.kind,
+        issuer=config.name,
+        endpoint=Endpoint(
+            url=config.endpoint or "",
+            protocols=protocols,
+            send=send,
+            dial=read_dial(config, environ),
+            headers=read_headers(config, environ),
+            counts_tokens="messages" in protocols,
+            first_token_timeout_s=config.first_token_timeout_s,
+        ),
+        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        catalogue=read_catalogue(config),
+        requests=RequestRules(quirks=quirks, adjust=partial(adjust, protocols=protocols)),
+        replies=ReplyRules(stages=no_stages if "cut_then_done" in quirks else None),
     )
 
 
-def told_anew(request: Request) -> list[Stage[Event, Event]]:
-    """No stage, but bytes do not pass: as they come, a stream that was cut looks whole to a client of Chat as well."""
+def no_stages(request: Request) -> list[Stage[Event, Event]]:
+    """Return no stage, but have the reply decoded: passed through unchanged, a truncated stream looks complete."""
     return []
 
 
-def amend(failure: Failure, protocols: Collection[str]) -> Amend | None:
-    """The field that a server did not know is left out from then on; the ledger says so."""
-    other_way = refused_chat_tools(failure, protocols) or unreadable_reasoning(failure)
-    if other_way is not None or failure.kind is not Kind.BAD_REQUEST:
-        return other_way
+def adjust(failure: Failure, protocols: Collection[str]) -> Adjustment | None:
+    """Leave out the field that the server rejected, from now on; the ledger records it."""
+    other = refused_chat_tools(failure, protocols) or unreadable_reasoning(failure)
+    if other is not None or failure.kind is not Kind.BAD_REQUEST:
+        return other
     complaint = failure.message + (failure.at or "")
     for word, quirk in OBJECTIONS.items():
         if word in complaint:
-            return Amend(quirk, quirk=quirk)
+            return Adjustment(quirk, quirk=quirk)
     return None

@@ -15,6 +15,14 @@ from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.chat.errors import read as read_failure
 from dragoman.providers.amends import unreadable_reasoning
+from dragoman.providers.connection import (
+    USER_AGENT,
+    configured_models,
+    read_dial,
+    read_headers,
+    read_secrets,
+    read_user_agent,
+)
 from dragoman.providers.copilot import asked
 from dragoman.providers.copilot.credential import Session, source_of
 from dragoman.providers.copilot.exchange import Exchange
@@ -27,7 +35,18 @@ from dragoman.providers.copilot.steady_ids import steadying_ids
 from dragoman.providers.finding import BROKEN, OK, Finding
 from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
-from dragoman.providers.provider import USER_AGENT, Provider, SendRequest, Trial, UpstreamResponse, configured, dial_of
+from dragoman.providers.provider import (
+    Account,
+    Attempt,
+    Auth,
+    Catalogue,
+    Endpoint,
+    Provider,
+    ReplyRules,
+    RequestRules,
+    SendRequest,
+    UpstreamResponse,
+)
 from dragoman.providers.quota import Quota
 
 PROTOCOLS = ("messages", "responses", "chat")
@@ -58,32 +77,43 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
     source, exchange = source_of(config, environ), Exchange(line, places)
     keeper = Keeper(config.name, source, exchange, line.clock, config.refresh_margin_s)
     copilot = Copilot(config, line, keeper, places)
-    made = configured(
-        config,
-        copilot.sending(send),
-        environ,
-        protocols=PROTOCOLS,
-        endpoint=places.api,
-        paths={"messages": "/v1/messages"},
-        speaks=copilot.shelf.speaks,
-        authorize=copilot.authorize,
-        list_models=copilot.shelf.models,
-        rename=copilot.shelf.rename,
-        window=copilot.shelf.window,
-        passes=(asked.fit,),
-        as_is=asked.passing,
-        forwards=FORWARDED.__contains__,
-        describe=copilot.describe,
-        heed=copilot.heed,
-        limits=copilot.limits,
-        amend=unreadable_reasoning,
-        righted=righted,
-        renew=keeper.renew,
-        remedy="dragoman login copilot",
-        inspect=copilot.inspect,
-        quota=copilot.quota,
+    return Provider(
+        name=config.name,
+        kind=config.kind,
+        issuer=config.name,
+        endpoint=Endpoint(
+            url=places.api,
+            protocols=PROTOCOLS,
+            send=copilot.sending(send),
+            dial=read_dial(config, environ),
+            headers=(*identity(config), *read_headers(config, environ)),
+            paths={"messages": "/v1/messages"},
+            find_protocols=copilot.shelf.speaks,
+            first_token_timeout_s=config.first_token_timeout_s,
+        ),
+        auth=Auth(
+            copilot.authorize,
+            renew=keeper.renew,
+            login_command="dragoman login copilot",
+            secrets=read_secrets(config, environ),
+        ),
+        catalogue=Catalogue(
+            models=configured_models(config),
+            list_models=copilot.shelf.models,
+            ttl_s=config.model_cache_ttl_s,
+            rename=copilot.shelf.rename,
+            context_window=copilot.shelf.window,
+        ),
+        requests=RequestRules(
+            passes=(asked.fit,),
+            passthrough_body=asked.passing,
+            forwards_header=FORWARDED.__contains__,
+            headers=copilot.initiator_headers,
+            adjust=unreadable_reasoning,
+        ),
+        replies=ReplyRules(interpret_failure=copilot.interpret_failure, fix_response=fix_response),
+        account=Account(inspect=copilot.inspect, read_quotas=copilot.quota, last_limits=copilot.limits),
     )
-    return replace(made, headers=(*identity(config), *made.headers))
 
 
 def identity(config: CopilotProviderConfig) -> tuple[Header, ...]:
@@ -99,11 +129,11 @@ def identity(config: CopilotProviderConfig) -> tuple[Header, ...]:
 
 def line_of(config: CopilotProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Line:
     """How this account's small questions travel."""
-    agent = (b"user-agent", (config.user_agent or USER_AGENT).encode())
-    return Line(send, dial_of(config, environ), Clock(), (agent, *identity(config)))
+    headers = (read_user_agent(config), *identity(config))
+    return Line(send, read_dial(config, environ), Clock(), headers)
 
 
-def righted(out: Outgoing, answer: UpstreamResponse) -> UpstreamResponse:
+def fix_response(out: Outgoing, answer: UpstreamResponse) -> UpstreamResponse:
     """Items of a Responses stream keep their ids; a whole Chat reply is one choice, where no more were asked for."""
     place, streams = out.url.partition("?")[0], is_event_stream(answer)
     if streams and place.endswith("/responses"):
@@ -144,7 +174,9 @@ class Copilot:
         self._api = session.api if session.api and not self._fixed else self._places.api
         return ((b"authorization", b"Bearer " + session.access_token.encode()),)
 
-    def describe(self, request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
+    def initiator_headers(
+        self, request: Callable[[], Request], headers: Headers, attempt: Attempt
+    ) -> tuple[Header, ...]:
         try:
             return asked.describe(request())
         except RequestError:  # what only its own protocol understands passes unread
@@ -153,7 +185,7 @@ class Copilot:
     def limits(self) -> Limits | None:
         return self._limits
 
-    def heed(self, failure: Failure) -> Failure:
+    def interpret_failure(self, failure: Failure) -> Failure:
         code = (failure.code or "").partition(":")[0]  # some carry a suffix
         kind = KINDS.get(code) or KINDS_BY_STATUS.get(failure.status or 0)
         if kind is None and failure.status == 403 and not code:
@@ -191,5 +223,5 @@ class Copilot:
         except Unusable as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
         if told.status != 200:
-            raise RequestError(self.heed(read_failure(told.status, {}, told.body)))
+            raise RequestError(self.interpret_failure(read_failure(told.status, {}, told.body)))
         return told.body

@@ -20,7 +20,7 @@ REMEDIES = {
 }
 
 
-class Account:
+class KiroAccount:
     """One account, looked at from all sides."""
 
     def __init__(self, name: str, place: Place, keeper: Keeper[Credential], profile: Profile, control: Control) -> None:

@@ -9,10 +9,10 @@ from functools import cache
 from hashlib import sha256
 
 from dragoman import __version__
-from dragoman.config.secret import resolve_secret
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.framing.eventstream import CONTENT_TYPE
 from dragoman.net.headers import Header
+from dragoman.providers.connection import configured_headers
 from dragoman.providers.kiro.hosts import Generation
 
 PRODUCT = "dragoman"
@@ -37,20 +37,13 @@ def chat_headers(config: KiroProviderConfig, generation: Generation, environ: Ma
         b"x-amzn-kiro-agent-mode": generation.agent_mode.encode(),
         b"x-amzn-codewhisperer-optout": b"true",
     }
-    return (*{**dict(control_headers(config)), **own, **_configured(config, environ)}.items(),)
+    return (*{**dict(control_headers(config)), **own, **dict(configured_headers(config, environ))}.items(),)
 
 
 def control_headers(config: KiroProviderConfig) -> tuple[Header, ...]:
     agent = user_agent(config).encode()
     short = f"{PRODUCT}/{__version__} {fingerprint()}".encode()
     return ((b"user-agent", agent), (b"x-amz-user-agent", agent if config.user_agent else short))
-
-
-def _configured(config: KiroProviderConfig, environ: Mapping[str, str]) -> dict[bytes, bytes]:
-    return {
-        name.lower().encode(): resolve_secret(source, environ).reveal().encode()
-        for name, source in config.headers.items()
-    }
 
 
 def _user() -> str:

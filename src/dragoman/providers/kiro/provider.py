@@ -20,7 +20,8 @@ from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
-from dragoman.providers.kiro.account import Account
+from dragoman.providers.connection import configured_models, read_dial, read_secrets
+from dragoman.providers.kiro.account import KiroAccount
 from dragoman.providers.kiro.control import Control, bearer
 from dragoman.providers.kiro.credential import Credential, truncated
 from dragoman.providers.kiro.hosts import Place
@@ -30,7 +31,19 @@ from dragoman.providers.kiro.profile import Profile
 from dragoman.providers.kiro.refresh import Issuers
 from dragoman.providers.kiro.shelf import Shelf
 from dragoman.providers.kiro.sources import source_of
-from dragoman.providers.provider import Amend, Provider, SendRequest, Trial, UpstreamResponse, configured, dial_of
+from dragoman.providers.provider import (
+    Account,
+    Adjustment,
+    Attempt,
+    Auth,
+    Catalogue,
+    Endpoint,
+    Provider,
+    ReplyRules,
+    RequestRules,
+    SendRequest,
+    UpstreamResponse,
+)
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
 from dragoman.stages.written_calls import TextCalls
 
@@ -48,40 +61,46 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
     account = _account(config, line_of(config, send, environ), environ)
     shelf = Shelf(account.models, config.default_max_input_tokens)
     kiro = Kiro(config, account, shelf)
-    return configured(
-        config,
-        kiro.sending(send),
-        environ,
+    return Provider(
+        name=config.name,
+        kind=config.kind,
         issuer=NAME,
-        protocols=(NAME,),
-        endpoint=account.place.first,
-        headers=chat_headers(config, account.place.now.generation, environ),
-        authorize=kiro.authorize,
-        fallback_models=fallback(config.default_max_input_tokens),
-        list_models=shelf.models,
-        rename=kiro.rename,
-        stages=kiro.stages,
-        aim=kiro.aim,
-        window=shelf.window,
-        describe=kiro.describe,
-        renew=account.keeper.renew,
-        remedy="dragoman login kiro",
-        amend=kiro.amend,
-        withholds_cut_calls=True,
-        first_token_limit_s=FIRST_TOKEN_LIMIT_S,
-        repeats_timeouts=True,
-        mend=config.repair_truncation,
-        inspect=account.inspect,
-        quota=account.quota,
+        endpoint=Endpoint(
+            url=account.place.first,
+            protocols=(NAME,),
+            send=kiro.sending(send),
+            dial=read_dial(config, environ),
+            headers=chat_headers(config, account.place.now.generation, environ),
+            first_token_timeout_s=config.first_token_timeout_s,
+            first_token_limit_s=FIRST_TOKEN_LIMIT_S,
+            retries_timeouts=True,
+        ),
+        auth=Auth(
+            kiro.authorize,
+            renew=account.keeper.renew,
+            login_command="dragoman login kiro",
+            secrets=read_secrets(config, environ),
+        ),
+        catalogue=Catalogue(
+            models=configured_models(config),
+            fallback_models=fallback(config.default_max_input_tokens),
+            list_models=shelf.models,
+            ttl_s=config.model_cache_ttl_s,
+            rename=kiro.rename,
+            context_window=shelf.window,
+        ),
+        requests=RequestRules(headers=kiro.attempt_headers, options=kiro.request_options, adjust=kiro.adjust),
+        replies=ReplyRules(stages=kiro.stages, withholds_cut_calls=True, completes_cut_calls=config.repair_truncation),
+        account=Account(inspect=account.inspect, read_quotas=account.quota),
     )
 
 
 def line_of(config: KiroProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Line:
     """How this account's small questions travel."""
-    return Line(send, dial_of(config, environ), Clock(), control_headers(config))
+    return Line(send, read_dial(config, environ), Clock(), control_headers(config))
 
 
-def _account(config: KiroProviderConfig, line: Line, environ: Mapping[str, str]) -> Account:
+def _account(config: KiroProviderConfig, line: Line, environ: Mapping[str, str]) -> KiroAccount:
     source = source_of(config, environ)
     issuers = Issuers(line, config.region, config.auth_endpoint)
     keeper = Keeper(config.name, source, issuers, line.clock, config.refresh_margin_s)
@@ -94,13 +113,13 @@ def _account(config: KiroProviderConfig, line: Line, environ: Mapping[str, str])
     place = Place(config, credential)
     control = Control(line, place, keeper)
     profile = Profile(config.name, config.profile_arn, place, control, time.monotonic)
-    return Account(config.name, place, keeper, profile, control)
+    return KiroAccount(config.name, place, keeper, profile, control)
 
 
 class Kiro:
     """What the gateway asks of a provider, answered for one account."""
 
-    def __init__(self, config: KiroProviderConfig, account: Account, shelf: Shelf) -> None:
+    def __init__(self, config: KiroProviderConfig, account: KiroAccount, shelf: Shelf) -> None:
         self._config = config
         self._account = account
         self._shelf = shelf
@@ -130,11 +149,11 @@ class Kiro:
         credential = await self._account.keeper.credential()
         return bearer(credential)
 
-    def describe(self, request: Callable[[], Request], headers: Headers, trial: Trial) -> tuple[Header, ...]:
-        attempt = f"attempt={trial.number}; max={max(MAX_ATTEMPTS, trial.number)}"
-        return ((b"amz-sdk-invocation-id", trial.id.encode()), (b"amz-sdk-request", attempt.encode()))
+    def attempt_headers(self, request: Callable[[], Request], headers: Headers, attempt: Attempt) -> tuple[Header, ...]:
+        counted = f"attempt={attempt.number}; max={max(MAX_ATTEMPTS, attempt.number)}"
+        return ((b"amz-sdk-invocation-id", attempt.id.encode()), (b"amz-sdk-request", counted.encode()))
 
-    async def aim(self, model: str) -> KiroOptions:
+    async def request_options(self, model: str) -> KiroOptions:
         config = self._config
         profile_arn = await self._account.profile_arn()
         generation = self._account.place.now.generation
@@ -158,11 +177,11 @@ class Kiro:
         offered = {tool.name: tool.parameters for tool in request.tools if isinstance(tool, Function)}
         return [*stages, TextCalls(offered, f"{random.getrandbits(128):x}")] if offered else stages
 
-    def amend(self, failure: Failure) -> Amend | None:
-        """What is worth a second try, though the first was called a bad request."""
+    def adjust(self, failure: Failure) -> Adjustment | None:
+        """Return how to send again a request that was rejected as malformed, where that helps."""
         if failure.code == "THINKING_SIGNATURE_INVALID":
-            return Amend("reasoning dropped", drop_reasoning)
+            return Adjustment("reasoning dropped", drop_reasoning)
         if PROFILE_WANTED.search(failure.message):
             self._account.profile.demand()
-            return Amend("profile resolved")
-        return Amend("replayed") if TOOL_USE_MISREAD.search(failure.message) else None
+            return Adjustment("profile resolved")
+        return Adjustment("replayed") if TOOL_USE_MISREAD.search(failure.message) else None

@@ -1,4 +1,4 @@
-"""OpenAI: Responses and Chat, with the key as a bearer token."""
+"""OpenAI: the Responses and Chat protocols, with the key as a bearer token."""
 
 from collections.abc import Mapping
 
@@ -6,18 +6,35 @@ from dragoman.config.settings import ProviderConfig
 from dragoman.hub.failure import Failure
 from dragoman.net.headers import Header
 from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning
-from dragoman.providers.provider import Amend, Provider, SendRequest, api_key, configured
+from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
+from dragoman.providers.provider import Adjustment, Auth, Endpoint, Provider, RequestRules, SendRequest
 
 
 def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
-    read_key = api_key(config, environ)
+    read_key = api_key_reader(config, environ)
 
     async def authorize(protocol: str) -> tuple[Header, ...]:
         key = read_key()
         return ((b"authorization", b"Bearer " + key),) if key else ()
 
-    def amend(failure: Failure) -> Amend | None:
-        """Another way to the same model, or the conversation without what it cannot read any more."""
+    def adjust(failure: Failure) -> Adjustment | None:
+        """Use the model's other endpoint, or drop reasoning that it can no longer read."""
         return refused_chat_tools(failure, config.protocols) or unreadable_reasoning(failure)
 
-    return configured(config, send, environ, issuer="openai", authorize=authorize, counts_tokens=True, amend=amend)
+    return Provider(
+        name=config.name,
+        kind=config.kind,
+        issuer="openai",
+        endpoint=Endpoint(
+            url=config.endpoint or "",
+            protocols=config.protocols,
+            send=send,
+            dial=read_dial(config, environ),
+            headers=read_headers(config, environ),
+            counts_tokens=True,
+            first_token_timeout_s=config.first_token_timeout_s,
+        ),
+        auth=Auth(authorize, secrets=read_secrets(config, environ)),
+        catalogue=read_catalogue(config),
+        requests=RequestRules(adjust=adjust),
+    )

@@ -138,15 +138,15 @@ class Asker:
     async def _post(self, protocol: str, fields: Wire) -> UpstreamResponse | Heard:
         self.asked += 1
         provider = self._provider
-        url = provider.endpoint + PATHS[protocol]
+        url = provider.endpoint.url + PATHS[protocol]
         own: tuple[Header, ...] = (JSON,)
         if protocol == "messages":
             own = (*own, ANTHROPIC_VERSION)
-        headers = (*provider.headers, *own, *await provider.authorize(protocol))
+        headers = (*provider.endpoint.headers, *own, *await provider.auth.authorize(protocol))
         body = msgspec.json.encode({"model": self._model, **fields})
         try:
             out = Outgoing("POST", url, headers, body)
-            answer = await provider.send(out, provider.dial, head_timeout_s=PATIENCE_S)
+            answer = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=PATIENCE_S)
             if answer.status == 200:
                 return answer
             try:
