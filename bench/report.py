@@ -267,7 +267,7 @@ def as_markdown(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
     parts = [
         "# Performance",
-        "`make bench` prints these tables on your machine; `.venv/bin/python -m bench --publish` writes this page.",
+        "Run `make bench` to print these tables; `.venv/bin/python -m bench --publish` writes this page.",
         f"Measured {machine.date} on {machine.cores} cores of {machine.cpu}, {machine.kernel}, "
         f"Python {machine.python}; {versions}; medians of {results.rounds} rounds.",
         "![CPU per request](performance.svg)",
@@ -284,26 +284,30 @@ def as_markdown(results: Results) -> str:
 LITELLM = "CPU of LiteLLM as a multiple, per stream"
 MANY = 32
 PACED = """\
-A stream in one burst shows the work of a gateway. A paced one is mostly its wake-ups: each event costs a wait, a read
-and a write of the kernel's, whatever is done with its bytes. nginx does nothing with them, and at {many} connections
-LiteLLM takes only {nginx} times its CPU: this is the most that any gateway can put between itself and LiteLLM
-here, so 100 times less is possible for bursts, not for paced streams. dragoman, which reads every event and writes
-most of them anew, stands at {dragoman}."""
+A stream in one burst shows the work of a gateway. A paced stream mostly shows wake-ups: each event costs a wait, a
+read and a write in the kernel, whatever is done with its bytes. nginx does nothing with them, and at {many}
+connections LiteLLM takes only {nginx} times its CPU. No gateway can be further from LiteLLM than that here, so 100
+times less is possible for bursts, not for paced streams. dragoman, which decodes every event and re-encodes most of
+them, is at {dragoman}."""
 
 METHOD = """## Method
 
-One run, one machine, one fake upstream whose answers are rendered beforehand. The gateways have one core, upstream
-and load generator share another. CPU per request is user and system time of a gateway's process tree, from `/proc`,
-over the number of answered requests: on a busy machine it stays put where latencies do not. nginx copies bytes
-(keep-alive both ways, buffering off) and is the floor; for a translated case its column is the same upstream
-stream, copied. Every figure is the median over the rounds. JSON replies and bursts are loaded with wrk; paced
-streams, and gateways so slow that the generator's speed does not matter, with a fixed number of requests by
-`bench/load.py`, which also notes first tokens: when the first piece of text reached the client, since a gateway may
-rightly hold the head of a stream back until then. An event's delay is how much longer than without a gateway it
-took to come after the event before. The streams of a crowd begin one after the other, over half of a stream's life.
-A reading during which other processes took more than a tenth of the gateway's core is repeated once, and counts
-only where none was calm. Each gateway is asked first whether it answers rightly; one that does not is shown as
-failing, not as fast."""
+One run on one machine, with one fake upstream whose responses are rendered in advance. The gateways have one core;
+upstream and load generator share another.
+
+- **CPU per request** is user and system time of a gateway's process tree, from `/proc`, divided by the number of
+  answered requests. It is stable on a busy machine; latencies are not.
+- **nginx** copies bytes (keep-alive both ways, buffering off) and is the lower bound. For a translated case its
+  column is the same upstream stream, copied.
+- **Every figure is the median** over the rounds. A reading during which other processes took more than a tenth of the
+  gateway's core is repeated once, and counts only if no reading was quiet.
+- **Load**: wrk for JSON replies and bursts. `bench/load.py`, with a fixed number of requests, for paced streams and
+  for gateways so slow that the generator's speed does not matter. The streams of a crowd start evenly over half of a
+  stream's duration.
+- **First token** is when the first piece of text reaches the client, because a gateway may hold the head of a stream
+  until then.
+- **An event's delay** is the additional time since the event before it, compared with no gateway.
+- **Correctness** is checked first: a gateway with a wrong answer is listed as failing, not as fast."""
 
 
 def _number(value: float | None) -> str:

@@ -103,7 +103,7 @@ def test_streams_are_held_against_litellm_beside_nginx_which_bounds_them() -> No
     assert verdicts["translated, stream in one burst"] == (90.0, "within the bound")
     page = as_markdown(results)
     assert "LiteLLM takes only 60 times its CPU" in page
-    assert "stands at 12." in page
+    assert "is at 12." in page
     assert "| Messages → Chat, burst | 32 | 450 | 90.0 |" in page
 
 

@@ -1,4 +1,4 @@
-"""What the client tests proved comes in; docs/clients.md goes out, and is read again to be compared."""
+"""Write docs/clients.md from the results of the client tests, and read it back to compare it with them."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from clients.rig import UPSTREAMS
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
 NAMES = {"chat": "Chat", "responses": "Responses", "messages": "Messages", "kiro": "Kiro"}
 
-# Each client: where its version is pinned (a package of our own lock where no table is named), and what it speaks.
+# Each client: where its version is pinned (a package of our own lock where no table is named), and its protocols.
 CLIENTS: dict[str, tuple[str, str, str]] = {
     "Claude Code": ("claude-code", "@anthropic-ai/claude-code", "Messages"),
     "claude-agent-sdk": ("claude-agent", "claude-agent-sdk", "Messages"),
@@ -31,42 +31,43 @@ CLIENTS: dict[str, tuple[str, str, str]] = {
 }
 Proven = dict[tuple[str, str], set[str]]  # client, upstream -> capabilities
 Proves = Callable[..., None]  # client, upstream, capabilities
-Reactions = dict[tuple[str, str], str]  # client, trouble -> how often it asked, and whether that was enough
+Reactions = dict[tuple[str, str], str]  # client, trouble -> how many requests it made, and whether its work was done
 
 HEAD = """# Clients
 
-Written by `make clients-page` from what `make test-clients` proved; the tests fail when this page is stale. Every
-client is the real one, installed from its registry in the version named here, and talks to the gateway over real
-sockets; behind the gateway a fake upstream of each protocol plays a small agent script. What each pair of protocols
-loses is in [compatibility.md](compatibility.md).
+Which real client works on which upstream. `make clients-page` writes this page from the results of `make
+test-clients`; a test fails when it is stale. Each client is installed from its registry in the version below and
+talks to the gateway over real sockets. Behind the gateway, a fake upstream of each protocol plays a small agent
+script. [compatibility.md](compatibility.md) lists what each pair of protocols loses.
 
 - **tools**: a conversation with tools runs to its end: files are written, results come back, the last text is right
-- **whole**, **streamed**: with replies in one piece, with replies in a stream
+- **whole**, **streamed**: with replies in one piece, with streamed replies
 - **edits**: the file that the reply describes is edited
 - **freeform**: a tool that takes plain text under a grammar (`apply_patch`) works
-- **late tools**: tools that come as an input item, in a namespace, work
-- **fallback**: the WebSocket that it tries first is refused with 426, and it goes on at once
-- **counts**: its questions about the size of its context are answered
-- **recovers**: after 429, 529, an HTML 502, an error event, an overload in mid-stream, a dropped or reset connection,
-  a clean end without terminator, and a stall, it asks again and finishes its work; or, being an SDK that never asks
-  again in mid-stream, it raises
-- **not fooled**: a reply that is cut off is never taken for a whole one
+- **late tools**: tools that arrive as an input item, in a namespace, work
+- **fallback**: the WebSocket that it tries first is refused with 426, and it continues over HTTP at once
+- **counts**: its token counts are answered
+- **recovers**: after 429, 529, an HTML 502, an error event, an overload in the middle of a stream, a dropped or reset
+  connection, a clean end without a terminator, and a stall, it retries and finishes its work. An SDK that never
+  retries a started stream raises instead
+- **detects cuts**: it never takes a reply that was cut off for a complete one
 """
 
 AFTER_ERRORS = """
 ## After an error
 
-How many requests each client made for one reply, and whether its work was done (✓) or it reported the error (✗). The
-gateway had its default settings but for shorter pauses between its own retries, and translated for every client.
+The number of requests that each client made for one reply, and whether its work was done (✓) or it reported the error
+(✗). The gateway had its default settings, except for shorter waits between its own retries, and translated for every
+client.
 
 - **401**: the client key is wrong. **402**: the upstream's allowance is spent. **403**: the model is not allowed.
-  **502**: the upstream refuses the gateway's own credential. No retry mends these, and the error says
-  `x-should-retry: false`; by these counts, Codex and opencode retry some of them all the same.
-- **429 short**: a rate limit with `retry-after: 1`, also at the gateway's own three attempts. **429 long**: with
-  `retry-after: 10`, which is longer than the gateway waits. **529**: an overload, also at all three attempts. Then all
-  is well.
-- **overload in mid-stream**: an error event after some words, once; SDKs leave it to their callers to ask again.
-- **60 s of pings**: a minute of nothing but signs of life before the first token.
+  **502**: the upstream rejects the gateway's own credential. A retry does not help, and the error has
+  `x-should-retry: false`. Codex and opencode retry some of them anyway.
+- **429 short**: a rate limit with `retry-after: 1`, at each of the gateway's own three attempts. **429 long**: with
+  `retry-after: 10`, which is longer than the gateway waits. **529**: an overload, at all three attempts. The next
+  request succeeds.
+- **overload in mid-stream**: an error event after some words, once. SDKs leave the retry to their callers.
+- **60 s of pings**: only pings for a minute before the first token.
 """
 TROUBLES = (
     *("401", "402", "403", "429 short", "429 long", "502", "529"),
@@ -76,18 +77,18 @@ TROUBLES = (
 NOTES = """
 ## What does not work
 
-- **Vercel AI SDK** with its default `store: true` refers to earlier items by id (`item_reference`). Where the upstream
-  speaks Responses the ids are its own and all is well; where the gateway translates, it keeps no items, and answers
-  400 with the advice to send them. Set `providerOptions: { openai: { store: false } }`, as the tests do.
-- **Kiro** may end its stream between two frames without its last events. The client then hears that the reply reached
-  its length (`max_tokens`, `length`, `incomplete`): Codex reports it, Claude Code goes on by itself.
-- **Codex** gives up where a Responses upstream itself says `server_is_overloaded` in mid-stream: that passes unchanged.
-  An overload from any other upstream is told in words that it retries.
+- **Vercel AI SDK** with its default `store: true` refers to earlier items by id (`item_reference`). This works if the
+  upstream uses Responses, because the ids are the upstream's own. In a translation the gateway keeps no items and
+  answers 400 with that advice. Set `providerOptions: { openai: { store: false } }`, as the tests do.
+- **Kiro** may end its stream between two frames without its last events. The client then gets a reply that reached
+  its length limit (`max_tokens`, `length`, `incomplete`). Codex reports it, Claude Code continues by itself.
+- **Codex** gives up if a Responses upstream itself sends `server_is_overloaded` in the middle of a stream: that
+  passes unchanged. An overload from any other upstream becomes an error that Codex retries.
 """
 
 
 def page(proven: Proven, reactions: Reactions) -> str:
-    head = ["| client | version | speaks | " + " | ".join(f"on {NAMES[name]}" for name in UPSTREAMS) + " |"]
+    head = ["| client | version | protocols | " + " | ".join(f"on {NAMES[name]}" for name in UPSTREAMS) + " |"]
     rows = [
         f"| {client} | {pinned(client)} | {CLIENTS[client][2]} | "
         + " | ".join(", ".join(sorted(proven.get((client, name), ()))) or "✗" for name in UPSTREAMS)
@@ -113,7 +114,7 @@ def pinned(client: str) -> str:
 
 
 def read(text: str) -> Proven:
-    """What a page claims."""
+    """Return the capabilities that a page lists."""
     claimed: Proven = defaultdict(set)
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -124,7 +125,7 @@ def read(text: str) -> Proven:
 
 
 def read_reactions(text: str) -> Reactions:
-    """What a page says of clients after an error."""
+    """Return what a page lists of clients after an error."""
     found: Reactions = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

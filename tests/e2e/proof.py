@@ -1,4 +1,4 @@
-"""What the matrix proved in this run, cell by cell, and the page that tells it."""
+"""Collect the results of the matrix tests, cell by cell, and write docs/compatibility.md from them."""
 
 import re
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ PROVEN: dict[Cell, bool] = {}
 
 
 def record(parameters: Mapping[str, object], passed: bool) -> None:
-    """Notes the outcome of one test of the matrix; a cell holds if all of its tests do."""
+    """Record the result of one matrix test; a cell holds if all of its tests pass."""
     if not parameters.keys() >= {"client", "upstream"}:
         return
     cell = (str(parameters["client"]), str(parameters["upstream"]), str(parameters.get("case", IMAGES)))
@@ -43,10 +43,10 @@ def _head() -> list[str]:
     return [
         "# Compatibility",
         "",
-        "Written by `make matrix` from what the tests proved; a test fails when this page is stale.",
-        "The official openai and anthropic SDKs are the judges, over real sockets, whole replies and streams,",
-        "each stream in one piece, byte by byte, and in pieces of seven bytes.",
-        "Which real client works on which upstream is in [clients.md](clients.md).",
+        "What each pair of protocols carries and loses. `make matrix` writes this page from the test results; a test",
+        "fails when it is stale. The official openai and anthropic SDKs read every reply over real sockets: whole, and",
+        "streamed in one piece, byte by byte, and in pieces of seven bytes.",
+        "[clients.md](clients.md) lists which real client works on which upstream.",
         "",
     ]
 
@@ -56,9 +56,13 @@ def _replies(proven: Mapping[Cell, bool]) -> list[str]:
     return [
         "## Replies",
         "",
-        "Client ← upstream. `=` the bytes pass through, with an error event appended where the end is missing;",
-        "`✓` translated, and heard exactly as it was meant; `~` heard in the nearest words that the client has;",
-        "`–` the upstream's protocol has no words for it; `✗` not proved.",
+        "Client ← upstream.",
+        "",
+        "- `=` the bytes pass through, with an error event appended if the end is missing",
+        "- `✓` translated exactly",
+        "- `~` translated to the nearest equivalent in the client's protocol",
+        "- `–` the upstream's protocol cannot express it",
+        "- `✗` not proved",
         "",
         "| | " + " | ".join(columns) + " |",
         "|-" * (len(columns) + 1) + "|",
@@ -85,7 +89,7 @@ def _mark(proven: Mapping[Cell, bool], client: str, upstream: str, capability: s
 
 
 def _is_nearest(client: str, stop: Stop) -> bool:
-    """Whether this client's protocol tells the stop in words that mean another one first."""
+    """Return whether this client's protocol writes the stop with a word that first means another one."""
     first = next(other for other, word in STOPS[client].items() if word == STOPS[client][stop])
     return stop is not first and stop is not Stop.TOOL
 
@@ -94,8 +98,8 @@ def _requests() -> list[str]:
     lines = [
         "## Requests",
         "",
-        "What a request with about every field of its protocol loses on its way to another one, as the ledger tells",
-        "(`x-dragoman-explain: 1`), and what is refused. Fields not listed arrive in the upstream's own words.",
+        "What a request with nearly every field of its protocol loses in translation, as listed by",
+        "`x-dragoman-explain: 1`, and which fields are refused. Fields that are not listed are translated.",
     ]
     for client, upstream in PAIRS:
         if client != upstream:

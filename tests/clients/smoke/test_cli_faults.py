@@ -90,7 +90,7 @@ def test_claude_code_never_takes_a_cut_reply_for_a_whole_one(
         assert claude_code.result(ran)["is_error"] is True, ran
 
     try_each(FOR_EVER, tmp_path, upstream, BASH, always, fails)
-    proves("Claude Code", upstream, "not fooled")
+    proves("Claude Code", upstream, "detects cuts")
 
 
 @pytest.mark.parametrize("upstream", UPSTREAMS)
@@ -105,4 +105,4 @@ def test_codex_never_takes_a_cut_reply_for_a_whole_one(
         assert not codex.completed(ran), ran
 
     try_each(FOR_EVER, tmp_path, upstream, EXEC, always, fails)
-    proves("Codex", upstream, "not fooled")
+    proves("Codex", upstream, "detects cuts")

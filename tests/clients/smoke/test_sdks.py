@@ -72,7 +72,7 @@ def test_an_sdk_uses_a_tool_and_is_told_of_every_failure(
         assert found[mode].error, found[mode]
         assert found[mode].text == "", found[mode]
     assert here.agent.complaints == []
-    proves(name, upstream, "tools", "whole", "streamed", "recovers", "not fooled")
+    proves(name, upstream, "tools", "whole", "streamed", "recovers", "detects cuts")
 
 
 def test_a_kiro_that_ends_without_its_tail_has_reached_its_length(
