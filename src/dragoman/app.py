@@ -50,8 +50,8 @@ from dragoman.providers import lacking
 from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.pooled import make as make_provider
 from dragoman.store import Store, StoreError
-from dragoman.telemetry.board import Board
-from dragoman.telemetry.station import open_station
+from dragoman.telemetry.registry import make_registry
+from dragoman.telemetry.shared_counters import SharedCounters
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class App:
         environ: Mapping[str, str],
         store: Store | None = None,
         observers: Sequence[OutcomeObserver] = (),
-        board: Board | None = None,
+        shared_counters: SharedCounters | None = None,
     ) -> None:
         if keyring.is_empty and not is_loopback(config.server.host):
             problem = "an address that others can reach needs a client key; `dragoman keys create` makes one"
@@ -113,10 +113,10 @@ class App:
         self._keyring = keyring
         self._store = store
         self._client = HttpClient()
-        self._station = open_station(environ, board)
+        self._metrics = make_registry(environ, shared_counters)
         self._is_replaced = False
         self.reloads = {"good": 0, "bad": 0}
-        observers = [*self._station.observers, *observers]
+        observers = [*self._metrics.observers, *observers]
         self.usage = None if store is None else UsageWriter(store, Pricing(config.providers, config.prices))
         if self.usage is not None:
             observers.append(self.usage.observe)
@@ -125,10 +125,10 @@ class App:
         self._host = server.host
         doorkeeper = Doorkeeper(server.host, server.allowed_hosts)
         desk = None if self.usage is None else UsageDesk(self.usage)
-        self.site = Site(self.gateway, keyring, doorkeeper, self._station.scrape, desk)
+        self.site = Site(self.gateway, keyring, doorkeeper, self._metrics.scrape, desk)
         self._budget = ByteBudget(server.max_buffered_bytes)
         self.server = Server(self.site, _limits(server), _transport_error, self._budget)
-        self._station.add(gateway_readings(self.gateway, self.site, self.server, self.usage, self.reloads))
+        self._metrics.add_source(gateway_readings(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     async def start(self, sock: socket.socket | None = None) -> None:
         settings = self.gateway.runtime.config.server
@@ -137,7 +137,7 @@ class App:
         if self._store is not None:
             old_usage = watch_old_usage(self._store, lambda: self.gateway.runtime.config.store.usage_days)
             self._watching.append(spawn(old_usage, name="old usage"))
-        self._station.start(partial(provider_address, self.gateway))
+        self._metrics.start(partial(provider_address, self.gateway))
         if self.usage is not None:
             self.usage.start()
         expiring = asyncio.to_thread(self.gateway.capturing.expire, self.gateway.runtime.config.debug)
@@ -165,7 +165,7 @@ class App:
         await asyncio.to_thread(self.gateway.capturing.close)
         for watching in self._watching:
             watching.cancel()
-        await self._station.stop()
+        await self._metrics.stop()
         if self.usage is not None:
             await self.usage.stop()
         with suppress(StoreError):

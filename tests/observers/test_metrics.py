@@ -8,22 +8,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
-from dragoman.observers.metrics import MAX_MODELS, MAX_NAME, Tally
+from dragoman.observers.metrics import MAX_MODELS, MAX_NAME, RequestMetrics
 from dragoman.observers.metrics_catalogue import (
     CATALOGUE,
     DURATION_BOUNDS,
     TOKEN_BOUNDS,
     Type,
 )
-from dragoman.observers.metrics_text import Reading, as_text, counted, joined
+from dragoman.observers.metrics_text import Reading, drop_gauges, merge_readings, render_text
 from scraping import Scrape, scraped, value
 
 
 def seen(*outcomes: Outcome) -> Scrape:
-    tally = Tally()
+    metrics = RequestMetrics()
     for outcome in outcomes:
-        tally.observe(outcome)
-    return scraped(as_text(tally.readings()))
+        metrics.observe(outcome)
+    return scraped(render_text(metrics.readings()))
 
 
 def outcome(**given: object) -> Outcome:
@@ -154,7 +154,7 @@ def test_any_model_name_leaves_the_text_readable(names: list[str]) -> None:
 
 
 def test_every_family_is_announced_with_type_and_help_before_anything_was_counted() -> None:
-    families = {family.name: family for family in text_string_to_metric_families(as_text([]).decode())}
+    families = {family.name: family for family in text_string_to_metric_families(render_text([]).decode())}
     for name, family in CATALOGUE.items():
         plain = name.removesuffix("_total") if family.type is Type.COUNTER else name
         assert (families[plain].type, families[plain].documentation) == (family.type.value, family.help)
@@ -163,15 +163,15 @@ def test_every_family_is_announced_with_type_and_help_before_anything_was_counte
 def test_two_workers_readings_make_one_whole() -> None:
     workers = []
     for seconds in (0.3, 3.0):
-        tally = Tally()
-        tally.observe(outcome(duration_s=seconds))
+        metrics = RequestMetrics()
+        metrics.observe(outcome(duration_s=seconds))
         workers += [
-            *tally.readings(),
+            *metrics.readings(),
             Reading("dragoman_connections", (), (seconds * 10,)),
             Reading("process_start_time_seconds", (), (seconds,)),
             Reading("dragoman_pool_credentials", ("kiro", "available"), (seconds,)),
         ]
-    scrape = scraped(as_text(workers))
+    scrape = scraped(render_text(workers))
     assert value(scrape, "dragoman_requests_total") == 2
     assert value(scrape, "gen_ai_server_request_duration_seconds_sum") == 3.3
     assert value(scrape, "gen_ai_server_request_duration_seconds_bucket", le="0.32") == 1
@@ -181,9 +181,9 @@ def test_two_workers_readings_make_one_whole() -> None:
 
 
 def test_of_a_process_that_is_gone_the_counts_stay_and_the_gauges_go() -> None:
-    tally = Tally()
-    tally.observe(outcome())
-    left = counted([*tally.readings(), Reading("dragoman_connections", (), (9,))])
+    metrics = RequestMetrics()
+    metrics.observe(outcome())
+    left = drop_gauges([*metrics.readings(), Reading("dragoman_connections", (), (9,))])
     assert {reading.name for reading in left} >= {"dragoman_requests_total", "gen_ai_server_request_duration_seconds"}
     assert "dragoman_connections" not in {reading.name for reading in left}
 
@@ -194,4 +194,4 @@ def test_what_a_worker_of_another_version_means_is_left_out() -> None:
         Reading("dragoman_connections", ("label",), (1,)),
         Reading("dragoman_loop_lag_seconds", (), (1, 2, 3)),
     ]
-    assert joined(strange) == []
+    assert merge_readings(strange) == []

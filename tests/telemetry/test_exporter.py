@@ -112,10 +112,10 @@ def test_spans_wait_for_a_collector_that_comes_back(tmp_path: Path, caplog: pyte
     caplog.set_level(logging.INFO)
     with FakeCollector(status=503) as collector, running("", tmp_path, environ(collector.url)) as gateway:
         ask(gateway)
-        wait_for(lambda: "it answers 503" in caplog.text)
+        wait_for(lambda: "HTTP 503" in caplog.text)
         collector.status = 200
         wait_for(lambda: len(collector.spans) == 1)
-        wait_for(lambda: "takes what it is sent again" in caplog.text)
+        wait_for(lambda: "works again" in caplog.text)
 
 
 def test_what_the_collector_will_never_take_is_given_up_and_counted(tmp_path: Path) -> None:
@@ -141,14 +141,14 @@ def test_a_protocol_that_is_not_spoken_is_told_and_the_gateway_serves(
     with caplog.at_level(logging.WARNING), running("", tmp_path, given) as gateway:
         assert ask(gateway).rstrip().endswith(b"data: [DONE]")
         begun = set(threading.enumerate()) - before
-    assert "only http/protobuf is spoken here" in caplog.text
+    assert "only http/protobuf is supported" in caplog.text
     assert not [thread for thread in begun if thread.name == "OTLP export"]
 
 
 def test_without_a_collector_nothing_of_the_export_is_loaded() -> None:
     probe = "import sys, dragoman.app; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60).stdout.split()
-    assert "dragoman.telemetry.station" in loaded
+    assert "dragoman.telemetry.registry" in loaded
     assert not {"dragoman.telemetry.exporter", "dragoman.telemetry.otlp", "urllib.request", "opentelemetry"} & set(
         loaded
     )

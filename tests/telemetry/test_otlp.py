@@ -11,10 +11,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from dragoman.hub.outcome import FailedAttempt, Outcome
 from dragoman.hub.usage import Usage
-from dragoman.observers.metrics import Tally
+from dragoman.observers.metrics import RequestMetrics
 from dragoman.observers.metrics_text import Reading
 from dragoman.telemetry import otlp
-from dragoman.telemetry.collector import Collector, Unusable, collector_for, resource_of
+from dragoman.telemetry.collector import Collector, InvalidSetting, collector_for, resource_of
 from fakes.otlp import attributes, metrics_of, spans_of
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -153,10 +153,10 @@ def test_no_secret_gets_into_a_span() -> None:
 
 
 def told(*outcomes: Outcome, more: tuple[Reading, ...] = ()) -> dict[str, Metric]:
-    tally = Tally()
+    counted_requests = RequestMetrics()
     for each in outcomes:
-        tally.observe(each)
-    metrics = otlp.metric_messages([*tally.readings(), *more], 1_000, 2_000)
+        counted_requests.observe(each)
+    metrics = otlp.metric_messages([*counted_requests.readings(), *more], 1_000, 2_000)
     request = ExportMetricsServiceRequest.FromString(otlp.metrics_message(b"", SCOPE, metrics))
     return {metric.name: metric for metric in metrics_of(request)}
 
@@ -228,7 +228,7 @@ def test_where_nothing_is_asked_for_nothing_is_exported(environ: dict[str, str])
     ],
 )
 def test_what_cannot_be_done_is_told(more: dict[str, str], why: str) -> None:
-    with pytest.raises(Unusable, match=why):
+    with pytest.raises(InvalidSetting, match=why):
         collector_for("traces", {**BASE, **more})
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from dragoman.http.readings import COOLING_DOWN
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut, TooLarge
-from dragoman.observers.metrics_catalogue import FALLBACKS, POOL
+from dragoman.observers.metrics_catalogue import FALLBACKS, POOL_CREDENTIALS
 from dragoman.providers.finding import WARNING, Finding
 
 PATIENCE_S = 2.0
@@ -31,7 +31,7 @@ def told(metrics: str) -> Iterator[Finding]:
     for family, provider, word, count in COUNTED.findall(metrics):
         if family == FALLBACKS.name and count != "0":
             reasons.setdefault(provider, []).append(f"{word.replace('_', ' ')} ({count})")
-        elif family == POOL.name and word == COOLING_DOWN and count != "0":
+        elif family == POOL_CREDENTIALS.name and word == COOLING_DOWN and count != "0":
             reasons.setdefault(provider, []).append(f"credentials at rest now ({count})")
     for provider, why in reasons.items():
         found = f"requests went past it since the gateway's start: {', '.join(why)}"

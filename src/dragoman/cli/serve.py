@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dragoman.cli.serving.crew import Links
     from dragoman.cli.serving.listener import Bound
     from dragoman.hub.outcome import Outcome
-    from dragoman.telemetry.board import Board
+    from dragoman.telemetry.shared_counters import SharedCounters
 
 MAX_WORKERS = 64
 OPEN_FILES = 65_536  # per process: each connection may need another one to an upstream
@@ -45,7 +45,7 @@ class Order(Struct, frozen=True):
     bound: "Bound"
     log: "Gathered"
     line: "Callable[[Outcome], str]"  # what the log says of a request
-    board: "Board | None" = None  # where workers share their metrics
+    shared_counters: "SharedCounters | None" = None  # the metrics of all workers
 
 
 @click.command("serve")
@@ -131,9 +131,9 @@ def _share(order: Order, workers: int, announce: Callable[[], None]) -> int:
     import dragoman.app  # noqa: F401  (loaded once, before the workers are forked, so that they share the memory)
     from dragoman.cli.faults import explain
     from dragoman.cli.serving.crew import Crew, Links
-    from dragoman.telemetry.board import Board
+    from dragoman.telemetry.shared_counters import SharedCounters
 
-    parent = _Parent(replace(order, board=Board(workers)), announce)
+    parent = _Parent(replace(order, shared_counters=SharedCounters(workers)), announce)
 
     def labour(links: Links) -> int:
         try:
@@ -219,7 +219,7 @@ async def _run(order: Order, settings: "Settings", listening: "Listening") -> No
     store, keyring = await open_keys(order.config)
     try:
         _spare_the_collector()
-        app = App(order.config, keyring, os.environ, store, observers, order.board)
+        app = App(order.config, keyring, os.environ, store, observers, order.shared_counters)
         await run(app, settings, listening)
     finally:
         order.log.drain()

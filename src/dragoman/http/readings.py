@@ -26,10 +26,10 @@ def gateway_readings(
         told = (
             (catalogue.ANSWERED, gateway.answered),
             (catalogue.REFUSED, gateway.refused),
-            (catalogue.TRIPS, gateway.guard_trips),
-            (catalogue.UNOBSERVED, gateway.observers.failures),
+            (catalogue.GUARD_TRIPS, gateway.guard_trips),
+            (catalogue.OBSERVER_FAILURES, gateway.observers.failures),
             (catalogue.STREAMS, gateway.streams),
-            (catalogue.UNDER_WAY, site.under_way),
+            (catalogue.IN_PROGRESS, site.under_way),
             (catalogue.CONNECTIONS, server.connections),
             (catalogue.USAGE_WAITING, 0 if usage is None else usage.waiting),
             (catalogue.USAGE_WRITTEN, 0 if usage is None else usage.written),
@@ -58,13 +58,13 @@ def provider_readings(name: str, provider: Provider, now: float) -> Iterator[Rea
         rests = () if provider.account.cooldowns is None else provider.account.cooldowns.states(now)
         at_rest = any(state.free_at is not None for state in rests if not state.model)
         resting = [at_rest or (parked is not None and parked > now)]
-    yield Reading(catalogue.POOL.name, (name, AVAILABLE), (resting.count(False),))
-    yield Reading(catalogue.POOL.name, (name, COOLING_DOWN), (resting.count(True),))
+    yield Reading(catalogue.POOL_CREDENTIALS.name, (name, AVAILABLE), (resting.count(False),))
+    yield Reading(catalogue.POOL_CREDENTIALS.name, (name, COOLING_DOWN), (resting.count(True),))
     for member in provider.members or (provider,):
         limits = member.account.last_limits()
         for window, used in () if limits is None else limits.windows.items():
             if not used.unlimited:
-                yield Reading(catalogue.LIMITS.name, (name, window), (used.used_percent / 100,))
+                yield Reading(catalogue.LIMIT_USED.name, (name, window), (used.used_percent / 100,))
 
 
 def provider_address(gateway: Gateway, name: str) -> tuple[str, int] | None:

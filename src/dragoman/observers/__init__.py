@@ -1,1 +1,1 @@
-"""What only watches: events, outcomes and exchanges come in; figures, lines and captures go out, nothing is changed."""
+"""Observers of events and of finished requests: metrics, log lines and summaries. They change nothing."""

@@ -1,4 +1,4 @@
-"""Outcomes of requests are shown to it; readings of the metrics that they make come out."""
+"""Metrics of finished requests."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics_catalogue import Family
 from dragoman.observers.metrics_text import Reading
 
-MAX_MODELS = 100  # names come from clients; beyond this many, a model is "other"
+MAX_MODELS = 100  # clients choose the names; models beyond this number are counted as "other"
 MAX_NAME = 100
 OTHER = "other"
-OPERATIONS = {"gemini": "generate_content"}  # by the client's protocol; every other one chats
-PROVIDER_NAMES = {"gemini": "gcp.gemini"}  # where the convention has another word than we
+OPERATIONS = {"gemini": "generate_content"}  # by the client's protocol; "chat" for all others
+PROVIDER_NAMES = {"gemini": "gcp.gemini"}  # names that OpenTelemetry's conventions spell differently
 TOKEN_TYPES = ("input", "output", "cache_read", "cache_write", "reasoning")
 HOWS = tuple(how.value for how in LossKind)
 
-_Key = tuple[str, str, str, str, str]  # asked, spoken, provider, model, result
+_Key = tuple[str, str, str, str, str]  # client protocol, upstream protocol, provider, model, outcome
 
 
 class Histogram:
-    """Counts by bucket, and the sum of all that was put in."""
+    """Counts by bucket, and the sum of all values."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
@@ -41,34 +41,34 @@ class Histogram:
 
 
 class _Series:
-    """All that is counted for one way through the gateway that ended in one manner."""
+    """All metrics of the requests that share protocols, provider, model and outcome."""
 
-    __slots__ = ("first_token", "input", "lost", "output", "pace", "seconds", "tokens")
+    __slots__ = ("duration", "first_token", "input", "losses", "output", "time_per_token", "tokens")
 
     def __init__(self) -> None:
-        self.seconds = Histogram(catalogue.REQUEST_DURATION)
+        self.duration = Histogram(catalogue.REQUEST_DURATION)
         self.first_token = Histogram(catalogue.FIRST_TOKEN)
-        self.pace = Histogram(catalogue.TOKEN_PACE)
+        self.time_per_token = Histogram(catalogue.TIME_PER_TOKEN)
         self.input = Histogram(catalogue.TOKEN_USAGE)
         self.output = Histogram(catalogue.TOKEN_USAGE)
-        self.tokens: dict[str, list[int]] = {}  # by whose word they are
-        self.lost = [0] * len(HOWS)
+        self.tokens: dict[str, list[int]] = {}  # by source
+        self.losses = [0] * len(HOWS)
 
-    def see(self, outcome: Outcome) -> None:
+    def add(self, outcome: Outcome) -> None:
         seconds, first = outcome.duration_s, outcome.ttft_s
-        self.seconds.add(seconds)
+        self.duration.add(seconds)
         usage = outcome.usage
         if usage is not None:
-            self._see_tokens(usage)
+            self._add_tokens(usage)
         if outcome.stream and first is not None:
             self.first_token.add(first)
             if usage is not None and usage.output > 1 and outcome.outcome == OK:
-                self.pace.add((seconds - first) / (usage.output - 1))
+                self.time_per_token.add((seconds - first) / (usage.output - 1))
         if outcome.losses:
-            for at, count in enumerate(outcome.losses_by_how):
-                self.lost[at] += count
+            for index, count in enumerate(outcome.losses_by_how):
+                self.losses[index] += count
 
-    def _see_tokens(self, usage: Usage) -> None:
+    def _add_tokens(self, usage: Usage) -> None:
         self.input.add(usage.input)
         self.output.add(usage.output)
         source = usage.source.value
@@ -83,8 +83,8 @@ class _Series:
             tokens[4] += usage.reasoning
 
 
-class Tally:
-    """An observer. One look-up for each request; what a metric sums over is summed when somebody asks."""
+class RequestMetrics:
+    """An observer. It looks up one series for each request; sums over several series are computed at a scrape."""
 
     def __init__(self) -> None:
         self._series: dict[_Key, _Series] = {}
@@ -96,15 +96,15 @@ class Tally:
         key = (outcome.client_protocol, outcome.upstream_protocol, outcome.provider, outcome.model, outcome.outcome)
         series = self._series.get(key) if outcome.provider else None
         if series is None:
-            series = self._admitted(outcome)
-        series.see(outcome)
+            series = self._find_series(outcome)
+        series.add(outcome)
         if outcome.failed_attempts:
-            self._see_steps(outcome)
+            self._count_failed_attempts(outcome)
 
-    def _admitted(self, outcome: Outcome) -> _Series:
-        """The series of an outcome that is not known under its own name: a new one, or one that others share."""
+    def _find_series(self, outcome: Outcome) -> _Series:
+        """Return the series of an outcome, a new one if need be, within the bounds on the number of models."""
         provider, model = outcome.provider, outcome.model
-        if not provider and outcome.failed_attempts:  # nobody answered: the last one asked stands for it
+        if not provider and outcome.failed_attempts:  # without a reply, the last target is counted
             provider, _, model = outcome.failed_attempts[-1].route.partition("/")
         model = model[:MAX_NAME].encode(errors="replace").decode()
         if (provider, model) not in self._models:
@@ -115,48 +115,48 @@ class Tally:
         key = (outcome.client_protocol, outcome.upstream_protocol, provider, model, outcome.outcome)
         return self._series.setdefault(key, _Series())
 
-    def _see_steps(self, outcome: Outcome) -> None:
-        """A failed attempt was followed by the same target, by another one, or by nothing more."""
-        steps = outcome.failed_attempts
-        followed = [step.route for step in steps[1:]]
+    def _count_failed_attempts(self, outcome: Outcome) -> None:
+        """Count a retry or a fallback for each failed attempt that another attempt followed."""
+        attempts = outcome.failed_attempts
+        next_routes = [attempt.route for attempt in attempts[1:]]
         if outcome.provider:
-            followed.append(outcome.route)
-        for step, then in zip(steps, followed, strict=False):
-            counts = self._retries if step.route == then else self._fallbacks
-            what = step.route.partition("/")[0], step.why
-            counts[what] = counts.get(what, 0) + 1
+            next_routes.append(outcome.route)
+        for attempt, next_route in zip(attempts, next_routes, strict=False):
+            counts = self._retries if attempt.route == next_route else self._fallbacks
+            labels = attempt.route.partition("/")[0], attempt.why
+            counts[labels] = counts.get(labels, 0) + 1
 
     def readings(self) -> Iterator[Reading]:
-        """One series may be told in several parts; whoever joins readings adds them up."""
+        """Yield all readings; several may belong to one series, which `merge_readings` adds up."""
         for key, series in list(self._series.items()):
-            yield from _told(key, series)
+            yield from _readings_of(key, series)
         for family, counts in ((catalogue.RETRIES, self._retries), (catalogue.FALLBACKS, self._fallbacks)):
-            for what, count in list(counts.items()):
-                yield Reading(family.name, what, (count,))
+            for labels, count in list(counts.items()):
+                yield Reading(family.name, labels, (count,))
 
 
-def _told(key: _Key, series: _Series) -> Iterator[Reading]:
-    asked, spoken, provider, model, result = key
-    way = (asked, spoken, provider)
-    labels = (OPERATIONS.get(asked, "chat"), PROVIDER_NAMES.get(provider, provider), model)
-    ended = (*labels, "" if result == OK else result)
-    seconds = series.seconds.values
-    yield Reading(catalogue.REQUESTS.name, (*way, result), (sum(series.seconds.counts),))
-    yield Reading(catalogue.REQUEST_DURATION.name, ended, seconds)
+def _readings_of(key: _Key, series: _Series) -> Iterator[Reading]:
+    client_protocol, upstream_protocol, provider, model, outcome = key
+    protocols = (client_protocol, upstream_protocol, provider)
+    labels = (OPERATIONS.get(client_protocol, "chat"), PROVIDER_NAMES.get(provider, provider), model)
+    with_error = (*labels, "" if outcome == OK else outcome)
+    duration = series.duration.values
+    yield Reading(catalogue.REQUESTS.name, (*protocols, outcome), (sum(series.duration.counts),))
+    yield Reading(catalogue.REQUEST_DURATION.name, with_error, duration)
     if provider:
-        yield Reading(catalogue.OPERATION_DURATION.name, ended, seconds)
-    yield from _some(catalogue.FIRST_TOKEN, labels, series.first_token)
-    yield from _some(catalogue.TOKEN_PACE, labels, series.pace)
-    yield from _some(catalogue.TOKEN_USAGE, (*labels, "input"), series.input)
-    yield from _some(catalogue.TOKEN_USAGE, (*labels, "output"), series.output)
+        yield Reading(catalogue.OPERATION_DURATION.name, with_error, duration)
+    yield from _histogram_readings(catalogue.FIRST_TOKEN, labels, series.first_token)
+    yield from _histogram_readings(catalogue.TIME_PER_TOKEN, labels, series.time_per_token)
+    yield from _histogram_readings(catalogue.TOKEN_USAGE, (*labels, "input"), series.input)
+    yield from _histogram_readings(catalogue.TOKEN_USAGE, (*labels, "output"), series.output)
     for source, tokens in list(series.tokens.items()):
         for kind, count in zip(TOKEN_TYPES, tokens, strict=True):
             yield Reading(catalogue.TOKENS.name, (provider, model, kind, source), (count,))
-    for how, count in zip(HOWS, series.lost, strict=True):
+    for how, count in zip(HOWS, series.losses, strict=True):
         if count:
-            yield Reading(catalogue.LOSSES.name, (*way, how), (count,))
+            yield Reading(catalogue.LOSSES.name, (*protocols, how), (count,))
 
 
-def _some(family: Family, labels: tuple[str, ...], histogram: Histogram) -> Iterator[Reading]:
+def _histogram_readings(family: Family, labels: tuple[str, ...], histogram: Histogram) -> Iterator[Reading]:
     if any(histogram.counts):
         yield Reading(family.name, labels, histogram.values)

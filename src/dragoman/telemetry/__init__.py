@@ -1,1 +1,1 @@
-"""What the gateway tells of itself: readings for a scrape, shared by workers, and exports to a collector."""
+"""Metrics of the process and of all workers, and their export to an OpenTelemetry collector."""

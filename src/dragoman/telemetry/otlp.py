@@ -1,6 +1,7 @@
-"""Attributes, outcomes and readings come in; OTLP's protobuf messages for traces and metrics go out."""
+"""Write OTLP's protobuf messages for traces and metrics."""
 
 import re
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import groupby
@@ -9,32 +10,34 @@ from dragoman.framing.oneline import one_line
 from dragoman.hub.outcome import OK, Outcome
 from dragoman.observers.metrics import OPERATIONS, PROVIDER_NAMES
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
-from dragoman.observers.metrics_text import Reading, joined
-from dragoman.telemetry import protobuf as pb
+from dragoman.observers.metrics_text import Reading, merge_readings
 
 Attribute = str | int | float | bool | tuple[str, ...]
-Address = Callable[[str], tuple[str, int] | None]  # of a provider
+Address = Callable[[str], tuple[str, int] | None]  # the host and port of a provider
 
 CLIENT_SPAN = 3
 ERROR_STATUS = 2
 CUMULATIVE = 2
 MAX_TEXT = 200
 TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_DOUBLE = struct.Struct("<d")
+_FIXED64 = struct.Struct("<Q")
+_SMALL = tuple(bytes((number,)) for number in range(0x80))
 DOTTED = re.compile(r"^(gen_ai_(?:operation|provider|request|token)|error)_")
 
 
 def trace_message(resource: bytes, scope: bytes, spans: Iterable[bytes]) -> bytes:
-    return _nested(resource, scope, spans)
+    return _export_message(resource, scope, spans)
 
 
 def metrics_message(resource: bytes, scope: bytes, metrics: Iterable[bytes]) -> bytes:
-    return _nested(resource, scope, metrics)
+    return _export_message(resource, scope, metrics)
 
 
-def _nested(resource: bytes, scope: bytes, items: Iterable[bytes]) -> bytes:
-    """Both exports have the same shape down to here."""
-    of_scope = pb.message(1, scope) + b"".join(pb.message(2, item) for item in items)
-    return pb.message(1, pb.message(1, resource) + pb.message(2, of_scope))
+def _export_message(resource: bytes, scope: bytes, items: Iterable[bytes]) -> bytes:
+    """Traces and metrics are wrapped in the same way."""
+    scoped = _message_field(1, scope) + b"".join(_message_field(2, item) for item in items)
+    return _message_field(1, _message_field(1, resource) + _message_field(2, scoped))
 
 
 def resource_message(attributes: Mapping[str, Attribute]) -> bytes:
@@ -42,55 +45,55 @@ def resource_message(attributes: Mapping[str, Attribute]) -> bytes:
 
 
 def scope_message(name: str, version: str) -> bytes:
-    return pb.text(1, name) + pb.text(2, version)
+    return _text_field(1, name) + _text_field(2, version)
 
 
-def span_message(outcome: Outcome, address: Address, chance: Callable[[int], bytes]) -> bytes | None:
-    """One request's span, below the client's own where it named one; None where the client said not to record it."""
-    trace, parent, sampled = _parent(outcome.traceparent)
+def span_message(outcome: Outcome, address: Address, random_bytes: Callable[[int], bytes]) -> bytes | None:
+    """Return the span of a request, below the client's span if it sent one; None if that is not sampled."""
+    trace, parent, sampled = _parse_traceparent(outcome.traceparent)
     if not sampled:
         return None
-    provider, model = _asked(outcome)
+    provider, model = _target_of(outcome)
     operation = OPERATIONS.get(outcome.client_protocol, "chat")
     failed = outcome.outcome != OK
     return b"".join(
         (
-            pb.blob(1, trace or chance(16)),
-            pb.blob(2, chance(8)),
-            pb.blob(4, parent),
-            pb.text(5, f"{operation} {model}".strip()),
-            pb.integer(6, CLIENT_SPAN),
-            pb.fixed64(7, _nanoseconds(outcome.started_at)),
-            pb.fixed64(8, _nanoseconds(outcome.started_at + outcome.duration_s)),
+            _bytes_field(1, trace or random_bytes(16)),
+            _bytes_field(2, random_bytes(8)),
+            _bytes_field(4, parent),
+            _text_field(5, f"{operation} {model}".strip()),
+            _int_field(6, CLIENT_SPAN),
+            _fixed64_field(7, _nanoseconds(outcome.started_at)),
+            _fixed64_field(8, _nanoseconds(outcome.started_at + outcome.duration_s)),
             _attributes(9, span_attributes(outcome, provider, model, address)),
-            pb.message(15, pb.integer(3, ERROR_STATUS)) if failed else b"",
+            _message_field(15, _int_field(3, ERROR_STATUS)) if failed else b"",
         )
     )
 
 
 def span_attributes(outcome: Outcome, provider: str, model: str, address: Address) -> dict[str, Attribute]:
-    """No content, no key; what is not known is not there."""
+    """Return what is known of a request, without content and keys."""
     usage = outcome.usage
-    where = address(provider) if provider else None
-    told: dict[str, Attribute | None] = {
+    server = address(provider) if provider else None
+    attributes: dict[str, Attribute | None] = {
         "gen_ai.operation.name": OPERATIONS.get(outcome.client_protocol, "chat"),
         "gen_ai.provider.name": PROVIDER_NAMES.get(provider, provider) or None,
         "gen_ai.request.model": model or None,
         "gen_ai.request.stream": outcome.stream,
-        "gen_ai.response.model": _plain(outcome.reported_model) or None,
+        "gen_ai.response.model": _clean(outcome.reported_model) or None,
         "gen_ai.response.time_to_first_chunk": outcome.ttft_s if outcome.stream else None,
-        "server.address": where[0] if where else None,
-        "server.port": where[1] if where else None,
+        "server.address": server[0] if server else None,
+        "server.port": server[1] if server else None,
         "error.type": outcome.outcome if outcome.outcome != OK else None,
-        "dragoman.request.id": _plain(outcome.request_id),
+        "dragoman.request.id": _clean(outcome.request_id),
         "dragoman.client.protocol": outcome.client_protocol,
         "dragoman.upstream.protocol": outcome.upstream_protocol or None,
-        "dragoman.client.name": _plain(outcome.client) or None,
+        "dragoman.client.name": _clean(outcome.client) or None,
         "dragoman.losses": outcome.losses or None,
-        "dragoman.steps": tuple(f"{_plain(step.route)}: {step.why}" for step in outcome.failed_attempts) or None,
+        "dragoman.steps": tuple(f"{_clean(step.route)}: {step.why}" for step in outcome.failed_attempts) or None,
     }
     if usage is not None:
-        told |= {
+        attributes |= {
             "gen_ai.usage.input_tokens": usage.input,
             "gen_ai.usage.output_tokens": usage.output,
             "gen_ai.usage.cache_read.input_tokens": usage.cache_read,
@@ -98,22 +101,22 @@ def span_attributes(outcome: Outcome, provider: str, model: str, address: Addres
             "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
             "dragoman.usage.source": usage.source.value,
         }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def metric_messages(readings: Iterable[Reading], began_ns: int, now_ns: int) -> Iterator[bytes]:
-    """All that a scrape would tell but what is the process's own, counted since `began_ns`."""
-    of_family = sorted(joined(readings), key=lambda reading: reading.name)
-    for name, series in groupby(of_family, key=lambda reading: reading.name):
+    """Yield all metrics of a scrape except those of the process itself; counters began at `began_ns`."""
+    ordered = sorted(merge_readings(readings), key=lambda reading: reading.name)
+    for name, series in groupby(ordered, key=lambda reading: reading.name):
         family = CATALOGUE[name]
         if not name.startswith("process_"):
-            points = b"".join(pb.message(1, _point(family, reading, began_ns, now_ns)) for reading in series)
+            points = b"".join(_message_field(1, _data_point(family, reading, began_ns, now_ns)) for reading in series)
             yield b"".join(
                 (
-                    pb.text(1, family.otel or otel_name(name)),
-                    pb.text(2, family.help),
-                    pb.text(3, family.unit),
-                    _data(family, points),
+                    _text_field(1, family.otel or otel_name(name)),
+                    _text_field(2, family.help),
+                    _text_field(3, family.unit),
+                    _data_field(family, points),
                 )
             )
 
@@ -123,84 +126,140 @@ def otel_name(name: str) -> str:
 
 
 def otel_label(label: str) -> str:
-    """`gen_ai_request_model` is `gen_ai.request.model` there."""
+    """Return OpenTelemetry's spelling: `gen_ai.request.model` for `gen_ai_request_model`."""
     return DOTTED.sub(lambda match: match[1].replace("gen_ai_", "gen_ai.") + ".", label)
 
 
-def _data(family: Family, points: bytes) -> bytes:
+def _data_field(family: Family, points: bytes) -> bytes:
     match family.type:
         case Type.GAUGE:
-            return pb.message(5, points)
+            return _message_field(5, points)
         case Type.COUNTER:
-            return pb.message(7, points + pb.integer(2, CUMULATIVE) + pb.integer(3, 1))
+            return _message_field(7, points + _int_field(2, CUMULATIVE) + _int_field(3, 1))
         case Type.HISTOGRAM:
-            return pb.message(9, points + pb.integer(2, CUMULATIVE))
+            return _message_field(9, points + _int_field(2, CUMULATIVE))
 
 
-def _point(family: Family, reading: Reading, began_ns: int, now_ns: int) -> bytes:
+def _data_point(family: Family, reading: Reading, began_ns: int, now_ns: int) -> bytes:
     labels = {otel_label(name): value for name, value in zip(family.labels, reading.labels, strict=True) if value}
-    times = pb.fixed64(2, began_ns) + pb.fixed64(3, now_ns)
+    times = _fixed64_field(2, began_ns) + _fixed64_field(3, now_ns)
     if family.type is not Type.HISTOGRAM:
-        return times + pb.double(4, reading.values[0]) + _attributes(7, labels)
+        return times + _double_field(4, reading.values[0]) + _attributes(7, labels)
     *counts, total = reading.values
     whole = [int(count) for count in counts]
     return b"".join(
         (
             times,
-            pb.fixed64(4, sum(whole)),
-            pb.double(5, total),
-            pb.packed_fixed64(6, whole),
-            pb.packed_double(7, family.bounds),
+            _fixed64_field(4, sum(whole)),
+            _double_field(5, total),
+            _packed_fixed64_field(6, whole),
+            _packed_double_field(7, family.bounds),
             _attributes(9, labels),
         )
     )
 
 
 def _attributes(field: int, attributes: Mapping[str, Attribute]) -> bytes:
-    return b"".join(pb.message(field, _name(name) + pb.message(2, _value(value))) for name, value in attributes.items())
+    return b"".join(
+        _message_field(field, _encode_name(name) + _message_field(2, _encode_value(value)))
+        for name, value in attributes.items()
+    )
 
 
 @lru_cache(maxsize=256)
-def _name(attribute: str) -> bytes:
-    return pb.text(1, attribute)
+def _encode_name(attribute: str) -> bytes:
+    return _text_field(1, attribute)
 
 
-def _value(value: Attribute) -> bytes:
+def _encode_value(value: Attribute) -> bytes:
     match value:
         case bool():
-            return pb.chosen_integer(2, int(value))
+            return _oneof_int_field(2, int(value))
         case int():
-            return pb.chosen_integer(3, value)
+            return _oneof_int_field(3, value)
         case float():
-            return pb.double(4, value)
+            return _double_field(4, value)
         case str():
-            return pb.message(1, value.encode(errors="replace"))
+            return _message_field(1, value.encode(errors="replace"))
         case tuple():
-            return pb.message(5, b"".join(pb.message(1, _value(part)) for part in value))
+            return _message_field(5, b"".join(_message_field(1, _encode_value(part)) for part in value))
 
 
-def _parent(trace: str) -> tuple[bytes, bytes, bool]:
-    """Trace, parent span, and whether it is to be recorded; a header that is none is as good as no header."""
-    match = TRACEPARENT.fullmatch(trace)
+def _parse_traceparent(header: str) -> tuple[bytes, bytes, bool]:
+    """Return trace, parent span and whether the client sampled it; a malformed header is ignored."""
+    match = TRACEPARENT.fullmatch(header)
     if match is None or not match[1].strip("0") or not match[2].strip("0"):
         return b"", b"", True
     return bytes.fromhex(match[1]), bytes.fromhex(match[2]), bool(int(match[3], 16) & 1)
 
 
-def _asked(outcome: Outcome) -> tuple[str, str]:
-    """Who answered, or where nobody did, who was asked last, or at least for what."""
+def _target_of(outcome: Outcome) -> tuple[str, str]:
+    """Return provider and model that replied, else those tried last, else the requested model."""
     if outcome.provider:
-        return outcome.provider, _plain(outcome.model)
+        return outcome.provider, _clean(outcome.model)
     if outcome.failed_attempts:
         provider, _, model = outcome.failed_attempts[-1].route.partition("/")
-        return provider, _plain(model)
-    return "", _plain(outcome.requested_model)
+        return provider, _clean(model)
+    return "", _clean(outcome.requested_model)
 
 
 def _nanoseconds(since_epoch: float) -> int:
-    """To the microsecond: a float of this size knows no more."""
+    """Round to microseconds, which is as precise as a float of this size."""
     return round(since_epoch * 1e6) * 1000
 
 
-def _plain(text: str) -> str:
+def _clean(text: str) -> str:
     return one_line(text[:MAX_TEXT])
+
+
+# Protobuf fields. A default value is not written, as the format demands.
+
+
+def _varint(number: int) -> bytes:
+    if 0 <= number < 0x80:
+        return _SMALL[number]
+    number &= 0xFFFFFFFFFFFFFFFF  # negative numbers are written in two's complement
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _message_field(field: int, body: bytes) -> bytes:
+    """An embedded message, written even if it is empty."""
+    return _varint(field << 3 | 2) + _varint(len(body)) + body
+
+
+def _text_field(field: int, value: str) -> bytes:
+    return _message_field(field, value.encode(errors="replace")) if value else b""
+
+
+def _bytes_field(field: int, value: bytes) -> bytes:
+    return _message_field(field, value) if value else b""
+
+
+def _int_field(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value) if value else b""
+
+
+def _oneof_int_field(field: int, value: int) -> bytes:
+    """An integer of a oneof, written even if it is zero: it tells which of them is set."""
+    return _varint(field << 3) + _varint(value)
+
+
+def _double_field(field: int, value: float) -> bytes:
+    return _varint(field << 3 | 1) + _DOUBLE.pack(value)
+
+
+def _fixed64_field(field: int, value: int) -> bytes:
+    return _varint(field << 3 | 1) + _FIXED64.pack(value)
+
+
+def _packed_fixed64_field(field: int, values: Iterable[int]) -> bytes:
+    return _bytes_field(field, b"".join(map(_FIXED64.pack, values)))
+
+
+def _packed_double_field(field: int, values: Iterable[float]) -> bytes:
+    return _bytes_field(field, b"".join(map(_DOUBLE.pack, values)))

@@ -1,0 +1,167 @@
+"""Collect the metrics of this process, and render those of all workers for a scrape."""
+
+import asyncio
+import logging
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman import __version__
+from dragoman.hub.outcome import OutcomeObserver
+from dragoman.net.tasks import place_of, spawn
+from dragoman.observers import metrics_catalogue as catalogue
+from dragoman.observers.metrics import Histogram, RequestMetrics
+from dragoman.observers.metrics_text import Reading, render_text
+from dragoman.telemetry.shared_counters import SharedCounters, WorkerSlot
+
+if TYPE_CHECKING:
+    from dragoman.telemetry.exporter import Exporter
+    from dragoman.telemetry.otlp import Address
+
+log = logging.getLogger(__name__)
+
+LAG_INTERVAL_S = 0.5
+PUBLISH_PAUSE = 50  # times as long as publishing took: thousands of series must not slow down requests
+EXPORT_VARIABLES = tuple(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("", "TRACES_", "METRICS_"))
+
+STATM = Path("/proc/self/statm")
+OPEN_FILES = (Path("/proc/self/fd"), Path("/dev/fd"))
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+ReadMetrics = Callable[[], Iterable[Reading]]
+
+
+class MetricsRegistry:
+    """All sources of metrics of one process."""
+
+    def __init__(self, shared: SharedCounters | None = None, exporter: "Exporter | None" = None) -> None:
+        self._requests = RequestMetrics()
+        self._lag = Histogram(catalogue.LOOP_LAG)
+        self._started = time.time()
+        self._sources: list[ReadMetrics] = [self._requests.readings, self._process_readings, self._lag_readings]
+        self._slot: WorkerSlot | None = None if shared is None else shared.claim_slot()
+        self._exporter = exporter
+        if exporter is not None:
+            self.add_source(exporter.readings)
+        self._task: asyncio.Task[None] | None = None
+        self._warned = False
+
+    def add_source(self, source: ReadMetrics) -> None:
+        """Read this source at each scrape."""
+        self._sources.append(source)
+
+    @property
+    def observers(self) -> list[OutcomeObserver]:
+        observe = self._requests.observe
+        return [observe] if self._exporter is None else [observe, self._exporter.observe]
+
+    def start(self, address: "Address") -> None:
+        """Start to measure, publish and export; `address` returns the host and port of a provider."""
+        self._task = spawn(self._run(), name="metrics")
+        if self._exporter is not None:
+            self._exporter.start(address)
+
+    async def stop(self) -> None:
+        """Publish and export the last readings."""
+        if self._task is not None:
+            self._task.cancel()
+        self._publish()
+        if self._exporter is not None:
+            self._exporter.offer(list(self.readings()))
+            await asyncio.to_thread(self._exporter.stop)
+
+    def readings(self) -> Iterator[Reading]:
+        """Yield this process's own readings; a source that fails is skipped and logged."""
+        for source in self._sources:
+            try:
+                yield from source()
+            except Exception as bug:
+                self._warn_once(f"some metrics are missing: {place_of(bug)}")
+
+    async def scrape(self) -> bytes:
+        """Return the readings of all workers in Prometheus's text format.
+
+        This process's own readings are read back from its slot, with the counters that it inherited, so that no
+        counter decreases between two scrapes.
+        """
+        if self._slot is None or not self._publish():
+            return await asyncio.to_thread(render_text, list(self.readings()))
+        slot = self._slot
+        return await asyncio.to_thread(lambda: render_text(slot.read_all()))
+
+    def _publish(self) -> bool:
+        if self._slot is None:
+            return False
+        try:
+            self._slot.publish(self.readings())
+        except OSError as error:
+            self._warn_once(f"/metrics shows one worker only, because its readings cannot be shared: {error}")
+            return False
+        return True
+
+    async def _run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        export_at = clock() + (0.0 if self._exporter is None else self._exporter.interval_s)
+        publish_at = 0.0
+        while True:
+            due = clock() + LAG_INTERVAL_S
+            await asyncio.sleep(LAG_INTERVAL_S)
+            now = clock()
+            self._lag.add(max(0.0, now - due))
+            if now >= publish_at:
+                self._publish()
+                publish_at = clock() + (clock() - now) * PUBLISH_PAUSE
+            if self._exporter is not None and now >= export_at:
+                export_at = now + self._exporter.interval_s
+                self._exporter.offer(list(self.readings()))
+
+    def _lag_readings(self) -> Iterator[Reading]:
+        yield Reading(catalogue.LOOP_LAG.name, (), self._lag.values)
+
+    def _process_readings(self) -> Iterator[Reading]:
+        yield Reading(catalogue.WORKERS.name, (), (1,))
+        yield Reading(catalogue.BUILD_INFO.name, (__version__, platform.python_version()), (1,))
+        yield Reading(catalogue.START_TIME.name, (), (round(self._started, 3),))
+        yield Reading(catalogue.MEMORY.name, (), (_resident_bytes(),))
+        files = _count_open_files()
+        if files is not None:
+            yield Reading(catalogue.OPEN_FILES.name, (), (files,))
+
+    def _warn_once(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("%s", message)
+
+
+def make_registry(environ: Mapping[str, str], shared: SharedCounters | None = None) -> MetricsRegistry:
+    """Make a registry that also exports to OpenTelemetry if its variables name a collector.
+
+    The exporter's modules are imported only then.
+    """
+    if not any(environ.get(name) for name in EXPORT_VARIABLES):
+        return MetricsRegistry(shared)
+    from dragoman.telemetry.exporter import exporter_for
+
+    return MetricsRegistry(shared, exporter_for(environ))
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(STATM.read_text().split()[1]) * PAGE_BYTES
+    except OSError:  # not Linux: only the peak is known
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _count_open_files() -> int | None:
+    for directory in OPEN_FILES:
+        try:
+            return len(os.listdir(directory)) - 1  # without the one that lists them
+        except OSError:
+            continue
+    return None
