@@ -11,7 +11,7 @@ from dragoman.config import Effort
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger, Loss
 from dragoman.hub.profile import Target
-from dragoman.passes.lower_tools import adapt_tools
+from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from narrowing import expect
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
-from dragoman.passes.lower_tools import adapt_tools
+from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.profiles import profile_of
 from wire_json import Json

@@ -28,17 +28,17 @@ from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation, Request
-from dragoman.passes.tool_names import ToolId, ToolMap
+from dragoman.passes.adapt_tools import ToolId, ToolMap
 from dragoman.protocols import PROTOCOLS
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
-from dragoman.stages.hold_cut import HoldTruncatedCall
+from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 from dragoman.stages.join_replies import JoinReplies
-from dragoman.stages.raise_tools import RestoreTools
+from dragoman.stages.restore_tools import RestoreTools
 from dragoman.stages.serialise_blocks import SerialiseBlocks
+from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import ThinkingTags
-from dragoman.stages.written_calls import TextCalls
 from laws import Machine, assert_linear_function, assert_linear_run
 from replies import END, START
 
@@ -93,7 +93,7 @@ def likely_words(size: int) -> Iterable[Event]:
     return chain((START, Opened(0, TextBlock())), (Delta(0, "a", probable) for _ in range(size)), (Closed(0), END))
 
 
-def written_calls(size: int) -> Iterable[Event]:
+def text_calls(size: int) -> Iterable[Event]:
     """One delta in which the model has written all its calls as text."""
     calls = "".join(f'[Called tool with args: {{"a":{number}}}]' for number in range(size))
     return (START, Opened(0, TextBlock()), Delta(0, calls), Closed(0), END)
@@ -107,7 +107,7 @@ REPLIES: dict[str, tuple[Events, int]] = {
     "sealed thoughts": (sealed_thoughts, 1000),
     "hosted blocks": (hosted_blocks, 1000),
     "logprobs": (likely_words, 1000),
-    "written calls": (written_calls, 4000),
+    "calls in text": (text_calls, 4000),
 }
 TOOLS = ToolMap({"tool": ToolId("tool", custom=True)}, frozenset(("tool",)))
 STAGES: dict[str, Callable[[], Machine[Event, Event]]] = {
@@ -115,11 +115,11 @@ STAGES: dict[str, Callable[[], Machine[Event, Event]]] = {
     "check_calls": CheckCalls,
     "estimate_usage": lambda: EstimateUsage(len, 1),
     "guard": lambda: Guard(lambda trip: None),
-    "hold_cut": HoldTruncatedCall,
-    "raise_tools": lambda: RestoreTools(TOOLS),
+    "hold_truncated_call": HoldTruncatedCall,
+    "restore_tools": lambda: RestoreTools(TOOLS),
     "serialise_blocks": SerialiseBlocks,
     "thinking_tags": ThinkingTags,
-    "written_calls": lambda: TextCalls({"tool": {}}),
+    "text_calls": lambda: TextCalls({"tool": {}}),
 }
 
 

@@ -10,7 +10,7 @@ from dragoman.protocols import PROTOCOLS
 SOURCES = Path(__file__).parents[1] / "src" / "dragoman"
 PACKAGES = ("flow", "http", "routing", "accounts", "store", "net", "stages", "passes", "framing")
 # Where tools stand in a client's body differs by protocol, and a loss must point there.
-EXCEPTIONS = {"passes/lower_tools.py", "passes/tool_pointers.py"}
+EXCEPTIONS = {"passes/adapt_tools.py"}
 ALL = [*(path for package in PACKAGES for path in sorted((SOURCES / package).rglob("*.py"))), SOURCES / "app.py"]
 FILES = [path for path in ALL if str(path.relative_to(SOURCES)) not in EXCEPTIONS]
 

@@ -22,10 +22,10 @@ from dragoman.accounts.old_usage import watch_old_usage
 from dragoman.accounts.usage import UsageWriter
 from dragoman.config import Config, ConfigError, Problem, ProviderConfig
 from dragoman.config import Server as ServerSettings
+from dragoman.config.load import Stamp, stamp_file
 from dragoman.config.proxies import read_proxies
 from dragoman.config.secret import find_unreadable_secrets
 from dragoman.config.settings import is_loopback
-from dragoman.config.stamp import Stamp, stamp_file
 from dragoman.flow.gateway import Gateway
 from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.media_fetcher import Fetcher

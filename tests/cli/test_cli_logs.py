@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dragoman.cli import logs
 from dragoman.cli.logs import Gathered, JsonLine, Line
-from dragoman.framing.redact import redact
+from dragoman.framing.redaction import redact
 from dragoman.net.tasks import request_id
 
 SECRETS = [

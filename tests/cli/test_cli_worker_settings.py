@@ -14,7 +14,7 @@ from cli.shell import Served, Shell, wait_for
 from dragoman.accounts.keys import Keyring
 from dragoman.app import App, Listening, Settings, run
 from dragoman.config import Secret, find_file, load
-from dragoman.config.stamp import stamp_file
+from dragoman.config.load import stamp_file
 
 ECHO = '[providers.echo]\nkind = "echo"\n'
 PARROT = f'{ECHO}[[models]]\nname = "parrot"\nto = ["echo/echo"]\n'

@@ -9,7 +9,7 @@ from dragoman.config import Effort
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger, Loss, LossKind
 from dragoman.hub.profile import Target
-from dragoman.passes.lower_tools import adapt_tools
+from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.profiles import profile_of
 

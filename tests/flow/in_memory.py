@@ -22,9 +22,8 @@ from dragoman.flow.response_writer import WholeWriter
 from dragoman.flow.runtime import Runtime
 from dragoman.hub.events import Event
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import ReplyContext
+from dragoman.hub.ports import ReplyContext, Stage
 from dragoman.hub.profile import Profile
-from dragoman.hub.stage import Stage
 from dragoman.net.bodies import ByteBudget
 from dragoman.net.client import Dial, Lost, Outgoing
 from dragoman.net.exchange import Exchange

@@ -8,8 +8,7 @@ from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import ReplyContext
-from dragoman.hub.stage import Stage
+from dragoman.hub.ports import ReplyContext, Stage
 from dragoman.hub.usage import Usage
 from dragoman.observers.watch import Watch
 from dragoman.protocols import PROTOCOLS

@@ -26,7 +26,7 @@ from dragoman.net.headers import Headers
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.provider import Provider, ReplyRules
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.raise_tools import RestoreTools
+from dragoman.stages.restore_tools import RestoreTools
 from dragoman.stages.thinking_tags import ThinkingTags
 from flow.in_memory import CHAT, MESSAGES, make_call, make_provider, prepare_for, run
 from replies import text_of

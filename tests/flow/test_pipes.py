@@ -12,14 +12,13 @@ from dragoman.flow.pipes import PassthroughPipe, Source, TranslationPipe
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer, ReplyContext
-from dragoman.hub.stage import Stage
+from dragoman.hub.ports import Issuer, ReplyContext, Stage
 from dragoman.observers.watch import Watch
 from dragoman.protocols import PROTOCOLS
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.hold_cut import HoldTruncatedCall
+from dragoman.stages.hold_truncated_call import HoldTruncatedCall
+from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import ThinkingTags
-from dragoman.stages.written_calls import TextCalls
 from laws import pieces_of
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

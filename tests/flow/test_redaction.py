@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.flow.redaction import EventRedactor, redact_failure
-from dragoman.framing.ascii_escapes import unescape
 from dragoman.framing.known_secrets import MASK_BYTES, StreamRedactor, list_secrets, redact_known
+from dragoman.framing.redaction import unescape
 from dragoman.hub.events import Closed, Delta, Ended, Opened, Stop, TextBlock
 from dragoman.hub.failure import Failure, Kind
 

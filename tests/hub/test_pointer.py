@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.hub.pointer import escape_key, split_pointer, unescape_key
+from dragoman.hub.request import escape_key, split_pointer, unescape_key
 
 
 @given(st.text(alphabet="~/01a", max_size=12))

@@ -18,12 +18,12 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
+from dragoman.passes.adapt_tools import ToolId, assign_names
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.passes.flatten_tools import flatten_tools
-from dragoman.passes.merge_turns import merge_turns
 from dragoman.passes.move_tool_docs import HEADING, move_tool_docs
+from dragoman.passes.pair_results import merge_turns
 from dragoman.passes.tag_instructions import tag_later_instructions
-from dragoman.passes.tool_names import ToolId, assign_names
 from narrowing import expect
 
 HI = Turn(Role.USER, (Text("hi"),), "/0")

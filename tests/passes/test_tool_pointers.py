@@ -2,8 +2,7 @@
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ToolLimits
-from dragoman.passes.lower_tools import adapt_tools
-from dragoman.passes.tool_pointers import tool_pointer
+from dragoman.passes.adapt_tools import adapt_tools, tool_pointer
 from dragoman.protocols import PROTOCOLS
 
 ASKED = b"""{"model": "m", "messages": [{"role": "user", "content": "Go on."}], "tools": [

@@ -6,7 +6,7 @@ import random
 import msgspec
 import pytest
 
-from dragoman.framing.mediahead import image_size, media_kind
+from dragoman.framing.media_header import image_size, media_kind
 from dragoman.hub.request import Audio, Document, Foreign, Image, Inline, Part, Request, Role, Text, ToolResult, Turn
 from dragoman.providers.count import count_request, estimate
 from dragoman.providers.media_tokens import IMAGE_TOKENS, MAX_PAGES, PAGE_TOKENS, guess_tokens, media_tokens

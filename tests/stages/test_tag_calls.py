@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, TextBlock, ThinkingBlock
 from dragoman.hub.failure import Failure, Kind
-from dragoman.stages.call_splitter import MAX_CALL_CHARS
 from dragoman.stages.guard import Guard
-from dragoman.stages.written_calls import TextCalls
+from dragoman.stages.text_calls import MAX_CALL_CHARS, TextCalls
 from laws import assert_any_recut_agrees, assert_linear, recut, run
 from replies import END, START, call, joined, split_delta, text
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from dragoman.accounts.credential import NEVER, C, Declined, OtherAccount, Source, Unusable
 from dragoman.accounts.lock import held
 from dragoman.accounts.moments import Clock
-from dragoman.framing.redact import SHORTEST, mask_text
+from dragoman.framing.redaction import SHORTEST, mask_text
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.net.tasks import spawn
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dragoman.admin.settings_text import CannotMerge
-from dragoman.framing.redact import MASK, redact
+from dragoman.framing.redaction import MASK, redact
 
 OTHERS_KEY = re.compile(
     r"""(?P<before>\w*(?:key|token|secret|password)["']?\s*[:=]\s*["']?)(?!DRAGOMAN_|\{env:|[$*])[^\s"',]{6,}""",

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import client_key_variable, config_option, json_option, named_source, read_found_settings
 from dragoman.config import Config, ProviderConfig, Secret, SecretSource
+from dragoman.config.providers import credential_field, list_credentials
 from dragoman.config.proxies import read_proxies
-from dragoman.config.several import credential_field, list_credentials
 
 SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort")
 PASSWORD = re.compile(r"(?<=://)([^/:@]*):[^/]*(?=@)")

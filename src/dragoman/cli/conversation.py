@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import DIM, PLAIN, harmless, has_colour
-from dragoman.framing.redact import redact
+from dragoman.framing.redaction import redact
 from dragoman.hub.events import (
     CallBlock,
     Closed,

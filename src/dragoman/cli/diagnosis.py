@@ -17,10 +17,10 @@ from dragoman.cli.gateway import version_at
 from dragoman.cli.serving.opening import short_key_problem
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, ConfigError, ProviderConfig
+from dragoman.config.providers import split_by_credential
 from dragoman.config.settings import is_loopback
-from dragoman.config.several import split_by_credential
 from dragoman.framing.known_secrets import list_secrets, redact_known
-from dragoman.framing.redact import redact
+from dragoman.framing.redaction import redact
 from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
 from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dragoman.accounts.named import PATH_ENDS, named_file
 from dragoman.config import ProviderConfig
-from dragoman.config.installed import find_credentials, home_directory
+from dragoman.config.discovery import find_credentials, home_directory
+from dragoman.config.providers import list_credentials
 from dragoman.config.secret import SecretSource
-from dragoman.config.several import list_credentials
 from dragoman.providers.finding import WARNING, Finding
 
 OTHERS = 0o077

@@ -2,7 +2,7 @@
 
 import click
 
-from dragoman.framing.redact import redact
+from dragoman.framing.redaction import redact
 
 
 class Trouble(click.ClickException):

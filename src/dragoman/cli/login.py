@@ -20,7 +20,7 @@ from dragoman.config import (
     ProviderConfig,
     SecretSource,
 )
-from dragoman.config.several import list_credentials
+from dragoman.config.providers import list_credentials
 
 if TYPE_CHECKING:
     from dragoman.accounts.asking import Line
@@ -134,7 +134,7 @@ def _stanza(config: Config, usual: P) -> P:
 
 
 def _own_file(name: str) -> Path:
-    from dragoman.config.installed import data_directory
+    from dragoman.config.discovery import data_directory
 
     return data_directory(os.environ, Path.home()) / name
 

@@ -8,8 +8,7 @@ from typing import TextIO
 import msgspec
 
 from dragoman.cli.outlet import Outlet
-from dragoman.framing.oneline import MAX_LINE_BYTES, cut_text, one_line
-from dragoman.framing.redact import redact
+from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line, redact
 from dragoman.net.tasks import place_of, request_id
 from dragoman.observers.request_log import moment
 

@@ -15,7 +15,7 @@ from dragoman.cli.screen import harmless, remark, shortened, show_json, show_tab
 from dragoman.config import Config, ProviderConfig
 from dragoman.config.load import user_config_file
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
-from dragoman.framing.redact import redact
+from dragoman.framing.redaction import redact
 from dragoman.net.client import HttpClient
 from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.compatible.probing.asking import Asker

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dragoman.cli.settings import base_url, config_option, local_servers, read_settings, settings_file, suggested_model
 from dragoman.config import Config, ConfigError
-from dragoman.config.stamp import Stamp, stamp_file
+from dragoman.config.load import Stamp, stamp_file
 
 if TYPE_CHECKING:
     from dragoman.app import Listening, Settings

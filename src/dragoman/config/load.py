@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,11 +10,18 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.check import expand, read_fields, read_section
-from dragoman.config.environment import DOTENV, EnvironmentSettings, Variable, parse_dotenv, read_environment
-from dragoman.config.installed import find_credentials
-from dragoman.config.layers import add_environment, add_servers, has_providers
+from dragoman.config.discovery import LocalServer, find_credentials
+from dragoman.config.environment import (
+    DOTENV,
+    EnvironmentSettings,
+    Variable,
+    add_environment,
+    add_servers,
+    has_providers,
+    parse_dotenv,
+    read_environment,
+)
 from dragoman.config.lines import key_lines
-from dragoman.config.local import LocalServer
 from dragoman.config.problems import ConfigError, Key, Problem, suggest
 from dragoman.config.providers import read_providers
 from dragoman.config.proxies import read_proxies
@@ -219,3 +226,17 @@ def _check_targets(tree: Tree, key: Key, targets: tuple[str, ...], providers: di
         elif provider not in providers:
             # No fault: a provider that comes from the environment may be missing today.
             tree.warn(key, f'there is no provider "{provider}"{suggest(provider, list(providers))}')
+
+
+# Path, time of the last change, size and inode; None where there is no file.
+Stamp = tuple[Path, int, int, int] | None
+
+
+def stamp_file(find: Callable[[], Path | None]) -> Stamp:
+    """Return the stamp of the file that `find` finds. Take it before reading: a later edit then changes it."""
+    try:
+        path = find()
+        status = None if path is None else path.stat()
+    except (ConfigError, OSError):
+        return None
+    return None if path is None or status is None else (path, status.st_mtime_ns, status.st_size, status.st_ino)

@@ -6,7 +6,7 @@ from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
-from dragoman.hub.stage import Stage
+from dragoman.hub.ports import Stage
 from dragoman.hub.usage import Usage
 from dragoman.observers.watch import Watch
 from dragoman.stages.check_calls import CheckCalls

@@ -9,13 +9,12 @@ from dragoman.framing.sse import SseFramer
 from dragoman.hub.events import Event, Failed
 from dragoman.hub.failure import NO_REPLY, Kind
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Upstream
-from dragoman.hub.stage import Stage
+from dragoman.hub.ports import Stage, Upstream
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import place_of
 from dragoman.providers.count import count_text, estimate
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.raise_tools import RestoreTools
+from dragoman.stages.restore_tools import RestoreTools
 
 log = logging.getLogger(__name__)
 

@@ -40,8 +40,7 @@ from dragoman.hub.events import Ended, Event, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import OutcomeObserver
-from dragoman.hub.ports import ReplyContext
-from dragoman.hub.stage import Stage
+from dragoman.hub.ports import ReplyContext, Stage
 from dragoman.net.exchange import Exchange
 from dragoman.observers.watch import Watch
 from dragoman.passes.truncation_notice import digest_conversation, make_lost_call

@@ -8,15 +8,14 @@ from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, StreamRedactor
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.limits import MAX_BLOCKS
-from dragoman.hub.ports import Client
-from dragoman.hub.stage import Decoder, Stage
+from dragoman.hub.ports import Client, Decoder, Stage
+from dragoman.hub.reply import MAX_BLOCKS
 from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
 from dragoman.net.tasks import place_of
 from dragoman.observers.watch import Watch
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.hold_cut import HoldTruncatedCall
+from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Request
 from dragoman.net.client import Outgoing
 from dragoman.net.headers import JSON, Header, names_in_connection
+from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.inline_media import find_links, inline_links
-from dragoman.passes.lower_tools import ToolMap, adapt_tools
 from dragoman.providers.provider import Attempt, Pass, Provider
 from dragoman.routing.resolve import Route
 

@@ -10,7 +10,7 @@ from dragoman.flow.prepare import Prepared
 from dragoman.flow.response_writer import ResponseWriter
 from dragoman.flow.timeouts import ReplyDeadline
 from dragoman.hub.failure import Failure
-from dragoman.hub.stage import Progress
+from dragoman.hub.ports import Progress
 
 LINGER_S = 1.0  # how long an upstream may take to end its body after its terminal event
 

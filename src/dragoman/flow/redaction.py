@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.framing.known_secrets import MASK_BYTES, Secrets, make_finder, redact_known
-from dragoman.framing.redact import SHORTEST
+from dragoman.framing.redaction import SHORTEST
 from dragoman.hub.events import (
     Closed,
     Delta,

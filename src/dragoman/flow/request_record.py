@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from dragoman.flow.capture.recording import Recording
-from dragoman.framing.oneline import cut_text
+from dragoman.framing.redaction import cut_text
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome

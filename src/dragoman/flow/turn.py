@@ -38,14 +38,14 @@ from dragoman.framing.known_secrets import redact_known
 from dragoman.hub.events import UsageReported
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
-from dragoman.hub.stage import Progress
+from dragoman.hub.ports import Progress
 from dragoman.hub.usage import Usage
 from dragoman.net.client import Lost, TimedOut
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
 from dragoman.passes.truncation_notice import add_notice, digest_conversation
 from dragoman.providers.provider import UpstreamResponse
-from dragoman.stages.hold_cut import HoldTruncatedCall
+from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
 

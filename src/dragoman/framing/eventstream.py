@@ -155,3 +155,20 @@ def _read_value(block: bytes, at: int, kind: int) -> tuple[HeaderValue, int]:
     if layout is None or len(block) < at + layout.size:
         raise ValueError("cut, or of no type there is")
     return layout.unpack_from(block, at)[0], at + layout.size
+
+
+def update_checksums(masked: bytes, original: bytes) -> bytes:
+    """Frame by frame: what was whole before stays whole, what was broken before stays broken."""
+    out = bytearray(masked)
+    view = memoryview(original)
+    at = 0
+    while at + _PRELUDE.size <= len(original):
+        total, _, checksum = _PRELUDE.unpack_from(original, at)
+        last = at + total - _CRC.size
+        if total < SMALLEST or crc32(view[at : at + 8]) != checksum or at + total > len(original):
+            break
+        if crc32(view[at:last]) == _CRC.unpack_from(original, last)[0]:
+            out[at : at + _PRELUDE.size] = original[at : at + _PRELUDE.size]
+            _CRC.pack_into(out, last, crc32(memoryview(out)[at:last]))
+        at += total
+    return bytes(out)

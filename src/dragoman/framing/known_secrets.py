@@ -12,8 +12,7 @@ from urllib.parse import quote_from_bytes
 
 import msgspec
 
-from dragoman.framing.ascii_escapes import MARK, MARK_BYTES, unescape_with_places
-from dragoman.framing.redact import SHORTEST
+from dragoman.framing.redaction import MARK, MARK_BYTES, SHORTEST, unescape_with_places
 
 MASK_BYTES = b"***"
 

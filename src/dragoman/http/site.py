@@ -23,7 +23,7 @@ from dragoman.flow.reading import no_room_failure
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import UNLISTED_WAIT_S
-from dragoman.framing.jsonsize import exceeds_value_count
+from dragoman.framing.jsonscan import exceeds_value_count
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.models import Listing
 from dragoman.http.paths import client_at, plain_path

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.pointer import unescape_key
-from dragoman.hub.request import Ext, Foreign, Hosted, Part, Request, Tool, ToolChoice, ToolResult
+from dragoman.hub.request import Ext, Foreign, Hosted, Part, Request, Tool, ToolChoice, ToolResult, unescape_key
 
 # A request's fields that other vendors have too, and yet cannot be given.
 _WHY = {"context_management": "only its own vendor can read back what it compacts or clears: the context stays whole"}

@@ -1,6 +1,9 @@
 """The records that a protocol consists of, for clients and for upstreams: data and functions, no base classes."""
 
-from collections.abc import Callable, Iterable, Mapping
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -9,7 +12,40 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Part, Request
-from dragoman.hub.stage import Decoder, Stage
+
+In = TypeVar("In", contravariant=True)
+Out = TypeVar("Out", covariant=True)
+
+
+class Stage(typing.Protocol[In, Out]):
+    def feed(self, item: In) -> Sequence[Out]: ...
+
+    def finish(self) -> Iterable[Out]: ...
+
+
+class Progress(Enum):
+    """How far a reply has come, as far as its protocol tells before the end."""
+
+    READING = "reading"
+    WORKING_SILENTLY = "working silently"  # the model thinks or searches, with nothing to show for it for minutes
+    STOPPED = "stopped"  # the model has said why it stopped; the stream has still to end properly
+    COMPLETE = "complete"  # the same, and the reply counts even if its stream does not end properly
+
+    @property
+    def has_stopped(self) -> bool:
+        return self in (Progress.STOPPED, Progress.COMPLETE)
+
+
+class Decoder(typing.Protocol):
+    """A stage that reads an upstream's frames into events."""
+
+    @property
+    def progress(self) -> Progress: ...
+
+    def feed(self, item: object) -> Sequence[Event]: ...
+
+    def finish(self) -> Iterable[Event]: ...
+
 
 Header = tuple[bytes, bytes]
 GetHeader = Callable[[bytes], bytes | None]  # lower-case name -> value
@@ -49,7 +85,7 @@ class ErrorResponse(Struct, frozen=True):
 
 
 class ToolLimits(Struct, frozen=True):
-    """What a protocol can say about tools; passes/lower_tools fits a request to it."""
+    """What a protocol can say about tools; passes/adapt_tools fits a request to it."""
 
     custom: bool
     namespaces: bool

@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import Struct
 
-from dragoman.framing.oneline import MAX_LINE_BYTES, cut_text, one_line
+from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line
 from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.hub.usage import Usage
 

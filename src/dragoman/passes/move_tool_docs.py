@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Function, Request, Role, Text, Tool, Turn
+from dragoman.passes.adapt_tools import tool_pointer
 from dragoman.passes.tag_instructions import split_leading_instructions
-from dragoman.passes.tool_pointers import tool_pointer
 
 HEADING = "# Tool documentation"
 

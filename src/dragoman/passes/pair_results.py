@@ -1,6 +1,7 @@
 """A request comes in; the same request with every tool call answered in the turn right after it goes out."""
 
 import re
+from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -8,7 +9,6 @@ from msgspec.structs import replace
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Part, Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.passes.flatten_tools import call_to_text, result_to_text
-from dragoman.passes.merge_turns import merge_turns
 
 UNANSWERED = "This call was not answered: its result is unknown."
 
@@ -115,3 +115,21 @@ def _result_of(slot: _Slot, ledger: Ledger) -> ToolResult:
         return slot.result
     ledger.invented(slot.call.at, "every call must have a result")
     return ToolResult(slot.call.id, (Text(UNANSWERED),), slot.call.at, is_error=True)
+
+
+def merge_turns(turns: Iterable[Turn], ledger: Ledger) -> tuple[Turn, ...]:
+    """Runs of one role as one turn each: the parts in order, standing where the first turn stood."""
+    runs: list[list[Turn]] = []
+    for turn in turns:
+        if runs and runs[-1][0].role is turn.role:
+            runs[-1].append(turn)
+        else:
+            runs.append([turn])
+    return tuple(run[0] if len(run) == 1 else _joined(run, ledger) for run in runs)
+
+
+def _joined(run: list[Turn], ledger: Ledger) -> Turn:
+    for turn in run[1:]:
+        for pointer in turn.ext:
+            ledger.dropped(f"{turn.at}/{pointer}", "the turn was joined to the one before it")
+    return replace(run[0], parts=tuple(part for turn in run for part in turn.parts))

@@ -8,7 +8,7 @@ from functools import cache
 import msgspec
 import splintr
 
-from dragoman.framing.mediahead import Media
+from dragoman.framing.media_header import Media
 from dragoman.hub.request import (
     Audio,
     Custom,

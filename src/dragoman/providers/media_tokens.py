@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from math import ceil
 
-from dragoman.framing.mediahead import Media, Size, image_size, media_kind, pdf_pages, wav_seconds
+from dragoman.framing.media_header import Media, Size, image_size, media_kind, pdf_pages, wav_seconds
 
 IMAGE_TOKENS = 1600  # of unknown size: what Anthropic makes of a large one
 LOW_DETAIL_IMAGE_TOKENS = 85

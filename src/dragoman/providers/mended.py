@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dragoman.hub.stage import Stage
+from dragoman.hub.ports import Stage
 from dragoman.net.client import UpstreamResponse
 from dragoman.net.headers import Headers
 from dragoman.net.pouring import Sink, pour_pieces

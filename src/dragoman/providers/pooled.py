@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dragoman.accounts.named import PATH_ENDS, named_file
 from dragoman.accounts.pool import Member, Pool
+from dragoman.config.providers import Credential, list_credentials, split_by_credential
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import ProviderConfig
-from dragoman.config.several import Credential, list_credentials, split_by_credential
 from dragoman.providers import KINDS
 from dragoman.providers.catalogue import ask_models
 from dragoman.providers.provider import ModelInfo, Provider, SendRequest

@@ -13,8 +13,8 @@ from dragoman.accounts.pool import Pool
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
+from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
-from dragoman.hub.stage import Stage
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.client import SendRequest as SendRequest
 from dragoman.net.client import UpstreamResponse as UpstreamResponse

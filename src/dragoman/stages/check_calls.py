@@ -2,7 +2,7 @@
 
 Such a call has no name, or arguments that are not a JSON object. Whether broken arguments are the model's mistake, or
 were merely cut by a limit or a filter, is known when the reply goes on: until then the end of such a call is held.
-A reply of more blocks, calls or citations than `hub/limits.py` allows is a failure, too.
+A reply of more blocks, calls or citations than `hub/reply.py` allows is a failure, too.
 Custom tools take free text, which is never broken. No arguments at all are those of a tool without parameters.
 """
 
@@ -10,10 +10,49 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.hub.events import CallBlock, CitationAdded, Closed, Delta, Event, Failed, Opened
+from dragoman.hub.events import (
+    CallBlock,
+    CitationAdded,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Failed,
+    Opened,
+    Stop,
+    UsageReported,
+)
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.limits import ReplySize
-from dragoman.stages.held_end import PendingCallEnd
+from dragoman.hub.reply import ReplySize
+
+CUTS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
+
+
+class PendingCallEnd:
+    """Takes the events that follow a broken call: other ends may, and a cut excuses it; anything else does not."""
+
+    __slots__ = ("_held", "_tool", "_what", "released")
+
+    def __init__(self, tool: str, closed: Closed, what: str) -> None:
+        """`what` says what is wrong with the call, after the words "the model called TOOL with"."""
+        self._tool = tool
+        self._what = what
+        self._held: list[Event] = [closed]
+        self.released = False  # the reply was cut: all that was held has gone out
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        match event:
+            case Closed() | UsageReported():
+                self._held.append(event)
+                return ()
+            case Ended(stop=stop) if stop in CUTS:
+                self.released = True
+                return (*self._held, event)
+            case Failed():
+                return (event,)
+            case _:
+                return (Failed(Failure(Kind.CORRUPT, f"the model called {self._tool!r} with {self._what}")),)
+
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

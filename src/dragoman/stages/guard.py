@@ -25,7 +25,7 @@ from dragoman.hub.events import (
     UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.limits import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
+from dragoman.hub.reply import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
 
 
 class Phase(Enum):
@@ -222,7 +222,7 @@ dropped.
 Three things are repaired instead: a block that is still open at `Ended` is closed (and counted), an empty `Delta` is
 dropped, and `UsageReported` may come at any time after `Started`; the last one is sent just before the end.
 An input that ends without `Ended` or `Failed` gets a `Failed` of kind `truncated`. A reply of more than
-{MAX_BLOCKS:,} blocks, {MAX_CALLS:,} of them calls, or {MAX_CITATIONS:,} citations fails (`hub/limits.py`).
+{MAX_BLOCKS:,} blocks, {MAX_CALLS:,} of them calls, or {MAX_CITATIONS:,} citations fails (`hub/reply.py`).
 
 ## The reply
 

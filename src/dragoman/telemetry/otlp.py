@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import groupby
 
-from dragoman.framing.oneline import one_line
+from dragoman.framing.redaction import one_line
 from dragoman.hub.outcome import OK, Outcome
 from dragoman.observers.metrics import OPERATIONS, PROVIDER_NAMES
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type

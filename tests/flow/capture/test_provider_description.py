@@ -7,7 +7,7 @@ import msgspec
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import ProviderConfig
 from dragoman.flow.capture.provider_description import covered, described, texts
-from dragoman.framing.redact import MASK
+from dragoman.framing.redaction import MASK
 from dragoman.net.headers import Header
 from dragoman.providers.provider import Endpoint
 from flow.in_memory import URL, make_pooled, make_provider, send_nothing

@@ -9,18 +9,17 @@ import openai
 
 from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, TruncatedCall
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer, ReplyContext
+from dragoman.hub.ports import Issuer, ReplyContext, Stage
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Request
-from dragoman.hub.stage import Stage
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.decode import Decoder, KiroFramer
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
 from dragoman.stages.serialise_blocks import SerialiseBlocks
+from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
-from dragoman.stages.written_calls import TextCalls
 from fakes.eventstream import event
 from laws import run
 

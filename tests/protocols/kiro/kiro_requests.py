@@ -10,7 +10,7 @@ from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.ports import ToolLimits
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Request
-from dragoman.passes.lower_tools import ToolMap, adapt_tools
+from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.build import build
 from dragoman.protocols.kiro.wire import KiroOptions

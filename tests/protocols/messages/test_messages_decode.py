@@ -25,7 +25,7 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
-from dragoman.hub.stage import Stage
+from dragoman.hub.ports import Stage
 from dragoman.hub.usage import Usage
 from dragoman.stages.guard import Guard
 from laws import assert_any_cut_agrees, assert_linear, assert_total, random_cuts, run

@@ -24,8 +24,8 @@ from dragoman.hub.events import (
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque, decode_envelope, encode_envelope
+from dragoman.hub.ports import Stage
 from dragoman.hub.request import Citation
-from dragoman.hub.stage import Stage
 from dragoman.hub.usage import Usage
 from laws import assert_any_recut_agrees, run
 from protocols.messages.messages_dialogue import (

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
-from dragoman.passes.lower_tools import adapt_tools
+from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.codex.allowed import NEUTRAL, fit, passing
 from fakes.codex import objection_to

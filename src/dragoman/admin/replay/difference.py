@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.flow.capture.format import Capture, UpstreamRequest
-from dragoman.hub.pointer import escape_key
+from dragoman.hub.request import escape_key
 from dragoman.hub.usage import Source
 from dragoman.protocols import PROTOCOLS
 

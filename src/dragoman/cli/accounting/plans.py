@@ -4,7 +4,7 @@ import os
 
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.config import Config, ConfigError
-from dragoman.config.several import split_by_credential
+from dragoman.config.providers import split_by_credential
 from dragoman.hub.failure import RequestError
 from dragoman.net.client import HttpClient
 from dragoman.providers import KINDS

@@ -9,7 +9,7 @@ from dragoman.cli.faults import Trouble
 from dragoman.cli.gateway import Gateway, find_running
 from dragoman.cli.screen import remark
 from dragoman.config import Config
-from dragoman.framing.redact import redact
+from dragoman.framing.redaction import redact
 from dragoman.http.usage import PATH, Told, read
 from dragoman.net.client import HttpClient, Lost, TimedOut, TooLarge
 from dragoman.store import open_store

@@ -6,7 +6,7 @@ from typing import cast
 import msgspec
 from msgspec import Struct, field
 
-from dragoman.framing.redact import Field
+from dragoman.framing.redaction import Field
 from dragoman.hub.events import Delta, Event
 from dragoman.hub.loss import Loss
 from dragoman.hub.request import Json

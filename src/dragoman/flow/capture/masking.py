@@ -14,9 +14,8 @@ from dragoman.flow.capture.format import (
     UpstreamRequest,
     UpstreamResponse,
 )
-from dragoman.framing.eventstream import CONTENT_TYPE
-from dragoman.framing.redact import SHORTEST, mask, mask_fields, mask_lines, mask_text, mask_url
-from dragoman.framing.reseal import update_checksums
+from dragoman.framing.eventstream import CONTENT_TYPE, update_checksums
+from dragoman.framing.redaction import SHORTEST, mask, mask_fields, mask_lines, mask_text, mask_url
 from dragoman.hub.request import Json
 
 Secrets = Sequence[bytes]

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.config.secret import Secret, SecretSource
 from dragoman.config.settings import ProviderConfig
-from dragoman.framing.redact import MASK, Field
+from dragoman.framing.redaction import MASK, Field
 from dragoman.hub.request import Json
 from dragoman.net.headers import Header
 from dragoman.providers.provider import Provider

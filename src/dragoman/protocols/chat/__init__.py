@@ -1,6 +1,6 @@
 """OpenAI Chat Completions, as OpenAI and a hundred compatible servers speak it."""
 
-from dragoman.framing.body_head import read_call_head
+from dragoman.framing.fields import read_call_head
 from dragoman.framing.sse import KEEP_ALIVE, SseFramer
 from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
 from dragoman.hub.profile import Profile

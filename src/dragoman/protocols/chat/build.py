@@ -9,7 +9,7 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import EFFORTS, Target, effort_for_budget
 from dragoman.hub.request import Ext, Format, Reasoning, Request, Role, Shape, Switch, Text
-from dragoman.passes.mark_last import place_cache_breakpoint
+from dragoman.passes.cache_breakpoint import place_cache_breakpoint
 from dragoman.protocols.chat.build_tools import write_tools
 from dragoman.protocols.chat.build_turns import write_messages
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS

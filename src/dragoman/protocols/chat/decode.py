@@ -27,12 +27,11 @@ from dragoman.hub.events import (
     UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.limits import MAX_CALLS
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Opaque
-from dragoman.hub.ports import Issuer
+from dragoman.hub.ports import Issuer, Progress
+from dragoman.hub.reply import MAX_CALLS
 from dragoman.hub.request import Citation
-from dragoman.hub.stage import Progress
 from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.chat.decode_blocks import (
     Calls,

@@ -1,6 +1,6 @@
 """Decode a whole Chat reply into hub events."""
 
-from dragoman.framing.errortext import strip_html
+from dragoman.framing.error_text import strip_html
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind

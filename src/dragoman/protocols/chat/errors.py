@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.framing.errortext import (
+from dragoman.framing.error_text import (
     clean_message,
     describe_error_page,
     format_parameter,

@@ -5,12 +5,11 @@ from urllib.parse import unquote
 
 from msgspec import Struct, field
 
-from dragoman.framing.schematext import Schema, add_to_description, make_root_object
+from dragoman.framing.json_schema import Schema, add_to_description, make_root_object
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
-from dragoman.hub.pointer import split_pointer
-from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolCall, ToolChoice
-from dragoman.passes.tool_pointers import tool_pointer
+from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolCall, ToolChoice, split_pointer
+from dragoman.passes.adapt_tools import tool_pointer
 from dragoman.protocols.kiro.wire import InputSchema, ToolEntry, ToolSpecification
 
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # their keys are names, not keywords

@@ -25,7 +25,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.passes.merge_turns import merge_turns
+from dragoman.passes.pair_results import merge_turns
 from dragoman.protocols.kiro.build_content import write_document, write_image
 from dragoman.protocols.kiro.wire import (
     ERROR,

@@ -15,8 +15,7 @@ from dragoman.framing.sse import Broken
 from dragoman.hub.events import Ended, Event, Failed, Started, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer
-from dragoman.hub.stage import Progress
+from dragoman.hub.ports import Issuer, Progress
 from dragoman.hub.usage import Source, Usage, clamp_usage, mark_clamped
 from dragoman.protocols.kiro.decode_blocks import Blocks, Calls, cite_links, cite_quotation, cite_references
 from dragoman.protocols.kiro.errors import failure_of, read_fault

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.framing.errortext import clean_message, describe_error_page, kind_for_status, retry_after
+from dragoman.framing.error_text import clean_message, describe_error_page, kind_for_status, retry_after
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.kiro.wire import Fault
 

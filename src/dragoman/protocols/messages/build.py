@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.framing.schematext import Schema, add_to_description
+from dragoman.framing.json_schema import Schema, add_to_description
 from dragoman.hub.ext import note_foreign_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger

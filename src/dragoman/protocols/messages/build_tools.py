@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from dragoman.framing.schematext import make_root_object
+from dragoman.framing.json_schema import make_root_object
 from dragoman.hub.ext import is_indispensable, note_unread_fields, restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile

@@ -19,10 +19,10 @@ from dragoman.hub.events import (
     TextBlock,
     ThinkingBlock,
 )
-from dragoman.hub.limits import MAX_CITATIONS
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
+from dragoman.hub.reply import MAX_CITATIONS
 from dragoman.hub.request import Citation
 from dragoman.protocols.messages.wire import (
     HOSTED_KINDS,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from dragoman.framing.errortext import clean_message, describe_error_page, kind_for_status, retry_after
+from dragoman.framing.error_text import clean_message, describe_error_page, kind_for_status, retry_after
 from dragoman.framing.jsonread import replace_invalid_utf8
 from dragoman.framing.sse import encode_event
 from dragoman.hub.events import Started

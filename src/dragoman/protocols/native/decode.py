@@ -8,8 +8,7 @@ from dragoman.framing.sse import Broken
 from dragoman.hub.events import Ended, Event, Failed, OpaqueAdded, UsageReported
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer
-from dragoman.hub.stage import Progress
+from dragoman.hub.ports import Issuer, Progress
 from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.native.wire import LINE, LINES, Line, event_of
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.framing.errortext import describe_error_page, kind_for_status, retry_after
+from dragoman.framing.error_text import describe_error_page, kind_for_status, retry_after
 from dragoman.hub.failure import Failure
 
 _failure = msgspec.json.Decoder(Failure)

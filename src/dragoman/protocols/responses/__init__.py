@@ -2,7 +2,7 @@
 
 import msgspec
 
-from dragoman.framing.body_head import read_call_head
+from dragoman.framing.fields import read_call_head
 from dragoman.framing.jsonread import read_input_tokens
 from dragoman.framing.sse import KEEP_ALIVE, SseFramer
 from dragoman.hub.ports import Client, Protocol, TokenCounting, ToolLimits, Upstream

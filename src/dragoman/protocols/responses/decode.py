@@ -11,11 +11,10 @@ from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8,
 from dragoman.framing.sse import Broken, Frame
 from dragoman.hub.events import Closed, Ended, Event, Failed, HostedBlock, Opened, Started, Stop, UsageReported
 from dragoman.hub.failure import NO_REPLY, Failure, Kind
-from dragoman.hub.limits import find_excess
 from dragoman.hub.loss import Ledger
-from dragoman.hub.ports import Issuer
+from dragoman.hub.ports import Issuer, Progress
+from dragoman.hub.reply import find_excess
 from dragoman.hub.request import Citation, Json
-from dragoman.hub.stage import Progress
 from dragoman.hub.usage import Usage, clamp_usage
 from dragoman.protocols.responses import errors, wire
 from dragoman.protocols.responses.decode_blocks import Calls, Events, Messages, Thoughts

@@ -3,7 +3,6 @@
 import re
 
 from dragoman.framing.fields import BadField, Fields
-from dragoman.hub.pointer import escape_key
 from dragoman.hub.request import (
     Audio,
     Cache,
@@ -19,6 +18,7 @@ from dragoman.hub.request import (
     Part,
     Refusal,
     Text,
+    escape_key,
 )
 
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)

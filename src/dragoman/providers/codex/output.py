@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from dragoman.framing.jsonspan import replace_value
-from dragoman.framing.raw_events import DataRewriter
+from dragoman.framing.sse import DataRewriter
 
 DONE = b'"response.output_item.done"'
 ENDS = (b'"response.completed"', b'"response.incomplete"')

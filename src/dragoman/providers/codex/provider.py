@@ -10,7 +10,7 @@ from dragoman.accounts.asking import Line
 from dragoman.accounts.credential import Source
 from dragoman.accounts.keeper import Keeper
 from dragoman.accounts.moments import Clock
-from dragoman.config.installed import codex_credential_paths, home_directory
+from dragoman.config.discovery import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request, Role, Text

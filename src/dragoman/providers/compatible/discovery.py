@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from dragoman.config.local import HOST, LocalServer
+from dragoman.config.discovery import HOST, LocalServer
 from dragoman.config.settings import ServerName
 from dragoman.net.client import Dial, HttpClient, Lost, Outgoing, TimedOut, TooLarge
 

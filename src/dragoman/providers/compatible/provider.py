@@ -6,8 +6,8 @@ from functools import partial
 from dragoman.config.settings import ProviderConfig
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
-from dragoman.hub.stage import Stage
 from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning

@@ -12,7 +12,7 @@ from dragoman.accounts.credential import NEVER, Source, Unusable, is_sendable
 from dragoman.accounts.json_table import Table, encoded, inner, load, text
 from dragoman.accounts.moments import format_moment, parse_moment
 from dragoman.accounts.named import named_file, revealed, shown
-from dragoman.config.installed import copilot_credential_paths, home_directory
+from dragoman.config.discovery import copilot_credential_paths, home_directory
 from dragoman.config.settings import CopilotProviderConfig
 
 REMEDY = "`dragoman login copilot`"

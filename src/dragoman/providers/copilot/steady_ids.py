@@ -5,7 +5,7 @@ Copilot gives an item a new id in every event; clients that put items together b
 
 import msgspec
 
-from dragoman.framing.raw_events import DataRewriter
+from dragoman.framing.sse import DataRewriter
 
 Table = dict[str, object]
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from dragoman.hub.pointer import split_pointer
-from dragoman.hub.request import Json
+from dragoman.hub.request import Json, split_pointer
 
 MAX_DEPTH = 32  # recursive schemas must end somewhere
 

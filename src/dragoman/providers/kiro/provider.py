@@ -14,8 +14,8 @@ from dragoman.accounts.moments import Clock
 from dragoman.config.settings import KiroProviderConfig, ProviderConfig
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
+from dragoman.hub.ports import Stage
 from dragoman.hub.request import Function, Request
-from dragoman.hub.stage import Stage
 from dragoman.net.client import Dial, Outgoing
 from dragoman.net.headers import Header, Headers
 from dragoman.passes.drop_reasoning import drop_reasoning
@@ -44,8 +44,8 @@ from dragoman.providers.provider import (
     SendRequest,
     UpstreamResponse,
 )
+from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
-from dragoman.stages.written_calls import TextCalls
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from dragoman.accounts import credential as accounts
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.named import PATH_ENDS, holds_object, named_file, revealed, shown
-from dragoman.config.installed import data_directory, home_directory, kiro_credential_paths
+from dragoman.config.discovery import data_directory, home_directory, kiro_credential_paths
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.providers.kiro.credential import Credential

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from dragoman.framing.errortext import clean_message
+from dragoman.framing.error_text import clean_message
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge

@@ -2,6 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from dragoman.config.problems import ConfigError, Problem
+from dragoman.config.settings import ServerName
 
 MAX_BYTES = 1024 * 1024
 CLI_DATABASE = "data.sqlite3"
@@ -72,3 +78,36 @@ def _mentions(path: Path, words: bytes) -> bool:
 
 def _shared(environ: Mapping[str, str], home: Path) -> Path:
     return Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+
+
+HOST = "127.0.0.1"
+VARIABLE = "DRAGOMAN_LOCAL_PORTS"
+USUAL_PORTS: Mapping[str, int] = MappingProxyType({"ollama": 11434, "lmstudio": 1234, "vllm": 8000, "llamacpp": 8080})
+
+
+class LocalServer(Struct, frozen=True):
+    """A model server that answers on this machine: what it is called, where, and what it is known for."""
+
+    name: str
+    port: int
+    quirks: tuple[ServerName, ...] = ()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self.port}/v1"
+
+
+def local_ports(environ: Mapping[str, str]) -> Mapping[str, int]:
+    """Where to look, by the name of what is expected there: `ollama=11434,vllm=8000`; set to nothing, nowhere."""
+    text = environ.get(VARIABLE)
+    if text is None:
+        return USUAL_PORTS
+    ports = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, _, port = entry.partition("=")
+        if name not in USUAL_PORTS or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            known = ", ".join(USUAL_PORTS)
+            problem = f'expected NAME=PORT, NAME being one of {known}; got "{entry}"'
+            raise ConfigError([Problem("environment", None, VARIABLE, problem)])
+        ports[name] = int(port)
+    return ports

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.raw_events import DataRewriter
+from dragoman.framing.sse import DataRewriter
 
 STREAM = (
     b": comment\n\nevent: a\ndata: one \xf0\x9f\xa6\x86\n\ndata:two\r\n\r\nid: 7\ndata: one\nretry: 1\n\n"

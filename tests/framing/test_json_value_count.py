@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.framing import jsonsize
-from dragoman.framing.jsonsize import exceeds_value_count
+from dragoman.framing import jsonscan
+from dragoman.framing.jsonscan import exceeds_value_count
 
 Json = st.recursive(
     st.none() | st.booleans() | st.integers(0, 99) | st.text('",[{\\x\n', max_size=9),
@@ -29,7 +29,7 @@ def separators(value: object) -> int:
 def test_it_counts_what_stands_outside_strings(value: object, most: int, window: int) -> None:
     json = msgspec.json.encode(value)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonsize, "WINDOW", window)
+        patch.setattr(jsonscan, "WINDOW", window)
         assert exceeds_value_count(json, most) == (len(json) > 2 * most and 1 + separators(value) > most)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.jsontext import StringProperty
+from dragoman.stages.restore_tools import StringProperty
 from laws import assert_any_cut_agrees, assert_linear, assert_total, cuts, run
 
 PATCH = '*** Begin Patch\n+print("Grüße 😀\\n")\t/\b\f\r\x01\u2028\n*** End Patch'

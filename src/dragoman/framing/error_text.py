@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from dragoman.hub.failure import Kind
-from dragoman.hub.pointer import split_pointer
+from dragoman.hub.request import split_pointer
 
 SHOWN = 300
 READ = 20_000  # of a page that is no error body

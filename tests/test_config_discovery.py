@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.config import CodexProviderConfig, ConfigError, KiroProviderConfig, load
-from dragoman.config.installed import find_kiro_credentials
+from dragoman.config.discovery import find_kiro_credentials
 
 IDE = ".aws/sso/cache/kiro-auth-token.json"
 CLI = ".local/share/kiro-cli/data.sqlite3"

@@ -23,9 +23,8 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.passes.lower_tools import WRAPPED_PARAMETERS, adapt_tools
-from dragoman.passes.tool_names import ToolId, ToolMap, assign_names
-from dragoman.stages.raise_tools import RestoreTools
+from dragoman.passes.adapt_tools import WRAPPED_PARAMETERS, ToolId, ToolMap, adapt_tools, assign_names
+from dragoman.stages.restore_tools import RestoreTools
 from laws import assert_any_recut_agrees, run
 from narrowing import expect, expect_all
 from replies import END, START, joined, split_delta

@@ -1,11 +1,14 @@
 """A request comes in; the same request with its tools fitted to what an upstream protocol can say goes out.
 
-The map that goes with it lets `stages/raise_tools` undo every change in the reply.
+The map that goes with it lets `stages/restore_tools` undo every change in the reply.
 """
 
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.hub.loss import Ledger
@@ -21,7 +24,73 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.passes.tool_names import ToolId, ToolMap, assign_names
+
+_LEGAL = re.compile(r"[A-Za-z0-9_-]+")
+_BAD = re.compile(r"[^A-Za-z0-9_-]")
+_DIGEST_CHARACTERS = 8
+
+
+class ToolId(Struct, frozen=True):
+    """What a client calls a tool. A function and a custom tool of the same name are two tools."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+class ToolMap(Struct, frozen=True):
+    """The tools that the upstream knows under another name or in another form, by the name that it knows."""
+
+    tools: dict[str, ToolId] = {}
+    wrapped: frozenset[str] = frozenset()  # custom tools that the upstream sees as functions of one string
+    kinds: dict[tuple[str | None, str], bool] = {}  # namespace and name of tools sent as they are -> whether custom
+
+    def __bool__(self) -> bool:
+        return bool(self.tools or self.kinds)
+
+
+def assign_names(offered: Iterable[ToolId], remembered: Iterable[ToolId], limits: ToolLimits) -> dict[ToolId, str]:
+    """A name for every tool: those offered choose before those that only the history mentions."""
+    names: dict[ToolId, str] = {}
+    taken: dict[str | None, set[str]] = {}
+    for tools in (offered, remembered):
+        _assign([tool for tool in dict.fromkeys(tools) if tool not in names], names, taken, limits)
+    return names
+
+
+def _assign(
+    tools: list[ToolId], names: dict[ToolId, str], taken: dict[str | None, set[str]], limits: ToolLimits
+) -> None:
+    # Names that can stay come first, so that no alias or flattened name takes the place of one.
+    flat = not limits.namespaces
+    for tool in sorted(tools, key=lambda tool: (flat and tool.namespace is not None) or not _fits(tool.name, limits)):
+        used = taken.setdefault(None if flat else tool.namespace, set())
+        wanted = f"{tool.namespace}__{tool.name}" if flat and tool.namespace is not None else tool.name
+        if wanted in used or not _fits(wanted, limits):
+            wanted = _alias(tool, wanted, limits, used)
+        names[tool] = wanted
+        used.add(wanted)
+
+
+def _fits(name: str, limits: ToolLimits) -> bool:
+    legal = len(name) <= limits.name_max and _LEGAL.fullmatch(name) is not None
+    return legal and (name[0].isalpha() or not limits.letter_first)
+
+
+def _alias(tool: ToolId, wanted: str, limits: ToolLimits, taken: set[str]) -> str:
+    """The beginning of the name, for the model to read, and a digest of the whole, for it to be unique."""
+    prefix = _BAD.sub("_", wanted)
+    if limits.letter_first and not prefix[:1].isalpha():
+        prefix = f"t_{prefix}"
+    prefix = prefix[: limits.name_max - _DIGEST_CHARACTERS - 1]
+    identity = f"{tool.namespace or ''}\0{tool.name}\0{tool.custom}"
+    for salt in range(len(taken) + 1):
+        digest = hashlib.sha256(f"{identity}\0{salt}".encode(errors="surrogatepass")).hexdigest()
+        alias = f"{prefix}_{digest[:_DIGEST_CHARACTERS]}"
+        if alias not in taken:
+            break
+    return alias
+
 
 __all__ = ["INPUT", "WRAPPED_PARAMETERS", "ToolMap", "adapt_tools"]
 
@@ -179,3 +248,14 @@ def _described(tool: Custom) -> str | None:
         return tool.description
     rule = f"The input must match this {tool.grammar.syntax} grammar:\n{tool.grammar.definition}"
     return f"{tool.description}\n\n{rule}" if tool.description else rule
+
+
+# How a client's protocol spells a function tool's fields, where it does not write them as the hub does.
+_SPELLINGS = {("messages", "parameters"): "input_schema"}
+
+
+def tool_pointer(tool: Tool, protocol: str, field: str) -> str:
+    holder = tool.at
+    if protocol == "chat" and isinstance(tool, Function) and holder.startswith("/tools/"):
+        holder += "/custom" if tool.parameters is WRAPPED_PARAMETERS else "/function"
+    return f"{holder}/{_SPELLINGS.get((protocol, field), field)}"

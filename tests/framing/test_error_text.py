@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.framing.errortext import clean_message, describe_error_page, kind_for_status, retry_after
+from dragoman.framing.error_text import clean_message, describe_error_page, kind_for_status, retry_after
 from dragoman.hub.failure import Kind
 
 

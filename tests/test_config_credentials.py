@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.config import ConfigError, KiroProviderConfig, load
+from dragoman.config.providers import list_credentials, split_by_credential
 from dragoman.config.secret import SecretSource
-from dragoman.config.several import list_credentials, split_by_credential
 from narrowing import expect, expect_all
 
 

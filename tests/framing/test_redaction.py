@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.framing.eventstream import EventStreamFramer, Message
-from dragoman.framing.redact import WINDOW, mask, mask_fields, mask_url, redact
-from dragoman.framing.reseal import update_checksums
+from dragoman.framing.eventstream import EventStreamFramer, Message, update_checksums
+from dragoman.framing.redaction import WINDOW, mask, mask_fields, mask_url, redact
 from dragoman.framing.sse import Broken
 from fakes.eventstream import event
 

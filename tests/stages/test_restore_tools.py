@@ -5,8 +5,8 @@ import pytest
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Stop, UsageReported
 from dragoman.hub.failure import Kind
 from dragoman.hub.usage import Usage
-from dragoman.passes.tool_names import ToolId, ToolMap
-from dragoman.stages.raise_tools import RestoreTools
+from dragoman.passes.adapt_tools import ToolId, ToolMap
+from dragoman.stages.restore_tools import RestoreTools
 from laws import assert_any_recut_agrees, run
 from replies import START, joined, split_delta
 

@@ -5,9 +5,8 @@ frame, JSON stays JSON, and what a secret's shape would make of it still happens
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-
-from dragoman.framing.ascii_escapes import MARK, MARK_BYTES, unescape, unescape_with_places
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 MASK = "***"
 SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
@@ -205,3 +204,67 @@ def _found(data: bytes) -> Iterator[tuple[int, int]]:
         for match in _HELD.finditer(window):
             for first, last in (match.span(group) for group in _GROUPS if match[group] is not None):
                 yield start + first, start + last
+
+
+SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+MAX_LINE_BYTES = 4096
+CUT_MARK = "… (cut)"
+
+
+def cut_text(text: str, most_bytes: int) -> str:
+    """The text, cut where it is longer than so many bytes of UTF-8, with a mark at its end."""
+    if len(text) * 4 <= most_bytes:
+        return text
+    data = text[:most_bytes].encode(errors="backslashreplace")
+    if len(data) <= most_bytes and len(text) <= most_bytes:
+        return text
+    return data[: most_bytes - len(CUT_MARK.encode())].decode(errors="ignore") + CUT_MARK
+
+
+def one_line(text: str) -> str:
+    """A line break in a record would let a client write log lines of its own."""
+    text = redact(text)
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else _escape_character(character) for character in text)
+
+
+def _escape_character(character: str) -> str:
+    """Valid inside a JSON string too."""
+    if character in SHORT:
+        return SHORT[character]
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+MARK = "\\u00"  # a text without this holds no such escape
+MARK_BYTES = MARK.encode()
+
+_ESCAPE = re.compile(r"\\+(?:u00([2-6][0-9A-Fa-f]|7[0-9A-Ea-e])|([/\"]))")
+
+
+def unescape(text: str) -> str:
+    return _ESCAPE.sub(_character, text)
+
+
+def unescape_with_places(text: str) -> tuple[str, Callable[[int], int]]:
+    """Return the text without escapes, and a function that maps a place in it to the place in the original."""
+    places: list[int] = []  # of each escape, in the text without escapes
+    longer: list[int] = []  # by how much the original is longer, up to and including that escape
+    extra = 0
+    for match in _ESCAPE.finditer(text):
+        places.append(match.start() - extra)
+        extra += match.end() - match.start() - 1
+        longer.append(extra)
+
+    def place(at: int) -> int:
+        before = bisect_left(places, at)
+        return at + (longer[before - 1] if before else 0)
+
+    return unescape(text), place
+
+
+def _character(match: re.Match[str]) -> str:
+    return match[2] or chr(int(match[1], 16))

@@ -1,7 +1,7 @@
 """The end of a reply with a cut call waits; every other reply passes."""
 
 from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Opened, Started, Stop, TextBlock, TruncatedCall
-from dragoman.stages.hold_cut import HoldTruncatedCall
+from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 
 CUT = (TruncatedCall("call_1", "write", '{"path": "x'),)
 SPOKEN: list[Event] = [

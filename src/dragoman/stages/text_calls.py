@@ -1,0 +1,197 @@
+"""A reply comes in whose text holds calls, as `[Called f with args: {…}]` or as tags; calls go out in their place.
+
+Only tools that were offered are called, only from text outside of code, and only with arguments that are whole.
+The same call told natively as well is made once.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+from msgspec.structs import replace
+
+from dragoman.framing.jsonscan import compact, validate_object
+from dragoman.hub.events import CallBlock, Closed, Delta, Ended, Event, Failed, Opened, Started, Stop
+from dragoman.stages.call_syntax import BRACKET, CallReader, Tools
+from dragoman.stages.code_marks import CodeMarks
+from dragoman.stages.rewrite_text import FoundCall, Segment, TextRewriter
+from dragoman.stages.tag_calls import TAGS
+
+
+class TextCalls:
+    __slots__ = ("_count", "_found", "_held", "_made", "_native", "_reply", "_rewriter", "_seed", "_tools")
+
+    def __init__(self, tools: Tools, seed: str = "") -> None:
+        """`seed` sets the ids of this reply apart from those of others."""
+        self._tools = tools
+        self._seed = seed
+        self._reply = ""
+        self._count = 0
+        self._made: set[tuple[str, str]] = set()  # every call so far
+        self._found: set[str] = set()  # names of those that were found in text
+        self._native: dict[int, tuple[str, list[str]]] = {}  # the name and the arguments of open native calls
+        self._held: dict[int, list[Event]] = {}  # native calls that may repeat one found in text
+        self._rewriter = TextRewriter(lambda: CallSplitter(self._tools, self._mint))
+
+    def feed(self, event: Event) -> Sequence[Event]:
+        if type(event) is Delta:
+            if event.block not in self._native:
+                return self._rewriter.feed(event)
+            self._native[event.block][1].append(event.text)
+            return self._pass(event.block, event)
+        match event:
+            case Opened(block=block, what=CallBlock(name=name)):
+                self._native[block] = (name, [])
+                if name in self._found:
+                    self._held[block] = []
+                return self._pass(block, event)
+            case Closed(block=block) if block in self._native:
+                return self._end_native(event)
+            case Started(id=id):
+                self._reply = id
+                return (event,)
+            case Ended():
+                return [*self.finish(), self._ending(event)]
+            case Failed():
+                return [*self.finish(), event]
+            case _:
+                return self._rewriter.feed(event)
+
+    def finish(self) -> list[Event]:
+        held = [event for events in self._held.values() for event in events]
+        self._held.clear()
+        return [*self._rewriter.finish(), *(told for event in held for told in self._rewriter.feed(event))]
+
+    def _pass(self, block: int, event: Event) -> Sequence[Event]:
+        held = self._held.get(block)
+        if held is None:
+            return self._rewriter.feed(event)
+        held.append(event)
+        return ()
+
+    def _end_native(self, event: Closed) -> Sequence[Event]:
+        name, pieces = self._native.pop(event.block)
+        held = self._held.pop(event.block, None)
+        arguments = validate_object("".join(pieces) or "{}")
+        key = (name, compact(arguments)) if arguments is not None else None
+        if held is not None and key in self._made:
+            return ()
+        if key is not None:
+            self._made.add(key)
+        return [told for passed in (*(held or ()), event) for told in self._rewriter.feed(passed)]
+
+    def _mint(self, name: str, arguments: str) -> str | None:
+        key = (name, compact(arguments))
+        if key in self._made:
+            return None
+        self._made.add(key)
+        self._found.add(name)
+        self._count += 1
+        parts = (self._seed, self._reply, str(self._count), name, arguments)
+        return "tooluse_" + sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+    def _ending(self, event: Ended) -> Ended:
+        """A client runs calls only if the reply ended for them."""
+        made = self._found and event.stop in (Stop.END, Stop.LENGTH) and not event.cut
+        return replace(event, stop=Stop.TOOL) if made else event
+
+
+MAX_CALL_CHARS = 4 * 1024 * 1024
+SLICE_CHARS = 4096  # what is left of a text is copied for each call in it: a long text is read slice by slice
+
+_FORMS = {"[": BRACKET, "<": TAGS}  # by the first character of their heads
+_MARK = re.compile(r"\[(?=C|\Z)|<(?=f|\Z)")  # where a head may begin
+
+Mint = Callable[[str, str], str | None]  # name, arguments -> the call's id; None: it was made already
+
+
+class CallSplitter:
+    __slots__ = ("_code", "_held", "_mint", "_reading", "_room", "_tools")
+
+    def __init__(self, tools: Tools, mint: Mint) -> None:
+        self._tools = tools
+        self._mint = mint
+        self._code = CodeMarks()
+        self._held = ""  # what may begin a head
+        self._reading: CallReader | None = None
+        self._room = 0  # characters that it may still read
+
+    def feed(self, text: str) -> Sequence[Segment]:
+        if self._reading is None and not self._held and "[" not in text and "<" not in text:
+            self._code.advance(text)
+            return (text,)
+        segments: list[Segment] = []
+        for start in range(0, len(text), SLICE_CHARS):
+            rest = text[start : start + SLICE_CHARS]
+            while rest:
+                if self._reading is None:
+                    rest = self._seek(rest, segments)
+                else:
+                    rest = self._read(self._reading, rest, segments)
+        return segments
+
+    def finish(self) -> Sequence[Segment]:
+        segments: list[Segment] = []
+        if self._reading is not None:
+            self._reading.finish()
+            self._end(self._reading, segments)
+        self._stay(segments, self._held)
+        self._held = ""
+        return segments
+
+    def _seek(self, text: str, segments: list[Segment]) -> str:
+        text, self._held = self._held + text, ""
+        at = 0  # up to here the code marks are known
+        while (found := _MARK.search(text, at)) is not None:
+            place = found.start()
+            self._code.advance(text[at:place])
+            at = place
+            if not (self._code.fenced or self._code.in_span):
+                form = _FORMS[text[place]]
+                head = form.head.match(text, place)
+                if head is not None and head[1] in self._tools:
+                    _add(segments, text[:place])
+                    self._reading, self._room = form.read(head, self._tools), MAX_CALL_CHARS + 1
+                    return text[head.end() :]
+                if head is None and form.prefix.fullmatch(text, place):
+                    self._held = text[place:]
+                    _add(segments, text[:place])
+                    return ""
+            self._code.advance(text[place])
+            at = place + 1
+        self._code.advance(text[at:])
+        _add(segments, text)
+        return ""
+
+    def _read(self, reading: CallReader, text: str, segments: list[Segment]) -> str:
+        piece = text[: self._room]
+        rest = reading.feed(piece)
+        self._room -= len(piece)
+        if rest is not None:
+            self._end(reading, segments)
+            return rest + text[len(piece) :]
+        if not self._room:
+            self._reading = None
+            self._stay(segments, reading.taken())
+        return text[len(piece) :]
+
+    def _end(self, reading: CallReader, segments: list[Segment]) -> None:
+        self._reading = None
+        calls = reading.calls()
+        if calls is None:
+            self._stay(segments, reading.taken())
+            return
+        for name, arguments in calls:
+            id = self._mint(name, arguments)
+            if id is not None:
+                segments.append(FoundCall(id, name, arguments))
+
+    def _stay(self, segments: list[Segment], text: str) -> None:
+        """What looked like a call is text."""
+        self._code.advance(text)
+        _add(segments, text)
+
+
+def _add(segments: list[Segment], text: str) -> None:
+    if text:
+        segments.append(text)
