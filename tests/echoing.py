@@ -11,7 +11,7 @@ from dragoman.hub.ports import Issuer
 from dragoman.hub.profile import Target
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Part, Request, Role, Turn
-from dragoman.net.client import Outgoing
+from dragoman.net.client import OutgoingRequest
 from dragoman.protocols.native import PROTOCOL
 from dragoman.providers.echo.upstream import Echo, EchoAnswer
 from dragoman.stages.guard import Guard
@@ -44,7 +44,7 @@ async def sent(request: Request, word_s: float = 0.0) -> EchoAnswer:
     upstream = PROTOCOL.upstream
     assert upstream is not None
     body = upstream.build(request, Target(request.model, "echo"), Ledger())
-    return await Echo(word_s).send(Outgoing("POST", "http://echo.invalid/replies", (), body))
+    return await Echo(word_s).send(OutgoingRequest("POST", "http://echo.invalid/replies", (), body))
 
 
 def legal(events: list[Event]) -> list[Event]:

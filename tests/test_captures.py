@@ -10,7 +10,7 @@ import pytest
 from dragoman.admin.replay.difference import compared
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.file_format import read
-from dragoman.http.site import replay_site
+from dragoman.http.handler import replay_site
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json"))
 

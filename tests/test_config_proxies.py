@@ -95,7 +95,7 @@ def provider(
 ) -> tuple[str | None, EnvironmentProxies | None, str | None]:
     (directory / "dragoman.toml").write_text(f'[providers.p]\nkind = "openai"\n{stanza}\n')
     dial = read_dial(load(None, environ, directory, directory).providers["p"], environ)
-    return dial.proxy, dial.detours, dial.ca_file
+    return dial.proxy, dial.environment_proxies, dial.ca_file
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "socks5", "socks5h"])

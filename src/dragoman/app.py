@@ -31,11 +31,11 @@ from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import Runtime
-from dragoman.http.paths import client_at, plain_path
-from dragoman.http.readings import gateway_readings, provider_address
-from dragoman.http.safety import Doorkeeper
-from dragoman.http.site import Site
-from dragoman.http.usage import UsageDesk
+from dragoman.http.handler import RequestHandler
+from dragoman.http.host_check import HostCheck
+from dragoman.http.metrics import make_metrics_reader, provider_address
+from dragoman.http.routes import client_at, plain_path
+from dragoman.http.usage import UsageApi
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.net.bodies import ByteBudget
@@ -123,12 +123,12 @@ class App:
         self.gateway = Gateway(self._world(config, None), Memory(store), observers)
         server = config.server
         self._host = server.host
-        doorkeeper = Doorkeeper(server.host, server.allowed_hosts)
-        desk = None if self.usage is None else UsageDesk(self.usage)
-        self.site = Site(self.gateway, keyring, doorkeeper, self._metrics.scrape, desk)
+        host_check = HostCheck(server.host, server.allowed_hosts)
+        desk = None if self.usage is None else UsageApi(self.usage)
+        self.site = RequestHandler(self.gateway, keyring, host_check, self._metrics.scrape, desk)
         self._budget = ByteBudget(server.max_buffered_bytes)
         self.server = Server(self.site, _limits(server), _transport_error, self._budget)
-        self._metrics.add_source(gateway_readings(self.gateway, self.site, self.server, self.usage, self.reloads))
+        self._metrics.add_source(make_metrics_reader(self.gateway, self.site, self.server, self.usage, self.reloads))
 
     async def start(self, sock: socket.socket | None = None) -> None:
         settings = self.gateway.runtime.config.server
@@ -179,7 +179,7 @@ class App:
         successor = None if listen is None or listen.offer is None else listen.offer()
         until = time.monotonic() + seconds
         try:
-            while not self._is_replaced and not self.server.is_hurried:
+            while not self._is_replaced and not self.server.is_grace_over:
                 if successor is not None and successor.is_taken:
                     return
                 is_awaited = successor is not None and successor.is_starting
@@ -196,8 +196,8 @@ class App:
         self.gateway.adopt(self._world(config, self.gateway.runtime))
         if self.usage is not None:
             self.usage.pricing = Pricing(config.providers, config.prices)
-        self.site.doorkeeper = Doorkeeper(self._host, new.allowed_hosts)
-        self.server.limit(_limits(new))
+        self.site.host_check = HostCheck(self._host, new.allowed_hosts)
+        self.server.set_limits(_limits(new))
         self._budget.limit = new.max_buffered_bytes
         if (old.host, old.port) != (new.host, new.port):
             log.warning("server.host and server.port are taken over by a restart only")
@@ -249,7 +249,7 @@ async def run(app: App, settings: Settings, listen: Listening) -> None:
         signals.append(accept_s)
         stopping.set()
         if len(signals) == 2:
-            app.server.hurry()
+            app.server.end_grace()
         elif len(signals) > 2:
             os._exit(1)
 

@@ -10,7 +10,7 @@ from dragoman.admin.captures import export
 from dragoman.admin.replay.difference import compared
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
-from dragoman.http.site import replay_site
+from dragoman.http.handler import replay_site
 from e2e.cases import asked
 from e2e.hearing import STREAMS, WHOLE
 from e2e.kiro_rig import CLIENTS, MODEL, kiro_rigged

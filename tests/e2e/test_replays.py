@@ -14,7 +14,7 @@ from dragoman.admin.replay.difference import compared
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.directory import Bounds, Captures, load
 from dragoman.flow.capture.format import Capture, summarised
-from dragoman.http.site import replay_site
+from dragoman.http.handler import replay_site
 from e2e.account_rig import codex_rigged, copilot_rigged
 from e2e.cases import BROKEN, CASES, asked
 from e2e.faults import ACCIDENTS, FAULTS, refusal

@@ -18,7 +18,7 @@ IMPATIENT = Limits(body_timeout_s=0.5, body_gap_timeout_s=0.4)
 @pytest.mark.parametrize("client", PROTOCOLS)
 @pytest.mark.parametrize("pieces", [1, 12])
 def test_a_late_body_is_408_in_the_protocols_own_shape(rig: Rig, client: str, pieces: int) -> None:
-    rig.gateway.app.server.limit(IMPATIENT)
+    rig.gateway.app.server.set_limits(IMPATIENT)
     try:
         with dial(rig.gateway.port) as sock:
             sock.sendall(HEAD.format(path=PATHS[client], key=KEY).encode())
@@ -28,7 +28,7 @@ def test_a_late_body_is_408_in_the_protocols_own_shape(rig: Rig, client: str, pi
             answer = read_answer(sock)
             assert sock.recv(1) == b""
     finally:
-        rig.gateway.app.server.limit(Limits())
+        rig.gateway.app.server.set_limits(Limits())
     assert (answer.status, answer.get("connection")) == (408, "close")
     error = msgspec.json.decode(answer.body)["error"]
     assert error["type"] == TYPES[client]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from dragoman.net.inbound import Inbound
-from dragoman.net.outbound import STREAM_RECEIVE_BYTES, Connection
+from dragoman.net.inbound import ClientConnection
+from dragoman.net.outbound import STREAM_RECEIVE_BYTES, UpstreamConnection
 from e2e.cases import CASES
 from e2e.raw_http import request_bytes
 from e2e.rig import FEW_PAIRS, ONCE, PATHS, SPEAKERS, Rig, rigged
@@ -51,9 +51,9 @@ def test_a_stalled_reader_is_cheap(rig: Rig, client: str, upstream: str) -> None
         wait_until_quiet(lambda: fake.sent)
         held = 2 * STREAM_RECEIVE_BYTES  # the kernel doubles what is asked for
         for item in gc.get_objects():
-            if isinstance(item, Inbound) and item.blocked:
+            if isinstance(item, ClientConnection) and item.blocked:
                 held += item._transport.get_write_buffer_size() + item._unsent_bytes
-            elif isinstance(item, Connection):
+            elif isinstance(item, UpstreamConnection):
                 held += item._buffered
         assert 0 < held <= MOST
 

@@ -25,10 +25,10 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ReplyContext, Stage
 from dragoman.hub.profile import Profile
 from dragoman.net.bodies import ByteBudget
-from dragoman.net.client import Dial, Lost, Outgoing
+from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header, Headers
-from dragoman.net.requesthead import RequestHead
+from dragoman.net.request_head import RequestHead
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.provider import (
@@ -36,11 +36,11 @@ from dragoman.providers.provider import (
     Auth,
     Catalogue,
     Endpoint,
+    IncomingResponse,
     Provider,
     ReplyRules,
     RequestRules,
     SendRequest,
-    UpstreamResponse,
 )
 from dragoman.routing.resolve import Route
 
@@ -178,8 +178,8 @@ URL = "http://127.0.0.1:9/v1"
 ANY_MODEL, PLAIN_REQUESTS, PLAIN_REPLIES = Catalogue(), RequestRules(), ReplyRules()
 
 
-async def send_nothing(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
-    raise Lost("127.0.0.1:9: nobody listens in this test", sent=False, received=False)
+async def send_nothing(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
+    raise ConnectionLost("127.0.0.1:9: nobody listens in this test", sent=False, received=False)
 
 
 def make_provider(

@@ -9,7 +9,7 @@ from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Request, Role, Text, Turn
-from dragoman.net.bodies import FREE_BYTES, ByteBudget
+from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
 from dragoman.protocols import PROTOCOLS
 from flow.in_memory import CHAT, CHAT_STREAM, MemoryWire, make_call, make_exchange, run
 
@@ -105,11 +105,11 @@ def test_each_call_has_an_id_that_no_client_chooses() -> None:
 
 
 def test_what_was_read_of_a_reply_that_nobody_will_see_is_not_counted() -> None:
-    budget = ByteBudget(10 * FREE_BYTES)
+    budget = ByteBudget(10 * UNCOUNTED_BYTES)
     exchange = make_exchange(MemoryWire(), budget=budget)
-    exchange.buffered.hold(2 * FREE_BYTES)  # the request's body
+    exchange.buffered.hold(2 * UNCOUNTED_BYTES)  # the request's body
     call = make_call(exchange=exchange)
-    call.buffered.hold(3 * FREE_BYTES)
-    assert budget.held == 4 * FREE_BYTES
+    call.buffered.hold(3 * UNCOUNTED_BYTES)
+    assert budget.held == 4 * UNCOUNTED_BYTES
     call.release_reply()
-    assert budget.held == FREE_BYTES
+    assert budget.held == UNCOUNTED_BYTES

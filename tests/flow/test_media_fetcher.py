@@ -14,7 +14,7 @@ from dragoman.config.settings import Fetch
 from dragoman.flow.media_fetcher import MAX_LINKS, Fetcher, Resolve, is_public, resolve_name
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.request import Inline
-from dragoman.net.client import Answer, Dial, HttpClient, Outgoing
+from dragoman.net.client import DialOptions, HttpClient, HttpResponse, OutgoingRequest
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, Serve, http, socks5
@@ -45,7 +45,7 @@ class Wire:
         self._dead = dead
         self._ca_file = ca_file
 
-    async def send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> Answer:
+    async def send(self, out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> HttpResponse:
         self.dialled.append(dial.address)
         # Nothing listens on 127.0.0.2 at the server's port.
         here = "127.0.0.2" if dial.address in self._dead else "127.0.0.1"

@@ -12,7 +12,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
-from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientGone, HeadRefused
+from dragoman.net.errors import BodyTimeout, BodyTooLarge, ClientDisconnected, HeadRejected
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
 from dragoman.routing.resolve import Route
@@ -79,10 +79,10 @@ def trail_passed() -> Outcome:
     [
         (RequestError(Failure(Kind.NOT_FOUND, "which?")), "not_found"),
         (asyncio.CancelledError(), CLIENT_GONE),
-        (ClientGone(), CLIENT_GONE),
+        (ClientDisconnected(), CLIENT_GONE),
         (BodyTooLarge("big"), "too_large"),
         (BodyTimeout("slow"), "request_timeout"),
-        (HeadRefused("odd"), "bad_request"),
+        (HeadRejected("odd"), "bad_request"),
         (ZeroDivisionError(), "bug"),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_failure_inside_the_reply_is_its_outcome() -> None:
 def test_a_client_that_left_after_the_end_had_its_reply() -> None:
     for events, result in (([START, *text(0, "Hi"), END], OK), ([START, *text(0, "Hi")], CLIENT_GONE)):
         record = make_record(events)
-        record.note_fault(ClientGone())
+        record.note_fault(ClientDisconnected())
         record.end()
         assert record.outcome().outcome == result
 

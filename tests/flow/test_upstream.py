@@ -11,8 +11,8 @@ from dragoman.flow.prepare import Prepared
 from dragoman.flow.step import NoReply
 from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.client import Corrupt, HttpClient, Lost, TimedOut, TooLarge
-from dragoman.providers.provider import UpstreamResponse
+from dragoman.net.client import ConnectionLost, HttpClient, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
+from dragoman.providers.provider import IncomingResponse
 from fakes.raw import RawServer, Request
 from fakes.upstream import Answer, End, FakeUpstream
 from flow.in_memory import CHAT, MESSAGES, make_call, make_provider, prepare_for, run
@@ -23,7 +23,7 @@ KEY = b"sk-secret-0123456789"
 
 async def send_to(
     url: str, *, protocol: str = "chat", timeout_s: float = 30.0, key: str = ""
-) -> tuple[Prepared, UpstreamResponse | NoReply]:
+) -> tuple[Prepared, IncomingResponse | NoReply]:
     client = HttpClient()
     try:
         provider = make_provider(url=url, send=client.send, key=KEY)
@@ -172,7 +172,7 @@ def test_what_is_no_http_is_corrupt() -> None:
 
 def test_a_connection_that_was_only_stale_is_no_reason_to_wait() -> None:
     prepared = run(prepare_for(make_call(), make_provider()))
-    fault = Lost("127.0.0.1:9: closed", sent=True, received=False)
+    fault = ConnectionLost("127.0.0.1:9: closed", sent=True, received=False)
     assert connection_failure(prepared, fault).retry_after is None
     fault.stale = True
     assert connection_failure(prepared, fault).retry_after == 0.0
@@ -192,10 +192,10 @@ BUSY = Failure(Kind.BUSY, "no room")
 @pytest.mark.parametrize(
     ("coming", "kind"),
     [
-        (lambda: fail(TimedOut("idle", "silent")), Kind.TIMEOUT),
-        (lambda: fail(TooLarge("much")), Kind.UPSTREAM),
-        (lambda: fail(Lost("gone", sent=True, received=True)), Kind.LOST),
-        (lambda: fail(Corrupt("odd", sent=True, received=True)), Kind.CORRUPT),
+        (lambda: fail(UpstreamTimeout("idle", "silent")), Kind.TIMEOUT),
+        (lambda: fail(SizeLimitExceeded("much")), Kind.UPSTREAM),
+        (lambda: fail(ConnectionLost("gone", sent=True, received=True)), Kind.LOST),
+        (lambda: fail(InvalidResponse("odd", sent=True, received=True)), Kind.CORRUPT),
         (lambda: fail(RequestError(BUSY)), Kind.BUSY),
     ],
 )

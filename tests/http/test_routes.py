@@ -2,10 +2,10 @@
 
 import pytest
 
-from dragoman.http.routes import Role, Route, RouteTable, Visit
+from dragoman.http.routes import Role, Route, RoutedRequest, RouteTable
 
 
-async def answer(visit: Visit) -> None:
+async def answer(visit: RoutedRequest) -> None:
     raise AssertionError("these tests only look routes up")
 
 

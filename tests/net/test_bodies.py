@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.net.bodies import ByteBudget, Charge, ChunkedBody, IncomingBody, SizedBody
-from dragoman.net.errors import Refused
+from dragoman.net.bodies import BudgetShare, ByteBudget, ChunkedBody, IncomingBody, SizedBody
+from dragoman.net.errors import RequestRejected
 
 AFTER = b"GET /next HTTP/1.1\r\n"
 WIRE = b'5\r\nhello\r\n1;name="v"\r\n,\r\n0006 ; x\r\n world\r\n000\r\nX-Sum: abc\r\nX-Two:\r\n\r\n'
@@ -27,7 +27,7 @@ def drive(body: IncomingBody, data: bytes, points: list[int]) -> bytes:
 
 @pytest.mark.parametrize("point", range(len(WIRE + AFTER)))
 def test_chunks_survive_every_single_cut(point: int) -> None:
-    body = ChunkedBody(100, Charge(ByteBudget(1 << 40)))
+    body = ChunkedBody(100, BudgetShare(ByteBudget(1 << 40)))
     assert drive(body, WIRE + AFTER, [point]) == AFTER
     assert (body.done, body.content()) == (True, b"hello, world")
 
@@ -35,7 +35,7 @@ def test_chunks_survive_every_single_cut(point: int) -> None:
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, len(WIRE + AFTER))))
 def test_chunks_survive_any_cuts(points: list[int]) -> None:
-    body = ChunkedBody(100, Charge(ByteBudget(1 << 40)))
+    body = ChunkedBody(100, BudgetShare(ByteBudget(1 << 40)))
     assert drive(body, WIRE + AFTER, points) == AFTER
     assert body.content() == b"hello, world"
 
@@ -43,7 +43,7 @@ def test_chunks_survive_any_cuts(points: list[int]) -> None:
 @settings(max_examples=50)
 @given(st.binary(min_size=1, max_size=200), st.lists(st.integers(0, 200)))
 def test_a_sized_body_takes_exactly_its_length(content: bytes, points: list[int]) -> None:
-    body = SizedBody(len(content), 1000, Charge(ByteBudget(1 << 40)))
+    body = SizedBody(len(content), 1000, BudgetShare(ByteBudget(1 << 40)))
     data = content + AFTER
     assert drive(body, data, [min(point, len(data)) for point in points]) == AFTER
     assert body.content() == content
@@ -53,10 +53,10 @@ def test_a_sized_body_takes_exactly_its_length(content: bytes, points: list[int]
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300)))
 def test_any_bytes_give_the_same_verdict_in_any_cutting(data: bytes, points: list[int]) -> None:
     def verdict(cuts: list[int]) -> tuple[bytes | str, bool]:
-        body = ChunkedBody(100, Charge(ByteBudget(1 << 40)))
+        body = ChunkedBody(100, BudgetShare(ByteBudget(1 << 40)))
         try:
             drive(body, data, cuts)
-        except Refused as refusal:
+        except RequestRejected as refusal:
             return refusal.message, False
         return body.content(), body.done
 

@@ -7,7 +7,7 @@ import brotli
 import pytest
 import zstandard
 
-from dragoman.net.client import Corrupt, HttpClient, Outgoing, TooLarge
+from dragoman.net.client import HttpClient, InvalidResponse, OutgoingRequest, SizeLimitExceeded
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, Pause, RawServer, Request, bytewise
 
@@ -34,7 +34,7 @@ async def test_an_encoded_answer_arrives_plain_and_says_so(coding: bytes) -> Non
     wire = reply(coding, PACKED[coding])
     async with RawServer((Request(), wire, Request(), *bytewise(wire), Hold())) as server:
         for _ in range(2):
-            answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=20)
+            answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
             assert list(answer.headers) == [(b"x", b"y")]
             assert await answer.read(len(PLAIN), 20) == PLAIN
             assert await answer.chunk(20) == b""
@@ -51,7 +51,7 @@ async def test_an_event_is_decoded_as_soon_as_its_bytes_are_here() -> None:
     rest = stream.compress(b"data: 2\n\n") + stream.flush()
     head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n"
     async with RawServer((Request(), head, first, Pause(0.05), rest)) as server:
-        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=20)
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
         assert [await answer.chunk(20) for _ in range(3)] == [b"data: 1\n\n", b"data: 2\n\n", b""]
     await client.close()
 
@@ -61,8 +61,8 @@ async def test_an_event_is_decoded_as_soon_as_its_bytes_are_here() -> None:
 async def test_a_lie_about_the_encoding_is_corrupt(coding: bytes) -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(coding, b'{"error":"not packed at all"}'), Hold())) as server:
-        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=20)
-        with pytest.raises(Corrupt, match=r"the body is not|body is cut short"):
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
+        with pytest.raises(InvalidResponse, match=r"the body is not|body is cut short"):
             await answer.read(1000, 20)
     await client.close()
 
@@ -72,8 +72,8 @@ async def test_a_lie_about_the_encoding_is_corrupt(coding: bytes) -> None:
 async def test_an_encoded_body_cut_inside_its_declared_length_is_corrupt(coding: bytes) -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(coding, PACKED[coding][:-3]), Hold())) as server:
-        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=20)
-        with pytest.raises(Corrupt):
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
+        with pytest.raises(InvalidResponse):
             await answer.read(len(PLAIN), 20)
     await client.close()
 
@@ -82,8 +82,8 @@ async def test_an_encoded_body_cut_inside_its_declared_length_is_corrupt(coding:
 async def test_an_unknown_encoding_is_corrupt_at_the_head() -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(b"snappy", b"abc"), Hold())) as server:
-        with pytest.raises(Corrupt, match="unknown content encoding b'snappy'"):
-            await client.send(Outgoing("GET", server.url, ()), head_timeout_s=20)
+        with pytest.raises(InvalidResponse, match="unknown content encoding b'snappy'"):
+            await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
     await client.close()
 
 
@@ -91,7 +91,7 @@ async def test_an_unknown_encoding_is_corrupt_at_the_head() -> None:
 async def test_an_empty_body_may_name_any_encoding() -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(b"gzip", b""), Hold())) as server:
-        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=20)
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
         assert await answer.read(10, 20) == b""
     await client.close()
 
@@ -99,16 +99,16 @@ async def test_an_empty_body_may_name_any_encoding() -> None:
 @pytest.mark.parametrize(
     ("coding", "bomb", "outcome"),
     [
-        (b"gzip", gzip.compress(bytes(32 << 20)), TooLarge),
-        (b"br", brotli.compress(bytes(32 << 20), quality=5), Corrupt),
-        (b"zstd", zstandard.compress(bytes(256 << 20)), Corrupt),
+        (b"gzip", gzip.compress(bytes(32 << 20)), SizeLimitExceeded),
+        (b"br", brotli.compress(bytes(32 << 20), quality=5), InvalidResponse),
+        (b"zstd", zstandard.compress(bytes(256 << 20)), InvalidResponse),
     ],
 )
 @on_both_loops
 async def test_a_bomb_is_refused(coding: bytes, bomb: bytes, outcome: type[Exception]) -> None:
     client = HttpClient()
     async with RawServer((Request(), reply(coding, bomb), Hold())) as server:
-        answer = await client.send(Outgoing("GET", server.url, ()), head_timeout_s=20)
+        answer = await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
         with pytest.raises(outcome):
             await answer.read(1 << 20, 20)
     await client.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.net.client import Answer, Corrupt, HttpClient, Lost, Outgoing
+from dragoman.net.client import ConnectionLost, HttpClient, HttpResponse, InvalidResponse, OutgoingRequest
 from fakes.loops import on_both_loops
 from fakes.raw import HalfClose, Hold, Pause, RawServer, Request, Reset, Script, bytewise
 
@@ -21,8 +21,8 @@ FRAMINGS = {"sized": SIZED, "chunked": CHUNKED, "to-the-end": TO_THE_END}
 framings = pytest.mark.parametrize("framing", FRAMINGS)
 
 
-async def ask(client: HttpClient, server: RawServer, method: str = "GET") -> Answer:
-    return await client.send(Outgoing(method, server.url + "/v1", ()), head_timeout_s=20)
+async def ask(client: HttpClient, server: RawServer, method: str = "GET") -> HttpResponse:
+    return await client.send(OutgoingRequest(method, server.url + "/v1", ()), head_timeout_s=20)
 
 
 async def fetch(client: HttpClient, server: RawServer) -> bytes:
@@ -62,7 +62,7 @@ async def test_an_end_at_any_byte_is_lost_unless_the_close_is_the_end(framing: s
             if framing == "to-the-end" and cut >= head_end:
                 assert await fetch(client, server) == wire[head_end:cut]
             else:
-                with pytest.raises(Lost) as caught:
+                with pytest.raises(ConnectionLost) as caught:
                     await fetch(client, server)
                 assert caught.value.sent
                 assert caught.value.received == (cut > 0)
@@ -78,7 +78,7 @@ async def test_a_reset_in_the_body_is_lost_after_what_came_before_it(framing: st
     async with RawServer((Request(), wire[:cut], Pause(0.05), Reset())) as server:
         answer = await ask(client, server)
         assert await answer.chunk(20) == BODY[:5]
-        with pytest.raises(Lost, match="broke the connection in the middle") as caught:
+        with pytest.raises(ConnectionLost, match="broke the connection in the middle") as caught:
             await answer.chunk(20)
         assert caught.value.received
         answer.close()
@@ -91,7 +91,7 @@ async def test_a_short_body_gives_its_bytes_before_the_loss() -> None:
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nshort")) as server:
         answer = await ask(client, server)
         assert await answer.chunk(20) == b"short"
-        with pytest.raises(Lost):
+        with pytest.raises(ConnectionLost):
             await answer.chunk(20)
     await client.close()
 
@@ -182,7 +182,7 @@ MALFORMED = {
 async def test_a_malformed_answer_is_corrupt(case: str) -> None:
     client = HttpClient()
     async with RawServer((Request(), MALFORMED[case], Hold())) as server:
-        with pytest.raises(Corrupt) as caught:
+        with pytest.raises(InvalidResponse) as caught:
             await fetch(client, server)
         assert caught.value.received
         assert str(server.port) in str(caught.value)

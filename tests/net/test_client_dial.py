@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.net.client import DIRECT, Dial, HttpClient, Lost, Outgoing, TimedOut
+from dragoman.net.client import DIRECT, ConnectionLost, DialOptions, HttpClient, OutgoingRequest, UpstreamTimeout
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, Serve, http, socks5
@@ -21,12 +21,12 @@ TWICE: Script = (Request(), OK, Request(), OK, Hold())
 BASIC = b"Basic " + base64.b64encode(b"us er:sk-fake:1")
 
 
-async def fetch(url: str, dial: Dial = DIRECT) -> bytes:
+async def fetch(url: str, dial: DialOptions = DIRECT) -> bytes:
     """Twice over one client, so that the second goes over the pooled connection."""
     client = HttpClient()
     try:
         for _ in range(2):
-            answer = await client.send(Outgoing("GET", url, ()), dial, head_timeout_s=20)
+            answer = await client.send(OutgoingRequest("GET", url, ()), dial, head_timeout_s=20)
             body = await answer.read(100, 20)
         return body
     finally:
@@ -44,8 +44,8 @@ async def test_tls_with_the_right_ca_by_name_and_by_address(tls: tuple[ssl.SSLCo
     names: list[str | None] = []
     context.sni_callback = lambda _socket, name, _context: names.append(name)
     async with RawServer(TWICE, tls=context) as server:
-        assert await fetch(f"https://localhost:{server.port}/", Dial(ca_file=ca_file)) == b"ok"
-        assert await fetch(server.url, Dial(ca_file=ca_file)) == b"ok"
+        assert await fetch(f"https://localhost:{server.port}/", DialOptions(ca_file=ca_file)) == b"ok"
+        assert await fetch(server.url, DialOptions(ca_file=ca_file)) == b"ok"
         assert [visit.alpn for visit in server.visits] == ["http/1.1", "http/1.1"]
         assert names == ["localhost", None]
 
@@ -53,7 +53,7 @@ async def test_tls_with_the_right_ca_by_name_and_by_address(tls: tuple[ssl.SSLCo
 @on_both_loops
 async def test_an_unknown_ca_is_lost(tls: tuple[ssl.SSLContext, str]) -> None:
     async with RawServer(TWICE, tls=tls[0]) as server:
-        with pytest.raises(Lost, match=r"certificate refused: self.signed certificate") as caught:
+        with pytest.raises(ConnectionLost, match=r"certificate refused: self.signed certificate") as caught:
             await fetch(server.url)
         assert (caught.value.sent, caught.value.received) == (False, False)
 
@@ -61,30 +61,30 @@ async def test_an_unknown_ca_is_lost(tls: tuple[ssl.SSLContext, str]) -> None:
 @on_both_loops
 async def test_a_certificate_for_another_name_is_lost(tls: tuple[ssl.SSLContext, str]) -> None:
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(http) as proxy:
-        dial = Dial(ca_file=tls[1], proxy=f"http://127.0.0.1:{proxy.port}")
-        with pytest.raises(Lost, match="certificate refused: Hostname mismatch"):
+        dial = DialOptions(ca_file=tls[1], proxy=f"http://127.0.0.1:{proxy.port}")
+        with pytest.raises(ConnectionLost, match="certificate refused: Hostname mismatch"):
             await fetch(f"https://other.test:{server.port}/", dial)
 
 
 @on_both_loops
 async def test_a_server_that_speaks_no_tls_is_lost() -> None:
     async with RawServer((b"HTTP/1.1 400 No\r\n\r\n", Hold())) as server:
-        with pytest.raises(Lost, match="TLS failed"):
+        with pytest.raises(ConnectionLost, match="TLS failed"):
             await fetch(f"https://127.0.0.1:{server.port}/")
 
 
 @on_both_loops
 async def test_a_ca_file_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"absent\.pem cannot be used: No such file"):
-        await fetch("https://127.0.0.1:1/", Dial(ca_file=str(tmp_path / "absent.pem")))
+        await fetch("https://127.0.0.1:1/", DialOptions(ca_file=str(tmp_path / "absent.pem")))
 
 
 @on_both_loops
 async def test_a_close_in_mid_body_over_tls_is_lost(tls: tuple[ssl.SSLContext, str]) -> None:
     cut = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok"
     async with RawServer((Request(), cut), tls=tls[0]) as server:
-        with pytest.raises(Lost):
-            await fetch(server.url, Dial(ca_file=tls[1]))
+        with pytest.raises(ConnectionLost):
+            await fetch(server.url, DialOptions(ca_file=tls[1]))
 
 
 @on_both_loops
@@ -92,7 +92,9 @@ async def test_a_slow_consumer_holds_a_tls_upstream_back(tls: tuple[ssl.SSLConte
     client = HttpClient()
     script: Script = (Request(), b"HTTP/1.1 200 OK\r\n\r\n", Flood(b"x" * 65536))
     async with RawServer(script, tls=tls[0]) as server:
-        answer = await client.send(Outgoing("GET", server.url, ()), Dial(ca_file=tls[1]), head_timeout_s=20)
+        answer = await client.send(
+            OutgoingRequest("GET", server.url, ()), DialOptions(ca_file=tls[1]), head_timeout_s=20
+        )
         before = -1
         while (sent := server.visits[0].sent) != before:
             before = sent
@@ -110,7 +112,9 @@ async def test_a_slow_consumer_holds_a_tls_upstream_back(tls: tuple[ssl.SSLConte
 async def test_close_in_mid_stream_closes_a_tls_upstream_at_once(tls: tuple[ssl.SSLContext, str]) -> None:
     client = HttpClient()
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\n\r\nok", Hold()), tls=tls[0]) as server:
-        answer = await client.send(Outgoing("GET", server.url, ()), Dial(ca_file=tls[1]), head_timeout_s=20)
+        answer = await client.send(
+            OutgoingRequest("GET", server.url, ()), DialOptions(ca_file=tls[1]), head_timeout_s=20
+        )
         assert await answer.chunk(20) == b"ok"
         answer.close()
         await asyncio.wait_for(server.visits[0].gone.wait(), 20)
@@ -120,8 +124,8 @@ async def test_close_in_mid_stream_closes_a_tls_upstream_at_once(tls: tuple[ssl.
 @on_both_loops
 async def test_a_handshake_that_never_ends_is_a_connect_timeout() -> None:
     async with RawServer((Hold(),)) as server:
-        with pytest.raises(TimedOut) as caught:
-            await fetch(f"https://127.0.0.1:{server.port}/", Dial(connect_timeout_s=0.05))
+        with pytest.raises(UpstreamTimeout) as caught:
+            await fetch(f"https://127.0.0.1:{server.port}/", DialOptions(connect_timeout_s=0.05))
         assert caught.value.phase == "connect"
         await eventually(lambda: bool(server.visits))
         await server.visits[0].gone.wait()
@@ -130,7 +134,7 @@ async def test_a_handshake_that_never_ends_is_a_connect_timeout() -> None:
 @on_both_loops
 async def test_an_http_proxy_is_asked_with_the_whole_url() -> None:
     async with RawServer(TWICE) as server, FakeProxy(http, secret=BASIC) as proxy:
-        dial = Dial(proxy=f"http://us%20er:sk-fake%3A1@127.0.0.1:{proxy.port}")
+        dial = DialOptions(proxy=f"http://us%20er:sk-fake%3A1@127.0.0.1:{proxy.port}")
         assert await fetch(server.url + "/v1?a=b", dial) == b"ok"
         line = b"GET http://127.0.0.1:%d/v1?a=b HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n"
         assert proxy.asked[0].startswith(line % (server.port, server.port))
@@ -141,7 +145,7 @@ async def test_an_http_proxy_is_asked_with_the_whole_url() -> None:
 @on_both_loops
 async def test_tls_goes_through_an_http_proxys_tunnel(tls: tuple[ssl.SSLContext, str]) -> None:
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(http, secret=BASIC) as proxy:
-        dial = Dial(proxy=f"http://us%20er:sk-fake%3A1@127.0.0.1:{proxy.port}", ca_file=tls[1])
+        dial = DialOptions(proxy=f"http://us%20er:sk-fake%3A1@127.0.0.1:{proxy.port}", ca_file=tls[1])
         assert await fetch(f"https://localhost:{server.port}/", dial) == b"ok"
         assert proxy.asked[0].startswith(b"CONNECT localhost:%d HTTP/1.1\r\n" % server.port)
         assert b"proxy-authorization" not in server.requests[0]
@@ -160,7 +164,7 @@ async def test_tls_goes_through_an_http_proxys_tunnel(tls: tuple[ssl.SSLContext,
 @on_both_loops
 async def test_socks_resolves_names_where_it_is_told_to(scheme: str, host: str, asked: tuple[bytes, ...]) -> None:
     async with RawServer(TWICE) as server, FakeProxy(socks5) as proxy:
-        dial = Dial(proxy=f"{scheme}://127.0.0.1:{proxy.port}")
+        dial = DialOptions(proxy=f"{scheme}://127.0.0.1:{proxy.port}")
         assert await fetch(f"http://{host}:{server.port}/", dial) == b"ok"
         assert len(proxy.asked) == 1
         assert proxy.asked[0] in asked
@@ -169,7 +173,7 @@ async def test_socks_resolves_names_where_it_is_told_to(scheme: str, host: str, 
 @on_both_loops
 async def test_tls_goes_through_socks_with_a_password(tls: tuple[ssl.SSLContext, str]) -> None:
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(socks5, secret=b"user:sk-fake") as proxy:
-        dial = Dial(proxy=f"socks5h://user:sk-fake@127.0.0.1:{proxy.port}", ca_file=tls[1])
+        dial = DialOptions(proxy=f"socks5h://user:sk-fake@127.0.0.1:{proxy.port}", ca_file=tls[1])
         assert await fetch(f"https://localhost:{server.port}/", dial) == b"ok"
         assert proxy.asked == [b"localhost"]
 
@@ -191,8 +195,8 @@ async def test_a_wrong_proxy_password_is_lost_and_never_shown(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(kind, secret=b"another") as proxy:
-        dial = Dial(proxy=f"{scheme}://user:sk-fake@127.0.0.1:{proxy.port}")
-        with pytest.raises(Lost, match=f"via proxy 127.0.0.1:{proxy.port}: .*{reason}") as caught:
+        dial = DialOptions(proxy=f"{scheme}://user:sk-fake@127.0.0.1:{proxy.port}")
+        with pytest.raises(ConnectionLost, match=f"via proxy 127.0.0.1:{proxy.port}: .*{reason}") as caught:
             await fetch(server.url, dial)
     assert caught.value.sent is False
     assert "sk-fake" not in str(caught.value) + repr(caught.value.__cause__) + caplog.text
@@ -201,15 +205,15 @@ async def test_a_wrong_proxy_password_is_lost_and_never_shown(
 @on_both_loops
 async def test_a_proxy_that_wants_a_password_we_do_not_have_is_lost() -> None:
     async with FakeProxy(socks5, secret=b"user:sk-fake") as proxy:
-        with pytest.raises(Lost, match="other credentials"):
-            await fetch("http://upstream.test/", Dial(proxy=f"socks5h://127.0.0.1:{proxy.port}"))
+        with pytest.raises(ConnectionLost, match="other credentials"):
+            await fetch("http://upstream.test/", DialOptions(proxy=f"socks5h://127.0.0.1:{proxy.port}"))
 
 
 @on_both_loops
 async def test_a_socks_refusal_says_why() -> None:
     async with FakeProxy(socks5) as proxy:
-        with pytest.raises(Lost, match=r"forbidden\.test:80 via proxy .*: .*not allowed by its rules"):
-            await fetch("http://forbidden.test/", Dial(proxy=f"socks5h://127.0.0.1:{proxy.port}"))
+        with pytest.raises(ConnectionLost, match=r"forbidden\.test:80 via proxy .*: .*not allowed by its rules"):
+            await fetch("http://forbidden.test/", DialOptions(proxy=f"socks5h://127.0.0.1:{proxy.port}"))
 
 
 PROXY_FAULTS: dict[str, Script] = {
@@ -229,8 +233,8 @@ async def test_a_broken_proxy_is_lost(fault: str, scheme: str) -> None:
     if scheme == "socks5":
         script = tuple(step for step in script if step != Request())
     async with RawServer(script) as proxy:
-        with pytest.raises(Lost, match="the proxy") as caught:
-            await fetch("https://upstream.test/", Dial(proxy=f"{scheme}://127.0.0.1:{proxy.port}"))
+        with pytest.raises(ConnectionLost, match="the proxy") as caught:
+            await fetch("https://upstream.test/", DialOptions(proxy=f"{scheme}://127.0.0.1:{proxy.port}"))
         assert caught.value.sent is False
         await proxy.visits[0].gone.wait()
 
@@ -238,8 +242,8 @@ async def test_a_broken_proxy_is_lost(fault: str, scheme: str) -> None:
 @on_both_loops
 async def test_a_silent_proxy_is_a_connect_timeout() -> None:
     async with RawServer((Hold(),)) as proxy:
-        dial = Dial(proxy=f"http://127.0.0.1:{proxy.port}", connect_timeout_s=0.05)
-        with pytest.raises(TimedOut) as caught:
+        dial = DialOptions(proxy=f"http://127.0.0.1:{proxy.port}", connect_timeout_s=0.05)
+        with pytest.raises(UpstreamTimeout) as caught:
             await fetch("https://upstream.test/", dial)
         assert caught.value.phase == "connect"
 
@@ -249,16 +253,16 @@ async def test_a_connection_made_while_the_client_closes_is_not_used() -> None:
     client = HttpClient()
     go_on = asyncio.Event()
     async with RawServer((b"\x05\x00", Until(go_on), b"\x05\x00\x00\x01" + bytes(6), Hold())) as proxy:
-        dial = Dial(proxy=f"socks5h://127.0.0.1:{proxy.port}")
+        dial = DialOptions(proxy=f"socks5h://127.0.0.1:{proxy.port}")
         sending = asyncio.create_task(
-            client.send(Outgoing("GET", "http://upstream.test/", ()), dial, head_timeout_s=20)
+            client.send(OutgoingRequest("GET", "http://upstream.test/", ()), dial, head_timeout_s=20)
         )
         await eventually(lambda: bool(proxy.visits) and proxy.visits[0].sent == 2)
         closing = asyncio.create_task(client.close())
         await asyncio.sleep(0)
         go_on.set()
         await closing
-        with pytest.raises(Lost, match="closed by us") as caught:
+        with pytest.raises(ConnectionLost, match="closed by us") as caught:
             await sending
         assert caught.value.sent is False
         await proxy.visits[0].gone.wait()
@@ -271,5 +275,5 @@ async def test_a_connection_made_while_the_client_closes_is_not_used() -> None:
 @on_both_loops
 async def test_a_proxy_that_is_none_is_refused_unquoted(url: str) -> None:
     with pytest.raises(ValueError, match="proxy") as caught:
-        await fetch("http://127.0.0.1/", Dial(proxy=url))
+        await fetch("http://127.0.0.1/", DialOptions(proxy=url))
     assert "sk-fake" not in str(caught.value)

@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from dragoman.net.client import Answer, HttpClient, Outgoing, TimedOut
+from dragoman.net.client import HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, Hold, Pause, RawServer, Request, Until, bytewise
 
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-async def ask(client: HttpClient, server: RawServer, head_timeout_s: float = 2) -> Answer:
-    return await client.send(Outgoing("GET", server.url, ()), head_timeout_s=head_timeout_s)
+async def ask(client: HttpClient, server: RawServer, head_timeout_s: float = 2) -> HttpResponse:
+    return await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=head_timeout_s)
 
 
 @on_both_loops
@@ -59,7 +59,7 @@ async def test_no_head_in_time_is_a_first_timeout_and_the_connection_is_dropped(
     client = HttpClient()
     async with RawServer((Request(), *bytewise(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 1000, 0.01))) as server:
         began = time.monotonic()
-        with pytest.raises(TimedOut) as caught:
+        with pytest.raises(UpstreamTimeout) as caught:
             await ask(client, server, 0.05)
         assert caught.value.phase == "first"
         assert 0.04 < time.monotonic() - began < 10
@@ -76,7 +76,7 @@ async def test_silence_in_the_body_is_an_idle_timeout_after_which_one_may_ask_ag
         answer = await ask(client, server)
         for _ in range(2):
             began = time.monotonic()
-            with pytest.raises(TimedOut) as caught:
+            with pytest.raises(UpstreamTimeout) as caught:
                 await answer.chunk(0.05)
             assert caught.value.phase == "idle"
             assert 0.04 < time.monotonic() - began < 10
@@ -92,7 +92,7 @@ async def test_framing_without_content_does_not_count_as_life() -> None:
     async with RawServer((Request(), STREAM, *bytewise(b"1;" + b"x" * 3000, 0.01))) as server:
         answer = await ask(client, server)
         began = time.monotonic()
-        with pytest.raises(TimedOut):
+        with pytest.raises(UpstreamTimeout):
             await answer.chunk(0.1)
         assert time.monotonic() - began < 10
         answer.close()
@@ -117,7 +117,7 @@ async def test_a_whole_body_has_its_time_however_steadily_it_trickles() -> None:
     client = HttpClient()
     steps = [step for _ in range(200) for step in (b"2\r\nok\r\n", Pause(0.1))]
     async with RawServer((Request(), STREAM, *steps, b"0\r\n\r\n", Hold())) as server:
-        with pytest.raises(TimedOut):
+        with pytest.raises(UpstreamTimeout):
             await (await ask(client, server)).read(1000, 1.0)
     await client.close()
 

@@ -6,10 +6,19 @@ import socket
 
 import pytest
 
-from dragoman.net.client import DIRECT, Answer, Dial, HttpClient, Lost, Outgoing, TimedOut, TooLarge
-from dragoman.net.dial import connect, parse_target
-from dragoman.net.outbound import Connection
-from dragoman.net.outbox import Outbox
+from dragoman.net.client import (
+    DIRECT,
+    ConnectionLost,
+    DialOptions,
+    HttpClient,
+    HttpResponse,
+    OutgoingRequest,
+    SizeLimitExceeded,
+    UpstreamTimeout,
+)
+from dragoman.net.dial import connect, parse_url
+from dragoman.net.outbound import UpstreamConnection
+from dragoman.net.write_batch import WriteBatch
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, HalfClose, Hold, Pause, RawServer, Request, Reset, Script
 from net.raw_client import eventually
@@ -18,11 +27,11 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-async def ask(client: HttpClient, server: RawServer, dial: Dial = DIRECT) -> Answer:
-    return await client.send(Outgoing("POST", server.url, (), b"{}"), dial, head_timeout_s=20)
+async def ask(client: HttpClient, server: RawServer, dial: DialOptions = DIRECT) -> HttpResponse:
+    return await client.send(OutgoingRequest("POST", server.url, (), b"{}"), dial, head_timeout_s=20)
 
 
-async def fetch(client: HttpClient, server: RawServer, dial: Dial = DIRECT) -> bytes:
+async def fetch(client: HttpClient, server: RawServer, dial: DialOptions = DIRECT) -> bytes:
     return await (await ask(client, server, dial)).read(100, 20)
 
 
@@ -85,7 +94,7 @@ ENDS = pytest.mark.parametrize("end", [(), (Reset(),), (HalfClose(), Hold())], i
 
 
 async def look(client: HttpClient, server: RawServer) -> bytes:
-    return await (await client.send(Outgoing("GET", server.url, ()), DIRECT, head_timeout_s=20)).read(100, 20)
+    return await (await client.send(OutgoingRequest("GET", server.url, ()), DIRECT, head_timeout_s=20)).read(100, 20)
 
 
 @ENDS
@@ -105,7 +114,7 @@ async def test_what_an_upstream_may_have_read_is_never_sent_twice_unasked(end: S
     client = HttpClient()
     async with RawServer((Request(), OK, Request(), *end), (Request(), OK, Hold())) as server:
         assert await fetch(client, server) == b"ok"
-        with pytest.raises(Lost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await fetch(client, server)
         assert (caught.value.sent, caught.value.received, caught.value.stale) == (True, False, True)
         assert [len(visit.requests) for visit in server.visits] == [2]
@@ -122,7 +131,7 @@ async def test_after_a_stale_connection_those_that_rested_beside_it_are_not_trie
         first, second = await ask(client, server), await ask(client, server)
         await first.read(9, 20)
         await second.read(9, 20)
-        with pytest.raises(Lost):
+        with pytest.raises(ConnectionLost):
             await fetch(client, server)
         assert await fetch(client, server) == b"ok"
         assert [len(visit.requests) for visit in server.visits] == [1, 2, 1]
@@ -134,7 +143,7 @@ async def test_a_fresh_connection_in_place_of_a_stale_one_may_fail_and_that_is_a
     client = HttpClient()
     async with RawServer((Request(), OK, Request()), (Request(),), (Request(), OK)) as server:
         assert await look(client, server) == b"ok"
-        with pytest.raises(Lost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await look(client, server)
         assert (caught.value.sent, caught.value.received, caught.value.stale) == (True, False, False)
         assert len(server.visits) == 2
@@ -146,7 +155,7 @@ async def test_a_reused_connection_that_breaks_after_a_byte_is_lost() -> None:
     client = HttpClient()
     async with RawServer((Request(), OK, Request(), b"H"), (Request(), OK)) as server:
         assert await fetch(client, server) == b"ok"
-        with pytest.raises(Lost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await fetch(client, server)
         assert caught.value.received
         assert len(server.visits) == 1
@@ -158,7 +167,7 @@ async def test_a_reused_connection_that_breaks_after_a_byte_is_lost() -> None:
 async def test_a_fresh_connection_closed_before_the_answer_is_lost(end: Script) -> None:
     client = HttpClient()
     async with RawServer((Request(), *end)) as server:
-        with pytest.raises(Lost, match="before it answered") as caught:
+        with pytest.raises(ConnectionLost, match="before it answered") as caught:
             await fetch(client, server)
         assert (caught.value.sent, caught.value.received) == (True, False)
         assert len(server.visits) == 1
@@ -171,18 +180,18 @@ async def test_a_server_that_accepts_and_closes_is_lost_at_once(end: Script) -> 
     client = HttpClient()
     async with RawServer(end) as server:
         outcomes = await asyncio.gather(*(fetch(client, server) for _ in range(100)), return_exceptions=True)
-        assert all(isinstance(lost, Lost) and not lost.received for lost in outcomes)
+        assert all(isinstance(lost, ConnectionLost) and not lost.received for lost in outcomes)
     await client.close()
 
 
 @on_both_loops
 async def test_a_connection_closed_between_its_making_and_its_first_use_is_lost() -> None:
-    gone: list[Connection] = []
+    gone: list[UpstreamConnection] = []
     async with RawServer(()) as server:
-        fresh = Connection(asyncio.get_running_loop(), "upstream.test:80", Outbox(), gone.append)
-        await connect(parse_target(server.url), DIRECT, fresh)
+        fresh = UpstreamConnection(asyncio.get_running_loop(), "upstream.test:80", WriteBatch(), gone.append)
+        await connect(parse_url(server.url), DIRECT, fresh)
         await eventually(lambda: gone == [fresh])
-        with pytest.raises(Lost, match="at once") as caught:
+        with pytest.raises(ConnectionLost, match="at once") as caught:
             fresh.begin(b"GET / HTTP/1.1\r\n\r\n", b"", bodiless=False)
         assert caught.value.sent is False
 
@@ -193,8 +202,8 @@ async def test_nobody_listening_is_lost_before_anything_is_sent() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        with pytest.raises(Lost, match=f"127.0.0.1:{port}: Connection refused") as caught:
-            await client.send(Outgoing("GET", f"http://127.0.0.1:{port}/?key=sk-fake", ()), head_timeout_s=20)
+        with pytest.raises(ConnectionLost, match=f"127.0.0.1:{port}: Connection refused") as caught:
+            await client.send(OutgoingRequest("GET", f"http://127.0.0.1:{port}/?key=sk-fake", ()), head_timeout_s=20)
     assert (caught.value.sent, caught.value.received) == (False, False)
     assert "sk-fake" not in str(caught.value)
     await client.close()
@@ -220,7 +229,7 @@ async def test_close_in_mid_stream_closes_the_upstream_at_once() -> None:
         answer.close()
         answer.close()
         await asyncio.wait_for(server.visits[0].gone.wait(), 20)
-        with pytest.raises(Lost):
+        with pytest.raises(ConnectionLost):
             await answer.chunk(20)
     await client.close()
 
@@ -252,7 +261,7 @@ async def test_close_after_the_whole_body_arrived_keeps_the_connection() -> None
 async def test_a_body_beyond_the_limit_is_refused_and_its_connection_dropped() -> None:
     client = HttpClient()
     async with RawServer((Request(), b"HTTP/1.1 200 OK\r\n\r\n", Flood(b"x" * 1000))) as server:
-        with pytest.raises(TooLarge):
+        with pytest.raises(SizeLimitExceeded):
             await (await ask(client, server)).read(5000, 20)
         await asyncio.wait_for(server.visits[0].gone.wait(), 20)
     await client.close()
@@ -263,7 +272,7 @@ async def test_an_answer_before_the_request_was_read_spoils_the_connection() -> 
     client = HttpClient()
     big = b"x" * (16 << 20)
     async with RawServer((OK, Pause(0.05), Hold()), (Request(), OK, Hold())) as server:
-        answer = await client.send(Outgoing("POST", server.url, (), big), head_timeout_s=20)
+        answer = await client.send(OutgoingRequest("POST", server.url, (), big), head_timeout_s=20)
         assert await answer.read(9, 20) == b"ok"
         assert await fetch(client, server) == b"ok"
         assert len(server.visits) == 2
@@ -316,7 +325,7 @@ async def test_an_origin_without_connections_is_forgotten() -> None:
         assert len(client._lanes) == 1
         await eventually(lambda: client._lanes == {})
         await asyncio.wait_for(server.visits[0].gone.wait(), 20)
-    with pytest.raises(Lost):
+    with pytest.raises(ConnectionLost):
         await fetch(client, server)
     assert client._lanes == {}
 
@@ -325,9 +334,9 @@ async def test_an_origin_without_connections_is_forgotten() -> None:
 async def test_waiting_for_a_turn_ends_with_the_connect_timeout() -> None:
     client = HttpClient(max_per_host=1)
     async with RawServer((Request(), STREAM, Hold())) as server:
-        first = await ask(client, server, Dial(connect_timeout_s=1))
-        with pytest.raises(TimedOut) as caught:
-            await ask(client, server, Dial(connect_timeout_s=1))
+        first = await ask(client, server, DialOptions(connect_timeout_s=1))
+        with pytest.raises(UpstreamTimeout) as caught:
+            await ask(client, server, DialOptions(connect_timeout_s=1))
         assert caught.value.phase == "connect"
         first.close()
     await client.close()
@@ -341,10 +350,10 @@ async def test_closing_the_client_fails_what_is_open_and_refuses_what_comes() ->
         waiting = asyncio.create_task(answer.chunk(20))
         await asyncio.sleep(0.01)
         await client.close()
-        with pytest.raises(Lost, match="closed by us"):
+        with pytest.raises(ConnectionLost, match="closed by us"):
             await waiting
         await asyncio.wait_for(server.visits[0].gone.wait(), 20)
-        with pytest.raises(Lost, match="the client is closed"):
+        with pytest.raises(ConnectionLost, match="the client is closed"):
             await ask(client, server)
 
 

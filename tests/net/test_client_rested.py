@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from dragoman.net.client import HttpClient, Outgoing
+from dragoman.net.client import HttpClient, OutgoingRequest
 from fakes.loops import on_both_loops
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -65,7 +65,7 @@ def hasty(last_word: bytes) -> Iterator[Hasty]:
 async def test_a_connection_that_has_news_nobody_has_read_does_not_serve_again(last_word: bytes) -> None:
     client = HttpClient()
     with hasty(last_word) as server:
-        question = Outgoing("POST", server.url, (), b"{}")
+        question = OutgoingRequest("POST", server.url, (), b"{}")
         assert await (await client.send(question, head_timeout_s=PATIENCE_S)).read(9, PATIENCE_S) == b"ok"
         server.leave()
         assert await (await client.send(question, head_timeout_s=PATIENCE_S)).read(9, PATIENCE_S) == b"ok"

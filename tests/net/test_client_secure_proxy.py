@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from dragoman.config.proxies import EnvironmentProxies
-from dragoman.net.client import Dial, HttpClient, Lost, Outgoing, TimedOut
+from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, OutgoingRequest, UpstreamTimeout
 from fakes.certificate import server_context
 from fakes.loops import on_both_loops
 from fakes.proxies import FakeProxy, http, socks5
@@ -27,12 +27,12 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
     return server_context(tmp_path_factory.mktemp("tls"))
 
 
-async def fetch(url: str, dial: Dial) -> bytes:
+async def fetch(url: str, dial: DialOptions) -> bytes:
     """Twice over one client, so that the second goes over the pooled connection."""
     client = HttpClient()
     try:
         for _ in range(2):
-            answer = await client.send(Outgoing("GET", url, ()), dial, head_timeout_s=20)
+            answer = await client.send(OutgoingRequest("GET", url, ()), dial, head_timeout_s=20)
             body = await answer.read(100, 20)
         return body
     finally:
@@ -42,7 +42,7 @@ async def fetch(url: str, dial: Dial) -> bytes:
 @on_both_loops
 async def test_tls_goes_inside_the_tls_of_the_proxy(tls: Tls) -> None:
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(http, secret=BASIC, tls=tls[0]) as proxy:
-        dial = Dial(proxy=f"https://{USER}localhost:{proxy.port}", ca_file=tls[1])
+        dial = DialOptions(proxy=f"https://{USER}localhost:{proxy.port}", ca_file=tls[1])
         assert await fetch(f"https://localhost:{server.port}/", dial) == b"ok"
         assert proxy.asked[0].startswith(b"CONNECT localhost:%d HTTP/1.1\r\n" % server.port)
         assert len(proxy.asked) == 1
@@ -53,7 +53,7 @@ async def test_tls_goes_inside_the_tls_of_the_proxy(tls: Tls) -> None:
 @on_both_loops
 async def test_a_plain_upstream_is_asked_for_through_the_tls_of_the_proxy(tls: Tls) -> None:
     async with RawServer(TWICE) as server, FakeProxy(http, secret=BASIC, tls=tls[0]) as proxy:
-        dial = Dial(proxy=f"https://{USER}127.0.0.1:{proxy.port}", ca_file=tls[1])
+        dial = DialOptions(proxy=f"https://{USER}127.0.0.1:{proxy.port}", ca_file=tls[1])
         assert await fetch(server.url + "/v1?a=b", dial) == b"ok"
         line = b"GET http://127.0.0.1:%d/v1?a=b HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n"
         assert proxy.asked[0].startswith(line % (server.port, server.port))
@@ -64,8 +64,8 @@ async def test_a_plain_upstream_is_asked_for_through_the_tls_of_the_proxy(tls: T
 async def test_a_proxy_with_an_unknown_certificate_is_told_from_the_upstream(tls: Tls) -> None:
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
         for url in (server.url, "http://upstream.test/"):
-            with pytest.raises(Lost, match=r"the proxy's certificate is refused: self.signed") as caught:
-                await fetch(url, Dial(proxy=f"https://{USER}localhost:{proxy.port}"))
+            with pytest.raises(ConnectionLost, match=r"the proxy's certificate is refused: self.signed") as caught:
+                await fetch(url, DialOptions(proxy=f"https://{USER}localhost:{proxy.port}"))
             assert (caught.value.sent, caught.value.received) == (False, False)
             assert "sk-fake" not in str(caught.value)
         assert proxy.asked == []
@@ -75,23 +75,23 @@ async def test_a_proxy_with_an_unknown_certificate_is_told_from_the_upstream(tls
 @on_both_loops
 async def test_the_upstreams_certificate_is_judged_inside_the_tunnel_too(tls: Tls) -> None:
     async with RawServer(TWICE, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
-        dial = Dial(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
-        with pytest.raises(Lost, match=r"via proxy localhost:\d+: certificate refused: Hostname mismatch"):
+        dial = DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
+        with pytest.raises(ConnectionLost, match=r"via proxy localhost:\d+: certificate refused: Hostname mismatch"):
             await fetch(f"https://other.test:{server.port}/", dial)
 
 
 @on_both_loops
 async def test_a_proxy_that_speaks_no_tls_is_lost(tls: Tls) -> None:
     async with RawServer((b"HTTP/1.1 400 No\r\n\r\n", Hold())) as proxy:
-        with pytest.raises(Lost, match="TLS with the proxy failed"):
-            await fetch("https://upstream.test/", Dial(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1]))
+        with pytest.raises(ConnectionLost, match="TLS with the proxy failed"):
+            await fetch("https://upstream.test/", DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1]))
 
 
 @on_both_loops
 async def test_a_wrong_password_over_tls_is_lost_and_never_shown(tls: Tls) -> None:
     async with FakeProxy(http, secret=b"Basic another", tls=tls[0]) as proxy:
-        dial = Dial(proxy=f"https://{USER}localhost:{proxy.port}", ca_file=tls[1])
-        with pytest.raises(Lost, match=r"other credentials \(407\)") as caught:
+        dial = DialOptions(proxy=f"https://{USER}localhost:{proxy.port}", ca_file=tls[1])
+        with pytest.raises(ConnectionLost, match=r"other credentials \(407\)") as caught:
             await fetch("https://upstream.test/", dial)
         assert "sk-fake" not in str(caught.value) + repr(caught.value.__cause__) + repr(dial)
 
@@ -99,8 +99,8 @@ async def test_a_wrong_password_over_tls_is_lost_and_never_shown(tls: Tls) -> No
 @on_both_loops
 async def test_a_silent_secure_proxy_is_a_connect_timeout(tls: Tls) -> None:
     async with RawServer((Request(), Hold()), tls=tls[0]) as proxy:
-        dial = Dial(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1], connect_timeout_s=1)
-        with pytest.raises(TimedOut) as caught:
+        dial = DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1], connect_timeout_s=1)
+        with pytest.raises(UpstreamTimeout) as caught:
             await fetch("https://upstream.test/", dial)
         assert caught.value.phase == "connect"
         await eventually(lambda: bool(proxy.visits))
@@ -112,8 +112,10 @@ async def test_closing_in_mid_stream_closes_the_tunnel_and_the_upstream(tls: Tls
     client = HttpClient()
     script: Script = (Request(), b"HTTP/1.1 200 OK\r\n\r\nok", Hold())
     async with RawServer(script, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
-        dial = Dial(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
-        answer = await client.send(Outgoing("GET", f"https://localhost:{server.port}/", ()), dial, head_timeout_s=20)
+        dial = DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
+        answer = await client.send(
+            OutgoingRequest("GET", f"https://localhost:{server.port}/", ()), dial, head_timeout_s=20
+        )
         assert await answer.chunk(20) == b"ok"
         answer.close()
         await asyncio.wait_for(server.visits[0].gone.wait(), 20)
@@ -125,9 +127,9 @@ async def test_a_slow_consumer_holds_the_upstream_back_through_both_layers(tls: 
     client = HttpClient()
     script: Script = (Request(), b"HTTP/1.1 200 OK\r\n\r\n", Flood(b"x" * 65536))
     async with RawServer(script, tls=tls[0]) as server, FakeProxy(http, tls=tls[0]) as proxy:
-        dial = Dial(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
+        dial = DialOptions(proxy=f"https://localhost:{proxy.port}", ca_file=tls[1])
         url = f"https://localhost:{server.port}/"
-        answer = await client.send(Outgoing("GET", url, ()), dial, head_timeout_s=20)
+        answer = await client.send(OutgoingRequest("GET", url, ()), dial, head_timeout_s=20)
         before = -1
         while (sent := server.visits[0].sent) != before:
             before = sent
@@ -142,7 +144,7 @@ async def test_a_slow_consumer_holds_the_upstream_back_through_both_layers(tls: 
 @on_both_loops
 async def test_the_environments_proxy_is_taken_for_hosts_elsewhere_and_never_for_this_machine(tls: Tls) -> None:
     async with RawServer(TWICE) as server, FakeProxy(http) as proxy:
-        dial = Dial(detours=EnvironmentProxies(f"http://127.0.0.1:{proxy.port}", None))
+        dial = DialOptions(environment_proxies=EnvironmentProxies(f"http://127.0.0.1:{proxy.port}", None))
         assert await fetch(f"http://upstream.test:{server.port}/", dial) == b"ok"
         assert len(proxy.asked) == 1
         for host in ("127.0.0.1", "localhost"):
@@ -158,11 +160,13 @@ async def test_plain_and_secure_hosts_go_through_the_proxies_that_the_environmen
         FakeProxy(http) as plain,
         FakeProxy(socks5) as secure,
     ):
-        dial = Dial(
-            detours=EnvironmentProxies(f"http://127.0.0.1:{plain.port}", f"socks5h://127.0.0.1:{secure.port}"),
+        dial = DialOptions(
+            environment_proxies=EnvironmentProxies(
+                f"http://127.0.0.1:{plain.port}", f"socks5h://127.0.0.1:{secure.port}"
+            ),
             ca_file=tls[1],
         )
         assert await fetch(f"http://upstream.test:{server.port}/", dial) == b"ok"
-        with pytest.raises(Lost, match="Hostname mismatch"):
+        with pytest.raises(ConnectionLost, match="Hostname mismatch"):
             await fetch(f"https://upstream.test:{secured.port}/", dial)
         assert secure.asked == [b"upstream.test"]

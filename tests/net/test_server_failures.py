@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from dragoman.net.exchange import Exchange
-from dragoman.net.server import ClientGone, OutOfOrder
+from dragoman.net.server import ClientDisconnected, ResponseOrderError
 from net.raw_client import GET, PATIENCE_S, connected, eventually, serving
 from net.scenarios import Play
 
@@ -95,7 +95,7 @@ def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play: Play) -> Non
                         await exchange.send(b"x")
                     case _:
                         exchange.finish()
-        except OutOfOrder as error:
+        except ResponseOrderError as error:
             raised.append(type(error))
             raise
 
@@ -103,7 +103,7 @@ def test_a_reply_out_of_order_is_refused_by_name(misuse: str, play: Play) -> Non
         async with serving(handler) as server, connected(server) as client:
             client.send(GET)
             await client.head()
-        assert raised == [OutOfOrder]
+        assert raised == [ResponseOrderError]
 
     play(scenario())
 
@@ -126,7 +126,7 @@ def test_a_client_that_leaves_cancels_its_handler_at_once(farewell: str, moment:
                 await asyncio.sleep(2 * PATIENCE_S)
             except asyncio.CancelledError:
                 assert exchange.gone
-                with pytest.raises(ClientGone):
+                with pytest.raises(ClientDisconnected):
                     await exchange.body() if moment == "in the body" else await exchange.send(b"x")
                 exchange.respond(200, [], b"unheard")
                 cancelled.set()
@@ -185,7 +185,7 @@ def test_the_next_request_does_not_wait_for_what_the_last_handler_still_does(pla
 def test_abort_drops_the_connection(play: Play) -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.abort()
-        with pytest.raises(ClientGone):
+        with pytest.raises(ClientDisconnected):
             await exchange.send(b"x")
 
     async def scenario() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dragoman.net.deadline import UploadClock
+from dragoman.net.deadline import UploadTimer
 from dragoman.net.server import Limits
 from net.raw_client import PATIENCE_S, Witness, connected, limits, serving
 from net.scenarios import Play
@@ -72,4 +72,4 @@ def test_a_large_body_over_a_slow_line_has_the_time_that_its_bytes_earn(chunked:
     ],
 )
 def test_how_long_the_next_bytes_may_take(received: int, elapsed: float, patience: float) -> None:
-    assert UploadClock(Limits(), 500.0).patience(received, 500.0 + elapsed) == pytest.approx(patience)
+    assert UploadTimer(Limits(), 500.0).patience(received, 500.0 + elapsed) == pytest.approx(patience)

@@ -4,18 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.client import Dial, Lost, Outgoing
+from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest
 from dragoman.net.headers import Header
 from dragoman.providers.catalogue import CachedCatalogue
-from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider, UpstreamResponse
+from dragoman.providers.provider import Auth, Catalogue, Endpoint, IncomingResponse, ModelInfo, Provider
 
 ASSUMED = (ModelInfo("assumed"),)
 LISTED = (ModelInfo("listed"), ModelInfo("configured", "told by the provider"))
 CONFIGURED = (ModelInfo("configured"),)
 
 
-async def nobody(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
-    raise Lost("nobody is there", sent=False, received=False)
+async def nobody(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
+    raise ConnectionLost("nobody is there", sent=False, received=False)
 
 
 async def unproven(protocol: str) -> tuple[Header, ...]:

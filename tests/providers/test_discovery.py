@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dragoman.config import ConfigError, LocalServer, load, local_ports
-from dragoman.net.client import Dial
+from dragoman.net.client import DialOptions
 from dragoman.providers.compatible import discovery
 from dragoman.providers.compatible.discovery import discover
 from fakes.upstream import Answer, End, FakeUpstream
@@ -27,7 +27,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> None:
     monkeypatch.setattr(discovery, "LIST_S", patience_s)
     monkeypatch.setattr(discovery, "ROOT_S", patience_s)
-    monkeypatch.setattr(discovery, "DIAL", Dial(connect_timeout_s=patience_s))
+    monkeypatch.setattr(discovery, "DIAL", DialOptions(connect_timeout_s=patience_s))
 
 
 def found(ports: dict[str, int], own_port: int = 0) -> tuple[LocalServer, ...]:

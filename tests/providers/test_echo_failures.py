@@ -12,7 +12,7 @@ from dragoman.hub.failure import Kind
 from dragoman.hub.request import (
     Text,
 )
-from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.protocols.native import PROTOCOL
 from dragoman.providers.echo.script import Finish, write
 from dragoman.providers.echo.upstream import Echo
@@ -65,7 +65,7 @@ def test_a_stalled_reply_says_something_and_then_nothing() -> None:
         answer = await sent(said(Text("one two"), model="error-stall", stream=True))
         heard = [await answer.chunk(1.0), await answer.chunk(1.0)]
         for _ in range(2):  # the silence goes on however often one asks
-            with pytest.raises(TimedOut):
+            with pytest.raises(UpstreamTimeout):
                 await answer.chunk(0.005)
         return heard
 
@@ -76,7 +76,7 @@ def test_a_stalled_reply_says_something_and_then_nothing() -> None:
 def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:
     async def patient() -> bytes:
         answer = await sent(said(Text("one"), stream=True), word_s=0.02)
-        with pytest.raises(TimedOut):
+        with pytest.raises(UpstreamTimeout):
             await answer.chunk(0.001)
         return await answer.chunk(1.0)
 
@@ -86,15 +86,15 @@ def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:
 def test_a_closed_or_oversized_answer_is_refused_like_any_other() -> None:
     async def misused() -> None:
         answer = await sent(said(Text("one two three")))
-        with pytest.raises(TooLarge):
+        with pytest.raises(SizeLimitExceeded):
             await answer.read(10, 1.0)
         answer.close()
-        with pytest.raises(Lost):
+        with pytest.raises(ConnectionLost):
             await answer.chunk(1.0)
 
     asyncio.run(misused())
 
 
 def test_a_body_that_is_no_request_is_a_bad_request() -> None:
-    answer = asyncio.run(Echo().send(Outgoing("POST", "http://echo.invalid/replies", (), b"{")))
+    answer = asyncio.run(Echo().send(OutgoingRequest("POST", "http://echo.invalid/replies", (), b"{")))
     assert answer.status == 400

@@ -12,7 +12,7 @@ import pytest
 from dragoman.admin.replay.difference import compared
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.directory import Bounds, Captures, load
-from dragoman.http.site import replay_site
+from dragoman.http.handler import replay_site
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running, stanza
 from wire_json import JsonObject

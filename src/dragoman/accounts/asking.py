@@ -8,7 +8,14 @@ from msgspec import Struct
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.moments import Clock
 from dragoman.hub.failure import Kind
-from dragoman.net.client import Dial, Lost, Outgoing, SendRequest, TimedOut, TooLarge
+from dragoman.net.client import (
+    ConnectionLost,
+    DialOptions,
+    OutgoingRequest,
+    SendRequest,
+    SizeLimitExceeded,
+    UpstreamTimeout,
+)
 from dragoman.net.headers import JSON, Header
 
 PATIENCE_S = 15.0
@@ -29,14 +36,14 @@ class Line(Struct, frozen=True):
     """How questions travel: whom they name, the route, and the clock that learns from every answer."""
 
     send: SendRequest
-    dial: Dial
+    dial: DialOptions
     clock: Clock
     headers: tuple[Header, ...]
 
     async def ask(self, method: str, url: str, headers: tuple[Header, ...] = (), body: bytes = b"") -> Told:
         """Unusable, of a kind that may be tried again, where there is no answer."""
         accept = (b"accept", b"application/json")
-        out = Outgoing(method, url, (*self.headers, accept, *headers), body)
+        out = OutgoingRequest(method, url, (*self.headers, accept, *headers), body)
         try:
             answer = await self.send(out, self.dial, head_timeout_s=PATIENCE_S)
             self.clock.see(answer.headers.get(b"date"))
@@ -44,9 +51,9 @@ class Line(Struct, frozen=True):
                 return Told(answer.status, await answer.read(MAX_BYTES, PATIENCE_S))
             finally:
                 answer.close()
-        except TimedOut as late:
+        except UpstreamTimeout as late:
             raise Unusable(str(late), Kind.TIMEOUT) from late
-        except (Lost, TooLarge) as lost:
+        except (ConnectionLost, SizeLimitExceeded) as lost:
             raise Unusable(str(lost), Kind.LOST) from lost
 
     async def post(self, url: str, value: object, headers: tuple[Header, ...] = ()) -> Told:

@@ -29,7 +29,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.reply import Piece, Reply, collect
 from dragoman.hub.usage import Usage
-from dragoman.net.client import Answer
+from dragoman.net.client import HttpResponse
 from dragoman.protocols import PROTOCOLS
 
 
@@ -50,7 +50,7 @@ class Answered(Struct, frozen=True):
 class Reader:
     """Reads a Messages stream with the same machines that read upstreams."""
 
-    def __init__(self, answer: Answer, screen: "Screen | None", silence_s: float) -> None:
+    def __init__(self, answer: HttpResponse, screen: "Screen | None", silence_s: float) -> None:
         upstream = PROTOCOLS["messages"].upstream
         assert upstream is not None
         self._answer = answer

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from dragoman.http.readings import COOLING_DOWN
-from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.http.metrics import COOLING_DOWN
+from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.observers.metrics_catalogue import FALLBACKS, POOL_CREDENTIALS
 from dragoman.providers.finding import WARNING, Finding
 
@@ -16,12 +16,12 @@ COUNTED = re.compile(r'^(\w+)\{provider="((?:[^"\\]|\\.)*)",(?:why|state)="(\w+)
 async def detours(root: str, http: HttpClient) -> list[Finding]:
     """Nothing where the gateway cannot be asked: it was found a moment ago, and may have stopped since."""
     try:
-        answer = await http.send(Outgoing("GET", f"{root}/metrics", ()), head_timeout_s=PATIENCE_S)
+        answer = await http.send(OutgoingRequest("GET", f"{root}/metrics", ()), head_timeout_s=PATIENCE_S)
         try:
             text = (await answer.read(MAX_BYTES, PATIENCE_S)).decode(errors="replace")
         finally:
             answer.close()
-    except (Lost, TimedOut, TooLarge):
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded):
         return []
     return list(told(text)) if answer.status == 200 else []
 

@@ -21,7 +21,7 @@ from dragoman.config.providers import split_by_credential
 from dragoman.config.settings import is_loopback
 from dragoman.framing.known_secrets import list_secrets, redact_known
 from dragoman.framing.redaction import redact
-from dragoman.net.client import HttpClient, Lost, Outgoing, TimedOut
+from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS, lacking
@@ -197,10 +197,10 @@ async def _asked(
     upstream = PROTOCOLS[provider.endpoint.protocols[0]].upstream
     assert upstream is not None
     headers = (*provider.endpoint.headers, *upstream.required_headers, *credential)
-    out = Outgoing("GET", f"{provider.endpoint.url}/models", headers)
+    out = OutgoingRequest("GET", f"{provider.endpoint.url}/models", headers)
     try:
         answer = await http.send(out, provider.endpoint.dial, head_timeout_s=PATIENCE_S)
-    except (Lost, TimedOut, ValueError) as fault:
+    except (ConnectionLost, UpstreamTimeout, ValueError) as fault:
         to_do = f"is {provider.endpoint.url} right, and the server up? A proxy goes into `proxy`"
         return Finding(what, BROKEN, redact(str(fault)), to_do)
     clock.see(answer.headers.get(b"date"))

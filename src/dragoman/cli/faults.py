@@ -11,8 +11,8 @@ class Trouble(click.ClickException):
 
 def explain(fault: BaseException) -> str:
     from dragoman.config import ConfigError
-    from dragoman.net.errors import Lost, TimedOut
-    from dragoman.net.tasks import place_of
+    from dragoman.net.errors import ConnectionLost, UpstreamTimeout
+    from dragoman.net.tasks import describe_fault
     from dragoman.store import StoreError
 
     match fault:
@@ -23,13 +23,13 @@ def explain(fault: BaseException) -> str:
             advice = "is the server of store.url up?" if server else "store.url may name another file."
             advice = f"`dragoman doctor` says more; {advice}"
             return redact(f"the store cannot be used: {fault}\n{advice}")
-        case Lost() | TimedOut():
+        case ConnectionLost() | UpstreamTimeout():
             return redact(str(fault))
         case OSError():
             place = f"{fault.filename}: " if fault.filename else ""
             return redact(f"{place}{fault.strerror or fault}")
         case _:
-            return f"dragoman has a bug: {place_of(fault)}"
+            return f"dragoman has a bug: {describe_fault(fault)}"
 
 
 def indented(text: str) -> str:

@@ -12,7 +12,14 @@ from msgspec import Struct
 from dragoman.cli.faults import Trouble
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, Secret
-from dragoman.net.client import Answer, HttpClient, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import (
+    ConnectionLost,
+    HttpClient,
+    HttpResponse,
+    OutgoingRequest,
+    SizeLimitExceeded,
+    UpstreamTimeout,
+)
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.connection import USER_AGENT
 
@@ -49,13 +56,15 @@ class Gateway(Struct, frozen=True):
         finally:
             answer.close()
 
-    async def send(self, method: str, path: str, body: bytes, patience_s: float) -> Answer:
+    async def send(self, method: str, path: str, body: bytes, patience_s: float) -> HttpResponse:
         """The answer, from its head on; Trouble with the gateway's own words where it refuses."""
         agent = (b"user-agent", USER_AGENT.encode())
         headers: tuple[Header, ...] = ((b"authorization", b"Bearer " + self.key.encode()), agent)
         if body:
             headers = (*headers, JSON)
-        answer = await self.http.send(Outgoing(method, self.root + path, headers, body), head_timeout_s=patience_s)
+        answer = await self.http.send(
+            OutgoingRequest(method, self.root + path, headers, body), head_timeout_s=patience_s
+        )
         if answer.status == 200:
             return answer
         try:
@@ -108,12 +117,12 @@ async def version_at(root: str) -> str | None:
     """The version of the dragoman at an address, or None."""
     http = HttpClient()
     try:
-        answer = await http.send(Outgoing("GET", f"{root}/", ()), head_timeout_s=PROBE_S)
+        answer = await http.send(OutgoingRequest("GET", f"{root}/", ()), head_timeout_s=PROBE_S)
         try:
             found = msgspec.json.decode(await answer.read(MAX_BODY, PROBE_S), type=_Root)
         finally:
             answer.close()
-    except (Lost, TimedOut, TooLarge, msgspec.MsgspecError):
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, msgspec.MsgspecError):
         return None
     finally:
         await http.close()
@@ -126,9 +135,9 @@ async def accepts(root: str, key: str) -> bool:
     try:
         headers = ((b"authorization", b"Bearer " + key.encode()),)
         # A path that needs a key and costs nothing: this model exists nowhere.
-        answer = await http.send(Outgoing("GET", f"{root}/v1/models/-", headers), head_timeout_s=PROBE_S)
+        answer = await http.send(OutgoingRequest("GET", f"{root}/v1/models/-", headers), head_timeout_s=PROBE_S)
         answer.close()
-    except (Lost, TimedOut):
+    except (ConnectionLost, UpstreamTimeout):
         return False
     finally:
         await http.close()

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.cli.outlet import Outlet
 from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line, redact
-from dragoman.net.tasks import place_of, request_id
+from dragoman.net.tasks import describe_fault, request_id
 from dragoman.observers.request_log import moment
 
 log = logging.getLogger(__name__)
@@ -156,4 +156,4 @@ def log_to_stderr(formatter: logging.Formatter, level: int) -> Gathered:
 def _message(record: logging.LogRecord) -> str:
     message = record.getMessage().encode(errors="backslashreplace").decode()
     fault = record.exc_info[1] if record.exc_info else None
-    return f"{message}: {place_of(fault)}" if fault is not None else message
+    return f"{message}: {describe_fault(fault)}" if fault is not None else message

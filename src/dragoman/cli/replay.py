@@ -17,7 +17,7 @@ from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import MORE, harmless, shortened, show_json
 from dragoman.cli.settings import config_option, json_option
 from dragoman.flow.capture.format import Capture
-from dragoman.http.site import replay_site
+from dragoman.http.handler import replay_site
 
 WIDTH = 120
 NAME = 40

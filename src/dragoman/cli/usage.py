@@ -10,7 +10,7 @@ import click
 
 from dragoman.cli.screen import remark, show_json
 from dragoman.cli.settings import config_option, json_option, read_settings
-from dragoman.http.usage import ROWS, Told
+from dragoman.http.usage import ROWS, UsageReport
 from dragoman.store.usage_rows import By, Span
 
 GROUPS = ("day", *(by for by in get_args(By) if by != "all"))
@@ -63,7 +63,7 @@ def command(
         _show(told, by, span, form)
 
 
-def _show(told: Told, by: str, span: Span, form: str) -> None:
+def _show(told: UsageReport, by: str, span: Span, form: str) -> None:
     from dragoman.admin.usage_totals import as_json, totals_of
     from dragoman.cli.accounting.listing import show_csv
     from dragoman.cli.accounting.page import page

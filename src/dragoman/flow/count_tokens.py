@@ -15,7 +15,7 @@ from dragoman.flow.runtime import Runtime, find_targets, target_settings
 from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import TokenCounting
-from dragoman.net.client import Lost, TimedOut, TooLarge
+from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.count import estimate
@@ -77,7 +77,7 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
         raise NoCount("it does not count such requests")
     try:
         status, body = await _asked(runtime, call, route, provider, counting.suffix)
-    except (Lost, TimedOut, TooLarge) as fault:
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
         raise NoCount(str(fault)) from fault
     except RequestError as refused:
         raise NoCount(refused.failure.kind.value) from refused

@@ -11,7 +11,7 @@ from dragoman.hub.failure import NO_REPLY, Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage, Upstream
 from dragoman.net.headers import Headers
-from dragoman.net.tasks import place_of
+from dragoman.net.tasks import describe_fault
 from dragoman.providers.count import count_text, estimate
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.restore_tools import RestoreTools
@@ -50,7 +50,7 @@ def glance(prepared: Passthrough, body: bytes) -> list[Event]:
     try:
         events = (upstream.glance or upstream.whole)(body, prepared.issuer, Ledger())
     except Exception as bug:  # a watcher's bug costs no byte
-        log.error("the reply passes unread: %s", place_of(bug))
+        log.error("the reply passes unread: %s", describe_fault(bug))
         return []
     last = events[-1]
     unreadable = isinstance(last, Failed) and last.failure.kind is Kind.CORRUPT and last.failure.code != NO_REPLY

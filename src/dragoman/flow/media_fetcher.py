@@ -16,10 +16,10 @@ from dragoman.config.proxies import EnvironmentProxies
 from dragoman.config.settings import Fetch
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline
-from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, TooLarge
-from dragoman.net.dial import Target, parse_target
+from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.dial import ParsedUrl, parse_url
 from dragoman.providers.connection import USER_AGENT
-from dragoman.providers.provider import SendRequest, UpstreamResponse
+from dragoman.providers.provider import IncomingResponse, SendRequest
 
 MAX_REDIRECTS = 3
 MAX_LINKS = 20  # of one request
@@ -115,7 +115,7 @@ class Fetcher:
         except TimeoutError:
             raise _unfetched(target, f"it took longer than {self._bounds.timeout_s:g} s") from None
 
-    async def _follow(self, url: str, target: Target) -> Inline:
+    async def _follow(self, url: str, target: ParsedUrl) -> Inline:
         for _ in range(MAX_REDIRECTS + 1):
             answer = await self._ask(url, target)
             try:
@@ -128,15 +128,15 @@ class Fetcher:
             target = _parse(url)
         raise _unfetched(target, f"it redirects more than {MAX_REDIRECTS} times")
 
-    async def _ask(self, url: str, target: Target) -> UpstreamResponse:
+    async def _ask(self, url: str, target: ParsedUrl) -> IncomingResponse:
         """The answer of the first of the host's addresses that can be reached."""
         failed: Exception | None = None
         for address in await self._addresses(target):
-            dial = Dial(address=address, connect_timeout_s=CONNECT_TIMEOUT_S, detours=self._detours)
+            dial = DialOptions(address=address, connect_timeout_s=CONNECT_TIMEOUT_S, environment_proxies=self._detours)
             try:
-                out = Outgoing("GET", url, HEADERS)
+                out = OutgoingRequest("GET", url, HEADERS)
                 return await self._send(out, dial, head_timeout_s=self._bounds.timeout_s)
-            except (Lost, TimedOut) as fault:
+            except (ConnectionLost, UpstreamTimeout) as fault:
                 failed = fault
             except ValueError as fault:
                 raise _unfetched(target, "the URL cannot be requested") from fault
@@ -145,7 +145,7 @@ class Fetcher:
         finally:
             del failed  # its traceback holds this frame
 
-    async def _addresses(self, target: Target) -> Sequence[str]:
+    async def _addresses(self, target: ParsedUrl) -> Sequence[str]:
         try:
             addresses = await self._resolve(target.host, target.port)
         except (OSError, UnicodeError) as fault:
@@ -154,7 +154,7 @@ class Fetcher:
             raise _unfetched(target, "it is not on a public address")
         return addresses
 
-    async def _read(self, answer: UpstreamResponse, target: Target) -> Inline:
+    async def _read(self, answer: IncomingResponse, target: ParsedUrl) -> Inline:
         if answer.status != 200:
             raise _unfetched(target, f"it answered with status {answer.status}")
         kind = (answer.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower().decode("latin-1")
@@ -162,21 +162,21 @@ class Fetcher:
             raise _unfetched(target, "it is neither an image nor a PDF")
         try:
             data = await answer.read(self._bounds.max_bytes, self._bounds.timeout_s)
-        except TooLarge as fault:
+        except SizeLimitExceeded as fault:
             raise _unfetched(target, f"it is larger than {self._bounds.max_mb:g} MB") from fault
-        except (Lost, TimedOut) as fault:
+        except (ConnectionLost, UpstreamTimeout) as fault:
             raise _unfetched(target, "it broke off") from fault
         return Inline(kind, base64.b64encode(data).decode())
 
 
-def _parse(url: str) -> Target:
+def _parse(url: str) -> ParsedUrl:
     try:
-        return parse_target(url)
+        return parse_url(url)
     except ValueError as fault:
         raise _refused(f"a link to an image or document cannot be followed: {fault}") from fault
 
 
-def _unfetched(target: Target, why: str) -> RequestError:
+def _unfetched(target: ParsedUrl, why: str) -> RequestError:
     return _refused(f"the image or document at {target.where} cannot be fetched: {why}")
 
 

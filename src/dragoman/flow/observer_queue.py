@@ -7,7 +7,7 @@ from contextvars import Context
 
 from dragoman.flow.request_record import RequestRecord
 from dragoman.hub.outcome import Outcome, OutcomeObserver
-from dragoman.net.tasks import place_of
+from dragoman.net.tasks import describe_fault
 
 log = logging.getLogger(__name__)
 
@@ -60,4 +60,4 @@ class ObserverQueue:
 
     def _failed(self, outcome: Outcome, bug: Exception) -> None:
         self.failures += 1
-        log.error("%s went unobserved: %s", outcome.request_id, place_of(bug))
+        log.error("%s went unobserved: %s", outcome.request_id, describe_fault(bug))

@@ -12,7 +12,7 @@ from dragoman.hub.ports import Client, Decoder, Stage
 from dragoman.hub.reply import MAX_BLOCKS
 from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
-from dragoman.net.tasks import place_of
+from dragoman.net.tasks import describe_fault
 from dragoman.observers.watch import Watch
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.hold_truncated_call import HoldTruncatedCall
@@ -247,5 +247,5 @@ class PassthroughPipe:
             if self.watch.blocks > MAX_BLOCKS:
                 self._unwatched = True  # a reply without bounds must not fill the memory of its watcher
         except Exception as bug:
-            log.error("the stream goes on unwatched: %s", place_of(bug))
+            log.error("the stream goes on unwatched: %s", describe_fault(bug))
             self._unwatched = True

@@ -20,7 +20,7 @@ from dragoman.hub.opaque import ENVELOPE_PREFIX
 from dragoman.hub.ports import Issuer, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Request
-from dragoman.net.client import Outgoing
+from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.inline_media import find_links, inline_links
@@ -49,7 +49,7 @@ class Outbound(Struct, frozen=True, kw_only=True):
     route: Route
     provider: Provider
     protocol: Protocol  # the upstream's
-    out: Outgoing
+    out: OutgoingRequest
     options: object
     secrets: Secrets  # which must not come back in what the upstream says
     owner: bool  # the client may know of the account that the upstream is asked with
@@ -193,7 +193,7 @@ async def _translate(
 
 async def _address(
     message: _Message, call: Call, provider: Provider, protocol: Protocol, number: int
-) -> tuple[Outgoing, Secrets]:
+) -> tuple[OutgoingRequest, Secrets]:
     """Add the provider's own headers and credential; return what is sent, and the secrets in it."""
     assert protocol.upstream is not None
     credentials = await _authorized(provider, protocol.name)
@@ -204,7 +204,7 @@ async def _address(
     names = dict(own)
     fields = (*own, *[field for field in message.headers if field[0] not in names])
     path = provider.endpoint.paths.get(protocol.name, protocol.upstream.path)
-    out = Outgoing("POST", provider.endpoint.url + path + message.query, fields, message.body)
+    out = OutgoingRequest("POST", provider.endpoint.url + path + message.query, fields, message.body)
     return out, list_secrets(credentials, provider.auth.secrets)
 
 

@@ -4,10 +4,10 @@ from functools import partial
 
 from dragoman.flow.call import Call
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.bodies import Charge
-from dragoman.net.client import UpstreamResponse
-from dragoman.net.errors import BudgetSpent
-from dragoman.net.pouring import read_pieces
+from dragoman.net.bodies import BudgetShare
+from dragoman.net.client import IncomingResponse
+from dragoman.net.errors import BufferBudgetExceeded
+from dragoman.net.response_body import read_chunks
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
@@ -15,20 +15,20 @@ ERROR_BODY_S = 30.0  # in all: an error is short, and a client waits for it
 BUSY_S = 1.0  # when to try again where the gateway holds as many bytes as it may
 
 
-async def read_reply(call: Call, answer: UpstreamResponse, silence_s: float, total_s: float, where: str) -> bytes:
+async def read_reply(call: Call, answer: IncomingResponse, silence_s: float, total_s: float, where: str) -> bytes:
     """The body of a whole reply, counted in what the request holds; raises TimedOut, TooLarge, Lost or RequestError."""
-    return await read_pieces(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(charge_bytes, call.buffered))
+    return await read_chunks(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(charge_bytes, call.buffered))
 
 
-async def read_error(answer: UpstreamResponse, silence_s: float) -> bytes:
-    return await read_pieces(answer, MAX_ERROR_BYTES, silence_s, "the upstream", ERROR_BODY_S)
+async def read_error(answer: IncomingResponse, silence_s: float) -> bytes:
+    return await read_chunks(answer, MAX_ERROR_BYTES, silence_s, "the upstream", ERROR_BODY_S)
 
 
-def charge_bytes(charge: Charge, size: int) -> None:
+def charge_bytes(charge: BudgetShare, size: int) -> None:
     """Count bytes of a reply; raises RequestError where there is no room for them."""
     try:
         charge.hold(size)
-    except BudgetSpent:
+    except BufferBudgetExceeded:
         raise RequestError(no_room_failure()) from None
 
 

@@ -14,8 +14,8 @@ from dragoman.hub.failure import Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
-from dragoman.net.errors import ClientGone
-from dragoman.net.errors import Refused as Unreadable
+from dragoman.net.errors import ClientDisconnected
+from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Seen, Watch
 from dragoman.providers.media_tokens import BYTES_PER_TOKEN, guess_tokens
@@ -90,7 +90,7 @@ class RequestRecord:
         match fault:
             case RequestError(failure=failure):
                 self._result, self._code = failure.kind.value, failure.code
-            case asyncio.CancelledError() | ClientGone():
+            case asyncio.CancelledError() | ClientDisconnected():
                 self._result = CLIENT_GONE
             case Unreadable(status=status):
                 self._result = KIND_BY_STATUS.get(status, Kind.BAD_REQUEST).value

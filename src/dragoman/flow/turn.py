@@ -40,11 +40,11 @@ from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Progress
 from dragoman.hub.usage import Usage
-from dragoman.net.client import Lost, TimedOut
+from dragoman.net.client import ConnectionLost, UpstreamTimeout
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
 from dragoman.passes.truncation_notice import add_notice, digest_conversation
-from dragoman.providers.provider import UpstreamResponse
+from dragoman.providers.provider import IncomingResponse
 from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Turn:
         self._held = b""  # for the client, until the first token
         self._ended = False  # the upstream's body has been read to its end
         self._size = 0
-        self._answer: UpstreamResponse | None = None
+        self._answer: IncomingResponse | None = None
         self.prepared: Prepared | None = None
         self.pipe: Pipe | None = None
         self.unchanged: UnchangedDocument | None = None  # instead of a pipe
@@ -124,7 +124,7 @@ class Turn:
             return
         try:
             await self._answer.chunk(LINGER_S)
-        except (Lost, TimedOut):
+        except (ConnectionLost, UpstreamTimeout):
             return
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Turn:
 
     # Reading the answer
 
-    async def _read(self, prepared: Prepared, answer: UpstreamResponse) -> TurnEnd:
+    async def _read(self, prepared: Prepared, answer: IncomingResponse) -> TurnEnd:
         if not (self._writer.streams or prepared.streams):
             return await self._read_document(prepared, answer, b"")
         begun = b""
@@ -171,7 +171,7 @@ class Turn:
         return self._end(prepared, self.pipe)
 
     async def _until_first_token(
-        self, prepared: Prepared, answer: UpstreamResponse, pipe: Pipe, begun: bytes
+        self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe, begun: bytes
     ) -> TurnEnd | None:
         """Hold what comes until there is something to show; return the end where it comes first."""
         watch, is_first = pipe.watch, True
@@ -200,7 +200,7 @@ class Turn:
             if await self._must_commit(prepared, answer, pipe):
                 return None
 
-    async def _next_chunk(self, prepared: Prepared, answer: UpstreamResponse, pipe: Pipe) -> bytes | Failure | None:
+    async def _next_chunk(self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe) -> bytes | Failure | None:
         """Return the next bytes of a reply without a token, b"" at its end; None if the client must be sent some."""
         due_at = math.inf
         if isinstance(prepared, Passthrough) and isinstance(self._writer, StreamWriter):
@@ -208,14 +208,14 @@ class Turn:
         now = self._clock()
         try:
             return await answer.chunk(min(self._wait.left(now), max(0.001, due_at - now)))
-        except TimedOut:
+        except UpstreamTimeout:
             if self._clock() < self._wait.deadline:
                 return None
             return self._wait.failure()
-        except Lost as fault:
+        except ConnectionLost as fault:
             return b"" if pipe.decoder.progress is Progress.COMPLETE else connection_failure(prepared, fault)
 
-    async def _must_commit(self, prepared: Prepared, answer: UpstreamResponse, pipe: Pipe) -> bool:
+    async def _must_commit(self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe) -> bool:
         """Pass on an upstream's own keep-alives; whether what it sent cannot be held back any longer."""
         writer = self._writer
         if not isinstance(prepared, Passthrough) or not isinstance(writer, StreamWriter):
@@ -233,7 +233,7 @@ class Turn:
         self._wait.extend(now, is_answering(prepared, pipe))
         return self._wait.failure() if now >= self._wait.deadline else None
 
-    async def _accept(self, prepared: Prepared, answer: UpstreamResponse) -> None:
+    async def _accept(self, prepared: Prepared, answer: IncomingResponse) -> None:
         """The reply has begun: note whose it is, and send what was held."""
         self._around.note_first_token(self)
         if isinstance(prepared, Translated) and self._ask.continuation is not None:
@@ -245,17 +245,17 @@ class Turn:
         else:
             await self._writer.commit(prepared, answer.headers, held)
 
-    async def _pump(self, prepared: Prepared, answer: UpstreamResponse, pipe: Pipe) -> None:
+    async def _pump(self, prepared: Prepared, answer: IncomingResponse, pipe: Pipe) -> None:
         """Pass on the rest of the reply; its last bytes are kept for the end."""
         count = None if self._writer.streams else self._hold
         pump = Pump(prepared, pipe, self._writer, self._wait, self._server, count)
         while True:
             try:
-                if await answer.pour(pump.pass_on, pump.patience()):
+                if await answer.stream_to(pump.pass_on, pump.patience()):
                     self._ended = True
                     self._writer.keep_for_end(pipe.drain())
                     return
-            except TimedOut:
+            except UpstreamTimeout:
                 if pipe.watch.ended:
                     return
                 if self._clock() >= self._wait.deadline:
@@ -263,7 +263,7 @@ class Turn:
                     self._break_off(pipe, self._wait.failure())
                     return
                 await self._writer.send(self._writer.keep_alive)
-            except Lost as fault:
+            except ConnectionLost as fault:
                 if not pipe.watch.ended:
                     self._break_off(pipe, connection_failure(prepared, fault))
                 return
@@ -308,7 +308,7 @@ class Turn:
 
     # Documents: replies that come as one body
 
-    async def _read_document(self, prepared: Prepared, answer: UpstreamResponse, begun: bytes) -> TurnEnd:
+    async def _read_document(self, prepared: Prepared, answer: IncomingResponse, begun: bytes) -> TurnEnd:
         patience = timeouts_for(prepared.provider.endpoint, self._server)
         total_s = patience.first_token_s + patience.token_s
         reading = read_reply(self._around.call, answer, patience.idle_s, total_s, prepared.provider.name)
@@ -331,7 +331,7 @@ class Turn:
         return self._end(prepared, pipe)
 
     def _pass_document(
-        self, prepared: Passthrough, answer: UpstreamResponse, writer: WholeWriter, body: bytes
+        self, prepared: Passthrough, answer: IncomingResponse, writer: WholeWriter, body: bytes
     ) -> TurnEnd:
         watch = self._around.make_watch()
         usage: Usage | None = None

@@ -14,19 +14,19 @@ from dragoman.flow.upstream_errors import add_retry_advice, attribute_failure, r
 from dragoman.framing.known_secrets import redact_known, redact_known_in_fields
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import ErrorShape
-from dragoman.net.client import Lost, TimedOut, TooLarge
-from dragoman.net.errors import Corrupt
+from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.errors import InvalidResponse
 from dragoman.net.headers import Headers
-from dragoman.providers.provider import Provider, UpstreamResponse
+from dragoman.providers.provider import IncomingResponse, Provider
 
 
-async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Failure]) -> UpstreamResponse | NoReply:
+async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Failure]) -> IncomingResponse | NoReply:
     """Return the answer once its head has come; `late` makes the failure if that takes too long."""
     try:
         answer = await prepared.provider.send(prepared.out, head_timeout_s)
-    except TimedOut as fault:
+    except UpstreamTimeout as fault:
         return NoReply(connection_failure(prepared, fault) if fault.phase == "connect" else late())
-    except Lost as fault:
+    except ConnectionLost as fault:
         return NoReply(connection_failure(prepared, fault))
     if answer.status < 300:
         return answer
@@ -43,7 +43,7 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
     )
 
 
-def _refusal(prepared: Prepared, answer: UpstreamResponse, body: bytes) -> NoReply:
+def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoReply:
     now = time.time()
     failure = prepared.upstream.read(answer.status, dict(answer.headers), body)
     failure = attribute_failure(prepared, resets_by_our_clock(failure, answer.headers, now))
@@ -80,11 +80,11 @@ async def receive(prepared: Prepared, coming: Awaitable[bytes], late: Callable[[
     """Return what comes, or why it does not; `late` makes the failure if it only takes too long."""
     try:
         return await coming
-    except TimedOut:
+    except UpstreamTimeout:
         return late()
-    except TooLarge:
+    except SizeLimitExceeded:
         return oversized_failure(prepared.provider)
-    except Lost as fault:
+    except ConnectionLost as fault:
         return connection_failure(prepared, fault)
     except RequestError as refused:  # there is no room for it
         return refused.failure
@@ -94,9 +94,9 @@ def oversized_failure(provider: Provider) -> Failure:
     return Failure(Kind.UPSTREAM, f"Provider {provider.name!r} answered with too much data.")
 
 
-def connection_failure(prepared: Prepared, fault: Lost | TimedOut) -> Failure:
-    kind = Kind.CORRUPT if isinstance(fault, Corrupt) else Kind.LOST
+def connection_failure(prepared: Prepared, fault: ConnectionLost | UpstreamTimeout) -> Failure:
+    kind = Kind.CORRUPT if isinstance(fault, InvalidResponse) else Kind.LOST
     # A pooled connection that was only stale is no reason to wait; it is an attempt all the same.
-    at_once = 0.0 if isinstance(fault, Lost) and fault.stale else None
+    at_once = 0.0 if isinstance(fault, ConnectionLost) and fault.stale else None
     message = f"The connection to provider {prepared.provider.name!r} failed: {fault}"
     return Failure(kind, message, retry_after=at_once)

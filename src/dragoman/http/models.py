@@ -11,7 +11,7 @@ from dragoman.providers.provider import ModelInfo
 from dragoman.routing.resolve import listed_names
 
 
-class Listing:
+class ModelList:
     """Every name a client may ask for, with what is known of the model behind it."""
 
     def __init__(self, world: Runtime) -> None:

@@ -1,13 +1,16 @@
 """The route table: which method and path, who may ask, and what answers. A new path is one line and one function."""
 
-from collections.abc import Awaitable, Callable, Iterable
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct
 
 from dragoman.accounts.keys import KeyId
+from dragoman.hub.ports import Client, GetHeader, Protocol
 from dragoman.net.exchange import Exchange
 
+_SLASHES = re.compile("/{2,}")
 BELOW = "/*"  # at the end of a path: everything below it
 
 
@@ -16,7 +19,7 @@ class Role(Enum):
     CLIENT = "client"  # any valid client key
 
 
-class Visit(Struct, frozen=True):
+class RoutedRequest(Struct, frozen=True):
     """One request to one route."""
 
     exchange: Exchange
@@ -26,7 +29,7 @@ class Visit(Struct, frozen=True):
     rest: str = ""  # of a path that ends with `/*`
 
 
-Handler = Callable[[Visit], Awaitable[None]]
+Handler = Callable[[RoutedRequest], Awaitable[None]]
 
 
 class Route(Struct, frozen=True):
@@ -37,7 +40,7 @@ class Route(Struct, frozen=True):
     refuses: bool = False  # it only says why there is nothing, so that no other request is advised to go there
 
 
-class Found(Struct, frozen=True):
+class RouteMatch(Struct, frozen=True):
     route: Route
     rest: str = ""
 
@@ -54,15 +57,15 @@ class RouteTable:
             table.setdefault(path, {})[route.method] = route
         self._prefixes = sorted(self._below, key=len, reverse=True)
 
-    def find(self, method: str, path: str) -> Found | None:
+    def find(self, method: str, path: str) -> RouteMatch | None:
         """Return the route that answers; None if there is none for the path, or none for the method."""
         method = "GET" if method == "HEAD" else method
         exact = self._exact.get(path, {}).get(method)
         if exact is not None:
-            return Found(exact)
+            return RouteMatch(exact)
         for prefix in self._prefixes:
             if path.startswith(prefix) and method in self._below[prefix]:
-                return Found(self._below[prefix][method], path[len(prefix) :])
+                return RouteMatch(self._below[prefix][method], path[len(prefix) :])
         return None
 
     def methods(self, path: str) -> list[str]:
@@ -73,3 +76,23 @@ class RouteTable:
                 found |= self._below[prefix]
         offered = [method for method, route in found.items() if not route.refuses]
         return [name for method in offered for name in (("GET", "HEAD") if method == "GET" else (method,))]
+
+
+def plain_path(path: str) -> str:
+    """Return a path without its optional, perhaps doubled, version, doubled slashes and a trailing slash."""
+    if "//" in path:
+        path = _SLASHES.sub("/", path)
+    while path == "/v1" or path.startswith("/v1/"):
+        path = path[3:]
+    return path.rstrip("/") or "/"
+
+
+def client_at(path: str, protocols: Mapping[str, Protocol], header: GetHeader) -> Client:
+    """Return the protocol in which a request to this plain path expects its errors.
+
+    It is the one that serves the path or one above it, else the one that the headers announce, else the first.
+    """
+    clients = [protocol.client for protocol in protocols.values() if protocol.client is not None]
+    serving = (client for client in clients if path.startswith(client.paths))
+    announced = (client for client in clients if client.is_announced(header))
+    return next(serving, None) or next(announced, None) or clients[0]

@@ -20,12 +20,12 @@ DAY = "day"
 ROWS = "rows"  # instead of a group: every request by itself
 MOST_ROWS = 10_000
 MOST_SUMS = 40_000
-PATIENCE_S = 10.0
-MOMENT = re.compile("[0-9]{1,18}")
-EVER = Span(0, 10**18)
+STORE_TIMEOUT_S = 10.0
+TIMESTAMP = re.compile("[0-9]{1,18}")
+ALL_TIME = Span(0, 10**18)
 
 
-class Told(Struct, frozen=True):
+class UsageReport(Struct, frozen=True):
     """What was used, in sums or in rows. `whole`: by everybody, not by the asking key alone."""
 
     whole: bool
@@ -34,7 +34,7 @@ class Told(Struct, frozen=True):
     names: dict[str, str] = {}  # of keys, by their ids, where the sums are by key
 
 
-class UsageDesk:
+class UsageApi:
     """The key of the environment is its owner's, and is told everything; a key of the store what it used itself."""
 
     def __init__(self, writer: UsageWriter) -> None:
@@ -45,10 +45,10 @@ class UsageDesk:
         if key != ENVIRONMENT_KEY:
             span = msgspec.structs.replace(span, key=key)
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                told = await read(await self._writer.caught_up(), span, by)
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                told = await read_usage(await self._writer.caught_up(), span, by)
         except (StoreError, TimeoutError):
-            raise RequestError(Failure(Kind.OVERLOADED, "The store cannot be read just now.")) from None
+            raise RequestError(Failure(Kind.OVERLOADED, "The store cannot be read_usage just now.")) from None
         return msgspec.json.encode(
             {
                 "whole": told.whole,
@@ -60,20 +60,20 @@ class UsageDesk:
         )
 
 
-async def read(store: Store, span: Span, by: str, most: bool = True) -> Told:
+async def read_usage(store: Store, span: Span, by: str, most: bool = True) -> UsageReport:
     """What a store knows; `most` refuses what would be too long for one answer."""
     whole = span.key is None
     if by == ROWS:
         if most and sum(part.requests for part in await store.usage_sums(span, "all")) > MOST_ROWS:
             raise _too_long(MOST_ROWS)
-        return Told(whole, rows=await store.usage_rows(span))
+        return UsageReport(whole, rows=await store.usage_rows(span))
     if by == DAY:
-        return Told(whole, sum_days(await store.usage_sums(span, "all")))
+        return UsageReport(whole, sum_days(await store.usage_sums(span, "all")))
     sums = await store.usage_sums(span, by)  # type: ignore[arg-type]
     if most and len(sums) > MOST_SUMS:
         raise _too_long(MOST_SUMS)
     keys = await store.keys() if by == "key" else ()
-    return Told(whole, sums, names={row.id: row.name for row in keys if whole or row.id == span.key})
+    return UsageReport(whole, sums, names={row.id: row.name for row in keys if whole or row.id == span.key})
 
 
 def _question(query: str) -> tuple[Span, str]:
@@ -82,7 +82,7 @@ def _question(query: str) -> tuple[Span, str]:
     groups = (DAY, *get_args(By), ROWS)
     if by not in groups:
         raise BadRequest("/by", f"by must be one of {', '.join(groups)}, got {by[:80]!r}.")
-    since, until = _moment(asked, "since_ms", EVER.since_ms), _moment(asked, "until_ms", EVER.until_ms)
+    since, until = _moment(asked, "since_ms", ALL_TIME.since_ms), _moment(asked, "until_ms", ALL_TIME.until_ms)
     return Span(since, until), by
 
 
@@ -90,7 +90,7 @@ def _moment(asked: dict[str, str], name: str, absent: int) -> int:
     text = asked.get(name)
     if text is None:
         return absent
-    if not MOMENT.fullmatch(text):
+    if not TIMESTAMP.fullmatch(text):
         raise BadRequest(f"/{name}", f"{name} is a number of milliseconds since 1970.")
     return int(text)
 

@@ -4,14 +4,14 @@ import re
 from enum import Enum
 from io import BytesIO
 
-from dragoman.net.errors import BodyMalformed, BodyTooLarge, BudgetSpent
+from dragoman.net.errors import BodyTooLarge, BufferBudgetExceeded, MalformedBody
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 _MAX_LINE = 4096
 # Sizes, extensions and trailers may outweigh the content by this much; one-byte chunks only burn our time.
 _MAX_OVERHEAD = 64 * 1024
-FREE_BYTES = 64 * 1024  # of each request: what is small need not be counted
+UNCOUNTED_BYTES = 64 * 1024  # of each request: what is small need not be counted
 
 
 class ByteBudget:
@@ -24,7 +24,7 @@ class ByteBudget:
         self.held = 0
 
 
-class Charge:
+class BudgetShare:
     """What one request holds of the budget."""
 
     __slots__ = ("_budget", "held")
@@ -34,20 +34,20 @@ class Charge:
         self.held = 0
 
     def hold(self, size: int) -> None:
-        """Count so many bytes more; raises BudgetSpent, and counts none, where they do not fit."""
+        """Count so many bytes more; raises BufferBudgetExceeded, and counts none, where they do not fit."""
         held = self.held + size
-        if held > FREE_BYTES:
+        if held > UNCOUNTED_BYTES:
             budget = self._budget
-            more = held - max(self.held, FREE_BYTES)
+            more = held - max(self.held, UNCOUNTED_BYTES)
             if budget.held + more > budget.limit:
-                raise BudgetSpent(f"the gateway holds as many bytes as it may, {budget.limit}")
+                raise BufferBudgetExceeded(f"the gateway holds as many bytes as it may, {budget.limit}")
             budget.held += more
         self.held = held
 
     def release_to(self, held: int) -> None:
         """Count no more than so many bytes from now on."""
-        if self.held > FREE_BYTES:
-            self._budget.held -= self.held - max(held, FREE_BYTES)
+        if self.held > UNCOUNTED_BYTES:
+            self._budget.held -= self.held - max(held, UNCOUNTED_BYTES)
         self.held = held
 
 
@@ -56,7 +56,7 @@ class SizedBody:
 
     __slots__ = ("_charge", "_data", "_missing", "done")
 
-    def __init__(self, length: int, max_bytes: int, charge: Charge) -> None:
+    def __init__(self, length: int, max_bytes: int, charge: BudgetShare) -> None:
         if length > max_bytes:
             raise BodyTooLarge(f"the body is larger than {max_bytes} bytes")
         self._missing = length
@@ -65,7 +65,7 @@ class SizedBody:
         self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
-        """Takes its part of `data` and says how much that was; BudgetSpent where there is no room for it."""
+        """Takes its part of `data` and says how much that was; BufferBudgetExceeded where there is no room for it."""
         taken = min(len(data), self._missing)
         self._charge.hold(taken)
         self._data.write(data if taken == len(data) else data[:taken])
@@ -92,7 +92,7 @@ class ChunkedBody:
 
     __slots__ = ("_charge", "_data", "_expect", "_line", "_max_bytes", "_missing", "_overhead", "done")
 
-    def __init__(self, max_bytes: int, charge: Charge) -> None:
+    def __init__(self, max_bytes: int, charge: BudgetShare) -> None:
         self._max_bytes = max_bytes
         self._charge = charge
         self._data = BytesIO()
@@ -103,7 +103,7 @@ class ChunkedBody:
         self.done = False
 
     def feed(self, data: bytes | bytearray) -> int:
-        """Takes its part of `data` and says how much that was; BudgetSpent where there is no room for it."""
+        """Takes its part of `data` and says how much that was; BufferBudgetExceeded where there is no room for it."""
         at = 0
         while at < len(data) and not self.done:
             take = self._take_content if self._expect is _Expect.CONTENT else self._take_line
@@ -129,11 +129,11 @@ class ChunkedBody:
         newline = data.find(b"\n", at)
         end = len(data) if newline < 0 else newline + 1
         if end - at + len(self._line) > _MAX_LINE:
-            raise BodyMalformed("a line of the chunked coding is too long")
+            raise MalformedBody("a line of the chunked coding is too long")
         self._line += data[at:end]
         self._overhead += end - at
         if self._overhead > _MAX_OVERHEAD + self._data.tell():
-            raise BodyMalformed("the chunked coding outweighs its content")
+            raise MalformedBody("the chunked coding outweighs its content")
         if newline >= 0:
             line = bytes(self._line)
             self._line.clear()
@@ -146,20 +146,20 @@ class ChunkedBody:
                 self._read_size(line)
             case _Expect.CONTENT_END:
                 if line != b"\r\n":
-                    raise BodyMalformed("a chunk is longer than its size")
+                    raise MalformedBody("a chunk is longer than its size")
                 self._expect = _Expect.SIZE
             case _Expect.TRAILER:
                 if line == b"\r\n":
                     self.done = True
                 elif not _TRAILER_LINE.fullmatch(line):
-                    raise BodyMalformed("malformed trailer")
+                    raise MalformedBody("malformed trailer")
             case _Expect.CONTENT:
                 raise AssertionError("content is not read by lines")
 
     def _read_size(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line)
         if match is None:
-            raise BodyMalformed("malformed chunk size")
+            raise MalformedBody("malformed chunk size")
         self._missing = int(match[1], 16)
         if self._data.tell() + self._missing > self._max_bytes:
             raise BodyTooLarge(f"the body is larger than {self._max_bytes} bytes")

@@ -9,20 +9,29 @@ from typing import Protocol
 import msgspec
 
 from dragoman.config.proxies import Proxy
-from dragoman.net.dial import Dial, Target, connect, parse_target, settled
-from dragoman.net.encoding import Unpacking, decoders
-from dragoman.net.errors import BadEncoding, Corrupt, Lost, TimedOut, TooLarge
+from dragoman.net.dial import DialOptions, ParsedUrl, apply_environment_proxies, connect, parse_url
+from dragoman.net.encoding import StreamDecompressor, make_decoders
+from dragoman.net.errors import ConnectionLost, InvalidEncoding, InvalidResponse, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Header, Headers
-from dragoman.net.outbound import DONE, Connection
-from dragoman.net.pool import Lane
-from dragoman.net.pouring import Sink, pour_pieces, read_pieces
+from dragoman.net.outbound import DONE, UpstreamConnection
+from dragoman.net.pool import ConnectionPool
+from dragoman.net.response_body import BodySink, read_chunks, stream_chunks
 
-__all__ = ["Answer", "Corrupt", "Dial", "HttpClient", "Lost", "Outgoing", "TimedOut", "TooLarge"]
+__all__ = [
+    "ConnectionLost",
+    "DialOptions",
+    "HttpClient",
+    "HttpResponse",
+    "InvalidResponse",
+    "OutgoingRequest",
+    "SizeLimitExceeded",
+    "UpstreamTimeout",
+]
 
-DIRECT = Dial()
+DIRECT = DialOptions()
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 
-_Origin = tuple[str, str, int, Dial]
+_Origin = tuple[str, str, int, DialOptions]
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -34,7 +43,7 @@ _OURS = frozenset(
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class OutgoingRequest(msgspec.Struct, frozen=True):
     """One upstream request."""
 
     method: str
@@ -44,10 +53,10 @@ class Outgoing(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         # Headers, query and body hold secrets.
-        return f"Outgoing({self.method} {parse_target(self.url)!r}, {len(self.body)} bytes)"
+        return f"OutgoingRequest({self.method} {parse_url(self.url)!r}, {len(self.body)} bytes)"
 
 
-class UpstreamResponse(Protocol):
+class IncomingResponse(Protocol):
     """An upstream's answer from its head on; what it was carried over does not matter."""
 
     @property
@@ -55,47 +64,47 @@ class UpstreamResponse(Protocol):
     @property
     def headers(self) -> Headers: ...
     async def chunk(self, timeout_s: float) -> bytes: ...
-    async def pour(self, sink: Sink, timeout_s: float) -> bool: ...
+    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool: ...
     async def read(self, limit: int, timeout_s: float) -> bytes: ...
     def close(self) -> None: ...
 
 
 class SendRequest(Protocol):
-    async def __call__(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse: ...
+    async def __call__(self, out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse: ...
 
 
-class Answer:
+class HttpResponse:
     """A response whose head has come; its body is taken piece by piece. Close it in every case."""
 
     __slots__ = ("_connection", "_ended", "_lane", "_unpacking", "_where", "headers", "status")
 
-    def __init__(self, connection: Connection, lane: Lane) -> None:
+    def __init__(self, connection: UpstreamConnection, lane: ConnectionPool) -> None:
         self.status = connection.status
         self.headers = connection.headers
         self._where = connection.where
-        self._connection: Connection | None = connection
+        self._connection: UpstreamConnection | None = connection
         self._lane = lane
         self._ended = False
-        self._unpacking: Unpacking | None = None
+        self._unpacking: StreamDecompressor | None = None
         encoding = self.headers.get(b"content-encoding")
         if encoding is not None:
             self._begin_unpacking(encoding)
 
     def chunk(self, timeout_s: float) -> Coroutine[object, object, bytes]:
-        """The next piece of the body, b"" at its clean end; Lost if it broke off, TimedOut in silence."""
+        """Return the next chunk of the body, b"" at its end; raises ConnectionLost or UpstreamTimeout."""
         if self._unpacking is None:
             return self._raw_chunk(timeout_s)
         return self._unpacked_chunk(self._unpacking, timeout_s)
 
-    def pour(self, sink: Sink, timeout_s: float) -> Coroutine[object, object, bool]:
+    def stream_to(self, sink: BodySink, timeout_s: float) -> Coroutine[object, object, bool]:
         """All pieces go into the sink as they come; true at the clean end, false if the sink wanted no more for now."""
         if self._unpacking is None:
             return self._pour_raw(sink, timeout_s)
-        return pour_pieces(self.chunk, sink, timeout_s)
+        return stream_chunks(self.chunk, sink, timeout_s)
 
     def read(self, limit: int, timeout_s: float) -> Coroutine[object, object, bytes]:
-        """The whole body; TooLarge beyond `limit`; TimedOut where it has not ended after `timeout_s`."""
-        return read_pieces(self, limit, timeout_s, self._where)
+        """Return the whole body. `timeout_s` is for all of it; SizeLimitExceeded is raised beyond `limit`."""
+        return read_chunks(self, limit, timeout_s, self._where)
 
     def close(self) -> None:
         """Let go of the connection: to the pool if the answer has come whole, else aborted at once."""
@@ -116,7 +125,7 @@ class Answer:
             self.close()
         return data
 
-    async def _pour_raw(self, sink: Sink, timeout_s: float) -> bool:
+    async def _pour_raw(self, sink: BodySink, timeout_s: float) -> bool:
         connection = self._connection
         if connection is None:
             return not self._after_the_end()
@@ -131,15 +140,15 @@ class Answer:
                 self._ended = True
                 self.close()
                 return True
-            elif await connection.pour(sink, timeout_s):
+            elif await connection.stream_to(sink, timeout_s):
                 return False
 
     def _after_the_end(self) -> bytes:
         if self._ended:
             return b""
-        raise Lost(f"{self._where}: closed by us", sent=True, received=True)
+        raise ConnectionLost(f"{self._where}: closed by us", sent=True, received=True)
 
-    async def _unpacked_chunk(self, unpacking: Unpacking, timeout_s: float) -> bytes:
+    async def _unpacked_chunk(self, unpacking: StreamDecompressor, timeout_s: float) -> bytes:
         try:
             while not (data := unpacking.take()):
                 packed = await self._raw_chunk(timeout_s)
@@ -148,24 +157,24 @@ class Answer:
                     return b""
                 unpacking.put(packed)
             return data
-        except (BadEncoding, TooLarge) as error:
+        except (InvalidEncoding, SizeLimitExceeded) as error:
             self.close()
             raise self._corrupt(error) from error
 
     def _begin_unpacking(self, encoding: bytes) -> None:
         """We ask for no encoding; some servers send one all the same."""
         try:
-            chain = decoders(encoding)
-        except BadEncoding as error:
+            chain = make_decoders(encoding)
+        except InvalidEncoding as error:
             self.close()
             raise self._corrupt(error) from error
         if chain:
-            self._unpacking = Unpacking(chain)
+            self._unpacking = StreamDecompressor(chain)
         dropped = (b"content-encoding", b"content-length")
         self.headers = Headers([field for field in self.headers if field[0] not in dropped])
 
-    def _corrupt(self, error: Exception) -> Corrupt:
-        return Corrupt(f"{self._where}: {error}", sent=True, received=True)
+    def _corrupt(self, error: Exception) -> InvalidResponse:
+        return InvalidResponse(f"{self._where}: {error}", sent=True, received=True)
 
 
 class HttpClient:
@@ -174,26 +183,26 @@ class HttpClient:
     def __init__(self, *, max_per_host: int = 4096, idle_s: float = 55.0) -> None:
         self._max_per_host = max_per_host
         self._idle_s = idle_s
-        self._lanes: dict[_Origin, Lane] = {}
+        self._lanes: dict[_Origin, ConnectionPool] = {}
         self._closed = False
 
-    async def send(self, out: Outgoing, dial: Dial = DIRECT, *, head_timeout_s: float) -> Answer:
+    async def send(self, out: OutgoingRequest, dial: DialOptions = DIRECT, *, head_timeout_s: float) -> HttpResponse:
         """Send a request and return once the head of its answer is there.
 
         A resting connection may have been closed by the server in the same moment. If it ends without a
         single byte of answer, what changes nothing upstream goes out once more, on a fresh connection. Anything
         else may have been read before the end, and be under way or billed already: whether it is sent again is for
-        those to decide who count the attempts, so it is Lost, and told to be `stale`.
+        those to decide who count the attempts, so it is ConnectionLost, and told to be `stale`.
         """
-        target = parse_target(out.url)
-        if dial.detours is not None:
-            dial = settled(dial, target.scheme, target.host, target.port)
+        target = parse_url(out.url)
+        if dial.environment_proxies is not None:
+            dial = apply_environment_proxies(dial, target.scheme, target.host, target.port)
         head = write_head(out, target, dial.forwarder(target.scheme))
         lane = self._lane(target, dial)
         connection = await lane.acquire(dial.connect_timeout_s)
         try:
             await _exchange(connection, head, out, head_timeout_s)
-        except Lost as lost:
+        except ConnectionLost as lost:
             if lost.received or not connection.used or self._closed:
                 raise
             lane.drop_idle()
@@ -203,20 +212,20 @@ class HttpClient:
             lane = self._lane(target, dial)
             connection = await lane.acquire_fresh(dial.connect_timeout_s)
             await _exchange(connection, head, out, head_timeout_s)
-        return Answer(connection, lane)
+        return HttpResponse(connection, lane)
 
     async def close(self) -> None:
-        """Abort everything that is open; what still waits for an answer gets Lost."""
+        """Abort everything that is open; what still waits for an answer gets ConnectionLost."""
         self._closed = True
         await asyncio.gather(*(lane.close() for lane in tuple(self._lanes.values())))
 
-    def _lane(self, target: Target, dial: Dial) -> Lane:
+    def _lane(self, target: ParsedUrl, dial: DialOptions) -> ConnectionPool:
         if self._closed:
-            raise Lost(f"{target.where}: the client is closed", sent=False, received=False)
+            raise ConnectionLost(f"{target.where}: the client is closed", sent=False, received=False)
         origin = (target.scheme, target.host, target.port, dial)
         lane = self._lanes.get(origin)
         if lane is None:
-            self._lanes[origin] = lane = Lane(
+            self._lanes[origin] = lane = ConnectionPool(
                 target.where,
                 partial(connect, target, dial),
                 limit=self._max_per_host,
@@ -229,7 +238,7 @@ class HttpClient:
         self._lanes.pop(origin, None)
 
 
-async def _exchange(connection: Connection, head: bytes, out: Outgoing, timeout_s: float) -> None:
+async def _exchange(connection: UpstreamConnection, head: bytes, out: OutgoingRequest, timeout_s: float) -> None:
     """Send on this connection and wait for the head; whatever goes wrong, the connection is dropped."""
     try:
         connection.begin(head, out.body, bodiless=out.method == "HEAD")
@@ -240,7 +249,7 @@ async def _exchange(connection: Connection, head: bytes, out: Outgoing, timeout_
         raise
 
 
-def write_head(out: Outgoing, target: Target, proxy: Proxy | None) -> bytes:
+def write_head(out: OutgoingRequest, target: ParsedUrl, proxy: Proxy | None) -> bytes:
     """The request's head; ValueError, which never quotes a value, if a field would break out of its line."""
     lines = [b"%b: %b\r\n" % field for field in out.headers if not _is_ours(field[0])]
     fields = b"".join(lines)
@@ -255,7 +264,7 @@ def _broken(headers: tuple[Header, ...]) -> str:
 
 
 @lru_cache(maxsize=512)
-def _opening(method: str, target: Target, proxy: Proxy | None) -> bytes:
+def _opening(method: str, target: ParsedUrl, proxy: Proxy | None) -> bytes:
     """The request line and the fields that depend only on where it goes."""
     verb = method.encode()
     if not _TOKEN.fullmatch(verb):

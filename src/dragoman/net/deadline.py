@@ -49,7 +49,7 @@ class Deadline:
         expire()
 
 
-class UploadClock:
+class UploadTimer:
     """The time that one request body may take: a fixed part, and a part that its bytes have earned."""
 
     __slots__ = ("_began", "_limits")

@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from dragoman.config.proxies import EnvironmentProxies, Proxy, parse_proxy
-from dragoman.net.errors import Lost, TimedOut
-from dragoman.net.proxy import ProxyRefused, open_tunnel, reach
+from dragoman.net.errors import ConnectionLost, UpstreamTimeout
+from dragoman.net.proxy import ProxyRefused, connect_to_proxy, open_tunnel
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -22,14 +22,16 @@ _PRINTABLE = re.compile(r"[!-~]+")
 _PORTS = {"http": 80, "https": 443}
 
 
-class Dial(msgspec.Struct, frozen=True):
+class DialOptions(msgspec.Struct, frozen=True):
     """How to reach an origin."""
 
     proxy: str | None = None
     ca_file: str | None = None  # believed besides the system's, of the origin and of the proxy
     connect_timeout_s: float = 10.0
     address: str | None = None  # connect here, through any proxy, and ask no resolver; TLS and host keep the URL's name
-    detours: EnvironmentProxies | None = None  # where no proxy is set: what the environment says of each host
+    environment_proxies: EnvironmentProxies | None = (
+        None  # where no proxy is set: what the environment says of each host
+    )
 
     def __repr__(self) -> str:
         # The proxy's URL may hold a password.
@@ -44,7 +46,7 @@ class Dial(msgspec.Struct, frozen=True):
         return proxy if proxy.forwards(scheme) else None
 
 
-class Target(msgspec.Struct, frozen=True):
+class ParsedUrl(msgspec.Struct, frozen=True):
     """A request's URL, taken apart. The path may hold secrets in its query; `where` is safe to show."""
 
     scheme: str
@@ -70,7 +72,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=512)
-def parse_target(url: str) -> Target:
+def parse_url(url: str) -> ParsedUrl:
     """Take a URL apart; ValueError, which never quotes it, if it cannot be requested as it stands."""
     # urlsplit would silently drop line breaks and tabs, and so request something else.
     if not _PRINTABLE.fullmatch(url):
@@ -83,7 +85,7 @@ def parse_target(url: str) -> Target:
     path = parts.path or "/"
     if parts.query:
         path += "?" + parts.query
-    return Target(parts.scheme, parts.hostname, _port_of(parts), path)
+    return ParsedUrl(parts.scheme, parts.hostname, _port_of(parts), path)
 
 
 def _port_of(parts: SplitResult) -> int:
@@ -95,10 +97,10 @@ def _port_of(parts: SplitResult) -> int:
 
 
 @lru_cache(maxsize=512)
-def settled(dial: Dial, scheme: str, host: str, port: int) -> Dial:
+def apply_environment_proxies(dial: DialOptions, scheme: str, host: str, port: int) -> DialOptions:
     """The dial for one origin: with the environment's proxy, if it has one for that."""
-    proxy = None if dial.detours is None else dial.detours.towards(scheme, host, port)
-    return msgspec.structs.replace(dial, proxy=dial.proxy or proxy, detours=None)
+    proxy = None if dial.environment_proxies is None else dial.environment_proxies.towards(scheme, host, port)
+    return msgspec.structs.replace(dial, proxy=dial.proxy or proxy, environment_proxies=None)
 
 
 @lru_cache(maxsize=64)
@@ -114,13 +116,13 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
     return context
 
 
-async def connect(target: Target, dial: Dial, protocol: P) -> P:
-    """Open the connection within its time, with TLS and through the proxy as asked; Lost or TimedOut if not."""
+async def connect(target: ParsedUrl, dial: DialOptions, protocol: P) -> P:
+    """Open the connection, with TLS and through a proxy where needed; raises ConnectionLost or UpstreamTimeout."""
     try:
         async with asyncio.timeout(dial.connect_timeout_s):
             await _open(target, dial, protocol)
     except TimeoutError:
-        raise TimedOut("connect", f"{_route(target, dial)}: no connection in time") from None
+        raise UpstreamTimeout("connect", f"{_route(target, dial)}: no connection in time") from None
     except ssl.SSLCertVerificationError as error:
         raise _unreachable(target, dial, f"certificate refused: {error.verify_message}") from error
     except ssl.SSLError as error:
@@ -132,7 +134,7 @@ async def connect(target: Target, dial: Dial, protocol: P) -> P:
     return protocol
 
 
-async def _open(target: Target, dial: Dial, protocol: asyncio.Protocol) -> None:
+async def _open(target: ParsedUrl, dial: DialOptions, protocol: asyncio.Protocol) -> None:
     loop = asyncio.get_running_loop()
     proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
     secured = target.scheme == "https" or (proxy is not None and proxy.secured)
@@ -143,14 +145,14 @@ async def _open(target: Target, dial: Dial, protocol: asyncio.Protocol) -> None:
             lambda: protocol, dial.address or target.host, target.port, ssl=context, server_hostname=name
         )
     elif dial.forwarder(target.scheme) is not None:
-        await reach(proxy, context, lambda: protocol)
+        await connect_to_proxy(proxy, context, lambda: protocol)
     else:
         transport = await open_tunnel(proxy, context, dial.address or target.host, target.port)
         await _speak_through(transport, target, context, protocol)
 
 
 async def _speak_through(
-    transport: asyncio.Transport, target: Target, context: ssl.SSLContext | None, protocol: asyncio.Protocol
+    transport: asyncio.Transport, target: ParsedUrl, context: ssl.SSLContext | None, protocol: asyncio.Protocol
 ) -> None:
     try:
         if context is not None and target.scheme == "https":
@@ -183,9 +185,9 @@ def _say(error: OSError) -> str:
     return os.strerror(error.errno)
 
 
-def _route(target: Target, dial: Dial) -> str:
+def _route(target: ParsedUrl, dial: DialOptions) -> str:
     return target.where if dial.proxy is None else f"{target.where} via {parse_proxy(dial.proxy).where}"
 
 
-def _unreachable(target: Target, dial: Dial, reason: str) -> Lost:
-    return Lost(f"cannot connect to {_route(target, dial)}: {reason}", sent=False, received=False)
+def _unreachable(target: ParsedUrl, dial: DialOptions, reason: str) -> ConnectionLost:
+    return ConnectionLost(f"cannot connect to {_route(target, dial)}: {reason}", sent=False, received=False)

@@ -8,15 +8,15 @@ from typing import IO, Protocol, cast
 import brotli
 import zstandard
 
-from dragoman.net.errors import BadEncoding, TooLarge
+from dragoman.net.errors import InvalidEncoding, SizeLimitExceeded
 
 # RFC 9659: a zstd content coding must not ask its reader for a larger window.
 ZSTD_WINDOW = 8 << 20
 STEP = 4096
 PIECE = 1 << 15
-MOST_CODINGS = 3
+MAX_CODINGS = 3
 # Every member costs a fresh inflate state, so a body of thousands of empty ones is an attack.
-MOST_MEMBERS = 64
+MAX_MEMBERS = 64
 
 _GZIP_WBITS = 31
 _ZLIB_WBITS = 15
@@ -27,10 +27,10 @@ class Decoder(Protocol):
     """One coding of one body."""
 
     def feed(self, data: bytes, room: int) -> bytes:
-        """Decode `data`; TooLarge if more than `room` bytes would come out."""
+        """Decode `data`; SizeLimitExceeded if more than `room` bytes would come out."""
 
     def finish(self) -> None:
-        """Say BadEncoding unless the body ended where its coding says it ends."""
+        """Say InvalidEncoding unless the body ended where its coding says it ends."""
 
 
 class Gzip:
@@ -45,15 +45,15 @@ class Gzip:
         while self._member.unused_data:
             rest = self._member.unused_data
             self._members += 1
-            if self._members > MOST_MEMBERS:
-                raise BadEncoding("the gzip body has too many members")
+            if self._members > MAX_MEMBERS:
+                raise InvalidEncoding("the gzip body has too many members")
             self._member = zlib.decompressobj(_GZIP_WBITS)
             out += _inflate(self._member, rest, room - len(out))
         return out
 
     def finish(self) -> None:
         if not self._member.eof:
-            raise BadEncoding("the gzip body is cut short")
+            raise InvalidEncoding("the gzip body is cut short")
 
 
 class Deflate:
@@ -73,12 +73,12 @@ class Deflate:
             self._stream = zlib.decompressobj(_ZLIB_WBITS if wrapped else _RAW_WBITS)
         out = _inflate(self._stream, data, room)
         if self._stream.unused_data:
-            raise BadEncoding("the deflate body goes on after its end")
+            raise InvalidEncoding("the deflate body goes on after its end")
         return out
 
     def finish(self) -> None:
         if self._stream is None or not self._stream.eof:
-            raise BadEncoding("the deflate body is cut short")
+            raise InvalidEncoding("the deflate body is cut short")
 
 
 class Brotli:
@@ -95,15 +95,15 @@ class Brotli:
                 data = b""
                 room -= len(piece)
                 if room < 0:
-                    raise TooLarge("the br body expands beyond the limit")
+                    raise SizeLimitExceeded("the br body expands beyond the limit")
                 pieces.append(piece)
         except brotli.error as error:
-            raise BadEncoding("the body is not br") from error
+            raise InvalidEncoding("the body is not br") from error
         return b"".join(pieces)
 
     def finish(self) -> None:
         if not self._stream.is_finished():
-            raise BadEncoding("the br body is cut short")
+            raise InvalidEncoding("the br body is cut short")
 
 
 class _Sink:
@@ -116,7 +116,7 @@ class _Sink:
     def write(self, data: bytes) -> int:
         self.room -= len(data)
         if self.room < 0:
-            raise TooLarge("the zstd body expands beyond the limit")
+            raise SizeLimitExceeded("the zstd body expands beyond the limit")
         self.pieces.append(bytes(data))
         return len(data)
 
@@ -138,7 +138,7 @@ class Zstd:
         try:
             self._writer.write(data)
         except zstandard.ZstdError as error:
-            raise BadEncoding("the body is not zstd, or asks for too much memory") from error
+            raise InvalidEncoding("the body is not zstd, or asks for too much memory") from error
         pieces, self._sink.pieces = self._sink.pieces, []
         return b"".join(pieces)
 
@@ -147,10 +147,10 @@ class Zstd:
         # cut in two, because zstd takes a whole frame for one even where it waits for the rest of a frame's head.
         try:
             out = self.feed(_MARK_FRAME[:1], PIECE) + self.feed(_MARK_FRAME[1:], PIECE)
-        except (BadEncoding, TooLarge):
+        except (InvalidEncoding, SizeLimitExceeded):
             out = b""
         if out != _MARK:
-            raise BadEncoding("the zstd body is cut short")
+            raise InvalidEncoding("the zstd body is cut short")
 
 
 CODINGS: dict[bytes, Callable[[], Decoder]] = {
@@ -162,24 +162,24 @@ CODINGS: dict[bytes, Callable[[], Decoder]] = {
 }
 
 
-def decoders(encoding: bytes) -> tuple[Decoder, ...]:
+def make_decoders(encoding: bytes) -> tuple[Decoder, ...]:
     """The decoders for a content-encoding header, in the order in which to undo them."""
     names = [name.strip().lower() for name in encoding.split(b",")]
     names = [name for name in names if name and name != b"identity"]
-    if len(names) > MOST_CODINGS:
-        raise BadEncoding("too many content encodings")
+    if len(names) > MAX_CODINGS:
+        raise InvalidEncoding("too many content encodings")
     unknown = [name for name in names if name not in CODINGS]
     if unknown:
-        raise BadEncoding(f"unknown content encoding {unknown[0][:40]!r}")
+        raise InvalidEncoding(f"unknown content encoding {unknown[0][:40]!r}")
     return tuple(CODINGS[name]() for name in reversed(names))
 
 
 def decompress(encoding: bytes, body: bytes, limit: int) -> bytes:
-    """The whole body in plain; what does not fit into `limit` bytes at any stage is TooLarge."""
-    for decoder in decoders(encoding):
+    """The whole body in plain; what does not fit into `limit` bytes at any stage is SizeLimitExceeded."""
+    for decoder in make_decoders(encoding):
         body = _decompress_one(decoder, body, limit)
     if len(body) > limit:
-        raise TooLarge("the body exceeds the limit")
+        raise SizeLimitExceeded("the body exceeds the limit")
     return body
 
 
@@ -191,7 +191,7 @@ def _decompress_one(decoder: Decoder, body: bytes, limit: int) -> bytes:
     return out.getvalue()
 
 
-class Unpacking:
+class StreamDecompressor:
     """A body that arrives in pieces: `put` what was read, `take` plain pieces of bounded size until none comes."""
 
     def __init__(self, chain: tuple[Decoder, ...], piece: int = 256 << 10, most: int = 8 << 20) -> None:
@@ -238,8 +238,8 @@ def _inflate(stream: "zlib._Decompress", data: bytes, room: int) -> bytes:
             full = len(piece) == PIECE
             room -= len(piece)
             if room < 0:
-                raise TooLarge("the body expands beyond the limit")
+                raise SizeLimitExceeded("the body expands beyond the limit")
             pieces.append(piece)
     except zlib.error as error:
-        raise BadEncoding("the body is not gzip or deflate") from error
+        raise InvalidEncoding("the body is not gzip or deflate") from error
     return b"".join(pieces)

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-Wait = Literal["connect", "first", "idle"]
+TimeoutPhase = Literal["connect", "first", "idle"]
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection could not be made, or broke before the answer's declared end.
 
     The message is safe to show: it names host and port, never a path, query, header or password.
@@ -18,34 +18,34 @@ class Lost(Exception):
         self.sent = sent
         self.received = received
 
-    def copy(self) -> "Lost":
+    def copy(self) -> "ConnectionLost":
         """An equal one to raise: a traceback would tie whoever keeps this one to all that its frames hold."""
         twin = type(self)(str(self), sent=self.sent, received=self.received)
         twin.stale = self.stale
         return twin
 
 
-class Corrupt(Lost):
+class InvalidResponse(ConnectionLost):
     """The peer answered with something that is not the HTTP or the encoding it claims."""
 
 
-class TimedOut(Exception):
+class UpstreamTimeout(Exception):
     """The peer was silent for too long, in the named phase."""
 
-    def __init__(self, phase: Wait, message: str) -> None:
+    def __init__(self, phase: TimeoutPhase, message: str) -> None:
         super().__init__(message)
         self.phase = phase
 
 
-class TooLarge(Exception):
+class SizeLimitExceeded(Exception):
     """A body, as sent or once decompressed, exceeds the limit given."""
 
 
-class BadEncoding(Exception):
+class InvalidEncoding(Exception):
     """A body is not what its content-encoding says, or the encoding is unknown."""
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """A request that cannot be served; `message` is safe to show to the client."""
 
     status = 400
@@ -56,36 +56,36 @@ class Refused(Exception):
         if status is not None:
             self.status = status
 
-    def copy(self) -> "Refused":
+    def copy(self) -> "RequestRejected":
         """An equal one to raise: a traceback would tie whoever keeps this one to all that its frames hold."""
         return type(self)(self.message, self.status)
 
 
-class HeadRefused(Refused):
+class HeadRejected(RequestRejected):
     """The request line or a header field is malformed, ambiguous or too large."""
 
 
-class BodyMalformed(Refused):
+class MalformedBody(RequestRejected):
     """The chunked coding of the body is broken."""
 
 
-class BodyTooLarge(Refused):
+class BodyTooLarge(RequestRejected):
     status = 413
 
 
-class BodyTimeout(Refused):
+class BodyTimeout(RequestRejected):
     status = 408
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed its connection before the reply was complete."""
 
 
-class OutOfOrder(Exception):
+class ResponseOrderError(Exception):
     """The handler used an exchange in an order that no reply has."""
 
 
-class BudgetSpent(Refused):
+class BufferBudgetExceeded(RequestRejected):
     """All requests together hold as many bytes as they may."""
 
     status = 503

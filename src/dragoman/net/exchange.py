@@ -6,10 +6,10 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Protocol
 
-from dragoman.net.bodies import ByteBudget, Charge, IncomingBody
-from dragoman.net.errors import ClientGone, OutOfOrder, Refused
+from dragoman.net.bodies import BudgetShare, ByteBudget, IncomingBody
+from dragoman.net.errors import ClientDisconnected, RequestRejected, ResponseOrderError
 from dragoman.net.headers import Header, Headers
-from dragoman.net.requesthead import RequestHead
+from dragoman.net.request_head import RequestHead
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _CLOSE = b"connection: close\r\n"
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 
 
-class Wire(Protocol):
+class ExchangeConnection(Protocol):
     """What an exchange needs of its connection."""
 
     blocked: bool
@@ -38,15 +38,15 @@ class Wire(Protocol):
     def mark_authenticated(self) -> None: ...
 
 
-class Listener(Protocol):
+class ResponseListener(Protocol):
     """Who is told what goes out, as it is handed over: a head, then the bytes of the body without their framing."""
 
-    def head(self, status: int, headers: Sequence[Header]) -> None: ...
-    def body(self, data: bytes) -> None: ...
-    def over(self) -> None: ...
+    def on_head(self, status: int, headers: Sequence[Header]) -> None: ...
+    def on_body(self, data: bytes) -> None: ...
+    def on_end(self) -> None: ...
 
 
-class Reply(Enum):
+class ResponseState(Enum):
     OPEN = "nothing decided"
     STREAM = "a streamed reply under way"
     ENDED = "complete, or given up"
@@ -83,7 +83,7 @@ class Exchange:
         "started",
     )
 
-    def __init__(self, head: RequestHead, wire: Wire, budget: ByteBudget) -> None:
+    def __init__(self, head: RequestHead, wire: ExchangeConnection, budget: ByteBudget) -> None:
         self.method = head.method
         self.path = head.path
         self.raw_path = head.raw_path
@@ -96,10 +96,10 @@ class Exchange:
         self.expects_continue = head.expects_continue
         self.incoming: IncomingBody | None = None
         self.body_open = False  # bytes of this request are still to come
-        self.refusal: Refused | None = None
-        self.listener: Listener | None = None
-        self.buffered = Charge(budget)  # the bodies of this request and of its reply, while somebody may need them
-        self.reply = Reply.OPEN
+        self.refusal: RequestRejected | None = None
+        self.listener: ResponseListener | None = None
+        self.buffered = BudgetShare(budget)  # the bodies of this request and of its reply, while somebody may need them
+        self.reply = ResponseState.OPEN
         self._wire = wire
         self._body = b""
         self._held = b""
@@ -107,13 +107,13 @@ class Exchange:
         self._bodiless = False
 
     async def body(self) -> bytes:
-        """The whole body; raises BodyTooLarge, BodyTimeout, BodyMalformed or ClientGone."""
+        """The whole body; raises BodyTooLarge, BodyTimeout, BodyMalformed or ClientDisconnected."""
         if self.body_open and self.refusal is None:
             await self._wire.body_arrival(self)
         if self.refusal is not None:
             raise self.refusal.copy()
         if self.body_open:
-            raise ClientGone
+            raise ClientDisconnected
         return self._body
 
     @property
@@ -135,15 +135,15 @@ class Exchange:
         if self.gone:
             return
         if self.started:
-            raise OutOfOrder("a reply was already sent")
+            raise ResponseOrderError("a reply was already sent")
         framing = b"" if status == 204 or status == 304 else b"content-length: %d\r\n" % len(body)
         if self._wire.must_close(self):
             self.keep_alive = False
             framing += _CLOSE
-        head = reply_head(status, headers, framing)
+        head = format_response_head(status, headers, framing)
         if self.listener is not None:
-            self.listener.head(status, headers)
-            self.listener.body(body)
+            self.listener.on_head(status, headers)
+            self.listener.on_body(body)
         self._held = b""
         self._put(head if self.method == "HEAD" or status == 204 or status == 304 else head + body)
         self._end()
@@ -152,18 +152,18 @@ class Exchange:
         """Begins a streamed reply: chunked, or up to the end of the connection for HTTP/1.0."""
         if self.gone:
             return
-        if self.reply is not Reply.OPEN:
-            raise OutOfOrder("a reply was already begun")
+        if self.reply is not ResponseState.OPEN:
+            raise ResponseOrderError("a reply was already begun")
         self._bodiless = self.method == "HEAD" or status == 204 or status == 304
         self._chunked = self.modern and status != 204 and status != 304
         framing = _CHUNKED if self._chunked else b""
         if self._wire.must_close(self):
             self.keep_alive = False
             framing += _CLOSE
-        self._held = reply_head(status, headers, framing)
+        self._held = format_response_head(status, headers, framing)
         if self.listener is not None:
-            self.listener.head(status, headers)
-        self.reply = Reply.STREAM
+            self.listener.on_head(status, headers)
+        self.reply = ResponseState.STREAM
 
     async def send(self, data: bytes) -> None:
         """One write; waits while the client reads too slowly. Empty data sends only a head that is still held."""
@@ -174,10 +174,10 @@ class Exchange:
         """One write at once; false if the client reads too slowly or is gone: `writable` tells, before the next."""
         if self.gone:
             return False
-        if self.reply is not Reply.STREAM:
-            raise OutOfOrder("a write outside a streamed reply")
+        if self.reply is not ResponseState.STREAM:
+            raise ResponseOrderError("a write outside a streamed reply")
         if self.listener is not None:
-            self.listener.body(data)
+            self.listener.on_body(data)
         if self._bodiless or not data:
             data = b""
         elif self._chunked:
@@ -185,31 +185,31 @@ class Exchange:
         return self._put(data) and not self._wire.blocked
 
     async def writable(self) -> None:
-        """Waits until the client has taken enough of what was written; raises ClientGone."""
+        """Waits until the client has taken enough of what was written; raises ClientDisconnected."""
         if self.gone:
-            raise ClientGone
+            raise ClientDisconnected
         await self._wire.writable()
 
     def finish(self, last: bytes = b"", trailers: Sequence[Header] = ()) -> None:
         """Ends the streamed reply; `last` goes out in the same write as the end. Only a chunked one has trailers."""
         if self.gone:
             return
-        if self.reply is not Reply.STREAM:
-            raise OutOfOrder("finish outside a streamed reply")
+        if self.reply is not ResponseState.STREAM:
+            raise ResponseOrderError("finish outside a streamed reply")
         if self.listener is not None:
-            self.listener.body(last)
+            self.listener.on_body(last)
         if self._bodiless:
             last = b""
         elif self._chunked:
-            end = last_chunk(trailers) if trailers else LAST_CHUNK
+            end = format_last_chunk(trailers) if trailers else LAST_CHUNK
             last = chunk(last) + end if last else end
         self._put(last)
         self._end()
 
     def abort(self) -> None:
         """Drops the connection, so that the client cannot take what it has for the whole."""
-        if not self.gone and self.reply is not Reply.ENDED:
-            self.reply = Reply.ENDED
+        if not self.gone and self.reply is not ResponseState.ENDED:
+            self.reply = ResponseState.ENDED
             self.gone = True
             self._wire.drop(self)
 
@@ -222,17 +222,17 @@ class Exchange:
         return self._wire.write(data)
 
     def _end(self) -> None:
-        self.reply = Reply.ENDED
+        self.reply = ResponseState.ENDED
         self._wire.reply_ended(self)
 
 
-def reply_head(status: int, fields: Sequence[Header], framing: bytes) -> bytes:
+def format_response_head(status: int, fields: Sequence[Header], framing: bytes) -> bytes:
     """`framing` is the finished lines that the transport adds."""
     lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status]
     lines += [b"%b: %b\r\n" % field for field in fields if field[0] not in _OWN]
     block = b"".join(lines)
     if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or b"\0" in block:
-        return reply_head(status, [field for field in fields if _is_clean(field)], framing)
+        return format_response_head(status, [field for field in fields if _is_clean(field)], framing)
     return block + framing + b"\r\n"
 
 
@@ -240,7 +240,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def last_chunk(trailers: Sequence[Header]) -> bytes:
+def format_last_chunk(trailers: Sequence[Header]) -> bytes:
     """The end of a chunked reply, with what is known of it only then."""
     return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers if _is_clean(field)) + b"\r\n"
 

@@ -6,10 +6,10 @@ import struct
 from typing import cast
 
 from dragoman.net.bodies import ChunkedBody, SizedBody
-from dragoman.net.deadline import Deadline, UploadClock
-from dragoman.net.errors import BodyTimeout, ClientGone, HeadRefused, Refused
-from dragoman.net.exchange import CONTINUE, Exchange, reply_head
-from dragoman.net.requesthead import RequestHead, parse_head, path_of
+from dragoman.net.deadline import Deadline, UploadTimer
+from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, RequestRejected
+from dragoman.net.exchange import CONTINUE, Exchange, format_response_head
+from dragoman.net.request_head import RequestHead, parse_head, path_of
 from dragoman.net.service import Service
 
 _HEAD_END = b"\r\n\r\n"
@@ -20,7 +20,7 @@ _RETIRE_S = 0.5  # a request that is on its way to a connection which we are abo
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class Inbound(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """Reading goes on while a handler runs, because only a reader notices that the client has left."""
 
     __slots__ = (
@@ -30,7 +30,7 @@ class Inbound(asyncio.Protocol):
     )
 
     _transport: asyncio.Transport
-    _upload: UploadClock  # since the handler asked for the body
+    _upload: UploadTimer  # since the handler asked for the body
 
     def __init__(self, service: Service) -> None:
         self.blocked = False  # the client reads more slowly than we write
@@ -64,7 +64,7 @@ class Inbound(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
         if not self._service.admit(self, self.address, -1 if sock is None else sock.fileno()):
-            self._refuse(b"", Refused(TOO_MANY_CONNECTIONS, 503))
+            self._refuse(b"", RequestRejected(TOO_MANY_CONNECTIONS, 503))
             return
         self._deadline.set(self._limits.header_timeout_s, self._expire_head)
 
@@ -129,7 +129,7 @@ class Inbound(asyncio.Protocol):
         raw = bytes(unread[:end])
         del unread[:end]
         if end > self._limits.max_header_bytes:
-            self._refuse(raw, HeadRefused("the header is too large", 431))
+            self._refuse(raw, HeadRejected("the header is too large", 431))
             return
         self._begin(raw, b"")
 
@@ -137,11 +137,11 @@ class Inbound(asyncio.Protocol):
         unread = self._unread
         fresh = self._scanned
         if len(unread) > self._limits.max_header_bytes:
-            self._refuse(bytes(unread), HeadRefused("the header is too large", 431))
+            self._refuse(bytes(unread), HeadRejected("the header is too large", 431))
         elif unread and not 65 <= unread[0] <= 90:
-            self._refuse(b"", HeadRefused("not an HTTP request"))
+            self._refuse(b"", HeadRejected("not an HTTP request"))
         elif unread.count(b"\n", fresh) != unread.count(b"\r\n", max(0, fresh - 1)):
-            self._refuse(bytes(unread), HeadRefused("a bare line break in the header"))
+            self._refuse(bytes(unread), HeadRejected("a bare line break in the header"))
         else:
             self._scanned = max(0, len(unread) - 3)
             if not self._in_head:
@@ -151,7 +151,7 @@ class Inbound(asyncio.Protocol):
     def _begin(self, raw: bytes, rest: bytes) -> None:
         try:
             head = parse_head(raw, self._limits.max_header_fields)
-        except HeadRefused as refusal:
+        except HeadRejected as refusal:
             self._refuse(raw, refusal)
             return
         self._in_head = False
@@ -178,7 +178,7 @@ class Inbound(asyncio.Protocol):
             exchange.body_open = True
             try:
                 exchange.incoming = SizedBody(head.length, self._limits.max_body_bytes, exchange.buffered)
-            except Refused as refusal:
+            except RequestRejected as refusal:
                 exchange.refusal = refusal
 
     def _feed_body(self, exchange: Exchange, data: bytes | bytearray) -> int:
@@ -188,7 +188,7 @@ class Inbound(asyncio.Protocol):
             return len(data)
         try:
             taken = incoming.feed(data)
-        except Refused as refusal:
+        except RequestRejected as refusal:
             self._refuse_body(exchange, refusal)
             return len(data)
         if incoming.done:
@@ -201,7 +201,7 @@ class Inbound(asyncio.Protocol):
             self._pause_reading()
         return taken
 
-    def _refuse_body(self, exchange: Exchange, refusal: Refused) -> None:
+    def _refuse_body(self, exchange: Exchange, refusal: RequestRejected) -> None:
         exchange.refusal = refusal
         exchange.incoming = None
         self._deadline.clear()
@@ -214,7 +214,7 @@ class Inbound(asyncio.Protocol):
             exchange.expects_continue = False
             self.write(CONTINUE)
         self._resume_reading()
-        self._upload = UploadClock(self._limits, self._loop.time())
+        self._upload = UploadTimer(self._limits, self._loop.time())
         self._deadline.set(self._upload.patience(0, self._loop.time()), self._expire_body)
         self._body_waiter = self._loop.create_future()
         try:
@@ -266,7 +266,7 @@ class Inbound(asyncio.Protocol):
             self._write_waiters.append(waiter)
             await waiter
         if self._transport.is_closing():
-            raise ClientGone
+            raise ClientDisconnected
 
     def _unblock(self) -> None:
         self.blocked = False
@@ -305,12 +305,12 @@ class Inbound(asyncio.Protocol):
         if self._exchange is None:
             self._resume_reading()
 
-    def _refuse(self, raw: bytes, refusal: Refused) -> None:
+    def _refuse(self, raw: bytes, refusal: RequestRejected) -> None:
         """Answers what cannot become an exchange; whatever follows it on this connection is never parsed."""
         self._unread.clear()
         headers, body = self._service.render_error(path_of(raw), refusal.status, refusal.message)
         framing = b"content-length: %d\r\nconnection: close\r\n" % len(body)
-        head = reply_head(refusal.status, headers, framing)
+        head = format_response_head(refusal.status, headers, framing)
         self.write(head if raw.startswith(b"HEAD ") else head + body)
         self._linger()
 
@@ -354,7 +354,7 @@ class Inbound(asyncio.Protocol):
     def evict(self) -> None:
         """Close an idle connection at once, with 503 to a client that has begun to send a request."""
         if self._unread and not self._discarding:
-            self._refuse(bytes(self._unread), Refused(TOO_MANY_CONNECTIONS, 503))
+            self._refuse(bytes(self._unread), RequestRejected(TOO_MANY_CONNECTIONS, 503))
         self._close()
 
     def retire(self) -> None:
@@ -371,7 +371,7 @@ class Inbound(asyncio.Protocol):
     def _expire_head(self) -> None:
         if self._unread:
             self._refuse(
-                bytes(self._unread), HeadRefused("The request head took too long. Send the request again.", 408)
+                bytes(self._unread), HeadRejected("The request head took too long. Send the request again.", 408)
             )
         else:
             self._close()

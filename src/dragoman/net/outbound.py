@@ -12,10 +12,10 @@ from typing import cast
 
 import httptools
 
-from dragoman.net.errors import Corrupt, Lost, TimedOut
+from dragoman.net.errors import ConnectionLost, InvalidResponse, UpstreamTimeout
 from dragoman.net.headers import Header, Headers
-from dragoman.net.outbox import Outbox
-from dragoman.net.pouring import Sink
+from dragoman.net.response_body import BodySink
+from dragoman.net.write_batch import WriteBatch
 
 HEAD_LIMIT = 64 << 10
 BUFFER_LIMIT = 32 << 10
@@ -41,7 +41,7 @@ IDLE, HEAD, BODY, DONE, BROKEN = Phase
 _NO_HEADERS = Headers([])
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """Begin an exchange, `take` body bytes and `wait` for more until DONE, then rest or abort.
 
     One waiter, one wake per socket read; none while body bytes `pour` into a sink. The timer outlives single
@@ -50,7 +50,11 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, where: str, outbox: Outbox, on_lost: Callable[["Connection"], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        where: str,
+        outbox: WriteBatch,
+        on_lost: Callable[["UpstreamConnection"], None],
     ) -> None:
         self.where = where
         self.phase = IDLE
@@ -69,12 +73,12 @@ class Connection(asyncio.Protocol):
         self._arrivals = select.poll()
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[bool] | None = None
-        self._sink: Sink | None = None
+        self._sink: BodySink | None = None
         self._context: Context
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._deadline = 0.0
-        self._failure: Lost | None = None
+        self._failure: ConnectionLost | None = None
         self._forget_response()
 
     def _forget_response(self) -> None:
@@ -99,7 +103,7 @@ class Connection(asyncio.Protocol):
         if transport is None or self.phase is not IDLE:
             raise RuntimeError(f"no exchange can begin on a connection that is {self.phase.name}")
         if transport.is_closing():
-            raise Lost(f"{self.where} closed the connection at once", sent=False, received=False)
+            raise ConnectionLost(f"{self.where} closed the connection at once", sent=False, received=False)
         self._forget_response()
         self._poured = False
         self._taken = 0
@@ -116,13 +120,13 @@ class Connection(asyncio.Protocol):
             self._transport.writelines(unsent)
 
     def wait(self, timeout_s: float) -> asyncio.Future[bool]:
-        """A future that is done when there is news, or fails with TimedOut."""
+        """A future that is done when there is news, or fails with UpstreamTimeout."""
         self._waiter = waiter = self._loop.create_future()
         self._sink = None  # of a `pour` that was given up
         self._expect(timeout_s)
         return waiter
 
-    def pour(self, sink: Sink, timeout_s: float) -> asyncio.Future[bool]:
+    def stream_to(self, sink: BodySink, timeout_s: float) -> asyncio.Future[bool]:
         """Like `wait`, but until then body bytes go from the socket right into the sink, and no task wakes for them.
 
         The future also ends when the sink wants no more, which makes it true, or fails.
@@ -183,7 +187,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop the connection at once."""
-        self._break(Lost(f"{self.where}: closed by us", sent=True, received=self._received))
+        self._break(ConnectionLost(f"{self.where}: closed by us", sent=True, received=self._received))
 
     # What the event loop calls
 
@@ -283,7 +287,7 @@ class Connection(asyncio.Protocol):
         with contextlib.suppress(OSError):  # it has just been closed
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
-    def _drain(self, sink: Sink) -> bool:
+    def _drain(self, sink: BodySink) -> bool:
         """Whether there is nothing left to do but wait for more."""
         waiter = self._waiter
         if waiter is None or waiter.done():  # given up: these bytes are for whoever asks next
@@ -331,9 +335,9 @@ class Connection(asyncio.Protocol):
             return
         self._sink = self._waiter = None  # kept, its exception would tie this connection to the frames that wait
         if self.phase is HEAD:
-            waiter.set_exception(TimedOut("first", f"{self.where} did not begin to answer in time"))
+            waiter.set_exception(UpstreamTimeout("first", f"{self.where} did not begin to answer in time"))
         else:
-            waiter.set_exception(TimedOut("idle", f"{self.where} fell silent in its answer"))
+            waiter.set_exception(UpstreamTimeout("idle", f"{self.where} fell silent in its answer"))
 
     def _pause(self) -> None:
         if not self._paused and self._transport is not None and not self._transport.is_closing():
@@ -359,7 +363,7 @@ class Connection(asyncio.Protocol):
         else:
             self._break(self._corrupt(f"the response is not valid HTTP ({error})"))
 
-    def _break(self, failure: Lost) -> None:
+    def _break(self, failure: ConnectionLost) -> None:
         if self.phase in (HEAD, BODY):
             self.phase = BROKEN
             self._failure = failure
@@ -367,10 +371,10 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self._wake()
 
-    def _lost(self, exc: Exception | None) -> Lost:
+    def _lost(self, exc: Exception | None) -> ConnectionLost:
         ended = "closed the connection" if exc is None else "broke the connection"
         when = "in the middle of its answer" if self._received else "before it answered"
-        return Lost(f"{self.where} {ended} {when}", sent=not self._unsent, received=self._received)
+        return ConnectionLost(f"{self.where} {ended} {when}", sent=not self._unsent, received=self._received)
 
-    def _corrupt(self, reason: str) -> Corrupt:
-        return Corrupt(f"{self.where}: {reason}", sent=True, received=True)
+    def _corrupt(self, reason: str) -> InvalidResponse:
+        return InvalidResponse(f"{self.where}: {reason}", sent=True, received=True)

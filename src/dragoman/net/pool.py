@@ -4,14 +4,14 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from dragoman.net.errors import Lost, TimedOut
-from dragoman.net.outbound import Connection
-from dragoman.net.outbox import Outbox
+from dragoman.net.errors import ConnectionLost, UpstreamTimeout
+from dragoman.net.outbound import UpstreamConnection
+from dragoman.net.write_batch import WriteBatch
 
-Connect = Callable[[Connection], Awaitable[Connection]]
+Connect = Callable[[UpstreamConnection], Awaitable[UpstreamConnection]]
 
 
-class Lane:
+class ConnectionPool:
     """All connections for one (origin, dial), at most `limit` of them."""
 
     def __init__(
@@ -23,15 +23,15 @@ class Lane:
         self._idle_s = idle_s
         self._on_empty = on_empty
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox()
-        self._live: set[Connection] = set()
-        self._idle: list[Connection] = []
+        self._outbox = WriteBatch()
+        self._live: set[UpstreamConnection] = set()
+        self._idle: list[UpstreamConnection] = []
         self._asking = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
-    async def acquire(self, timeout_s: float) -> Connection:
+    async def acquire(self, timeout_s: float) -> UpstreamConnection:
         """The connection that rested last, or a fresh one; waits while the limit is reached."""
         self._asking += 1
         try:
@@ -46,7 +46,7 @@ class Lane:
             self._asking -= 1
             self._forget_if_unused()
 
-    async def acquire_fresh(self, timeout_s: float) -> Connection:
+    async def acquire_fresh(self, timeout_s: float) -> UpstreamConnection:
         """A connection that was never used, in place of one that proved stale."""
         self._asking += 1
         try:
@@ -59,7 +59,7 @@ class Lane:
             self._asking -= 1
             self._forget_if_unused()
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: UpstreamConnection) -> None:
         """Take a connection back: to rest if it can serve again, else to be dropped."""
         if self._drained is not None or not connection.rest():
             connection.abort()
@@ -89,7 +89,7 @@ class Lane:
         if self._live or self._asking:
             await self._drained
 
-    def _youngest(self) -> Connection | None:
+    def _youngest(self) -> UpstreamConnection | None:
         oldest_good = self._loop.time() - self._idle_s
         while self._idle:
             connection = self._idle.pop()
@@ -98,8 +98,8 @@ class Lane:
             connection.abort()
         return None
 
-    async def _fresh(self) -> Connection:
-        connection = Connection(self._loop, self._where, self._outbox, self._lost)
+    async def _fresh(self) -> UpstreamConnection:
+        connection = UpstreamConnection(self._loop, self._where, self._outbox, self._lost)
         self._live.add(connection)
         try:
             await self._connect(connection)
@@ -111,10 +111,10 @@ class Lane:
             self._lost(connection)
             raise
 
-    def _closed_by_us(self) -> Lost:
-        return Lost(f"{self._where}: closed by us", sent=False, received=False)
+    def _closed_by_us(self) -> ConnectionLost:
+        return ConnectionLost(f"{self._where}: closed by us", sent=False, received=False)
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: UpstreamConnection) -> None:
         if connection not in self._live:
             return
         self._live.remove(connection)
@@ -142,7 +142,7 @@ class Lane:
                 await waiter
             granted = True
         except TimeoutError:
-            raise TimedOut("connect", f"{self._where}: no free connection in time") from None
+            raise UpstreamTimeout("connect", f"{self._where}: no free connection in time") from None
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)

@@ -29,7 +29,7 @@ class ProxyRefused(Exception):
     """The proxy would not lead us on; the message holds no secret."""
 
 
-async def reach(proxy: Proxy, context: ssl.SSLContext | None, protocol: Callable[[], P]) -> P:
+async def connect_to_proxy(proxy: Proxy, context: ssl.SSLContext | None, protocol: Callable[[], P]) -> P:
     """A connection to the proxy itself, over TLS if it wants that; its own certificate is judged like any other."""
     loop = asyncio.get_running_loop()
     try:
@@ -43,7 +43,7 @@ async def reach(proxy: Proxy, context: ssl.SSLContext | None, protocol: Callable
 
 async def open_tunnel(proxy: Proxy, context: ssl.SSLContext | None, host: str, port: int) -> asyncio.Transport:
     """A connection through the proxy, on which the next byte is the destination's."""
-    talk = await reach(proxy, context, _Talk)
+    talk = await connect_to_proxy(proxy, context, _Talk)
     try:
         if proxy.kind in ("http", "https"):
             await _ask_http(talk, proxy, host, port)

@@ -5,27 +5,34 @@ import socket
 
 from dragoman.net.acceptor import Acceptor, CarefulAcceptor, LoopAcceptor
 from dragoman.net.bodies import ByteBudget
-from dragoman.net.errors import BodyMalformed, BodyTimeout, BodyTooLarge, ClientGone, OutOfOrder, Refused
-from dragoman.net.exchange import Exchange, Handler, reply_head
+from dragoman.net.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    ClientDisconnected,
+    MalformedBody,
+    RequestRejected,
+    ResponseOrderError,
+)
+from dragoman.net.exchange import Exchange, Handler, format_response_head
 from dragoman.net.headers import Header, Headers
-from dragoman.net.inbound import TOO_MANY_CONNECTIONS, Inbound
+from dragoman.net.inbound import TOO_MANY_CONNECTIONS, ClientConnection
 from dragoman.net.limits import Limits, open_files_limit
 from dragoman.net.service import RenderError, Service
 from dragoman.net.tasks import spawn
 
 __all__ = [
-    "BodyMalformed",
     "BodyTimeout",
     "BodyTooLarge",
-    "ClientGone",
+    "ClientDisconnected",
     "Exchange",
     "Handler",
     "Header",
     "Headers",
     "Limits",
-    "OutOfOrder",
-    "Refused",
+    "MalformedBody",
     "RenderError",
+    "RequestRejected",
+    "ResponseOrderError",
     "Server",
 ]
 
@@ -46,7 +53,7 @@ class Server:
     ) -> None:
         self._service = Service(handler, limits, render_error, budget)
         self._acceptor: Acceptor | None = None
-        self._hurry = asyncio.Event()
+        self._grace_over = asyncio.Event()
         self.port = 0
 
     async def start(self, host: str, port: int, *, sock: socket.socket | None = None) -> None:
@@ -61,7 +68,7 @@ class Server:
         else:
             self._acceptor = CarefulAcceptor(listening, self._connect, self._refuse_without_descriptor)
 
-    def limit(self, limits: Limits) -> None:
+    def set_limits(self, limits: Limits) -> None:
         """From the next request on, these are the bounds."""
         self._service.limits = limits
 
@@ -93,16 +100,16 @@ class Server:
         await self.stop_listening()
         for connection in tuple(self._service.connections):
             connection.retire()
-        await self._emptied_or_hurried(grace_s)
+        await self._wait_until_empty(grace_s)
         await self._end_all()
 
-    def hurry(self) -> None:
+    def end_grace(self) -> None:
         """End the grace of `drain` now."""
-        self._hurry.set()
+        self._grace_over.set()
 
     @property
-    def is_hurried(self) -> bool:
-        return self._hurry.is_set()
+    def is_grace_over(self) -> bool:
+        return self._grace_over.is_set()
 
     async def close(self) -> None:
         """Ends everything now."""
@@ -111,8 +118,8 @@ class Server:
             connection.abort()
         await self._end_all()
 
-    def _connect(self) -> Inbound:
-        return Inbound(self._service)
+    def _connect(self) -> ClientConnection:
+        return ClientConnection(self._service)
 
     def _close_listener(self) -> None:
         self._service.draining = self._service.is_stopping = True
@@ -127,7 +134,7 @@ class Server:
         service.admission.evict_oldest(_FREED_AT_ONCE)
         fields, body = service.render_error("", 503, TOO_MANY_CONNECTIONS)
         framing = b"content-length: %d\r\nconnection: close\r\n" % len(body)
-        return reply_head(503, fields, framing) + body
+        return format_response_head(503, fields, framing) + body
 
     async def _end_all(self) -> None:
         for task in tuple(self._service.tasks):
@@ -137,8 +144,8 @@ class Server:
             connection.abort()
         await self._emptied(_LAST_WORDS_S)
 
-    async def _emptied_or_hurried(self, seconds: float) -> None:
-        waits = [spawn(self._emptied(seconds), name="drain"), spawn(self._hurry.wait(), name="hurry")]
+    async def _wait_until_empty(self, seconds: float) -> None:
+        waits = [spawn(self._emptied(seconds), name="drain"), spawn(self._grace_over.wait(), name="end of grace")]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

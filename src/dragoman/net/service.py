@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from dragoman.net.admission import Admission
-from dragoman.net.bodies import FREE_BYTES, ByteBudget
-from dragoman.net.errors import ClientGone, Refused
-from dragoman.net.exchange import Exchange, Handler, Reply
+from dragoman.net.bodies import UNCOUNTED_BYTES, ByteBudget
+from dragoman.net.errors import ClientDisconnected, RequestRejected
+from dragoman.net.exchange import Exchange, Handler, ResponseState
 from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
-from dragoman.net.outbox import Outbox
-from dragoman.net.tasks import place_of, spawn
+from dragoman.net.tasks import describe_fault, spawn
+from dragoman.net.write_batch import WriteBatch
 
 RenderError = Callable[[str, int, str], tuple[list[Header], bytes]]
 
@@ -43,7 +43,7 @@ class Service:
         self.draining = False
         self.is_stopping = False  # new requests are still served, and their connections closed after the reply
         self.last_admitted = float("-inf")  # by the event loop's clock
-        self.outbox = Outbox()
+        self.outbox = WriteBatch()
         self.connections: set[Guest] = set()
         self._refused: set[Guest] = set()  # for want of room; they are closed as soon as their clients know
         self.admission = Admission()
@@ -90,9 +90,9 @@ class Service:
     async def _serve(self, exchange: Exchange) -> None:
         try:
             await self._handle(exchange)
-            if exchange.buffered.held > FREE_BYTES and not exchange.gone:
+            if exchange.buffered.held > UNCOUNTED_BYTES and not exchange.gone:
                 await exchange.writable()  # a slow reader's reply is still held
-        except ClientGone:
+        except ClientDisconnected:
             return
         finally:
             exchange.buffered.release_to(0)
@@ -102,20 +102,20 @@ class Service:
             await self.handler(exchange)
         except asyncio.CancelledError:
             self._give_up(exchange, 503, "The gateway is shutting down. Send the request again.")
-        except Refused as refusal:
+        except RequestRejected as refusal:
             self._give_up(exchange, refusal.status, refusal.message)
-        except ClientGone:
+        except ClientDisconnected:
             exchange.abort()
         except Exception as fault:
-            _log.error("handler failed: %s", place_of(fault))
+            _log.error("handler failed: %s", describe_fault(fault))
             self._give_up(exchange, 500, "internal error")
         else:
-            if exchange.reply is not Reply.ENDED and not exchange.gone:
+            if exchange.reply is not ResponseState.ENDED and not exchange.gone:
                 _log.error("handler returned without ending its reply")
                 self._give_up(exchange, 500, "internal error")
 
     def _give_up(self, exchange: Exchange, status: int, message: str) -> None:
-        if exchange.gone or exchange.reply is Reply.ENDED:
+        if exchange.gone or exchange.reply is ResponseState.ENDED:
             return
         if exchange.started:
             exchange.abort()

@@ -24,7 +24,7 @@ def spawn(coroutine: Coroutine[object, object, T], *, name: str) -> asyncio.Task
     return task
 
 
-def place_of(fault: BaseException) -> str:
+def describe_fault(fault: BaseException) -> str:
     """Names the fault's type and where it was raised, but not its text: that may quote a secret."""
     frames = traceback.extract_tb(fault.__traceback__)[-4:]
     trail = " > ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames)
@@ -37,4 +37,4 @@ def _settle(task: asyncio.Task[object]) -> None:
         return
     fault = task.exception()
     if fault is not None:
-        _log.error("task %s failed: %s", task.get_name(), place_of(fault))
+        _log.error("task %s failed: %s", task.get_name(), describe_fault(fault))

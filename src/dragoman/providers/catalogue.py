@@ -11,7 +11,7 @@ from msgspec import Struct
 from dragoman.config.problems import ConfigError
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers.provider import ModelInfo, Provider
@@ -90,9 +90,9 @@ class CachedCatalogue:
             listed = await ask_models(self._provider)
         except (
             NoModelList,
-            Lost,
-            TimedOut,
-            TooLarge,
+            ConnectionLost,
+            UpstreamTimeout,
+            SizeLimitExceeded,
             RequestError,
             ConfigError,
             ValueError,
@@ -129,7 +129,7 @@ async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
     upstream = PROTOCOLS[protocol].upstream
     assert upstream is not None
     url = f"{provider.endpoint.url}/models{upstream.models_query}"
-    out = Outgoing("GET", url, (*headers, *upstream.required_headers))
+    out = OutgoingRequest("GET", url, (*headers, *upstream.required_headers))
     answer = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=ASK_TIMEOUT_S)
     try:
         body = await answer.read(MAX_LIST_BYTES, ASK_TIMEOUT_S)
@@ -166,9 +166,9 @@ def _describe(problem: Exception) -> str:
             return failure.kind.value if failure.status is None else f"HTTP {failure.status}"
         case ConfigError():
             return "it has no usable credential"
-        case TimedOut():
+        case UpstreamTimeout():
             return f"no answer within {ASK_TIMEOUT_S:.0f} s"
-        case Lost():  # whose message is safe to show
+        case ConnectionLost():  # whose message is safe to show
             return str(problem)
         case _:
             return "its answer cannot be read"

@@ -6,26 +6,26 @@ from dragoman import __version__
 from dragoman.config.proxies import NO_PROXY, parse_proxy, read_proxies
 from dragoman.config.secret import resolve_secret
 from dragoman.config.settings import ProviderConfig
-from dragoman.net.client import Dial
+from dragoman.net.client import DialOptions
 from dragoman.net.headers import Header
 from dragoman.providers.provider import Catalogue, ModelInfo
 
 USER_AGENT = f"dragoman/{__version__}"
 
 
-def read_dial(config: ProviderConfig, environ: Mapping[str, str]) -> Dial:
+def read_dial(config: ProviderConfig, environ: Mapping[str, str]) -> DialOptions:
     """Return the section's own proxy or else the environment's, and the certificates to trust."""
     ca_file = str(config.ca_file) if config.ca_file else None
     if config.proxy is None:
-        return Dial(ca_file=ca_file, detours=read_proxies(environ))
+        return DialOptions(ca_file=ca_file, environment_proxies=read_proxies(environ))
     proxy = resolve_secret(config.proxy, environ).reveal()
     if proxy == NO_PROXY:
-        return Dial(ca_file=ca_file)
+        return DialOptions(ca_file=ca_file)
     try:
         parse_proxy(proxy)
     except ValueError as error:
         raise config.proxy.fault(str(error)) from None
-    return Dial(proxy=proxy, ca_file=ca_file)
+    return DialOptions(proxy=proxy, ca_file=ca_file)
 
 
 def read_user_agent(config: ProviderConfig) -> Header:
@@ -48,7 +48,10 @@ def read_secrets(config: ProviderConfig, environ: Mapping[str, str]) -> tuple[by
     """Return what must be redacted besides the credential: configured headers, and passwords of proxies."""
     dial = read_dial(config, environ)
     found = [value for _, value in configured_headers(config, environ)]
-    urls = (dial.proxy, *((dial.detours.http, dial.detours.https) if dial.detours else ()))
+    urls = (
+        dial.proxy,
+        *((dial.environment_proxies.http, dial.environment_proxies.https) if dial.environment_proxies else ()),
+    )
     for proxy in (parse_proxy(url) for url in urls if url is not None):
         basic = proxy.authorization()
         found += [] if basic is None else [proxy.password.encode(), basic.rpartition(b" ")[2]]

@@ -3,15 +3,15 @@
 import asyncio
 
 from dragoman.hub.ports import Stage
-from dragoman.net.client import UpstreamResponse
+from dragoman.net.client import IncomingResponse
 from dragoman.net.headers import Headers
-from dragoman.net.pouring import Sink, pour_pieces
+from dragoman.net.response_body import BodySink, stream_chunks
 
 
 class Mended:
-    """An UpstreamResponse whose bytes go through a machine."""
+    """An IncomingResponse whose bytes go through a machine."""
 
-    def __init__(self, answer: UpstreamResponse, machine: Stage[bytes, bytes]) -> None:
+    def __init__(self, answer: IncomingResponse, machine: Stage[bytes, bytes]) -> None:
         self._answer = answer
         self._machine = machine
         self._over = False
@@ -36,8 +36,8 @@ class Mended:
                 return out
         return b""
 
-    async def pour(self, sink: Sink, timeout_s: float) -> bool:
-        return await pour_pieces(self.chunk, sink, timeout_s)
+    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
+        return await stream_chunks(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         body = await self._answer.read(limit, timeout_s)
@@ -47,6 +47,6 @@ class Mended:
         self._answer.close()
 
 
-def is_event_stream(answer: UpstreamResponse) -> bool:
+def is_event_stream(answer: IncomingResponse) -> bool:
     kind = answer.headers.get(b"content-type") or b""
     return answer.status == 200 and kind.partition(b";")[0].strip().lower() == b"text/event-stream"

@@ -15,9 +15,9 @@ from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
-from dragoman.net.client import Dial, Outgoing
+from dragoman.net.client import DialOptions, OutgoingRequest
+from dragoman.net.client import IncomingResponse as IncomingResponse
 from dragoman.net.client import SendRequest as SendRequest
-from dragoman.net.client import UpstreamResponse as UpstreamResponse
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.finding import Finding
 from dragoman.providers.limits import Limits
@@ -69,7 +69,7 @@ class Endpoint(Struct, frozen=True):
     url: str
     protocols: tuple[str, ...]  # preferred first
     send: SendRequest
-    dial: Dial = Dial()
+    dial: DialOptions = DialOptions()
     headers: tuple[Header, ...] = ()  # sent with every request, the credential apart
     paths: Mapping[str, str] = {}  # protocol -> path below the URL, where it is not the vendor's usual one
     find_protocols: Callable[[str], Awaitable[tuple[str, ...]]] | None = None  # of one model, where models differ
@@ -117,7 +117,7 @@ class ReplyRules(Struct, frozen=True):
 
     stages: Callable[[Request], list[Stage[Event, Event]]] | None = None  # None: bytes may pass unchanged
     interpret_failure: Callable[[Failure], Failure] = lambda failure: failure
-    fix_response: Callable[[Outgoing, UpstreamResponse], UpstreamResponse] = lambda out, response: response
+    fix_response: Callable[[OutgoingRequest, IncomingResponse], IncomingResponse] = lambda out, response: response
     withholds_cut_calls: bool = False  # the decoder emits a tool call only once it is complete
     completes_cut_calls: bool = False  # request the rest of a tool call that was cut off
 
@@ -154,7 +154,7 @@ class Provider(Struct, frozen=True):
         find = self.endpoint.find_protocols
         return self.endpoint.protocols if find is None else await find(model)
 
-    async def send(self, out: Outgoing, head_timeout_s: float) -> UpstreamResponse:
+    async def send(self, out: OutgoingRequest, head_timeout_s: float) -> IncomingResponse:
         """SendRequest a request; return the response, with this upstream's known mistakes corrected."""
         response = await self.endpoint.send(out, self.endpoint.dial, head_timeout_s=head_timeout_s)
         return self.replies.fix_response(out, response)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dragoman import __version__
 from dragoman.hub.outcome import OutcomeObserver
-from dragoman.net.tasks import place_of, spawn
+from dragoman.net.tasks import describe_fault, spawn
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics import Histogram, RequestMetrics
 from dragoman.observers.metrics_text import Reading, render_text
@@ -81,7 +81,7 @@ class MetricsRegistry:
             try:
                 yield from source()
             except Exception as bug:
-                self._warn_once(f"some metrics are missing: {place_of(bug)}")
+                self._warn_once(f"some metrics are missing: {describe_fault(bug)}")
 
     async def scrape(self) -> bytes:
         """Return the readings of all workers in Prometheus's text format.

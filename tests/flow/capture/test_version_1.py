@@ -8,7 +8,7 @@ from dragoman.admin.replay.difference import compared
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.file_format import Unreadable, read, read_summary
 from dragoman.flow.capture.format import summarised
-from dragoman.http.site import replay_site
+from dragoman.http.handler import replay_site
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "captures_version_1"
 PACKED, READABLE = FOLDER / "kiro-cut-call.capture", FOLDER / "kiro-cut-call.json"

@@ -10,7 +10,7 @@ import msgspec
 from dragoman.accounts.asking import Line
 from dragoman.accounts.keeper import Keeper
 from dragoman.accounts.moments import Clock
-from dragoman.net.client import Dial, HttpClient
+from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.codex.credential import AuthFile, Credential
 from dragoman.providers.codex.refresh import Issuer
 from fakes.codex import CLIENT_ID, FakeCodex
@@ -39,7 +39,7 @@ class Rig:
         self.http = HttpClient()
         self.ahead_s = 0.0
         self.clock = Clock(lambda: time.time() + self.ahead_s)
-        self.line = Line(self.http.send, Dial(), self.clock, ())
+        self.line = Line(self.http.send, DialOptions(), self.clock, ())
         issuer = Issuer(self.line, fake.root, CLIENT_ID)
         self.keeper: Keeper[Credential] = Keeper("codex", lambda: AuthFile(path), issuer, self.clock, MARGIN_S)
 

@@ -17,7 +17,7 @@ from dragoman.accounts.asking import Line
 from dragoman.accounts.json_table import Table
 from dragoman.accounts.moments import Clock
 from dragoman.accounts.signing_in import LoginFailed
-from dragoman.net.client import Dial, HttpClient
+from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.codex.credential import AuthFile
 from dragoman.providers.codex.login import App, BrowserLogin, DeviceLogin
 from fakes.codex import ACCOUNT, CLIENT_ID, DEVICE_TOKEN, TOKEN, USER_CODE, FakeCodex
@@ -39,7 +39,7 @@ def by_code(fake: FakeCodex, nap: Nap) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            login = DeviceLogin(Line(http.send, Dial(), Clock(), ()), App(fake.root, CLIENT_ID, "dragoman"), nap)
+            login = DeviceLogin(Line(http.send, DialOptions(), Clock(), ()), App(fake.root, CLIENT_ID, "dragoman"), nap)
             prompt = await login.begin()
             assert (prompt.code, login.link) == ("FAKE-CODE", f"{fake.root}/codex/device")
             return await login.wait(prompt, lambda left: None)
@@ -116,7 +116,7 @@ def in_browser(
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            line = Line(http.send, Dial(), Clock(), ())
+            line = Line(http.send, DialOptions(), Clock(), ())
             login = BrowserLogin(line, App(fake.root, CLIENT_ID, "dragoman"), ports, patience_s)
             return await login.run(lambda link: threading.Thread(target=person, args=(link,), daemon=True).start())
         finally:

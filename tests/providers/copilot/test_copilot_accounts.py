@@ -19,7 +19,7 @@ from dragoman.accounts.moments import Clock, format_moment
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.net.client import Dial, HttpClient
+from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.copilot.credential import Session, source_of
 from dragoman.providers.copilot.exchange import Exchange
 from dragoman.providers.copilot.hosts import addresses, is_trusted
@@ -46,7 +46,7 @@ class Rig:
         self.http = HttpClient()
         self.ahead_s = 0.0
         self.clock = Clock(lambda: time.time() + self.ahead_s)
-        exchange = Exchange(Line(self.http.send, Dial(), self.clock, ()), addresses(config))
+        exchange = Exchange(Line(self.http.send, DialOptions(), self.clock, ()), addresses(config))
         self.keeper: Keeper[Session] = Keeper("copilot", source_of(config, environ), exchange, self.clock, 300.0)
 
 

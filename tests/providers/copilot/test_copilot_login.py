@@ -9,7 +9,7 @@ from dragoman.accounts.asking import Line
 from dragoman.accounts.json_table import Table
 from dragoman.accounts.moments import Clock, parse_moment
 from dragoman.accounts.signing_in import LoginFailed
-from dragoman.net.client import Dial, HttpClient
+from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.copilot.login import DeviceLogin
 from fakes.copilot import APP_TOKEN, CLIENT_ID, TOKEN, FakeCopilot
 from fakes.service import json_answer, plain
@@ -29,7 +29,7 @@ def by_code(fake: FakeCopilot, nap: Nap, client_id: str = CLIENT_ID) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            login = DeviceLogin(Line(http.send, Dial(), Clock(), ()), fake.root, client_id, nap)
+            login = DeviceLogin(Line(http.send, DialOptions(), Clock(), ()), fake.root, client_id, nap)
             prompt = await login.begin()
             assert (prompt.user_code, prompt.verification_uri) == ("FAKE-CODE", f"{fake.root}/device")
             return await login.wait(prompt, lambda left: None)

@@ -14,7 +14,7 @@ from dragoman.accounts.keeper import Keeper
 from dragoman.accounts.moments import Clock, format_moment
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
-from dragoman.net.client import Dial, HttpClient
+from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.kiro.refresh import Issuers
 from dragoman.providers.kiro.sources import source_of
 from fakes.kiro import FakeKiro
@@ -83,7 +83,7 @@ class Rig:
         self.http = HttpClient()
         self.ahead_s = 0.0
         self.clock = Clock(lambda: time.time() + self.ahead_s)
-        line = Line(self.http.send, Dial(), self.clock, ())
+        line = Line(self.http.send, DialOptions(), self.clock, ())
         issuers = Issuers(line, config.region, fake.root)
         self.keeper = Keeper("kiro", source_of(config, environ or {}), issuers, self.clock, config.refresh_margin_s)
 

@@ -10,14 +10,14 @@ import pytest
 
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.hub.failure import Kind, RequestError
-from dragoman.net.client import Dial, HttpClient, Lost, Outgoing
+from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, OutgoingRequest
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.providers.finding import Finding
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.hosts import addresses, api_region, region_of
 from dragoman.providers.kiro.identity import fingerprint, user_agent
 from dragoman.providers.kiro.provider import make
-from dragoman.providers.provider import Provider, UpstreamResponse
+from dragoman.providers.provider import IncomingResponse, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
 from providers.kiro.kiro_kit import ide_file, stanza
 from wire_json import Json
@@ -256,9 +256,9 @@ def test_another_account_that_signs_in_is_followed_to_its_hosts(tmp_path: Path) 
     """The gateway was started before anyone had signed in, and then a Builder ID did."""
     sent: list[str] = []
 
-    async def send(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
+    async def send(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
         sent.append(out.url)
-        raise Lost("nobody is there", sent=False, received=False)
+        raise ConnectionLost("nobody is there", sent=False, received=False)
 
     provider = make(stanza(None), send, {"HOME": str(tmp_path)})
     assert provider.endpoint.url == "https://runtime.us-east-1.kiro.dev"
@@ -271,8 +271,8 @@ def test_another_account_that_signs_in_is_followed_to_its_hosts(tmp_path: Path) 
         options = await provider.requests.options("auto")
         assert isinstance(options, KiroOptions)
         assert options.profile_arn is None
-        out = Outgoing("POST", f"{provider.endpoint.url}/generateAssistantResponse", ())
-        with pytest.raises(Lost):
+        out = OutgoingRequest("POST", f"{provider.endpoint.url}/generateAssistantResponse", ())
+        with pytest.raises(ConnectionLost):
             await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=1.0)
 
     asyncio.run(ask())

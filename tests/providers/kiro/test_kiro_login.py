@@ -21,7 +21,7 @@ from dragoman.accounts.asking import Line
 from dragoman.accounts.json_table import Table
 from dragoman.accounts.moments import Clock, parse_moment
 from dragoman.accounts.signing_in import LoginFailed, store
-from dragoman.net.client import Dial, HttpClient
+from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.device import DeviceLogin
 from dragoman.providers.kiro.json_file import JsonFile
@@ -44,7 +44,7 @@ def by_code(fake: FakeKiro, nap: Nap, ticks: list[float] | None = None, **how: s
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            login = DeviceLogin(Line(http.send, Dial(), Clock(), ()), fake.root, sleep=nap, **how)
+            login = DeviceLogin(Line(http.send, DialOptions(), Clock(), ()), fake.root, sleep=nap, **how)
             client, prompt = await login.begin()
             assert (prompt.user_code, prompt.link) == ("FAKE-CODE", f"{fake.root}/device?user_code=FAKE-CODE")
             return await login.wait(client, prompt, (ticks if ticks is not None else []).append)
@@ -144,7 +144,7 @@ def through_browser(fake: FakeKiro, person: Callable[[str], None], patience_s: f
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            line = Line(http.send, Dial(), Clock(), ())
+            line = Line(http.send, DialOptions(), Clock(), ())
             login = SocialLogin(line, fake.root, "google", patience_s)
             return await login.run(lambda link: threading.Thread(target=person, args=(link,), daemon=True).start())
         finally:

@@ -4,12 +4,13 @@ import asyncio
 from email.utils import formatdate, parsedate_to_datetime
 
 from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, Chunk, UpstreamRequest, UpstreamResponse
-from dragoman.net.client import Corrupt, Dial, Lost, Outgoing, TimedOut
-from dragoman.net.errors import Wait
+from dragoman.flow.capture.recording_runtime import RECORDED_NAMES
+from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
+from dragoman.net.errors import TimeoutPhase
 from dragoman.net.headers import Header, Headers
-from dragoman.net.pouring import Sink, pour_pieces, read_pieces
+from dragoman.net.response_body import BodySink, read_chunks, stream_chunks
 
-PHASES: dict[str, Wait] = {"connect": "connect", "first": "first", "idle": "idle"}
+PHASES: dict[str, TimeoutPhase] = {"connect": "connect", "first": "first", "idle": "idle"}
 
 
 class Player:
@@ -21,10 +22,10 @@ class Player:
         self._age_s = age_s
         self.asked = 0
 
-    async def send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> "PlayedAnswer":
+    async def send(self, out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> "PlayedAnswer":
         place, self.asked = self.asked, self.asked + 1
         if place >= len(self._questions):
-            raise Lost("the capture holds no answer to one more question", sent=False, received=False)
+            raise ConnectionLost("the capture holds no answer to one more question", sent=False, received=False)
         question = self._questions[place]
         answer = question.response
         if answer is None and question.error == CANCELLED:
@@ -35,7 +36,7 @@ class Player:
         wait_s = answer.at - question.at
         await asyncio.sleep(min(wait_s, head_timeout_s))
         if wait_s > head_timeout_s:
-            raise TimedOut("first", "the recorded answer took longer")
+            raise UpstreamTimeout("first", "the recorded answer took longer")
         return PlayedAnswer(answer, [_aged(field, self._age_s) for field in headers_of(answer.headers)], began)
 
 
@@ -52,12 +53,12 @@ class PlayedAnswer:
 
     async def chunk(self, timeout_s: float) -> bytes:
         if self._closed:
-            raise Lost("closed by us", sent=True, received=True)
+            raise ConnectionLost("closed by us", sent=True, received=True)
         due = self._due()
         wait_s = timeout_s + 1 if due is None else due - asyncio.get_running_loop().time()
         if wait_s > timeout_s:
             await asyncio.sleep(timeout_s)
-            raise TimedOut("idle", "the recorded answer was silent for longer")
+            raise UpstreamTimeout("idle", "the recorded answer was silent for longer")
         await asyncio.sleep(max(0.0, wait_s))
         if self._chunks:
             return self._chunks.pop().data
@@ -65,11 +66,11 @@ class PlayedAnswer:
             return b""
         raise fault_of(self._answer.end)
 
-    async def pour(self, sink: Sink, timeout_s: float) -> bool:
-        return await pour_pieces(self.chunk, sink, timeout_s)
+    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
+        return await stream_chunks(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
-        return await read_pieces(self, limit, timeout_s, "the recorded upstream")
+        return await read_chunks(self, limit, timeout_s, "the recorded upstream")
 
     def close(self) -> None:
         self._closed = True
@@ -85,9 +86,9 @@ def fault_of(text: str) -> Exception:
     """What `named_fault` wrote."""
     name, _, message = text.partition(": ")
     kind, _, phase = name.partition(" ")
-    if kind == "TimedOut":
-        return TimedOut(PHASES.get(phase, "first"), message)
-    made = Corrupt if kind == "Corrupt" else Lost
+    if kind == RECORDED_NAMES[UpstreamTimeout]:
+        return UpstreamTimeout(PHASES.get(phase, "first"), message)
+    made = InvalidResponse if kind == RECORDED_NAMES[InvalidResponse] else ConnectionLost
     return made(message or "the request was given up", sent=True, received=False)
 
 

@@ -26,10 +26,10 @@ from dragoman.flow.capture.recording import Recording
 from dragoman.flow.gateway import Gateway
 from dragoman.hub.ports import ReplyContext
 from dragoman.net.bodies import ByteBudget
-from dragoman.net.errors import ClientGone
+from dragoman.net.errors import ClientDisconnected
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
-from dragoman.net.requesthead import RequestHead
+from dragoman.net.request_head import RequestHead
 from dragoman.net.tasks import spawn
 
 HOST = "127.0.0.1"
@@ -46,7 +46,7 @@ MakeHandler = Callable[[Gateway, Keyring], Handler]
 def rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
     """Send the captured request through today's code and return a capture of that.
 
-    `make_handler` puts the HTTP layer in front of the gateway: `dragoman.http.site.replay_site`.
+    `make_handler` puts the HTTP layer in front of the gateway: `dragoman.http.handler.replay_site`.
     Raises Gone where this version lacks what the capture was made with.
     """
     return leaping.run(_rerun(capture, make_handler))
@@ -77,7 +77,7 @@ async def _served(handler: Handler, exchange: Exchange, capture: Capture) -> Non
 
     if capture.interrupted_by:
         asyncio.get_running_loop().call_later(capture.duration_ms / 1000, interrupt)
-    with suppress(asyncio.CancelledError, ClientGone):
+    with suppress(asyncio.CancelledError, ClientDisconnected):
         await serving
 
 

@@ -29,7 +29,7 @@ from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.runtime import Runtime
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json
-from dragoman.net.client import Dial
+from dragoman.net.client import DialOptions
 from dragoman.net.headers import Header
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.protocols import PROTOCOLS
@@ -154,7 +154,7 @@ def _provider(name: str, told: Json, capture: Capture, player: Player, answers: 
         send=player.send,
         url=described.endpoint,
         headers=tuple(headers_of(described.fields)),
-        dial=Dial(),
+        dial=DialOptions(),
     )
     catalogue = replace(
         today.catalogue,

@@ -10,16 +10,16 @@ from dragoman.cli.gateway import Gateway, find_running
 from dragoman.cli.screen import remark
 from dragoman.config import Config
 from dragoman.framing.redaction import redact
-from dragoman.http.usage import PATH, Told, read
-from dragoman.net.client import HttpClient, Lost, TimedOut, TooLarge
+from dragoman.http.usage import PATH, UsageReport, read_usage
+from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
 from dragoman.store import open_store
 from dragoman.store.store import SQLITE
 from dragoman.store.usage_rows import Span
 
-NOTHING = Told(whole=True)
+NOTHING = UsageReport(whole=True)
 
 
-async def used(config: Config, key: str | None, span: Span, by: str) -> Told:
+async def used(config: Config, key: str | None, span: Span, by: str) -> UsageReport:
     told = await _by_the_gateway(config, key, span, by)
     if told is not None and told.whole:
         return told
@@ -32,7 +32,7 @@ async def used(config: Config, key: str | None, span: Span, by: str) -> Told:
     return NOTHING
 
 
-async def _by_the_gateway(config: Config, key: str | None, span: Span, by: str) -> Told | None:
+async def _by_the_gateway(config: Config, key: str | None, span: Span, by: str) -> UsageReport | None:
     """None where no gateway runs, or none that can tell us: then it is all in the store."""
     root = await find_running(config) if key else None
     if root is None or key is None:
@@ -40,8 +40,8 @@ async def _by_the_gateway(config: Config, key: str | None, span: Span, by: str) 
     http = HttpClient()
     try:
         path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={by}"
-        return msgspec.json.decode(await Gateway(root, key, http).get(path), type=Told)
-    except (Trouble, Lost, TimedOut, TooLarge, msgspec.MsgspecError) as fault:
+        return msgspec.json.decode(await Gateway(root, key, http).get(path), type=UsageReport)
+    except (Trouble, ConnectionLost, UpstreamTimeout, SizeLimitExceeded, msgspec.MsgspecError) as fault:
         if _is_absent(config.store.url):
             raise
         why = fault.message if isinstance(fault, Trouble) else redact(str(fault))
@@ -51,7 +51,7 @@ async def _by_the_gateway(config: Config, key: str | None, span: Span, by: str) 
         await http.close()
 
 
-async def _by_the_store(url: str, span: Span, by: str, opened_by: str | None) -> Told | None:
+async def _by_the_store(url: str, span: Span, by: str, opened_by: str | None) -> UsageReport | None:
     """None where there is none, or where it is not that of the gateway which the key opens."""
     if _is_absent(url):
         return None
@@ -62,7 +62,7 @@ async def _by_the_store(url: str, span: Span, by: str, opened_by: str | None) ->
             await keyring.refresh()
             if keyring.check(opened_by.encode()) is None:
                 return None
-        return await read(store, span, by, most=False)
+        return await read_usage(store, span, by, most=False)
     finally:
         await store.close()
 

@@ -25,11 +25,11 @@ def choose_model(recipe: Recipe, config: Config, present: object) -> str | None:
 
 def _list_ids(config: Config) -> list[str]:
     from dragoman.cli.models import list_models
-    from dragoman.net.client import Lost, TimedOut, TooLarge
+    from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 
     try:
         return [model.id for model in asyncio.run(list_models(config))]
-    except (Trouble, Lost, TimedOut, TooLarge):
+    except (Trouble, ConnectionLost, UpstreamTimeout, SizeLimitExceeded):
         return []
 
 

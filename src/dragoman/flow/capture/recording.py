@@ -25,10 +25,10 @@ from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import CLIENT_GONE, OK, Outcome
 from dragoman.hub.request import Json
-from dragoman.net.client import Outgoing, UpstreamResponse
+from dragoman.net.client import IncomingResponse, OutgoingRequest
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import Header
-from dragoman.net.tasks import place_of
+from dragoman.net.tasks import describe_fault
 from dragoman.observers.watch import Watch
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
@@ -67,13 +67,13 @@ def noted(note: Note[P]) -> Note[P]:
 class Question:
     """One request to an upstream and, as far as it has come, the answer."""
 
-    def __init__(self, route: str, provider: Provider, protocol: str, out: Outgoing) -> None:
+    def __init__(self, route: str, provider: Provider, protocol: str, out: OutgoingRequest) -> None:
         self.at = 0.0
         self.route = route
         self.kind = provider.kind
         self.protocol = protocol
         self.out = out
-        self.answer: UpstreamResponse | None = None
+        self.answer: IncomingResponse | None = None
         self.head_at = 0.0
         self.chunks = Kept(GAP)
         self.end = ""
@@ -142,16 +142,16 @@ class Recording:
     # What the exchange tells
 
     @noted
-    def head(self, status: int, headers: Iterable[Header]) -> None:
+    def on_head(self, status: int, headers: Iterable[Header]) -> None:
         self._sent = Sending(status, texts(headers), Kept(GAP))
 
     @noted
-    def body(self, data: bytes) -> None:
+    def on_body(self, data: bytes) -> None:
         if data and self._sent is not None:
             self._keep(self._sent.chunks, data, "sent")
 
     @noted
-    def over(self) -> None:
+    def on_end(self) -> None:
         self._on_over(self)
 
     # What the site and the gateway tell
@@ -201,7 +201,7 @@ class Recording:
 
     def give_up(self, bug: Exception) -> None:
         if BUG not in self._shortened:
-            log.error("a request is not captured: %s", place_of(bug))
+            log.error("a request is not captured: %s", describe_fault(bug))
         self._shortened[BUG] = None
 
     # What is noted on the way
@@ -269,7 +269,7 @@ class Recording:
             question.out = replace(question.out, body=b"")
 
     @noted
-    def answers(self, question: Question, answer: UpstreamResponse) -> None:
+    def answers(self, question: Question, answer: IncomingResponse) -> None:
         question.answer, question.head_at = answer, self.now()
 
     @noted

@@ -22,9 +22,16 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream
 from dragoman.hub.profile import Target
 from dragoman.hub.request import Inline, Json, Request
-from dragoman.net.client import Dial, Lost, Outgoing, TimedOut, UpstreamResponse
+from dragoman.net.client import (
+    ConnectionLost,
+    DialOptions,
+    IncomingResponse,
+    InvalidResponse,
+    OutgoingRequest,
+    UpstreamTimeout,
+)
 from dragoman.net.headers import Header, Headers
-from dragoman.net.pouring import Sink, read_pieces
+from dragoman.net.response_body import BodySink, read_chunks
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.provider import Provider
@@ -32,6 +39,12 @@ from dragoman.providers.provider import Provider
 T = TypeVar("T")
 
 MAX_NAMES = 2000  # of each provider's models
+# What captures call these errors.
+RECORDED_NAMES: dict[type[Exception], str] = {
+    ConnectionLost: "Lost",
+    InvalidResponse: "Corrupt",
+    UpstreamTimeout: "TimedOut",
+}
 ELSEWHERE = ""  # what is told by nobody among the providers
 
 
@@ -230,13 +243,13 @@ class _Watched:
         self._recording.meets(self._provider)
         self._recording.hears(seat_name(self._provider), what, value)
 
-    async def _send(self, out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
+    async def _send(self, out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
         recording, provider = self._recording, self._provider
         question = Question(f"{provider.name}/{self._model}", provider, self._protocol, out)
         recording.asks(question)
         try:
             answer = await provider.endpoint.send(out, dial, head_timeout_s=head_timeout_s)
-        except (Lost, TimedOut) as fault:
+        except (ConnectionLost, UpstreamTimeout) as fault:
             recording.ends(question, named_fault(fault))
             raise
         except asyncio.CancelledError:
@@ -247,9 +260,9 @@ class _Watched:
 
 
 class _WatchedAnswer:
-    """An UpstreamResponse whose pieces are noted as they are taken."""
+    """An IncomingResponse whose pieces are noted as they are taken."""
 
-    def __init__(self, answer: UpstreamResponse, question: Question, recording: Recording) -> None:
+    def __init__(self, answer: IncomingResponse, question: Question, recording: Recording) -> None:
         self._answer = answer
         self._question = question
         self._recording = recording
@@ -265,7 +278,7 @@ class _WatchedAnswer:
     async def chunk(self, timeout_s: float) -> bytes:
         try:
             data = await self._answer.chunk(timeout_s)
-        except Lost as lost:
+        except ConnectionLost as lost:
             self._ends(named_fault(lost))
             raise
         if data:
@@ -274,14 +287,14 @@ class _WatchedAnswer:
             self._ends(WHOLE)
         return data
 
-    async def pour(self, sink: Sink, timeout_s: float) -> bool:
+    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
         def noted(data: bytes) -> float | None:
             self._recording.gives(self._question, data)
             return sink(data)
 
         try:
-            whole = await self._answer.pour(noted, timeout_s)
-        except Lost as lost:
+            whole = await self._answer.stream_to(noted, timeout_s)
+        except ConnectionLost as lost:
             self._ends(named_fault(lost))
             raise
         if whole:
@@ -290,7 +303,7 @@ class _WatchedAnswer:
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         """Piece by piece, to know when each came."""
-        return await read_pieces(self, limit, timeout_s, self._question.route)
+        return await read_chunks(self, limit, timeout_s, self._question.route)
 
     def close(self) -> None:
         self._ends(CLOSED)
@@ -306,8 +319,8 @@ def seat_name(provider: Provider) -> str:
 
 
 def named_fault(fault: Exception) -> str:
-    phase = f" {fault.phase}" if isinstance(fault, TimedOut) else ""
-    return f"{type(fault).__name__}{phase}: {fault}"
+    phase = f" {fault.phase}" if isinstance(fault, UpstreamTimeout) else ""
+    return f"{RECORDED_NAMES.get(type(fault), type(fault).__name__)}{phase}: {fault}"
 
 
 def _listed(fields: tuple[Header, ...]) -> Json:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.flow.capture.directory import Captures
 from dragoman.flow.capture.format import Capture
 from dragoman.flow.capture.masking import masked_capture
-from dragoman.net.tasks import place_of
+from dragoman.net.tasks import describe_fault
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class CaptureWriter:
             self.dropped += 1
             if not self._troubled:
                 self._troubled = True
-                why = fault.strerror if isinstance(fault, OSError) else place_of(fault)
+                why = fault.strerror if isinstance(fault, OSError) else describe_fault(fault)
                 log.error("captures cannot be written to %s: %s", job.where.directory, why)
         else:
             self.written += 1

@@ -23,7 +23,7 @@ from dragoman.hub.profile import Target
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
-from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Attempt
 
@@ -46,7 +46,7 @@ async def complete_call(prepared: Translated, said: str, call: TruncatedCall) ->
     try:
         async with asyncio.timeout(TIMEOUT_S):
             reply = await _collect_reply(prepared, request)
-    except (TimeoutError, Lost, TimedOut, TooLarge) as problem:
+    except (TimeoutError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as problem:
         log.info("the rest of a cut call to %s could not be read: %r", call.name, problem)
         return Completion()
     return Completion(complete_arguments(prepared.request, call, reply), reply.usage)
@@ -97,7 +97,7 @@ async def _collect_reply(prepared: Translated, request: Request) -> Reply:
     return collect(events)
 
 
-def _describe_anew(prepared: Translated, request: Request, body: bytes) -> Outgoing:
+def _describe_anew(prepared: Translated, request: Request, body: bytes) -> OutgoingRequest:
     """It is another request than the first, so its id is another; derived from the body, it is the same in a replay."""
     describe, out = prepared.provider.requests.headers, prepared.out
     id = str(uuid5(NAMESPACE_OID, sha256(body).hexdigest()))

@@ -14,7 +14,7 @@ from dragoman.config.discovery import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request, Role, Text
-from dragoman.net.client import Dial, Outgoing
+from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.amends import unreadable_reasoning
 from dragoman.providers.codex.account import CodexAccount, bearer
@@ -38,11 +38,11 @@ from dragoman.providers.provider import (
     Auth,
     Catalogue,
     Endpoint,
+    IncomingResponse,
     Provider,
     ReplyRules,
     RequestRules,
     SendRequest,
-    UpstreamResponse,
 )
 
 # What a client may tell this backend: which conversation it is, and how its body is to be read. All else, its name,
@@ -132,7 +132,7 @@ class Codex:
     def sending(self, send: SendRequest) -> SendRequest:
         """The same way to send; clock and meter learn from every answer."""
 
-        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
+        async def sent(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
             answer = await send(out, dial, head_timeout_s=head_timeout_s)
             self._clock.see(answer.headers.get(b"date"))
             self._meter.see(answer.headers, self._clock.now())
@@ -172,7 +172,7 @@ class Codex:
         return failure
 
 
-def fix_response(out: Outgoing, answer: UpstreamResponse) -> UpstreamResponse:
+def fix_response(out: OutgoingRequest, answer: IncomingResponse) -> IncomingResponse:
     """A stream ends with what it has told."""
     return Mended(answer, filling_output()) if is_event_stream(answer) else answer
 

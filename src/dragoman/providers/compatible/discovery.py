@@ -8,13 +8,20 @@ from msgspec import Struct
 
 from dragoman.config.discovery import HOST, LocalServer
 from dragoman.config.settings import ServerName
-from dragoman.net.client import Dial, HttpClient, Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import (
+    ConnectionLost,
+    DialOptions,
+    HttpClient,
+    OutgoingRequest,
+    SizeLimitExceeded,
+    UpstreamTimeout,
+)
 
 CONNECT_S = 0.2
 LIST_S = 0.3  # for connecting and listing
 ROOT_S = 0.1
 MAX_BYTES = 4 * 1024 * 1024
-DIAL = Dial(connect_timeout_s=CONNECT_S)
+DIAL = DialOptions(connect_timeout_s=CONNECT_S)
 
 # What a port's usual tenant is known for, and whom a list of models gives away, whatever the port.
 TENANTS: Mapping[str, tuple[ServerName, ...]] = {"ollama": ("ollama",), "lmstudio": (), "vllm": (), "llamacpp": ()}
@@ -76,12 +83,12 @@ async def _get(http: HttpClient, url: str, patience_s: float) -> bytes:
     """The body of a good answer that comes in time, else nothing."""
     try:
         async with asyncio.timeout(patience_s):
-            answer = await http.send(Outgoing("GET", url, ()), DIAL, head_timeout_s=patience_s)
+            answer = await http.send(OutgoingRequest("GET", url, ()), DIAL, head_timeout_s=patience_s)
             try:
                 body = await answer.read(MAX_BYTES, patience_s)
             finally:
                 answer.close()
-    except (Lost, TimedOut, TooLarge, TimeoutError):
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, TimeoutError):
         return b""
     return body if answer.status == 200 else b""
 

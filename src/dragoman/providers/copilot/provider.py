@@ -11,7 +11,7 @@ from dragoman.accounts.moments import Clock
 from dragoman.config.settings import CopilotProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request
-from dragoman.net.client import Dial, Outgoing
+from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.chat.errors import read as read_failure
 from dragoman.providers.amends import unreadable_reasoning
@@ -41,11 +41,11 @@ from dragoman.providers.provider import (
     Auth,
     Catalogue,
     Endpoint,
+    IncomingResponse,
     Provider,
     ReplyRules,
     RequestRules,
     SendRequest,
-    UpstreamResponse,
 )
 from dragoman.providers.quota import Quota
 
@@ -133,7 +133,7 @@ def line_of(config: CopilotProviderConfig, send: SendRequest, environ: Mapping[s
     return Line(send, read_dial(config, environ), Clock(), headers)
 
 
-def fix_response(out: Outgoing, answer: UpstreamResponse) -> UpstreamResponse:
+def fix_response(out: OutgoingRequest, answer: IncomingResponse) -> IncomingResponse:
     """Items of a Responses stream keep their ids; a whole Chat reply is one choice, where no more were asked for."""
     place, streams = out.url.partition("?")[0], is_event_stream(answer)
     if streams and place.endswith("/responses"):
@@ -160,7 +160,7 @@ class Copilot:
     def sending(self, send: SendRequest) -> SendRequest:
         """The same way to send, to where the account is served."""
 
-        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
+        async def sent(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
             path = out.url.removeprefix(self._places.api)
             answer = await send(replace(out, url=self._api + path), dial, head_timeout_s=head_timeout_s)
             self._line.clock.see(answer.headers.get(b"date"))

@@ -10,9 +10,9 @@ import msgspec
 from dragoman.hub.events import Delta
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.request import Request
-from dragoman.net.client import Dial, Lost, Outgoing, TimedOut
+from dragoman.net.client import ConnectionLost, DialOptions, OutgoingRequest, UpstreamTimeout
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.net.pouring import Sink, pour_pieces, read_pieces
+from dragoman.net.response_body import BodySink, read_chunks, stream_chunks
 from dragoman.providers.echo.models import MODELS, REFUSALS, SLOW, Pace
 from dragoman.providers.echo.script import Finish, Script, write
 
@@ -38,25 +38,25 @@ class EchoAnswer:
         self._closed = False
 
     async def chunk(self, timeout_s: float) -> bytes:
-        """The next piece, b"" at the end; TimedOut if it does not come in time, and it may be asked for again."""
+        """Return the next chunk, b"" at the end. After UpstreamTimeout it may be called again."""
         if self._closed:
-            raise Lost("echo: closed by us", sent=True, received=True)
+            raise ConnectionLost("echo: closed by us", sent=True, received=True)
         now = asyncio.get_running_loop().time()
         if self._next is None:
             wait_s, self._next = next(self._pieces, (0.0, b""))
             self._due = now + wait_s
         if self._due - now > timeout_s:
             await asyncio.sleep(timeout_s)
-            raise TimedOut("idle", "echo: silent for too long")
+            raise UpstreamTimeout("idle", "echo: silent for too long")
         await asyncio.sleep(max(0.0, self._due - now))
         piece, self._next = self._next, None
         return piece
 
-    async def pour(self, sink: Sink, timeout_s: float) -> bool:
-        return await pour_pieces(self.chunk, sink, timeout_s)
+    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
+        return await stream_chunks(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
-        return await read_pieces(self, limit, timeout_s, "echo")
+        return await read_chunks(self, limit, timeout_s, "echo")
 
     def close(self) -> None:
         self._closed = True
@@ -68,7 +68,9 @@ class Echo:
     def __init__(self, word_s: float = WORD_S) -> None:
         self._word_s = word_s
 
-    async def send(self, out: Outgoing, dial: Dial | None = None, *, head_timeout_s: float = 0.0) -> EchoAnswer:
+    async def send(
+        self, out: OutgoingRequest, dial: DialOptions | None = None, *, head_timeout_s: float = 0.0
+    ) -> EchoAnswer:
         try:
             request = msgspec.json.decode(out.body, type=Request)
         except (msgspec.DecodeError, RecursionError):

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.config.settings import KiroProviderConfig
-from dragoman.net.client import Outgoing
+from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header
 from dragoman.providers.kiro.credential import Credential
 
@@ -89,7 +89,7 @@ class Place:
         """Whether operations are named in a header, in AWS's JSON encoding, instead of by their paths."""
         return self._config.operations_by == "target"
 
-    def redirected(self, out: Outgoing) -> Outgoing:
+    def redirected(self, out: OutgoingRequest) -> OutgoingRequest:
         """A request made out to the first address, made out to the present one."""
         if self.by_target:
             fields = tuple(field for field in out.headers if field[0] != JSON[0])

@@ -16,7 +16,7 @@ from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
 from dragoman.hub.ports import Stage
 from dragoman.hub.request import Function, Request
-from dragoman.net.client import Dial, Outgoing
+from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
@@ -38,11 +38,11 @@ from dragoman.providers.provider import (
     Auth,
     Catalogue,
     Endpoint,
+    IncomingResponse,
     Provider,
     ReplyRules,
     RequestRules,
     SendRequest,
-    UpstreamResponse,
 )
 from dragoman.stages.text_calls import TextCalls
 from dragoman.stages.thinking_tags import Mode, ThinkingTags
@@ -128,7 +128,7 @@ class Kiro:
         """The same way to send, to where the account is served now; the clock learns from every answer."""
         account = self._account
 
-        async def sent(out: Outgoing, dial: Dial, *, head_timeout_s: float) -> UpstreamResponse:
+        async def sent(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
             answer = await send(account.place.redirected(out), dial, head_timeout_s=head_timeout_s)
             account.keeper.clock.see(answer.headers.get(b"date"))
             self._note(answer)
@@ -136,7 +136,7 @@ class Kiro:
 
         return sent
 
-    def _note(self, answer: UpstreamResponse) -> None:
+    def _note(self, answer: IncomingResponse) -> None:
         """The vendor's support knows a request by its own id; one that went well is told to `--verbose` alone."""
         level = logging.INFO if answer.status >= 400 else logging.DEBUG
         id = answer.headers.get(REQUEST_ID)

@@ -10,12 +10,12 @@ from msgspec import Struct
 from dragoman.framing.error_text import clean_message
 from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Failure, Kind
-from dragoman.net.client import Lost, Outgoing, TimedOut, TooLarge
+from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
 from dragoman.protocols.chat.errors import error_of, read, read_error
 from dragoman.protocols.chat.wire import DONE, CallPiece, Chunk, Message
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
-from dragoman.providers.provider import Provider, UpstreamResponse
+from dragoman.providers.provider import IncomingResponse, Provider
 
 PATIENCE_S = 120.0  # a server may have to load the model first
 MAX_BYTES = 4 * 1024 * 1024
@@ -114,7 +114,7 @@ class Asker:
                         return
             for item in _read_frames(framer.finish()):
                 yield item
-        except (Lost, TimedOut, msgspec.MsgspecError) as fault:
+        except (ConnectionLost, UpstreamTimeout, msgspec.MsgspecError) as fault:
             yield Heard("unclear", clean_message(str(fault)))
         finally:
             answer.close()
@@ -135,7 +135,7 @@ class Asker:
         speaks = mark in reply and not reply.get("error")
         return Heard("takes") if speaks else Heard("refuses", "its answer is of another kind")
 
-    async def _post(self, protocol: str, fields: Wire) -> UpstreamResponse | Heard:
+    async def _post(self, protocol: str, fields: Wire) -> IncomingResponse | Heard:
         self.asked += 1
         provider = self._provider
         url = provider.endpoint.url + PATHS[protocol]
@@ -145,7 +145,7 @@ class Asker:
         headers = (*provider.endpoint.headers, *own, *await provider.auth.authorize(protocol))
         body = msgspec.json.encode({"model": self._model, **fields})
         try:
-            out = Outgoing("POST", url, headers, body)
+            out = OutgoingRequest("POST", url, headers, body)
             answer = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=PATIENCE_S)
             if answer.status == 200:
                 return answer
@@ -153,7 +153,7 @@ class Asker:
                 failure = read(answer.status, dict(answer.headers), await answer.read(MAX_BYTES, PATIENCE_S))
             finally:
                 answer.close()
-        except (Lost, TimedOut, TooLarge) as fault:
+        except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
             return Heard("unclear", clean_message(str(fault)))
         return _failed(failure)
 
@@ -162,16 +162,16 @@ def _failed(failure: Failure) -> Heard:
     return Heard("refuses" if failure.kind in REFUSALS else "unclear", failure.message)
 
 
-async def _body_of(answer: UpstreamResponse) -> bytes | Heard:
+async def _body_of(answer: IncomingResponse) -> bytes | Heard:
     try:
         return await answer.read(MAX_BYTES, PATIENCE_S)
-    except (Lost, TimedOut, TooLarge) as fault:
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
         return Heard("unclear", clean_message(str(fault)))
     finally:
         answer.close()
 
 
-async def _rest_of(answer: UpstreamResponse) -> Heard:
+async def _rest_of(answer: IncomingResponse) -> Heard:
     body = await _body_of(answer)
     if isinstance(body, Heard):
         return body

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from dragoman.net.client import HttpClient, Lost, Outgoing
-from dragoman.net.dial import Dial, connect, parse_target
+from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest
+from dragoman.net.dial import DialOptions, connect, parse_url
 from dragoman.net.exchange import Exchange
-from dragoman.net.outbound import Connection
-from dragoman.net.outbox import LULL_S, Outbox
+from dragoman.net.outbound import UpstreamConnection
+from dragoman.net.write_batch import QUIET_S, WriteBatch
 from fakes.loops import on_both_loops
 from fakes.raw import Hold, RawServer, Request, Until
 from net.raw_client import GET, connected, serving
@@ -27,8 +27,8 @@ class Note:
 @on_both_loops
 async def test_the_first_after_a_lull_is_sent_at_once_and_all_others_in_order_once_the_turn_is_over() -> None:
     sent: list[str] = []
-    moments = iter((10.0, 10.0 + LULL_S / 2, 20.0))
-    outbox = Outbox(lambda: next(moments))
+    moments = iter((10.0, 10.0 + QUIET_S / 2, 20.0))
+    outbox = WriteBatch(lambda: next(moments))
     for name in ("one", "two", "three"):
         outbox.add(Note(sent, name))
     assert sent == ["one"]
@@ -71,7 +71,7 @@ def test_a_handler_that_never_waits_is_told_at_once_that_the_client_is_too_slow(
     play(scenario())
 
 
-class Stuck(Outbox):
+class Stuck(WriteBatch):
     """A turn that never ends."""
 
     def add(self, sender: object) -> None:
@@ -82,12 +82,12 @@ class Stuck(Outbox):
 async def test_a_request_whose_connection_ends_within_its_turn_was_not_sent() -> None:
     go_on = asyncio.Event()
     async with RawServer((Until(go_on),)) as server:
-        fresh = Connection(asyncio.get_running_loop(), "upstream.test:80", Stuck(), lambda connection: None)
-        await connect(parse_target(server.url), Dial(), fresh)
+        fresh = UpstreamConnection(asyncio.get_running_loop(), "upstream.test:80", Stuck(), lambda connection: None)
+        await connect(parse_url(server.url), DialOptions(), fresh)
         fresh.begin(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"", bodiless=False)
         go_on.set()
         await fresh.wait(20)
-        with pytest.raises(Lost) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             fresh.check_head()
         assert caught.value.sent is False
 
@@ -97,7 +97,7 @@ async def test_requests_of_one_turn_each_get_their_own_answer() -> None:
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
     client = HttpClient()
     async with RawServer((Request(), answer, Hold())) as server:
-        outgoing = Outgoing("POST", server.url, (), b"body")
+        outgoing = OutgoingRequest("POST", server.url, (), b"body")
         answers = await asyncio.gather(*(client.send(outgoing, head_timeout_s=20) for _ in range(20)))
         assert [await one.read(10, 20) for one in answers] == [b"ok"] * 20
     await client.close()

@@ -5,20 +5,20 @@ from collections.abc import Awaitable, Callable
 from io import BytesIO
 from typing import Protocol
 
-from dragoman.net.errors import TimedOut, TooLarge
+from dragoman.net.errors import SizeLimitExceeded, UpstreamTimeout
 
-Sink = Callable[[bytes], float | None]  # a piece -> seconds to wait for the next; None: no more for now
+BodySink = Callable[[bytes], float | None]  # a piece -> seconds to wait for the next; None: no more for now
 
 
 TURN_BYTES = 1 << 20
 
 
-class Pieces(Protocol):
+class ChunkSource(Protocol):
     async def chunk(self, timeout_s: float) -> bytes: ...
     def close(self) -> None: ...
 
 
-async def pour_pieces(chunk: Callable[[float], Awaitable[bytes]], sink: Sink, timeout_s: float) -> bool:
+async def stream_chunks(chunk: Callable[[float], Awaitable[bytes]], sink: BodySink, timeout_s: float) -> bool:
     """True at the clean end of the body, false where the sink wanted no more for now."""
     while piece := await chunk(timeout_s):
         wanted = sink(piece)
@@ -28,15 +28,15 @@ async def pour_pieces(chunk: Callable[[float], Awaitable[bytes]], sink: Sink, ti
     return True
 
 
-async def read_pieces(
-    body: Pieces,
+async def read_chunks(
+    body: ChunkSource,
     limit: int,
     silence_s: float,
     where: str,
     total_s: float | None = None,
     hold: Callable[[int], None] | None = None,
 ) -> bytes:
-    """The whole body; TooLarge beyond `limit`; TimedOut after a silence, or after `total_s` in all.
+    """The whole body; SizeLimitExceeded beyond `limit`; UpstreamTimeout after a silence, or after `total_s` in all.
 
     `hold` is told the size of each piece, and may raise. Without `total_s`, no more than `silence_s` in all.
     """
@@ -48,12 +48,12 @@ async def read_pieces(
         size += len(piece)
         if clock() > deadline:
             body.close()
-            raise TimedOut("idle", f"{where} did not end its answer in time")
+            raise UpstreamTimeout("idle", f"{where} did not end its answer in time")
         if hold is not None:
             hold(len(piece))
         if size > limit:
             body.close()
-            raise TooLarge(f"{where} answered with more than {limit} bytes")
+            raise SizeLimitExceeded(f"{where} answered with more than {limit} bytes")
         if size == len(piece):
             first = piece
             continue

@@ -25,21 +25,26 @@ from dragoman.flow.response_headers import id_headers
 from dragoman.flow.runtime import UNLISTED_WAIT_S
 from dragoman.framing.jsonscan import exceeds_value_count
 from dragoman.http.auth_backoff import AuthBackoff
-from dragoman.http.models import Listing
-from dragoman.http.paths import client_at, plain_path
-from dragoman.http.routes import Role, Route, RouteTable, Visit
-from dragoman.http.safety import Doorkeeper
+from dragoman.http.host_check import HostCheck
+from dragoman.http.models import ModelList
+from dragoman.http.routes import Role, Route, RoutedRequest, RouteTable, client_at, plain_path
 from dragoman.http.usage import PATHS as USAGE
-from dragoman.http.usage import UsageDesk
+from dragoman.http.usage import UsageApi
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Client, Protocol
 from dragoman.net import tasks
 from dragoman.net.encoding import decompress
-from dragoman.net.errors import BadEncoding, BodyTooLarge, BudgetSpent, ClientGone, TooLarge
-from dragoman.net.errors import Refused as Unreadable
+from dragoman.net.errors import (
+    BodyTooLarge,
+    BufferBudgetExceeded,
+    ClientDisconnected,
+    InvalidEncoding,
+    SizeLimitExceeded,
+)
+from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header, Headers
-from dragoman.net.tasks import place_of
+from dragoman.net.tasks import describe_fault
 from dragoman.observers.metrics_text import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
@@ -51,22 +56,22 @@ BUSY_S = 1.0  # when to try again where there is more to do than we take on
 AnswerCall = Callable[[Exchange, Call], Awaitable[None]]
 
 
-class Site:
+class RequestHandler:
     """The handler of every exchange."""
 
     def __init__(
         self,
         gateway: Gateway,
         keyring: Keyring,
-        doorkeeper: Doorkeeper,
+        host_check: HostCheck,
         scrape: Callable[[], Awaitable[bytes]],
-        usage: UsageDesk | None = None,
+        usage: UsageApi | None = None,
     ) -> None:
         self._gateway = gateway
         self._keyring = keyring
         self._scrape = scrape
         self._usage = usage
-        self.doorkeeper = doorkeeper
+        self.host_check = host_check
         self.auth_backoff = AuthBackoff()
         self.ready = True
         self.under_way = 0
@@ -113,12 +118,12 @@ class Site:
             if not refused.observed:
                 log.info("%s refused: %s", path, refused.failure.kind.value)
             self._refuse(exchange, path, refused, request_id)
-        except ClientGone:
+        except ClientDisconnected:
             raise
         except Unreadable as unreadable:
             self._refuse(exchange, path, RequestError(_unreadable(unreadable)), request_id)
         except Exception as bug:
-            log.error("%s failed: %s", path, place_of(bug))
+            log.error("%s failed: %s", path, describe_fault(bug))
             if exchange.started:
                 exchange.abort()
                 return
@@ -126,21 +131,21 @@ class Site:
             self._refuse(exchange, path, RequestError(Failure(Kind.BUG, message)), request_id)
         finally:
             if exchange.listener is not None:
-                exchange.listener.over()
+                exchange.listener.on_end()
 
     def _refuse(self, exchange: Exchange, path: str, refused: RequestError, request_id: str) -> None:
         respond_with_failure(exchange, self._client(path, exchange.headers), refused, request_id)
 
     async def _dispatch(self, exchange: Exchange, path: str, request_id: str) -> None:
-        objection = self.doorkeeper.objection(exchange.headers)
-        if objection is not None:
-            status, failure = objection
+        host_error = self.host_check.find_error(exchange.headers)
+        if host_error is not None:
+            status, failure = host_error
             body = self._client(path, exchange.headers).render(failure, request_id).body
             exchange.respond(status, [JSON, _id(request_id)], body)
             return
         found = self.routes.find(exchange.method, path)
         if found is not None and found.route.role is Role.PUBLIC:
-            await found.route.handler(Visit(exchange, path, request_id, NOBODY, found.rest))
+            await found.route.handler(RoutedRequest(exchange, path, request_id, NOBODY, found.rest))
             return
         key = self._key(exchange)
         if key is None:
@@ -152,7 +157,7 @@ class Site:
         if found is None:
             self._refuse_path(exchange, path, request_id)
             return
-        await found.route.handler(Visit(exchange, path, request_id, key, found.rest))
+        await found.route.handler(RoutedRequest(exchange, path, request_id, key, found.rest))
 
     def _key(self, exchange: Exchange) -> KeyId | None:
         """Whose key opens the door; None where none does."""
@@ -163,7 +168,7 @@ class Site:
                 return key
         return None
 
-    async def _infer(self, protocol: str, visit: Visit) -> None:
+    async def _infer(self, protocol: str, visit: RoutedRequest) -> None:
         self.under_way += 1
         try:
             await self._observed(visit, protocol, self._gateway.answer, self._gateway.observers.add)
@@ -173,12 +178,12 @@ class Site:
         finally:
             self.under_way -= 1
 
-    async def _count(self, protocol: str, visit: Visit) -> None:
+    async def _count(self, protocol: str, visit: RoutedRequest) -> None:
         """It is captured like any other, but uses nothing: no observer hears of it."""
         await self._observed(visit, protocol, partial(count_tokens, self._gateway), RequestRecord.end)
 
     async def _observed(
-        self, visit: Visit, protocol: str, answer: AnswerCall, ended: Callable[[RequestRecord], None]
+        self, visit: RoutedRequest, protocol: str, answer: AnswerCall, ended: Callable[[RequestRecord], None]
     ) -> None:
         exchange = visit.exchange
         tenant = self._keyring.tenant(visit.key)
@@ -238,9 +243,9 @@ class Site:
         other = None if written_in is None else self._protocol(written_in).client
         return Call(protocol, body, exchange, record, None if other is None else other.parse)
 
-    async def _models(self, visit: Visit) -> None:
+    async def _models(self, visit: RoutedRequest) -> None:
         await self._settle_catalogues()
-        listing, exchange = Listing(self._gateway.runtime), visit.exchange
+        listing, exchange = ModelList(self._gateway.runtime), visit.exchange
         _respond_json(visit, listing.render(exchange.headers, exchange.query))
 
     async def _settle_catalogues(self) -> None:
@@ -248,44 +253,44 @@ class Site:
         catalogues = self._gateway.runtime.catalogues.values()
         await asyncio.gather(*(catalogue.settled(UNLISTED_WAIT_S) for catalogue in catalogues))
 
-    async def _model(self, visit: Visit) -> None:
+    async def _model(self, visit: RoutedRequest) -> None:
         await self._settle_catalogues()
         name = visit.rest
-        body = Listing(self._gateway.runtime).render_one(name, visit.exchange.headers)
+        body = ModelList(self._gateway.runtime).render_one(name, visit.exchange.headers)
         if body is None:
             raise RequestError(
                 Failure(Kind.NOT_FOUND, f"The model {name!r} does not exist here.", code="model_not_found")
             )
         _respond_json(visit, body)
 
-    async def _refuse_post_to_model(self, visit: Visit) -> None:
+    async def _refuse_post_to_model(self, visit: RoutedRequest) -> None:
         """Clients of Gemini write what they want behind a colon."""
         if ":" in visit.rest:
             await _refuse_gemini(visit)
         self._refuse_path(visit.exchange, visit.path, visit.request_id)
 
-    async def _used(self, visit: Visit) -> None:
+    async def _used(self, visit: RoutedRequest) -> None:
         assert self._usage is not None
         Context().run(self._gateway.observers.flush)  # what is told is not about this request
         _respond_json(visit, await self._usage.answer(visit.exchange.query, visit.key))
 
-    async def _root(self, visit: Visit) -> None:
+    async def _root(self, visit: RoutedRequest) -> None:
         body = {"status": "ok", "message": "dragoman is running", "version": __version__}
         _respond_json(visit, msgspec.json.encode(body))
 
-    async def _hello(self, visit: Visit) -> None:
+    async def _hello(self, visit: RoutedRequest) -> None:
         _respond_json(visit, b"{}")
 
-    async def _health(self, visit: Visit) -> None:
+    async def _health(self, visit: RoutedRequest) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         body = {"status": "healthy", "timestamp": now, "version": __version__}
         _respond_json(visit, msgspec.json.encode(body))
 
-    async def _ready(self, visit: Visit) -> None:
+    async def _ready(self, visit: RoutedRequest) -> None:
         status, word = (200, "ready") if self.ready else (503, "draining")
         _respond_json(visit, msgspec.json.encode({"status": word}), status)
 
-    async def _metrics(self, visit: Visit) -> None:
+    async def _metrics(self, visit: RoutedRequest) -> None:
         head = [(b"content-type", CONTENT_TYPE), _id(visit.request_id)]
         visit.exchange.respond(200, head, await self._scrape())
 
@@ -305,10 +310,10 @@ class Site:
 def _unpack(encoding: bytes, body: bytes, limit: int) -> bytes:
     try:
         return decompress(encoding, body, limit)
-    except TooLarge:
+    except SizeLimitExceeded:
         message = f"The decompressed body exceeds the limit of {limit} bytes (server.max_body_mb)."
         raise RequestError(Failure(Kind.TOO_LARGE, message)) from None
-    except BadEncoding as bad:
+    except InvalidEncoding as bad:
         raise RequestError(Failure(Kind.BAD_REQUEST, f"The body cannot be decompressed: {bad}")) from None
 
 
@@ -323,7 +328,7 @@ def _wrong_key(exchange: Exchange) -> Failure:
 
 
 def _unreadable(unreadable: Unreadable) -> Failure:
-    if isinstance(unreadable, BudgetSpent):
+    if isinstance(unreadable, BufferBudgetExceeded):
         return no_room_failure()
     if isinstance(unreadable, BodyTooLarge):
         return Failure(Kind.TOO_LARGE, f"{unreadable.message} (server.max_body_mb)")
@@ -331,30 +336,30 @@ def _unreadable(unreadable: Unreadable) -> Failure:
     return Failure(kind, unreadable.message)
 
 
-def _respond_json(visit: Visit, body: bytes, status: int = 200) -> None:
+def _respond_json(visit: RoutedRequest, body: bytes, status: int = 200) -> None:
     visit.exchange.respond(status, [JSON, _id(visit.request_id)], body)
 
 
-async def _refuse_websocket(visit: Visit) -> None:
+async def _refuse_websocket(visit: RoutedRequest) -> None:
     """426 makes Codex fall back to HTTP at once; any other status costs it seconds."""
     message = "WebSockets are not served here: POST /v1/responses."
     body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": "upgrade_required"}}
     _respond_json(visit, msgspec.json.encode(body), 426)
 
 
-async def _refuse_stored_responses(visit: Visit) -> None:
+async def _refuse_stored_responses(visit: RoutedRequest) -> None:
     message = "This gateway keeps no responses: server state is not available, send the whole input."
     raise RequestError(Failure(Kind.NOT_FOUND, message))
 
 
-async def _refuse_gemini(visit: Visit) -> None:
+async def _refuse_gemini(visit: RoutedRequest) -> None:
     raise RequestError(Failure(Kind.NOT_FOUND, "Gemini's protocol is not in this version yet."))
 
 
-def replay_site(gateway: Gateway, keyring: Keyring) -> Site:
+def replay_site(gateway: Gateway, keyring: Keyring) -> RequestHandler:
     """Return the handler of a replayed request: only clients on this machine, and no metrics."""
 
     async def scrape() -> bytes:
         return b""
 
-    return Site(gateway, keyring, Doorkeeper("127.0.0.1", ()), scrape)
+    return RequestHandler(gateway, keyring, HostCheck("127.0.0.1", ()), scrape)

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from dragoman.accounts.usage import UsageWriter
 from dragoman.flow.gateway import Gateway
-from dragoman.http.site import Site
+from dragoman.http.handler import RequestHandler
 from dragoman.net.server import Server
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics_text import Reading
@@ -16,8 +16,8 @@ AVAILABLE = "available"
 COOLING_DOWN = "cooling_down"
 
 
-def gateway_readings(
-    gateway: Gateway, site: Site, server: Server, usage: UsageWriter | None, reloads: Mapping[str, int]
+def make_metrics_reader(
+    gateway: Gateway, site: RequestHandler, server: Server, usage: UsageWriter | None, reloads: Mapping[str, int]
 ) -> Callable[[], Iterable[Reading]]:
     """`reloads` are edited configurations, taken over or not."""
 
@@ -43,12 +43,12 @@ def gateway_readings(
             yield Reading(catalogue.RELOADS.name, (result,), (count,))
         now = time.time()
         for name, provider in gateway.runtime.providers.items():
-            yield from provider_readings(name, provider, now)
+            yield from provider_samples(name, provider, now)
 
     return readings
 
 
-def provider_readings(name: str, provider: Provider, now: float) -> Iterator[Reading]:
+def provider_samples(name: str, provider: Provider, now: float) -> Iterator[Reading]:
     """How its credentials stand, and how much of its allowances is used, where it tells."""
     if provider.account.pool is not None:
         resting = [state.free_at is not None for state in provider.account.pool.states(now) if not state.model]

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from dragoman.net.client import Answer, HttpClient, Lost, Outgoing, TimedOut
+from dragoman.net.client import ConnectionLost, HttpClient, HttpResponse, OutgoingRequest, UpstreamTimeout
 from fakes.loops import on_both_loops
 from fakes.raw import Flood, Hold, Pause, RawServer, Request, Reset, Until, bytewise
 from net.raw_client import eventually
@@ -33,8 +33,8 @@ class Jar:
         return b"".join(self.pieces)
 
 
-async def ask(client: HttpClient, server: RawServer) -> Answer:
-    return await client.send(Outgoing("GET", server.url, ()), head_timeout_s=20)
+async def ask(client: HttpClient, server: RawServer) -> HttpResponse:
+    return await client.send(OutgoingRequest("GET", server.url, ()), head_timeout_s=20)
 
 
 @on_both_loops
@@ -44,7 +44,7 @@ async def test_a_body_pours_to_its_end_and_its_connection_serves_again() -> None
     async with RawServer(script) as server:
         for _ in range(2):
             jar = Jar()
-            assert await (await ask(client, server)).pour(jar, 20)
+            assert await (await ask(client, server)).stream_to(jar, 20)
             assert jar.content == b"hello"
         assert len(server.visits) == 1
     await client.close()
@@ -58,7 +58,7 @@ async def test_what_comes_in_one_read_is_one_piece() -> None:
         (Request(), STREAM, Pause(0.02), b"1\r\na\r\n1\r\nb\r\n", Until(go_on), HELLO, Hold())
     ) as server:
         jar = Jar()
-        pouring = asyncio.ensure_future((await ask(client, server)).pour(jar, 20))
+        pouring = asyncio.ensure_future((await ask(client, server)).stream_to(jar, 20))
         await eventually(lambda: bool(jar.pieces))
         go_on.set()
         assert await pouring
@@ -73,11 +73,11 @@ async def test_a_sink_that_has_enough_gets_no_more_until_it_is_poured_to_again()
     async with RawServer((Request(), STREAM, Pause(0.02), b"1\r\na\r\n", Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
         first, second = Jar(wanted=1), Jar()
-        assert not await answer.pour(first, 20)
+        assert not await answer.stream_to(first, 20)
         go_on.set()
         await asyncio.sleep(0.2)
         assert first.content == b"a"
-        assert await answer.pour(second, 20)
+        assert await answer.stream_to(second, 20)
         assert second.content == b"hello"
     await client.close()
 
@@ -88,14 +88,14 @@ async def test_a_firehose_stops_once_the_sink_has_enough() -> None:
     piece = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     async with RawServer((Request(), STREAM, Flood(piece))) as server:
         answer = await ask(client, server)
-        assert not await answer.pour(Jar(wanted=3), 20)
+        assert not await answer.stream_to(Jar(wanted=3), 20)
         before = -1
         while server.visits[0].sent != before:
             before = server.visits[0].sent
             await asyncio.sleep(0.1)
         assert answer._connection is not None
         assert answer._connection._buffered <= (128 + 256) << 10
-        assert not await answer.pour(Jar(wanted=30), 20)
+        assert not await answer.stream_to(Jar(wanted=30), 20)
         assert server.visits[0].sent > before
         answer.close()
     await client.close()
@@ -107,10 +107,10 @@ async def test_bytes_before_a_break_reach_the_sink_before_the_break_is_told() ->
     go_on = asyncio.Event()
     async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\n", Until(go_on), Reset())) as server:
         jar = Jar()
-        pouring = asyncio.ensure_future((await ask(client, server)).pour(jar, 20))
+        pouring = asyncio.ensure_future((await ask(client, server)).stream_to(jar, 20))
         await eventually(lambda: bool(jar.pieces))
         go_on.set()
-        with pytest.raises(Lost, match="in the middle"):
+        with pytest.raises(ConnectionLost, match="in the middle"):
             await pouring
         assert jar.content == b"hel"
     await client.close()
@@ -121,8 +121,8 @@ async def test_bytes_before_a_broken_frame_of_the_same_read_reach_the_sink() -> 
     client = HttpClient()
     async with RawServer((Request(), STREAM, Pause(0.02), b"3\r\nhel\r\nnonsense\r\n", Hold())) as server:
         jar = Jar()
-        with pytest.raises(Lost, match="not valid HTTP"):
-            await (await ask(client, server)).pour(jar, 20)
+        with pytest.raises(ConnectionLost, match="not valid HTTP"):
+            await (await ask(client, server)).stream_to(jar, 20)
         assert jar.content == b"hel"
     await client.close()
 
@@ -135,12 +135,12 @@ async def test_silence_is_told_after_the_time_that_the_sink_grants() -> None:
         answer = await ask(client, server)
         jar = Jar(patience_s=0.05)
         began = time.monotonic()
-        with pytest.raises(TimedOut) as caught:
-            await answer.pour(jar, 60)
+        with pytest.raises(UpstreamTimeout) as caught:
+            await answer.stream_to(jar, 60)
         assert caught.value.phase == "idle"
         assert time.monotonic() - began < 20
         go_on.set()
-        assert await answer.pour(jar, 20)
+        assert await answer.stream_to(jar, 20)
         assert jar.content == b"ahello"
     await client.close()
 
@@ -154,7 +154,7 @@ async def test_what_a_sink_raises_is_raised_where_it_is_poured() -> None:
     async with RawServer((Request(), STREAM, Pause(0.02), HELLO, Hold())) as server:
         answer = await ask(client, server)
         with pytest.raises(ZeroDivisionError):
-            await answer.pour(broken, 20)
+            await answer.stream_to(broken, 20)
         answer.close()
     await client.close()
 
@@ -168,15 +168,15 @@ async def test_a_sink_runs_in_the_context_of_whoever_pours() -> None:
         seen.append(whose.get())
         return 20.0
 
-    async def pour(name: str) -> None:
+    async def stream_to(name: str) -> None:
         whose.set(name)
-        assert await (await ask(client, server)).pour(sink, 20)
+        assert await (await ask(client, server)).stream_to(sink, 20)
 
     client = HttpClient()
     script = (Request(), STREAM, Pause(0.02), HELLO, Request(), STREAM, Pause(0.02), HELLO, Hold())
     async with RawServer(script) as server:
         for name in ("one's", "another's"):
-            await asyncio.create_task(pour(name))
+            await asyncio.create_task(stream_to(name))
         assert len(server.visits) == 1
     assert seen == ["one's", "another's"]
     await client.close()
@@ -189,7 +189,7 @@ async def test_bytes_that_come_after_pouring_was_given_up_are_kept() -> None:
     async with RawServer((Request(), STREAM, Until(go_on), HELLO, Hold())) as server:
         answer = await ask(client, server)
         jar = Jar()
-        pouring = asyncio.ensure_future(answer.pour(jar, 20))
+        pouring = asyncio.ensure_future(answer.stream_to(jar, 20))
         await asyncio.sleep(0.02)
         pouring.cancel()
         await asyncio.wait((pouring,))
@@ -206,7 +206,7 @@ async def test_a_compressed_body_pours_unpacked() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
     async with RawServer((Request(), head, *bytewise(packed, 0.001), Hold())) as server:
         jar = Jar()
-        assert await (await ask(client, server)).pour(jar, 20)
+        assert await (await ask(client, server)).stream_to(jar, 20)
         assert jar.content == b"hello" * 100
     await client.close()
 
@@ -217,6 +217,6 @@ async def test_nothing_pours_from_what_was_closed() -> None:
     async with RawServer((Request(), STREAM, Hold())) as server:
         answer = await ask(client, server)
         answer.close()
-        with pytest.raises(Lost, match="closed by us"):
-            await answer.pour(Jar(), 20)
+        with pytest.raises(ConnectionLost, match="closed by us"):
+            await answer.stream_to(Jar(), 20)
     await client.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
-LULL_S = 0.001  # without anything to send, after which the next is sent at once
+QUIET_S = 0.001  # without anything to send, after which the next is sent at once
 
 
 class Sender(Protocol):
@@ -18,7 +18,7 @@ class Sender(Protocol):
         """Must not raise: others wait behind it."""
 
 
-class Outbox:
+class WriteBatch:
     __slots__ = ("_clock", "_last", "_waiting")
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -31,7 +31,7 @@ class Outbox:
         if not self._waiting:
             now = self._clock()
             silence, self._last = now - self._last, now
-            if silence > LULL_S:
+            if silence > QUIET_S:
                 sender.send_now()
                 return
             asyncio.get_running_loop().call_soon(self._send_all)

@@ -1,7 +1,7 @@
 """What a scrape tells of a provider: its credentials, and how much of its allowances is used."""
 
 from dragoman.accounts.pool import EVERYTHING, Member, Pool
-from dragoman.http.readings import provider_readings
+from dragoman.http.metrics import provider_samples
 from dragoman.net.client import HttpClient
 from dragoman.providers.limits import Limits, Window
 from dragoman.providers.provider import Account, Auth, Endpoint, Provider
@@ -27,7 +27,7 @@ def provider(limits: Limits | None = None, pool: Pool | None = None, members: tu
 def told(given: Provider) -> dict[tuple[str, ...], float]:
     return {
         (reading.name.removeprefix("dragoman_"), *reading.labels): reading.values[0]
-        for reading in provider_readings("p", given, NOW)
+        for reading in provider_samples("p", given, NOW)
     }
 
 

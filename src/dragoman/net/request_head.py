@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from dragoman.net.errors import HeadRefused
+from dragoman.net.errors import HeadRejected
 from dragoman.net.headers import Header
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\])(?::[0-9]{1,5})?")
@@ -62,9 +62,9 @@ def parse_head(raw: bytes, max_fields: int) -> RequestHead:
     # The parser is strict about these itself; a head is short, and smuggling lives on what two readers see differently.
     breaks = raw.count(b"\r\n")
     if breaks != raw.count(b"\n") or breaks != raw.count(b"\r") or b"\0" in raw:
-        raise HeadRefused("a bare line break or NUL in the header")
+        raise HeadRejected("a bare line break or NUL in the header")
     if breaks - 2 > max_fields:
-        raise HeadRefused("too many header fields", 431)
+        raise HeadRejected("too many header fields", 431)
     head = RequestHead()
     _feed(raw, head)
     _read_request_line(raw[: raw.index(b"\r\n")], head)
@@ -86,24 +86,24 @@ def _feed(raw: bytes, head: RequestHead) -> None:
         head.upgrade = True
     except httptools.HttpParserInvalidMethodError as error:
         if _METHOD.fullmatch(raw.partition(b" ")[0]):
-            raise HeadRefused("unknown method", 501) from error
-        raise HeadRefused("not an HTTP request") from error
+            raise HeadRejected("unknown method", 501) from error
+        raise HeadRejected("not an HTTP request") from error
     except httptools.HttpParserError as error:
-        raise HeadRefused(f"malformed request: {error}") from error
+        raise HeadRejected(f"malformed request: {error}") from error
     if not head.complete:
-        raise HeadRefused("malformed request")
+        raise HeadRejected("malformed request")
 
 
 def _read_request_line(line: bytes, head: RequestHead) -> None:
     words = line.split(b" ")
     if len(words) != 3:
-        raise HeadRefused("malformed request line")
+        raise HeadRejected("malformed request line")
     method, target, version = words
     head.method = method.decode("ascii")
     if version == b"HTTP/1.0":
         head.modern = head.keep_alive = False
     elif version != b"HTTP/1.1":
-        raise HeadRefused("only HTTP/1.1 and HTTP/1.0 are spoken here", 505)
+        raise HeadRejected("only HTTP/1.1 and HTTP/1.0 are spoken here", 505)
     if method == b"CONNECT":
         head.tunnel = True
         head.keep_alive = False
@@ -113,7 +113,7 @@ def _read_request_line(line: bytes, head: RequestHead) -> None:
         target = _strip_authority(target, head)
     raw_path, _, query = target.partition(b"?")
     if b"#" in target:
-        raise HeadRefused("a fragment in the request target")
+        raise HeadRejected("a fragment in the request target")
     head.raw_path = raw_path
     head.path = unquote(raw_path.decode("latin-1"))
     head.query = query.decode("latin-1")
@@ -125,11 +125,11 @@ def _strip_authority(target: bytes, head: RequestHead) -> bytes:
         return target
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):
-        raise HeadRefused("malformed request target")
+        raise HeadRejected("malformed request target")
     authority = re.split(rb"[/?#]", rest, maxsplit=1)[0]
     for name, value in head.fields:
         if name == b"host" and value.lower() != authority.lower():
-            raise HeadRefused("the request target and Host disagree")
+            raise HeadRejected("the request target and Host disagree")
     path = rest[len(authority) :]
     return path if path.startswith(b"/") else b"/" + path
 
@@ -141,21 +141,21 @@ def _read_fields(head: RequestHead) -> None:
             continue
         if name in _SINGLE:
             if name in single:
-                raise HeadRefused(f"more than one {name.decode('ascii')}")
+                raise HeadRejected(f"more than one {name.decode('ascii')}")
             single[name] = value
         elif name == b"connection":
             if value != b"keep-alive" and b"close" in [token.strip() for token in value.lower().split(b",")]:
                 head.keep_alive = False
         elif head.modern:
             if value.lower() != b"100-continue":
-                raise HeadRefused("unknown expectation", 417)
+                raise HeadRejected("unknown expectation", 417)
             head.expects_continue = True
     host = single.get(b"host")
     if host is None:
         if head.modern:
-            raise HeadRefused("Host is missing")
+            raise HeadRejected("Host is missing")
     elif not _HOST.fullmatch(host):
-        raise HeadRefused("illegal Host")
+        raise HeadRejected("illegal Host")
     if head.upgrade:
         head.keep_alive = False
     _read_framing(single, head)
@@ -166,13 +166,13 @@ def _read_framing(single: dict[bytes, bytes], head: RequestHead) -> None:
     coding = single.get(b"transfer-encoding")
     if length is not None:
         if coding is not None:
-            raise HeadRefused("both content-length and transfer-encoding")
+            raise HeadRejected("both content-length and transfer-encoding")
         if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
-            raise HeadRefused("malformed content-length")
+            raise HeadRejected("malformed content-length")
         head.length = int(length)
     elif coding is not None:
         if not head.modern:
-            raise HeadRefused("transfer-encoding in HTTP/1.0")
+            raise HeadRejected("transfer-encoding in HTTP/1.0")
         if coding.lower() != b"chunked":
-            raise HeadRefused("unknown transfer-encoding", 501)
+            raise HeadRejected("unknown transfer-encoding", 501)
         head.chunked = True

@@ -12,14 +12,14 @@ _ORIGIN = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://(?:\[([0-9A-Fa-f:.]+)\]|([^\s/
 _SHOWN_CHARACTERS = 80
 
 
-class Doorkeeper:
+class HostCheck:
     """Refuses hosts and origins that are not ours. Off loopback, a name may be anything: the key alone decides."""
 
     def __init__(self, bound_to: str, allowed: tuple[str, ...]) -> None:
         self._any_host = not is_loopback(bound_to)
         self._hosts = LOCAL_NAMES | {bound_to.lower()} | {name.lower() for name in allowed}
 
-    def objection(self, headers: Headers) -> tuple[int, Failure] | None:
+    def find_error(self, headers: Headers) -> tuple[int, Failure] | None:
         """Return the status and the failure with which this request is refused, or None where it may pass."""
         host = _name((headers.get(b"host") or b"").decode("latin-1"))
         if not self._any_host and host not in self._hosts:
