@@ -1,6 +1,7 @@
 """`dragoman models`: from the running gateway if there is one, else from the providers."""
 
 import msgspec
+import pytest
 
 from cli.shell import Shell
 
@@ -40,6 +41,44 @@ def test_a_refused_key_is_said_to_be_one(shell: Shell) -> None:
     assert (done.code, done.out) == (1, "")
     assert f"the gateway at {served.url} refuses the key" in done.err
     assert "dgm_fake" not in done.err
+
+
+DEAD = """
+[providers.dead]
+kind = "openai-compatible"
+endpoint = "http://127.0.0.1:9/v1"
+"""
+ECHO = """
+[providers.echo]
+kind = "echo"
+"""
+
+
+@pytest.mark.parametrize(("options", "out"), [((), ""), (("--json",), "[]\n")])
+def test_it_fails_and_names_the_provider_if_nothing_could_be_listed(
+    shell: Shell, options: tuple[str, ...], out: str
+) -> None:
+    shell.write("dead.toml", DEAD)
+    done = shell.run("models", "--config", "dead.toml", *options)
+    assert (done.code, done.out) == (1, out)
+    assert 'Provider "dead" could not list its models: cannot connect to 127.0.0.1:9' in done.err
+    assert "dragoman doctor" in done.err
+
+
+def test_a_provider_that_cannot_be_reached_is_named_beside_the_models_of_others(shell: Shell) -> None:
+    shell.write("both.toml", DEAD + ECHO)
+    done = shell.run("models", "--config", "both.toml", "--json")
+    assert done.code == 0
+    assert "echo" in ids(done.out)
+    assert 'Provider "dead" could not list its models: cannot connect to 127.0.0.1:9' in done.err
+
+
+def test_a_running_gateway_says_which_of_its_providers_could_not_be_reached(shell: Shell) -> None:
+    shell.write("both.toml", DEAD + ECHO)
+    with shell.serve("--config", "both.toml") as served:
+        done = shell.run("models", "--key", served.key)
+    assert done.code == 0
+    assert 'Provider "dead" could not list its models: cannot connect to 127.0.0.1:9' in done.err
 
 
 def test_the_table_has_a_line_for_each_model(shell: Shell) -> None:

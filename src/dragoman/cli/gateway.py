@@ -12,15 +12,8 @@ from msgspec import Struct
 from dragoman.cli.faults import Trouble
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, Secret
-from dragoman.net.client import (
-    ConnectionLost,
-    HttpClient,
-    HttpResponse,
-    OutgoingRequest,
-    SizeLimitExceeded,
-    UpstreamTimeout,
-)
-from dragoman.net.headers import JSON, Header
+from dragoman.net.client import ConnectionLost, HttpClient, HttpResponse, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.headers import JSON, Header, Headers
 from dragoman.providers.connection import USER_AGENT
 
 PROBE_S = 3.0  # where nobody listens, it is known at once
@@ -50,9 +43,13 @@ class Gateway(Struct, frozen=True):
     http: HttpClient
 
     async def get(self, path: str) -> bytes:
+        _, body = await self.get_with_headers(path)
+        return body
+
+    async def get_with_headers(self, path: str) -> tuple[Headers, bytes]:
         answer = await self.send("GET", path, b"", ANSWER_S)
         try:
-            return await answer.read(MAX_BODY, ANSWER_S)
+            return answer.headers, await answer.read(MAX_BODY, ANSWER_S)
         finally:
             answer.close()
 

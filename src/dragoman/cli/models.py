@@ -6,7 +6,9 @@ import logging
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from dragoman.cli.faults import Trouble
 from dragoman.cli.gateway import find_running, known_key, reach
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_found_settings
@@ -21,6 +23,7 @@ class Model(Struct, frozen=True):
 
 class Page(Struct, frozen=True):
     data: list[Model] = []
+    problems: dict[str, str] = {}  # provider -> why its list could not be read
 
 
 @click.command("models")
@@ -32,20 +35,30 @@ def command(config_file: str | None, key: str | None, as_json: bool) -> None:
     from dragoman.cli.logs import Remark, log_to_stderr
 
     log_to_stderr(Remark(), logging.WARNING)
-    models = asyncio.run(list_models(read_found_settings(config_file), key))
+    page = asyncio.run(read_page(read_found_settings(config_file), key))
+    for provider, problem in page.problems.items():
+        remark(f'Provider "{provider}" could not list its models: {problem}.')
     if as_json:
-        show_json(models)
-        return
-    if not models:
-        remark("No models: `dragoman doctor` says which provider does not answer.")
-        return
-    show_table(("MODEL", "OWNED BY"), [(model.id, model.owned_by) for model in models])
+        show_json(page.data)
+    elif page.data:
+        show_table(("MODEL", "OWNED BY"), [(model.id, model.owned_by) for model in page.data])
+    elif not page.problems:
+        remark("No models: no configured provider lists any. Name some in `models` of its section.")
+    if page.problems and not page.data:
+        raise Trouble("no models could be listed. Run: dragoman doctor")
 
 
-async def list_models(config: Config, given_key: str | None = None) -> list[Model]:
+async def read_page(config: Config, given_key: str | None = None) -> Page:
     """Return what the running gateway lists, or what its providers list where none runs or its key is not known."""
     key = known_key(config, given_key)
     if key is None and (root := await find_running(config)) is not None:
         remark(f"A gateway runs at {root}, but no key for it is known ($DRAGOMAN_API_KEY): asking the providers.")
     async with reach(config, key) as gateway:
-        return msgspec.json.decode(await gateway.get("/v1/models"), type=Page).data
+        headers, body = await gateway.get_with_headers("/v1/models")
+    page = msgspec.json.decode(body, type=Page)
+    problems = headers.get(b"x-dragoman-unlisted")
+    return page if problems is None else replace(page, problems=msgspec.json.decode(problems, type=dict[str, str]))
+
+
+async def list_models(config: Config) -> list[Model]:
+    return (await read_page(config)).data

@@ -109,7 +109,7 @@ def _hide_secrets(profile: Profile, secrets: Secrets) -> Profile:
 
 
 async def _listed(provider: Provider) -> tuple[ModelInfo, ...]:
-    return provider.catalogue.models or await CachedCatalogue(provider, asyncio.get_running_loop().time).settled()
+    return provider.catalogue.models or await CachedCatalogue(provider, asyncio.get_running_loop().time).wait_for_list()
 
 
 def _show(profile: Profile, provider: ProviderConfig, stanza: Stanza) -> None:

@@ -77,18 +77,19 @@ def detail(losses: Sequence[Loss], count: int) -> bytes:
     entries: list[bytes] = []
     size = 0
     for loss in losses:
-        entry = _ascii({"path": loss.path, "how": loss.how.value, "why": loss.why})
+        entry = encode_ascii_json({"path": loss.path, "how": loss.how.value, "why": loss.why})
         size += len(entry) + 1
         if size > MAX_DETAIL_BYTES:
             break
         entries.append(entry)
     if len(entries) < count:
         rest = f"{count - len(entries)} more losses do not fit into this header"
-        entries.append(_ascii({"path": "", "how": "dropped", "why": rest}))
+        entries.append(encode_ascii_json({"path": "", "how": "dropped", "why": rest}))
     return b"[" + b",".join(entries) + b"]"
 
 
-def _ascii(value: dict[str, str]) -> bytes:
+def encode_ascii_json(value: dict[str, str]) -> bytes:
+    """Return JSON that may stand in a header."""
     return NOT_ASCII.sub(_escaped, msgspec.json.encode(value).decode()).encode()
 
 

@@ -246,12 +246,13 @@ class RequestHandler:
     async def _models(self, visit: RoutedRequest) -> None:
         await self._settle_catalogues()
         listing, exchange = ModelList(self._gateway.runtime), visit.exchange
-        _respond_json(visit, listing.render(exchange.headers, exchange.query))
+        headers = [JSON, _id(visit.request_id), *listing.problem_headers()]
+        exchange.respond(200, headers, listing.render(exchange.headers, exchange.query))
 
     async def _settle_catalogues(self) -> None:
         """Wait for the first model lists, but not long for one that hangs."""
         catalogues = self._gateway.runtime.catalogues.values()
-        await asyncio.gather(*(catalogue.settled(UNLISTED_WAIT_S) for catalogue in catalogues))
+        await asyncio.gather(*(catalogue.wait_for_list(UNLISTED_WAIT_S) for catalogue in catalogues))
 
     async def _model(self, visit: RoutedRequest) -> None:
         await self._settle_catalogues()

@@ -5,8 +5,9 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from dragoman.flow.response_headers import encode_ascii_json
 from dragoman.flow.runtime import Runtime, list_known_models
-from dragoman.net.headers import Headers
+from dragoman.net.headers import Header, Headers
 from dragoman.providers.provider import ModelInfo
 from dragoman.routing.resolve import listed_names
 
@@ -20,7 +21,15 @@ class ModelList:
             for info in catalogue.known():
                 self._infos.setdefault(info.id, info)
                 self._infos[f"{provider}/{info.id}"] = info
-        self._names = listed_names(world.config.models, list_known_models(world))
+        known = list_known_models(world)
+        self._names = listed_names(world.config.models, known)
+        self._problems = {provider: models.problem for provider, models in known.items() if models.problem}
+
+    def problem_headers(self) -> list[Header]:
+        """Return the header that names the providers whose list could not be read, and why."""
+        if not self._problems:
+            return []
+        return [(b"x-dragoman-unlisted", encode_ascii_json(self._problems))]
 
     def render(self, headers: Headers, query: str) -> bytes:
         if headers.get(b"anthropic-version") is not None:
