@@ -95,7 +95,7 @@ class Running:
     def settle(self) -> None:
         """Waits until the first lists of models have come: they use credentials too, and would be counted."""
         for catalogue in self.app.gateway.runtime.catalogues.values():
-            asyncio.run_coroutine_threadsafe(catalogue.settled(), self._loop).result(timeout=60)
+            asyncio.run_coroutine_threadsafe(catalogue.wait_for_list(), self._loop).result(timeout=60)
 
     async def _stop(self) -> None:
         await self.app.server.close()

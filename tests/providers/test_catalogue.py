@@ -74,7 +74,7 @@ def test_what_is_assumed_gives_way_to_what_is_listed() -> None:
         models = catalogue(Lister(), Hour())
         assert ids(models.known()) == ["assumed"]
         assert not models.complete
-        assert ids(await models.settled()) == ["listed", "configured"]
+        assert ids(await models.wait_for_list()) == ["listed", "configured"]
         assert models.complete
 
     run(work)
@@ -86,7 +86,7 @@ def test_whoever_asks_while_the_first_question_is_open_waits_for_its_answer() ->
     async def work() -> None:
         models = catalogue(lister, Hour())
         models.known()  # as the gateway does when it starts
-        found = await asyncio.gather(*(models.settled() for _ in range(10)))
+        found = await asyncio.gather(*(models.wait_for_list() for _ in range(10)))
         assert [ids(one) for one in found] == [["listed", "configured"]] * 10
 
     run(work)
@@ -98,7 +98,7 @@ def test_a_list_is_asked_for_again_after_its_time_and_served_meanwhile() -> None
 
     async def work() -> None:
         models = catalogue(lister, hour)
-        await models.settled()
+        await models.wait_for_list()
         hour.now = 3599
         models.known()
         assert lister.asked == 1
@@ -115,7 +115,7 @@ def test_a_provider_that_does_not_list_is_assumed_to_have_its_usual_models() -> 
 
     async def work() -> None:
         models = catalogue(lister, hour, CONFIGURED)
-        assert ids(await models.settled()) == ["configured", "assumed"]
+        assert ids(await models.wait_for_list()) == ["configured", "assumed"]
         hour.now = 29
         models.known()
         assert lister.asked == 1

@@ -76,7 +76,20 @@ def test_a_provider_that_refuses_to_list_is_named_and_not_asked(tmp_path: Path, 
     assert fake.calls == []
 
 
-@pytest.mark.parametrize("page", [Answer(b"", status=404), Answer(b"", status=405), Answer(b"<html>")])
+NOT_PERMITTED = b'{"error":{"message":"Missing scopes: api.model.read.","type":"invalid_request_error"}}'
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        Answer(b"", status=404),
+        Answer(b"", status=405),
+        Answer(b"", status=501),
+        Answer(b"<html>"),
+        Answer(NOT_PERMITTED, status=403, content_type="application/json"),
+    ],
+    ids=["404", "405", "501", "another page", "a key that may not list"],
+)
 def test_a_provider_without_a_model_list_may_serve_any_name(tmp_path: Path, page: Answer) -> None:
     answers = [Answer(REPLY, content_type="application/json")]
     with (

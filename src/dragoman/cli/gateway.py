@@ -12,7 +12,14 @@ from msgspec import Struct
 from dragoman.cli.faults import Trouble
 from dragoman.cli.settings import base_url
 from dragoman.config import Config, Secret
-from dragoman.net.client import ConnectionLost, HttpClient, HttpResponse, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.client import (
+    ConnectionLost,
+    HttpClient,
+    HttpResponse,
+    OutgoingRequest,
+    SizeLimitExceeded,
+    UpstreamTimeout,
+)
 from dragoman.net.headers import JSON, Header, Headers
 from dragoman.providers.connection import USER_AGENT
 

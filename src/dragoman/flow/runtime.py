@@ -13,8 +13,8 @@ from dragoman.flow.prepare import TargetSettings
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
-from dragoman.providers.amends import NO_CHAT_TOOLS
 from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.failures import NO_CHAT_TOOLS
 from dragoman.providers.profiles import profile_of
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest
@@ -42,7 +42,7 @@ async def find_targets(runtime: Runtime, name: str) -> tuple[Route, ...]:
     if routes:
         return routes
     for at_most_s in (LISTED_WAIT_S, UNLISTED_WAIT_S):
-        await asyncio.gather(*(catalogue.settled(at_most_s) for catalogue in runtime.catalogues.values()))
+        await asyncio.gather(*(catalogue.wait_for_list(at_most_s) for catalogue in runtime.catalogues.values()))
         catalogues = list_known_models(runtime)
         routes = listed_targets(name, catalogues)
         if routes:
@@ -87,7 +87,7 @@ def _profile(runtime: Runtime, route: Route) -> Profile:
     """What is known of a model; the most it writes is what its provider lists, where it lists that."""
     profile = profile_of(route.model)
     catalogue = runtime.catalogues.get(route.provider)
-    most = None if catalogue is None else catalogue.most_output(route.model)
+    most = None if catalogue is None else catalogue.max_output(route.model)
     return profile if most is None else replace(profile, max_output=most)
 
 

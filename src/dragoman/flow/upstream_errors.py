@@ -1,6 +1,5 @@
 """A refusal of an upstream comes in; it goes out saying whose it is, and what mends it."""
 
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -12,21 +11,14 @@ from dragoman.flow.prepare import Prepared
 from dragoman.flow.redaction import redact_failure
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
-
-# Some vendors answer 403 to a bad token: that is a refused credential, not a missing entitlement.
-BAD_TOKEN_CODES = frozenset({"invalid_api_key", "token_expired", "token_invalidated", "invalid_token", "expired_token"})
-BAD_TOKEN = re.compile(
-    r"\b(?:token|api[ -]?key)\b.{0,60}\b(?:invalid|expired|revoked|malformed)\b"
-    r"|\b(?:invalid|incorrect|expired|bad)\b.{0,60}\b(?:token|(?:api[ -]?)?key|credentials?)\b",
-    re.IGNORECASE | re.DOTALL,
-)
+from dragoman.providers.failures import is_bad_token
 
 
 def attribute_failure(prepared: Prepared, failure: Failure) -> Failure:
     """A refused credential or entitlement is the gateway's, and must not look like the client's own."""
     failure = redact_failure(prepared.provider.replies.interpret_failure(failure), prepared.secrets)
     name = prepared.provider.name
-    if failure.kind is Kind.CREDENTIAL or (failure.kind is Kind.FORBIDDEN and _is_bad_token(failure)):
+    if failure.kind is Kind.CREDENTIAL or (failure.kind is Kind.FORBIDDEN and is_bad_token(failure)):
         told = f" (HTTP {failure.status})" if failure.status is not None else ""
         mend = prepared.provider.auth.login_command or f"set providers.{name}.api_key, then run `dragoman doctor`"
         which = f" {prepared.provider.account.label}" if prepared.provider.account.label else ""
@@ -35,10 +27,6 @@ def attribute_failure(prepared: Prepared, failure: Failure) -> Failure:
     if failure.kind is Kind.FORBIDDEN:
         return replace(failure, message=f"Provider {name!r}: {failure.message}", detail=None, retry_after=None)
     return failure
-
-
-def _is_bad_token(failure: Failure) -> bool:
-    return failure.code in BAD_TOKEN_CODES or BAD_TOKEN.search(failure.message) is not None
 
 
 def redirect_failure(name: str, status: int, headers: Headers) -> Failure:

@@ -1,4 +1,4 @@
-"""What models a provider has: asked of it, kept for an hour, served stale while it is asked again."""
+"""A provider's models: fetched from it, cached for an hour, served stale while they are fetched again."""
 
 import asyncio
 import logging
@@ -11,16 +11,18 @@ from msgspec import Struct
 from dragoman.config.problems import ConfigError
 from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.ports import Upstream
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.tasks import spawn
 from dragoman.protocols import PROTOCOLS
+from dragoman.providers.failures import is_bad_token
 from dragoman.providers.provider import ModelInfo, Provider
 
 log = logging.getLogger(__name__)
-ASK_TIMEOUT_S = 10.0
+LIST_TIMEOUT_S = 10.0
 RETRY_AFTER_FAILURE_S = 30.0
 MAX_LIST_BYTES = 16 * 1024 * 1024
-NO_LIST_STATUSES = (404, 405, 501)  # the server answers, but has no list of models
+NO_LIST_STATUSES = (404, 405, 501)  # the server works, but has no list of models
 
 
 class _Listed(Struct):
@@ -37,128 +39,141 @@ class _Page(Struct):
 
 
 class NoModelList(Exception):
-    """The provider answers, but what it answers is no list: it may serve any model."""
+    """The provider works, but has no list of models for us: it may serve any model."""
 
 
 class CachedCatalogue:
-    """One provider's models. `known` never waits; `refresh` asks, at most once at a time."""
+    """One provider's models. `known` never waits; `refresh` fetches the list, at most once at a time."""
 
     def __init__(self, provider: Provider, clock: Callable[[], float]) -> None:
         self._provider = provider
         self._clock = clock
         self._models = provider.catalogue.models + provider.catalogue.fallback_models
-        self._most: dict[str, int | None] = {}
-        self._asked_at: float | None = None
-        self._wait_s = 0.0
-        self._asking: asyncio.Task[None] | None = None
-        self._answered = False  # or failed to: whether the first question is over
-        self.complete = (
-            bool(provider.catalogue.models) or not provider.catalogue.has_list
-        )  # whether an absent id is known to be absent
+        self._max_output: dict[str, int | None] = {}
+        self._fetched_at: float | None = None
+        self._ttl_s = 0.0
+        self._fetching: asyncio.Task[None] | None = None
+        self._has_tried = False  # whether the first fetch is over, successful or not
+        # Whether a model that is not in the list is known not to exist.
+        self.complete = bool(provider.catalogue.models) or not provider.catalogue.has_list
         self._problem = "its model list has not been read yet"
 
     def known(self) -> tuple[ModelInfo, ...]:
-        """What is known now; a stale list is served while it is asked for again."""
-        if self._stale() and self._asking is None:
-            self._begin()
+        """Return the models known now; start to fetch the list again if it is stale."""
+        if self._is_stale() and self._fetching is None:
+            self._start_fetch()
         return self._models
 
-    def most_output(self, model: str) -> int | None:
-        """The most tokens that the model writes, where its listing says so."""
-        return self._most.get(model)
+    def max_output(self, model: str) -> int | None:
+        """Return the most tokens that the model writes, if the list says so."""
+        return self._max_output.get(model)
 
     def list_problem(self) -> str:
-        """Return why the provider could not be asked for its models; empty if it could, or has no list."""
+        """Return why the list could not be read; empty if it could, or if the provider has none."""
         return "" if self.complete else self._problem
 
-    async def settled(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:
-        """What is known once the first question is over, whoever asked it, or `at_most_s` after it was put."""
-        if not self._answered and self._provider.catalogue.has_list:
-            asking = self._asking or self._begin()
-            since = 0.0 if self._asked_at is None else self._clock() - self._asked_at
-            if since < at_most_s:
-                await asyncio.wait((asking,), timeout=None if at_most_s == math.inf else at_most_s - since)
+    async def wait_for_list(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:
+        """Return the models known once the first fetch is over, or `at_most_s` after it began."""
+        if not self._has_tried and self._provider.catalogue.has_list:
+            fetching = self._fetching or self._start_fetch()
+            since_s = 0.0 if self._fetched_at is None else self._clock() - self._fetched_at
+            if since_s < at_most_s:
+                await asyncio.wait((fetching,), timeout=None if at_most_s == math.inf else at_most_s - since_s)
         return self.known()
 
-    def _begin(self) -> asyncio.Task[None]:
-        self._asking = spawn(self.refresh(), name=f"models of {self._provider.name}")
-        return self._asking
+    def _start_fetch(self) -> asyncio.Task[None]:
+        self._fetching = spawn(self.refresh(), name=f"models of {self._provider.name}")
+        return self._fetching
 
     async def refresh(self) -> None:
-        self._asked_at, self._wait_s = self._clock(), self._provider.catalogue.ttl_s
+        self._fetched_at, self._ttl_s = self._clock(), self._provider.catalogue.ttl_s
         try:
-            listed = await ask_models(self._provider)
-        except (
-            NoModelList,
-            ConnectionLost,
-            UpstreamTimeout,
-            SizeLimitExceeded,
-            RequestError,
-            ConfigError,
-            ValueError,
-            msgspec.MsgspecError,
-        ) as problem:
-            log.info("models of %s are not to be had now: %s", self._provider.name, problem)
-            self._wait_s = min(RETRY_AFTER_FAILURE_S, self._wait_s)
-            self._problem = _describe(problem)
+            listed = await fetch_models(self._provider)
+        except LIST_ERRORS as problem:
+            log.info("cannot list the models of %s: %s", self._provider.name, problem)
+            self._ttl_s = min(RETRY_AFTER_FAILURE_S, self._ttl_s)
+            self._problem = _describe_problem(problem)
         else:
-            own = {model.id for model in listed}
-            self._models = (*listed, *(model for model in self._provider.catalogue.models if model.id not in own))
-            self._most = {model.id: model.max_output for model in listed}
+            ids = {model.id for model in listed}
+            self._models = (*listed, *(model for model in self._provider.catalogue.models if model.id not in ids))
+            self._max_output = {model.id: model.max_output for model in listed}
             self.complete = True
         finally:
-            self._asking = None
-            self._answered = True
+            self._fetching = None
+            self._has_tried = True
 
-    def _stale(self) -> bool:
+    def _is_stale(self) -> bool:
         if not self._provider.catalogue.has_list:
             return False
-        return self._asked_at is None or self._clock() - self._asked_at > self._wait_s
+        return self._fetched_at is None or self._clock() - self._fetched_at > self._ttl_s
 
 
-async def ask_models(provider: Provider) -> tuple[ModelInfo, ...]:
-    """What it lists now, in its own way or with GET /models, without any credential that it repeats."""
+LIST_ERRORS = (
+    NoModelList,
+    ConnectionLost,
+    UpstreamTimeout,
+    SizeLimitExceeded,
+    RequestError,
+    ConfigError,
+    ValueError,
+    msgspec.MsgspecError,
+)
+
+
+async def fetch_models(provider: Provider) -> tuple[ModelInfo, ...]:
+    """Return the provider's list of models, with any credential in it redacted. Raises one of LIST_ERRORS."""
     protocol = provider.endpoint.protocols[0]
     if provider.catalogue.list_models is not None:
         listed = await provider.catalogue.list_models()
-        if provider.members:  # the list was asked of them, and is clean already
+        if provider.members:  # the list is theirs, and already redacted
             return listed
-        return _hide_secrets(listed, list_secrets(await provider.auth.authorize(protocol), provider.auth.secrets))
+        return _redact(listed, list_secrets(await provider.auth.authorize(protocol), provider.auth.secrets))
     credentials = await provider.auth.authorize(protocol)
     headers = (*provider.endpoint.headers, (b"accept", b"application/json"), *credentials)
     upstream = PROTOCOLS[protocol].upstream
     assert upstream is not None
     url = f"{provider.endpoint.url}/models{upstream.models_query}"
     out = OutgoingRequest("GET", url, (*headers, *upstream.required_headers))
-    answer = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=ASK_TIMEOUT_S)
+    response = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=LIST_TIMEOUT_S)
     try:
-        body = await answer.read(MAX_LIST_BYTES, ASK_TIMEOUT_S)
+        body = await response.read(MAX_LIST_BYTES, LIST_TIMEOUT_S)
     finally:
-        answer.close()
-    if answer.status in NO_LIST_STATUSES:
-        raise NoModelList(f"HTTP {answer.status}")
-    if answer.status != 200:
-        raise RequestError(Failure(Kind.UPSTREAM, f"HTTP {answer.status}", status=answer.status))
+        response.close()
+    if response.status != 200:
+        raise _list_error(upstream, response.status, body)
+    return _redact(_parse_list(body), list_secrets(credentials, provider.auth.secrets))
+
+
+def _list_error(upstream: Upstream, status: int, body: bytes) -> Exception:
+    """A credential that may not list models (403) may still use them; a rejected one may not."""
+    if status in NO_LIST_STATUSES:
+        return NoModelList(f"HTTP {status}")
+    failure = upstream.read(status, {}, body)
+    if failure.kind is Kind.FORBIDDEN and not is_bad_token(failure):
+        return NoModelList(f"HTTP {status}")
+    return RequestError(Failure(Kind.UPSTREAM, f"HTTP {status}", status=status))
+
+
+def _parse_list(body: bytes) -> tuple[ModelInfo, ...]:
     try:
         page = msgspec.json.decode(body, type=_Page)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NoModelList(f"not a list of models: {error}") from error
-    listed = tuple(
+    return tuple(
         ModelInfo(m.id, m.display_name, int(m.created), m.owned_by, m.max_input_tokens, m.max_tokens)
         for m in page.data
         if m.id
     )
-    return _hide_secrets(listed, list_secrets(credentials, provider.auth.secrets))
 
 
-def _hide_secrets(listed: tuple[ModelInfo, ...], secrets: Secrets) -> tuple[ModelInfo, ...]:
-    said = msgspec.json.encode(listed)
-    hidden = redact_known(said, secrets)
-    return listed if hidden is said else msgspec.json.decode(hidden, type=tuple[ModelInfo, ...])
+def _redact(listed: tuple[ModelInfo, ...], secrets: Secrets) -> tuple[ModelInfo, ...]:
+    encoded = msgspec.json.encode(listed)
+    redacted = redact_known(encoded, secrets)
+    return listed if redacted is encoded else msgspec.json.decode(redacted, type=tuple[ModelInfo, ...])
 
 
-def _describe(problem: Exception) -> str:
-    """Say why there is no list, in words of our own where an upstream's could repeat a secret."""
+def _describe_problem(problem: Exception) -> str:
+    """Return why there is no list, without the upstream's own words: they could contain a secret."""
     match problem:
         case NoModelList():
             return ""
@@ -167,8 +182,8 @@ def _describe(problem: Exception) -> str:
         case ConfigError():
             return "it has no usable credential"
         case UpstreamTimeout():
-            return f"no answer within {ASK_TIMEOUT_S:.0f} s"
-        case ConnectionLost():  # whose message is safe to show
+            return f"no response within {LIST_TIMEOUT_S:.0f} s"
+        case ConnectionLost():  # its message is ours
             return str(problem)
         case _:
-            return "its answer cannot be read"
+            return "its response cannot be parsed"

@@ -13,7 +13,7 @@ from dragoman.config.providers import Credential, list_credentials, split_by_cre
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import ProviderConfig
 from dragoman.providers import KINDS
-from dragoman.providers.catalogue import ask_models
+from dragoman.providers.catalogue import fetch_models
 from dragoman.providers.provider import ModelInfo, Provider, SendRequest
 
 
@@ -56,7 +56,7 @@ class Front:
 
     async def models(self) -> tuple[ModelInfo, ...]:
         """What any of the accounts has; the first one's failure where none can be asked."""
-        asked = [ask_models(member) for member in self._members]
+        asked = [fetch_models(member) for member in self._members]
         lists = await asyncio.gather(*asked, return_exceptions=True)
         told = [models for models in lists if not isinstance(models, BaseException)]
         if not told:

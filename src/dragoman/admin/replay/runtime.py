@@ -247,7 +247,7 @@ class _ToldCatalogue(CachedCatalogue):
         self._name = provider.name
         self._answers = answers
 
-    def most_output(self, model: str) -> int | None:
+    def max_output(self, model: str) -> int | None:
         if not self._answers.holds(self._name, "most output"):
             return None
         return msgspec.convert(self._answers.next(self._name, "most output"), int | None)

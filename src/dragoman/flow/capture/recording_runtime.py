@@ -88,8 +88,8 @@ class WatchedCatalogue(CachedCatalogue):
         self._name = name
         self._recording = recording
 
-    def most_output(self, model: str) -> int | None:
-        most = self._catalogue.most_output(model)
+    def max_output(self, model: str) -> int | None:
+        most = self._catalogue.max_output(model)
         self._recording.hears(self._name, "most output", lambda: {"value": most})
         return most
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from dragoman.config.settings import ProviderConfig
 from dragoman.net.headers import Header
-from dragoman.providers.amends import unreadable_reasoning
 from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
+from dragoman.providers.failures import adjust_reasoning
 from dragoman.providers.provider import Auth, Endpoint, Provider, RequestRules, SendRequest
 
 
@@ -31,5 +31,5 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
         ),
         auth=Auth(authorize, secrets=read_secrets(config, environ)),
         catalogue=read_catalogue(config),
-        requests=RequestRules(adjust=unreadable_reasoning),
+        requests=RequestRules(adjust=adjust_reasoning),
     )

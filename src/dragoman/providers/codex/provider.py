@@ -16,7 +16,6 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request, Role, Text
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
-from dragoman.providers.amends import unreadable_reasoning
 from dragoman.providers.codex.account import CodexAccount, bearer
 from dragoman.providers.codex.allowed import fit, passing
 from dragoman.providers.codex.credential import AuthFile, Credential, Nowhere
@@ -30,6 +29,7 @@ from dragoman.providers.connection import (
     read_secrets,
     read_user_agent,
 )
+from dragoman.providers.failures import adjust_reasoning
 from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
 from dragoman.providers.provider import (
@@ -88,7 +88,7 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
             passthrough_body=passing,
             forwards_header=FORWARDED.__contains__,
             headers=codex.session_headers,
-            adjust=unreadable_reasoning,
+            adjust=adjust_reasoning,
         ),
         replies=ReplyRules(interpret_failure=codex.interpret_failure, fix_response=fix_response),
         account=Account(

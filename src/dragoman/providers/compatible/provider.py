@@ -10,9 +10,9 @@ from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning
 from dragoman.providers.compatible.quirks import quirks_of
 from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
+from dragoman.providers.failures import adjust_chat_tools, adjust_reasoning
 from dragoman.providers.provider import Adjustment, Auth, Endpoint, Provider, ReplyRules, RequestRules, SendRequest
 
 # A word in a server's complaint about a field that OpenAI accepts -> the quirk that later requests are built with.
@@ -64,7 +64,7 @@ def no_stages(request: Request) -> list[Stage[Event, Event]]:
 
 def adjust(failure: Failure, protocols: Collection[str]) -> Adjustment | None:
     """Leave out the field that the server rejected, from now on; the ledger records it."""
-    other = refused_chat_tools(failure, protocols) or unreadable_reasoning(failure)
+    other = adjust_chat_tools(failure, protocols) or adjust_reasoning(failure)
     if other is not None or failure.kind is not Kind.BAD_REQUEST:
         return other
     complaint = failure.message + (failure.at or "")

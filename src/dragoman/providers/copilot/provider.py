@@ -14,7 +14,6 @@ from dragoman.hub.request import Request
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.chat.errors import read as read_failure
-from dragoman.providers.amends import unreadable_reasoning
 from dragoman.providers.connection import (
     USER_AGENT,
     configured_models,
@@ -32,6 +31,7 @@ from dragoman.providers.copilot.one_choice import OneChoice
 from dragoman.providers.copilot.plan import PATH, github_token, quotas
 from dragoman.providers.copilot.shelf import Shelf
 from dragoman.providers.copilot.steady_ids import steadying_ids
+from dragoman.providers.failures import adjust_reasoning
 from dragoman.providers.finding import BROKEN, OK, Finding
 from dragoman.providers.limits import Limits
 from dragoman.providers.mended import Mended, is_event_stream
@@ -109,7 +109,7 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
             passthrough_body=asked.passing,
             forwards_header=FORWARDED.__contains__,
             headers=copilot.initiator_headers,
-            adjust=unreadable_reasoning,
+            adjust=adjust_reasoning,
         ),
         replies=ReplyRules(interpret_failure=copilot.interpret_failure, fix_response=fix_response),
         account=Account(inspect=copilot.inspect, read_quotas=copilot.quota, last_limits=copilot.limits),

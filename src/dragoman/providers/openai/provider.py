@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dragoman.config.settings import ProviderConfig
 from dragoman.hub.failure import Failure
 from dragoman.net.headers import Header
-from dragoman.providers.amends import refused_chat_tools, unreadable_reasoning
 from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
+from dragoman.providers.failures import adjust_chat_tools, adjust_reasoning
 from dragoman.providers.provider import Adjustment, Auth, Endpoint, Provider, RequestRules, SendRequest
 
 
@@ -19,7 +19,7 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
 
     def adjust(failure: Failure) -> Adjustment | None:
         """Use the model's other endpoint, or drop reasoning that it can no longer read."""
-        return refused_chat_tools(failure, config.protocols) or unreadable_reasoning(failure)
+        return adjust_chat_tools(failure, config.protocols) or adjust_reasoning(failure)
 
     return Provider(
         name=config.name,
