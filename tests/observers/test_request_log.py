@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dragoman.hub.outcome import FailedAttempt, Outcome
 from dragoman.hub.usage import Source, Usage
-from dragoman.observers.request_log import as_json, readable, request_log
+from dragoman.observers.request_log import format_json, format_text, make_request_log
 
 OUTCOME = Outcome(
     request_id="req_1",
@@ -30,7 +30,7 @@ OUTCOME = Outcome(
 
 
 def test_a_person_reads_who_asked_whom_for_what_and_how_it_went() -> None:
-    assert readable(OUTCOME) == (
+    assert format_text(OUTCOME) == (
         "2025-11-15T09:40:38.500Z info dragoman.requests: req_1 messages>chat local/qwen-3 ok 1500ms ttft=250ms"
         " in=10 out=7 cached=4 losses=2 tried=other/qwen:overloaded key=k_7 client=claude-cli"
     )
@@ -38,11 +38,11 @@ def test_a_person_reads_who_asked_whom_for_what_and_how_it_went() -> None:
 
 def test_a_person_reads_the_vendors_word_for_a_failure() -> None:
     failed = replace(OUTCOME, outcome="bad_request", error_code="context_length_exceeded")
-    assert " local/qwen-3 bad_request code=context_length_exceeded 1500ms " in readable(failed)
+    assert " local/qwen-3 bad_request code=context_length_exceeded 1500ms " in format_text(failed)
 
 
 def test_a_line_of_json_has_real_fields() -> None:
-    assert msgspec.json.decode(as_json(OUTCOME)) == {
+    assert msgspec.json.decode(format_json(OUTCOME)) == {
         "time": "2025-11-15T09:40:38.500Z",
         "level": "info",
         "logger": "dragoman.requests",
@@ -80,9 +80,9 @@ def test_what_nobody_told_is_left_out() -> None:
         outcome="not_found",
         duration_s=0.001,
     )
-    line = readable(bare)
+    line = format_text(bare)
     assert line.endswith("req_2 chat nonsense not_found 1ms key=- client=-")
-    told = msgspec.json.decode(as_json(bare), type=dict[str, object])
+    told = msgspec.json.decode(format_json(bare), type=dict[str, object])
     assert {"input_tokens", "ttft_ms", "route", "key", "failed_attempts", "error_code"}.isdisjoint(told)
     assert (told["outcome"], told["attempts"], told["losses"]) == ("not_found", 0, 0)
 
@@ -101,10 +101,10 @@ def test_whatever_a_client_names_stays_on_one_line(text: str) -> None:
         error_code=text,
         failed_attempts=(FailedAttempt(f"p/{text}", "lost"),),
     )
-    for line in (readable(hostile), as_json(hostile)):
+    for line in (format_text(hostile), format_json(hostile)):
         assert line.isprintable()
         assert line.encode()
-    assert msgspec.json.decode(as_json(hostile), type=dict[str, object])["request_id"] == "req_3"
+    assert msgspec.json.decode(format_json(hostile), type=dict[str, object])["request_id"] == "req_3"
 
 
 def test_a_secret_where_none_belongs_is_masked() -> None:
@@ -120,15 +120,15 @@ def test_a_secret_where_none_belongs_is_masked() -> None:
         error_code=secret,
         failed_attempts=(FailedAttempt(f"p/{secret}", "lost"),),
     )
-    assert secret not in readable(careless) + as_json(careless)
+    assert secret not in format_text(careless) + format_json(careless)
 
 
 def test_the_observer_writes_one_line_for_each_outcome() -> None:
     lines: list[str] = []
-    observe = request_log(readable, lines.append)
+    observe = make_request_log(format_text, lines.append)
     observe(OUTCOME)
     observe(OUTCOME)
-    assert lines == [readable(OUTCOME)] * 2
+    assert lines == [format_text(OUTCOME)] * 2
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\x00", "\\", "\U0001f600", "\u2028"])
@@ -136,9 +136,9 @@ def test_a_line_is_at_most_4_kb_whatever_it_tells(character: str) -> None:
     long = character * 100_000
     steps = tuple(FailedAttempt(long, "upstream") for _ in range(60))
     outcome = replace(OUTCOME, model=long, requested_model=long, error_code=long, failed_attempts=steps)
-    assert len(readable(outcome).encode()) <= 4096
-    assert readable(outcome).endswith("(cut)")
-    line = as_json(outcome)
+    assert len(format_text(outcome).encode()) <= 4096
+    assert format_text(outcome).endswith("(cut)")
+    line = format_json(outcome)
     assert len(line.encode()) <= 4096
     fields = msgspec.json.decode(line, type=dict[str, object])
     assert (fields["request_id"], fields["outcome"]) == (outcome.request_id, outcome.outcome)

@@ -16,11 +16,11 @@ from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import Usage
 from dragoman.prices import Pricing
 from dragoman.prices.rates import Rates, cost_nano
-from dragoman.prices.sheet import Model, models_of, sheet, utc
+from dragoman.prices.sheet import Model, list_models, load_sheet, utc_datetime
 
 NOW = 1_800_000_000.0
 MOMENTS = (NOW, 1_700_000_000.0, 1_760_000_000.0 + 3 * 3600)
-OURS = {vendor.id: vendor for vendor in their_providers if vendor.id in sheet().vendors}
+OURS = {vendor.id: vendor for vendor in their_providers if vendor.id in load_sheet().vendors}
 
 ANTHROPIC = ProviderConfig(name="up", kind="anthropic", endpoint="https://api.anthropic.com/v1")
 
@@ -61,17 +61,17 @@ def some_usage(random: Random) -> Usage:
 @pytest.mark.parametrize("vendor", sorted(OURS))
 def test_a_cost_is_what_the_package_says(vendor: str) -> None:
     random = Random(vendor)
-    models = models_of(vendor)
+    models = list_models(vendor)
     for model in random.sample(models, min(len(models), 60)):
         for moment in MOMENTS:
             usage = some_usage(random)
-            rates = model.at(utc(moment), usage.service_tier)
+            rates = model.at(utc_datetime(moment), usage.service_tier)
             assert cost_nano(rates, usage) == theirs(vendor, model.id, usage, moment), (vendor, model.id, usage, moment)
 
 
 def found(kind: ProviderKind, model: str, endpoint: str | None = None) -> str | None:
     provider = ProviderConfig(name="up", kind=kind, endpoint=endpoint)
-    known = Pricing({"up": provider})._found("up", model)
+    known = Pricing({"up": provider})._find("up", model)
     return known.id if isinstance(known, Model) else None
 
 
@@ -141,7 +141,8 @@ def test_more_cached_than_there_was_input_never_costs_less_than_nothing() -> Non
 
 def test_the_gateway_never_loads_the_package_itself() -> None:
     code = (
-        "import sys; from dragoman.prices.sheet import find; import dragoman.app; assert find('openai', 'gpt-5');"
+        "import sys; import dragoman.app; from dragoman.prices.sheet import find_model"
+        "; assert find_model('openai', 'gpt-5');"
         "print([name for name in sys.modules if name.partition('.')[0] in ('genai_prices', 'pydantic')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -10,7 +10,7 @@ import msgspec
 from dragoman.cli.outlet import Outlet
 from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line, redact
 from dragoman.net.tasks import describe_fault, request_id
-from dragoman.observers.request_log import moment
+from dragoman.observers.request_log import format_time
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Line(logging.Formatter):
     def worded(self, record: logging.LogRecord, message: str) -> str:
         request = request_id.get()
         said = f"{request} {message}" if request else message
-        return f"{moment(record.created)} {record.levelname.lower()} {record.name}: {said}"
+        return f"{format_time(record.created)} {record.levelname.lower()} {record.name}: {said}"
 
 
 class JsonLine(Line):
@@ -49,7 +49,7 @@ class JsonLine(Line):
 
     def worded(self, record: logging.LogRecord, message: str) -> str:
         fields = {
-            "time": moment(record.created),
+            "time": format_time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact(message),

@@ -62,7 +62,7 @@ def command(
     from dragoman.cli.logs import JsonLine, Line, log_to_stderr
     from dragoman.cli.serving.listener import bind, port_of
     from dragoman.net.limits import raise_open_files_limit
-    from dragoman.observers.request_log import as_json, readable
+    from dragoman.observers.request_log import format_json, format_text
 
     _replace_closed_streams()
     raise_open_files_limit(OPEN_FILES)
@@ -79,7 +79,9 @@ def command(
             config = reload()
         for warning in config.warnings:
             log.warning("%s", warning)
-        code = _serve(Order(config, stamp, reload, find, bound, handler, as_json if log_json else readable), workers)
+        code = _serve(
+            Order(config, stamp, reload, find, bound, handler, format_json if log_json else format_text), workers
+        )
     sys.exit(code)
 
 
@@ -213,9 +215,9 @@ def _run_loop(order: Order, settings: "Settings", listening: "Listening") -> Non
 async def _run(order: Order, settings: "Settings", listening: "Listening") -> None:
     from dragoman.app import App, run
     from dragoman.cli.serving.opening import open_keys
-    from dragoman.observers.request_log import request_log
+    from dragoman.observers.request_log import make_request_log
 
-    observers = [request_log(order.line, order.log.tell)]
+    observers = [make_request_log(order.line, order.log.tell)]
     store, keyring = await open_keys(order.config)
     try:
         _spare_the_collector()

@@ -1,4 +1,4 @@
-"""The outcome of a request comes in; the one line that the log holds of it goes out, readable or as JSON."""
+"""The log line of a finished request, as text or JSON."""
 
 import re
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from dragoman.hub.outcome import Outcome, OutcomeObserver
 from dragoman.hub.usage import Usage
 
 LOGGER = "dragoman.requests"
-OWN_ID = re.compile("req_[0-9a-f]{24}")  # one that we have made; a client's may hold anything
-CUT_FIELDS = ("provider", "model", "requested_model", "route", "error_code")  # where a line is too long
-MOST_ATTEMPTS = 8  # that a line which is too long tells
-REMEMBERED = 1024  # models and clients, which are few and come again and again
+OWN_ID = re.compile("req_[0-9a-f]{24}")  # an id made by this gateway; a client's own may contain anything
+CUT_FIELDS = ("provider", "model", "requested_model", "route", "error_code")  # shortened if a line is too long
+MAX_ATTEMPTS_IN_LONG_LINE = 8
+CACHE_SIZE = 1024  # models and clients, of which there are few
 
 
 class LogLine(Struct, frozen=True, omit_defaults=True):
-    """A request's line as JSON; what is empty or not known is left out."""
+    """A request's line as JSON; empty and unknown fields are omitted."""
 
     time: str
     level: str
@@ -51,19 +51,20 @@ class LogLine(Struct, frozen=True, omit_defaults=True):
     failed_attempts: tuple[str, ...] = ()
 
 
-def readable(outcome: Outcome) -> str:
-    """Only what was not said by us can hold a secret."""
-    asked, usage, seconds = outcome.client_protocol, outcome.usage, outcome.duration_s
-    way = asked if outcome.passthrough or not outcome.upstream_protocol else f"{asked}>{outcome.upstream_protocol}"
-    first = outcome.ttft_s if outcome.stream else None
+def format_text(outcome: Outcome) -> str:
+    """Return the line as text; texts that clients or upstreams chose are redacted."""
+    protocols, usage, seconds = outcome.client_protocol, outcome.usage, outcome.duration_s
+    if outcome.upstream_protocol and not outcome.passthrough:
+        protocols = f"{protocols}>{outcome.upstream_protocol}"
+    ttft = outcome.ttft_s if outcome.stream else None
     route = _clean(outcome.route or outcome.requested_model or "-")
     cached = f" cached={usage.cache_read}" if usage is not None and usage.cache_read else ""
-    tried = f" tried={','.join(_steps(outcome))}" if outcome.failed_attempts else ""
+    tried = f" tried={','.join(_format_attempts(outcome))}" if outcome.failed_attempts else ""
     code = f" code={_clean(outcome.error_code)}" if outcome.error_code else ""
     line = (
-        f"{moment(outcome.started_at + seconds)} info {LOGGER}: {_id(outcome)} {way} {route} {outcome.outcome}"
-        f"{code} {_ms(seconds)}ms"
-        f"{'' if first is None else f' ttft={_ms(first)}ms'}"
+        f"{format_time(outcome.started_at + seconds)} info {LOGGER}: {_clean_id(outcome)} {protocols} {route}"
+        f" {outcome.outcome}{code} {_round_ms(seconds)}ms"
+        f"{'' if ttft is None else f' ttft={_round_ms(ttft)}ms'}"
         f"{'' if usage is None else f' in={usage.input} out={usage.output}{cached}'}"
         f"{f' losses={outcome.losses}' if outcome.losses else ''}{tried}"
         f" key={outcome.key or '-'} client={_clean(outcome.client) or '-'}"
@@ -71,15 +72,16 @@ def readable(outcome: Outcome) -> str:
     return cut_text(line, MAX_LINE_BYTES)
 
 
-def as_json(outcome: Outcome) -> str:
+def format_json(outcome: Outcome) -> str:
+    """Return the line as JSON, with the same redaction."""
     usage = outcome.usage or Usage()
     known = outcome.usage is not None
-    first = outcome.ttft_s
+    ttft = outcome.ttft_s
     line = LogLine(
-        time=moment(outcome.started_at + outcome.duration_s),
+        time=format_time(outcome.started_at + outcome.duration_s),
         level="info",
         logger=LOGGER,
-        request_id=_id(outcome),
+        request_id=_clean_id(outcome),
         key=outcome.key,
         client=_clean(outcome.client),
         client_protocol=outcome.client_protocol,
@@ -96,58 +98,59 @@ def as_json(outcome: Outcome) -> str:
         reasoning_tokens=usage.reasoning if known else None,
         credits=usage.credits,
         usage_source=usage.source.value if known else "",
-        ttft_ms=None if first is None else round(first * 1000, 3),
+        ttft_ms=None if ttft is None else round(ttft * 1000, 3),
         duration_ms=round(outcome.duration_s * 1000, 3),
         outcome=outcome.outcome,
         error_code=_clean(outcome.error_code or ""),
         losses=outcome.losses,
         attempts=len(outcome.failed_attempts) + bool(outcome.provider),
-        failed_attempts=_steps(outcome),
+        failed_attempts=_format_attempts(outcome),
     )
     data = msgspec.json.encode(line)
-    return (data if len(data) <= MAX_LINE_BYTES else _shortened(line)).decode()
+    return (data if len(data) <= MAX_LINE_BYTES else _encode_shortened(line)).decode()
 
 
-def _shortened(line: LogLine) -> bytes:
-    """The line with its longest texts cut, so that it fits and stays JSON."""
-    data, most = b"", 512
-    while not data or (len(data) > MAX_LINE_BYTES and most > 16):
-        most //= 2
-        texts = {name: cut_text(str(getattr(line, name)), most) for name in CUT_FIELDS}
-        attempts = tuple(cut_text(step, most) for step in line.failed_attempts[:MOST_ATTEMPTS])
+def _encode_shortened(line: LogLine) -> bytes:
+    """Shorten the longest texts of a line, so that it fits and stays valid JSON."""
+    data, max_length = b"", 512
+    while not data or (len(data) > MAX_LINE_BYTES and max_length > 16):
+        max_length //= 2
+        texts = {name: cut_text(str(getattr(line, name)), max_length) for name in CUT_FIELDS}
+        attempts = tuple(cut_text(attempt, max_length) for attempt in line.failed_attempts[:MAX_ATTEMPTS_IN_LONG_LINE])
         data = msgspec.json.encode(msgspec.structs.replace(line, **texts, failed_attempts=attempts))
     return data
 
 
-def request_log(form: Callable[[Outcome], str], write: Callable[[str], None]) -> OutcomeObserver:
-    """An observer that writes one line for each request."""
+def make_request_log(format_line: Callable[[Outcome], str], write: Callable[[str], None]) -> OutcomeObserver:
+    """Return an observer that writes one line for each request."""
 
     def observe(outcome: Outcome) -> None:
-        write(form(outcome))
+        write(format_line(outcome))
 
     return observe
 
 
-def moment(since_epoch: float) -> str:
+def format_time(since_epoch: float) -> str:
+    """Return a time in UTC, with milliseconds."""
     milliseconds = int(since_epoch * 1000)
-    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
+    return f"{_format_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
 
 
 @lru_cache(maxsize=2)
-def _second(since_epoch: int) -> str:
+def _format_second(since_epoch: int) -> str:
     return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _steps(outcome: Outcome) -> tuple[str, ...]:
-    return tuple(f"{_clean(step.route)}:{step.why}" for step in outcome.failed_attempts)
+def _format_attempts(outcome: Outcome) -> tuple[str, ...]:
+    return tuple(f"{_clean(attempt.route)}:{attempt.why}" for attempt in outcome.failed_attempts)
 
 
-def _ms(seconds: float) -> int:
+def _round_ms(seconds: float) -> int:
     return int(seconds * 1000 + 0.5)
 
 
-def _id(outcome: Outcome) -> str:
+def _clean_id(outcome: Outcome) -> str:
     return outcome.request_id if OWN_ID.fullmatch(outcome.request_id) else one_line(outcome.request_id)
 
 
-_clean = lru_cache(maxsize=REMEMBERED)(one_line)
+_clean = lru_cache(maxsize=CACHE_SIZE)(one_line)

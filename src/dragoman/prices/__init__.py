@@ -1,4 +1,4 @@
-"""Prices: a provider, a model and what was used come in; what it costs goes out, or None where nobody knows."""
+"""The cost of requests, as far as prices are known."""
 
 from dragoman.prices.pricing import Pricing
 

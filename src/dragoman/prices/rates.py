@@ -1,4 +1,4 @@
-"""Rates in whole picodollars and a Usage come in; a cost in whole nanodollars goes out."""
+"""Compute a cost in whole nanodollars from rates in whole picodollars."""
 
 from datetime import date, datetime, time
 
@@ -6,13 +6,18 @@ from msgspec import Struct
 
 from dragoman.hub.usage import Usage
 
-Price = int | tuple[int, ...]  # or (base, tokens, the price above them, ...): all tokens cost the same
+Price = (
+    int | tuple[int, ...]
+)  # (base, threshold, price, ...): an input above the threshold costs that price for all tokens
 
-NANO = 1000  # picodollars
+PICO_PER_NANO = 1000  # picodollars
 
 
 class Rates(Struct, frozen=True, omit_defaults=True):
-    """What one of each costs. What has no price of its own is charged as what it is a part of."""
+    """Prices of single tokens, searches and requests, and when they apply.
+
+    Tokens without a price of their own are charged as what includes them: reasoning as output, cached as input.
+    """
 
     input: Price | None = None
     cache_read: Price | None = None
@@ -26,7 +31,8 @@ class Rates(Struct, frozen=True, omit_defaults=True):
     hours: str | None = None  # "00:30-16:30", UTC
     tier: str | None = None
 
-    def holds(self, moment: datetime) -> bool:
+    def apply_at(self, moment: datetime) -> bool:
+        """Whether these are the prices of this time (UTC)."""
         if self.since is not None and moment.date() < self.since:
             return False
         if self.hours is None:
@@ -37,39 +43,39 @@ class Rates(Struct, frozen=True, omit_defaults=True):
 
 
 def cost_nano(rates: Rates, usage: Usage) -> int:
-    """Exact, and rounded once at the end."""
+    """Return the cost, rounded once at the end."""
     size = usage.input
     fresh, written = usage.input, usage.cache_write
     pico = 0
     if rates.cache_read is not None:
         fresh -= usage.cache_read
-        pico += _at(rates.cache_read, size) * usage.cache_read
+        pico += _price_at(rates.cache_read, size) * usage.cache_read
     if rates.cache_write_1h is not None:
         fresh -= usage.cache_write_1h
         written -= usage.cache_write_1h
-        pico += _at(rates.cache_write_1h, size) * usage.cache_write_1h
+        pico += _price_at(rates.cache_write_1h, size) * usage.cache_write_1h
     if rates.cache_write is not None:
         fresh -= written
-        pico += _at(rates.cache_write, size) * max(0, written)
-    said = usage.output
+        pico += _price_at(rates.cache_write, size) * max(0, written)
+    visible = usage.output
     if rates.reasoning is not None:
-        said -= usage.reasoning
-        pico += _at(rates.reasoning, size) * usage.reasoning
-    pico += _at(rates.input, size) * max(0, fresh)
-    pico += _at(rates.output, size) * max(0, said)
-    pico += _at(rates.web_search, size) * usage.web_searches
-    pico += _at(rates.request, size)
-    return (pico + NANO // 2) // NANO
+        visible -= usage.reasoning
+        pico += _price_at(rates.reasoning, size) * usage.reasoning
+    pico += _price_at(rates.input, size) * max(0, fresh)
+    pico += _price_at(rates.output, size) * max(0, visible)
+    pico += _price_at(rates.web_search, size) * usage.web_searches
+    pico += _price_at(rates.request, size)
+    return (pico + PICO_PER_NANO // 2) // PICO_PER_NANO
 
 
-def _at(price: Price | None, size: int) -> int:
-    """What applies to a request with an input of this size."""
+def _price_at(price: Price | None, size: int) -> int:
+    """Return the price for a request with so many input tokens."""
     if price is None:
         return 0
     if isinstance(price, int):
         return price
-    applies = price[0]
-    for above, then in zip(price[1::2], price[2::2], strict=True):
-        if size > above:
-            applies = then
-    return applies
+    found = price[0]
+    for threshold, higher in zip(price[1::2], price[2::2], strict=True):
+        if size > threshold:
+            found = higher
+    return found

@@ -1,4 +1,4 @@
-"""The price sheet that ships with us: a vendor and a model's name come in; the rates of a moment go out."""
+"""The price sheet that is part of this package: the rates of each vendor's models."""
 
 import re
 from collections.abc import Callable
@@ -15,40 +15,42 @@ from dragoman.prices.rates import Rates
 Match = str | list["Match"]
 
 COMPACT_DATE = re.compile(r"-(20\d\d)(\d\d)(\d\d)(?=-|:|$)")
-TESTS: dict[str, Callable[[str, str], bool]] = {
+OPERATORS: dict[str, Callable[[str, str], bool]] = {
     "=": lambda name, text: name == text,
     "^": lambda name, text: name.startswith(text),
     "$": lambda name, text: name.endswith(text),
     "*": lambda name, text: text in name,
 }
-RATES = [name for name in Rates.__struct_fields__ if name not in ("since", "hours", "tier")]
+RATE_NAMES = [name for name in Rates.__struct_fields__ if name not in ("since", "hours", "tier")]
 
 
 class Model(Struct, frozen=True):
-    """The rate that holds is the last whose condition is met, else the first."""
+    """A model and its rates: the last whose condition is met, else the first."""
 
     id: str
     match: Raw
     rates: tuple[Rates, ...]
     tiers: tuple[Rates, ...] = ()
 
-    def is_called(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         return _matches(msgspec.json.decode(self.match), name)
 
     @property
     def fixed(self) -> Rates | None:
-        """Its only rates, where neither time nor tier changes them."""
+        """The only rates of the model, if neither time nor tier changes them."""
         (first, *others), tiers = self.rates, self.tiers
         conditional = others or tiers or first.since is not None or first.hours is not None
         return None if conditional else first
 
     def at(self, moment: datetime, tier: str | None = None) -> Rates:
-        """The rates of a moment (UTC), for a service tier if it has its own."""
-        holding = [rates for rates in self.rates if rates.holds(moment)]
-        found = holding[-1] if holding else self.rates[0]
+        """Return the rates at a time (UTC), with those of a service tier if it has its own."""
+        valid = [rates for rates in self.rates if rates.apply_at(moment)]
+        found = valid[-1] if valid else self.rates[0]
         for special in self.tiers:
-            if special.tier == tier and special.holds(moment):
-                own = {name: value for name, value in asdict(special).items() if name in RATES and value is not None}
+            if special.tier == tier and special.apply_at(moment):
+                own = {
+                    name: value for name, value in asdict(special).items() if name in RATE_NAMES and value is not None
+                }
                 return replace(found, **own)
         return found
 
@@ -65,33 +67,33 @@ class Sheet(Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def sheet() -> Sheet:
-    """Read when the first cost is asked for."""
+def load_sheet() -> Sheet:
+    """Read the sheet, at the first cost that is computed."""
     return msgspec.json.decode((files("dragoman.prices") / "sheet.json").read_bytes(), type=Sheet)
 
 
 @lru_cache(maxsize=32)
-def models_of(vendor: str) -> tuple[Model, ...]:
-    return msgspec.json.decode(sheet().vendors[vendor].models, type=tuple[Model, ...])
+def list_models(vendor: str) -> tuple[Model, ...]:
+    return msgspec.json.decode(load_sheet().vendors[vendor].models, type=tuple[Model, ...])
 
 
 @lru_cache(maxsize=64)
-def vendor_at(endpoint: str) -> str | None:
-    """Whose address this is."""
-    return next((name for name, vendor in sheet().vendors.items() if re.match(vendor.hosts, endpoint)), None)
+def vendor_of_endpoint(endpoint: str) -> str | None:
+    """Return the vendor whose address this is."""
+    return next((name for name, vendor in load_sheet().vendors.items() if re.match(vendor.hosts, endpoint)), None)
 
 
 @lru_cache(maxsize=1024)
-def find(vendor: str, name: str) -> Model | None:
-    """A vendor's model of this name, whatever its date is written like."""
-    for spelling in dict.fromkeys((name, COMPACT_DATE.sub(_with_dashes, name))):
-        for model in models_of(vendor):
-            if model.is_called(spelling):
+def find_model(vendor: str, name: str) -> Model | None:
+    """Return a vendor's model by its name, whose date may be written with or without dashes."""
+    for spelling in dict.fromkeys((name, COMPACT_DATE.sub(_insert_dashes, name))):
+        for model in list_models(vendor):
+            if model.matches(spelling):
                 return model
     return None
 
 
-def utc(seconds: float) -> datetime:
+def utc_datetime(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
@@ -103,10 +105,10 @@ def _matches(match: Match, name: str) -> bool:
     kind, text = match[0], match[1:]
     if kind == "~":
         return re.search(text, name) is not None
-    return TESTS[kind](name, text)
+    return OPERATORS[kind](name, text)
 
 
-def _with_dashes(found: re.Match[str]) -> str:
+def _insert_dashes(found: re.Match[str]) -> str:
     year, month, day = found.groups()
     try:
         return f"-{date(int(year), int(month), int(day)).isoformat()}"
