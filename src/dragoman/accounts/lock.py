@@ -3,14 +3,13 @@
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-try:
+if sys.platform != "win32":  # there, processes rely on the comparison before each write
     import fcntl
-except ImportError:  # Windows: processes then rely on the comparison before each write
-    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +21,7 @@ SUFFIX = ".dragoman-lock"
 @asynccontextmanager
 async def held(path: Path | None) -> AsyncIterator[None]:
     """Advisory, and not for ever: a lock that cannot be had in time is done without."""
-    handle = None if path is None or fcntl is None else _open(path)
+    handle = None if path is None or sys.platform == "win32" else _open(path)
     try:
         if handle is not None:
             await _acquire(handle)

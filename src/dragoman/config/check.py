@@ -1,6 +1,7 @@
 """The check: raw tables come in; settings of the right types go out, and every fault is noted with its place."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, get_args, get_origin
 
@@ -28,7 +29,12 @@ READABLE = {
 def read_section(tree: Tree, name: str, model: type[S]) -> S:
     """Make a struct of a top-level table; the defaults stand in for a faulty one, whose faults are then noted."""
     fields = read_fields(tree, (name,), model)
-    return model() if fields is None else model(**fields)
+    return model() if fields is None else build_struct(model, fields)
+
+
+def build_struct(model: type[S], fields: Mapping[str, object]) -> S:
+    """Make a struct of fields that `read_fields` has checked."""
+    return model(**fields)
 
 
 def read_fields(

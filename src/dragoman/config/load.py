@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.config.check import expand, read_fields, read_section
+from dragoman.config.check import build_struct, expand, read_fields, read_section
 from dragoman.config.discovery import LocalServer, find_credentials
 from dragoman.config.environment import (
     DOTENV,
@@ -204,7 +204,7 @@ def _read_models(tree: Tree, providers: dict[str, ProviderConfig]) -> tuple[Mode
     for index in range(len(tables)):
         fields = read_fields(tree, ("models", index), ModelRoute)
         if fields is not None:
-            routes.append(ModelRoute(**fields))  # type: ignore[arg-type]
+            routes.append(build_struct(ModelRoute, fields))
             _check_targets(tree, ("models", index, "to"), routes[-1].to, providers)
     return tuple(routes)
 
@@ -215,7 +215,7 @@ def _read_prices(tree: Tree) -> tuple[PriceOverride, ...]:
         tree.problem(("prices",), "expected a list of tables: write [[prices]]")
         return ()
     found = (read_fields(tree, ("prices", index), PriceOverride) for index in range(len(tables)))
-    return tuple(PriceOverride(**fields) for fields in found if fields is not None)  # type: ignore[arg-type]
+    return tuple(build_struct(PriceOverride, fields) for fields in found if fields is not None)
 
 
 def _check_targets(tree: Tree, key: Key, targets: tuple[str, ...], providers: dict[str, ProviderConfig]) -> None:

@@ -10,7 +10,7 @@ from typing import get_args
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.config.check import expand, expand_source, read_fields, table_at
+from dragoman.config.check import build_struct, expand, expand_source, read_fields, table_at
 from dragoman.config.endpoints import DEFAULT_ENDPOINTS, normalise_endpoint
 from dragoman.config.problems import Key, format_key, quote_choices, suggest
 from dragoman.config.proxies import NO_PROXY, parse_proxy
@@ -84,7 +84,8 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
     _check_headers(tree, key, fields.get("headers"))
     if fields.get("quirks") and kind != "openai-compatible":
         tree.problem((*key, "quirks"), 'only a provider of kind "openai-compatible" has this key')
-    return model(name=name, **fields) if len(tree.problems) == before else None  # type: ignore[arg-type]
+    fields["name"] = name
+    return build_struct(model, fields) if len(tree.problems) == before else None
 
 
 def _read_kind(tree: Tree, key: Key, table: Raw) -> str | None:
