@@ -20,7 +20,7 @@ from scraping import Scrape, scraped, value
 
 
 def seen(*outcomes: Outcome) -> Scrape:
-    metrics = RequestMetrics()
+    metrics = RequestMetrics({"gemini": "generate_content"})
     for outcome in outcomes:
         metrics.observe(outcome)
     return scraped(render_text(metrics.readings()))

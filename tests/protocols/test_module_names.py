@@ -20,7 +20,7 @@ def test_modules_are_named_by_what_they_do() -> None:
 def test_a_protocol_has_a_module_for_each_side_that_its_record_has() -> None:
     for protocol in dragoman.protocols.PROTOCOLS.values():
         folder = Path(dragoman.protocols.__file__).parent / protocol.name
-        expected = {"wire", "errors"}
-        expected |= {"parse", "encode"} if protocol.client is not None else set()
-        expected |= {"build", "decode"} if protocol.upstream is not None else set()
+        expected = {"wire"}
+        expected |= {"parse", "encode", "errors"} if protocol.client is not None else set()
+        expected |= {"build", "decode", "errors"} if protocol.upstream is not None else set()
         assert expected <= {module.stem for module in folder.glob("*.py")}, protocol.name

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from dragoman.config import Secret, is_placeholder
 from dragoman.net.headers import Headers
+from dragoman.protocols import KEY_PLACES
 from dragoman.store import Store, StoreError
 from dragoman.store.store import KeyId, KeyRow, NameTaken
 
@@ -205,10 +206,10 @@ def presented_keys(headers: Headers, query: str) -> list[bytes]:
     """
     scheme, _, credential = (headers.get(b"authorization") or b"").strip().partition(b" ")
     found = [credential.strip()] if scheme.lower() == b"bearer" else []
-    found += [(headers.get(name) or b"").strip() for name in (b"x-api-key", b"x-goog-api-key")]
+    found += [(headers.get(name) or b"").strip() for name in KEY_PLACES.headers]
     for pair in query.split("&") if query else ():
         name_in_query, _, text = pair.partition("=")
-        if name_in_query == "key":
+        if name_in_query in KEY_PLACES.parameters:
             found.append(unquote_to_bytes(text))
             break
     return [key for key in found if key]

@@ -96,7 +96,7 @@ def _undo(recipe: Recipe) -> None:
 def _warn(recipe: Recipe) -> None:
     from dragoman.protocols import PROTOCOLS
 
-    if recipe.protocol not in PROTOCOLS:
+    if PROTOCOLS[recipe.protocol].client is None:
         remark(f"Note: this version does not yet serve the protocol that {recipe.title} speaks ({recipe.protocol}).")
 
 

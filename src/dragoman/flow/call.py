@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import cached_property
 from uuid import uuid4
 
+import msgspec
+
 from dragoman.accounts.keys import ENVIRONMENT_KEY
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.request_record import RequestRecord
@@ -37,7 +39,7 @@ class Call:
         self.record = record
         self.strict = headers.get(b"x-dragoman-strict") == b"1"
         self.explain = headers.get(b"x-dragoman-explain") == b"1"
-        head = protocol.client.read_head(exchange.path, body)
+        head = protocol.client.read_call(exchange.path, exchange.query, body)
         self.model, self.stream = head.model, head.stream
         record.requested_model, record.stream, record.body = self.model, self.stream, body
 
@@ -79,4 +81,7 @@ class Call:
 
     def _read_body(self) -> tuple[Request, Ledger]:
         ledger = Ledger()
-        return self._parse(self.body, ledger), ledger
+        request = self._parse(self.body, ledger)
+        if (request.model, request.stream) != (self.model, self.stream):  # they stand in the path
+            request = msgspec.structs.replace(request, model=self.model, stream=self.stream)
+        return request, ledger

@@ -1,6 +1,7 @@
 """Token counts before a request: the upstream's own where it counts, else our estimate, marked as one."""
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -76,7 +77,7 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
     if not choice.unchanged or not provider.endpoint.counts_tokens:
         raise NoCount("it does not count such requests")
     try:
-        status, body = await _asked(runtime, call, route, provider, counting.suffix)
+        status, body = await _asked(runtime, call, route, provider, counting.locate)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
         raise NoCount(str(fault)) from fault
     except RequestError as refused:
@@ -86,10 +87,12 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
     return body
 
 
-async def _asked(runtime: Runtime, call: Call, route: Route, provider: Provider, suffix: str) -> tuple[int, bytes]:
+async def _asked(
+    runtime: Runtime, call: Call, route: Route, provider: Provider, locate: Callable[[str], str]
+) -> tuple[int, bytes]:
     prepared = await prepare(call, route, provider, target_settings(runtime, route, call.tenant), number=1)
     url, query_mark, query = prepared.out.url.partition("?")
-    out = msgspec.structs.replace(prepared.out, url=url + suffix + query_mark + query)
+    out = msgspec.structs.replace(prepared.out, url=locate(url) + query_mark + query)
     answer = await provider.send(out, COUNT_TIMEOUT_S)
     try:
         return answer.status, await answer.read(MAX_COUNT_BYTES, COUNT_TIMEOUT_S)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from urllib.parse import parse_qsl, urlencode
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -12,18 +11,18 @@ from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
 from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.offload import run_off_loop
-from dragoman.framing.jsonspan import replace_string
 from dragoman.framing.known_secrets import Secrets, list_secrets
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import ENVELOPE_PREFIX
-from dragoman.hub.ports import Issuer, Protocol, Upstream
+from dragoman.hub.ports import Issuer, Location, Protocol, Upstream
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Request
 from dragoman.net.client import OutgoingRequest
 from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.inline_media import find_links, inline_links
+from dragoman.protocols import KEY_PLACES
 from dragoman.providers.provider import Attempt, Pass, Provider
 from dragoman.routing.resolve import Route
 
@@ -32,11 +31,11 @@ IDENTITY = (b"accept-encoding", b"identity")
 # What a client says to us and not to the upstream: credentials, the connection, and where it came from.
 KEPT_BACK = frozenset(
     (
-        b"authorization x-api-key x-goog-api-key proxy-authorization cookie host content-length content-encoding "
+        b"authorization proxy-authorization cookie host content-length content-encoding "
         b"content-type accept-encoding connection keep-alive proxy-connection te trailer transfer-encoding upgrade "
         b"expect origin referer forwarded via user-agent x-request-id"
     ).split()
-)
+) | frozenset(KEY_PLACES.headers)
 # Which of the upstream account's organisations pays is for its owner to say. Another's choice would be refused, and the
 # refusal would count against our credential.
 ACCOUNT_CHOICES = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project", b"chatgpt-account-id"))
@@ -120,10 +119,13 @@ async def prepare(
     options = await provider.requests.options(route.model)
     is_altered = provider.replies.stages is not None or bool(changes) or call.is_from_other_protocol or call.continues
     if passing is not None and choice.unchanged and not is_altered:
-        body = await _with_model(passing, call.model, route.model)
-        assert protocol.upstream is not None
-        headers = _client_headers(call, provider, protocol.upstream)
-        message = _Message(body, headers, _query(call.query), call.request)
+        upstream = protocol.upstream
+        assert upstream is not None
+        body = passing
+        if route.model != call.model:
+            body = await run_off_loop(len(passing), partial(upstream.put_model, passing, route.model))
+        location = Location(upstream.locate(route.model, call.stream).path, _client_query(call.query))
+        message = _Message(body, _client_headers(call, provider, upstream), location, call.request)
         out, secrets = await _address(message, call, provider, protocol, number)
         return Passthrough(
             route=route,
@@ -158,14 +160,8 @@ class _Message(Struct, frozen=True):
 
     body: bytes
     headers: tuple[Header, ...]
-    query: str
+    location: Location
     request: Callable[[], Request]  # parsed only where the provider's own headers depend on it
-
-
-async def _with_model(body: bytes, asked: str, model: str) -> bytes:
-    if model == asked:
-        return body
-    return await run_off_loop(len(body), partial(replace_string, body, "model", msgspec.json.encode(model)))
 
 
 async def _translate(
@@ -185,10 +181,12 @@ async def _translate(
     body = await run_off_loop(len(call.body), partial(protocol.upstream.build, request, target, ledger))
     if call.strict and len(ledger):
         raise RequestError(strict_refusal(ledger))
-    headers, query = _headers_for(request, protocol.upstream), ""
+    headers = _headers_for(request, protocol.upstream)
+    location = protocol.upstream.locate(route.model, request.stream or protocol.upstream.always_streams)
     if request.protocol == protocol.name == call.protocol.name:  # betas and the like belong to what the body says
-        headers, query = _client_headers(call, provider, protocol.upstream), _query(call.query)
-    return request, tools, _Message(body, headers, query, lambda: request)
+        headers = _client_headers(call, provider, protocol.upstream)
+        location = Location(location.path, _merge_queries(location.query, _client_query(call.query)))
+    return request, tools, _Message(body, headers, location, lambda: request)
 
 
 async def _address(
@@ -203,8 +201,9 @@ async def _address(
     own = (JSON, IDENTITY, *provider.endpoint.headers, *described, *credentials)
     names = dict(own)
     fields = (*own, *[field for field in message.headers if field[0] not in names])
-    path = provider.endpoint.paths.get(protocol.name, protocol.upstream.path)
-    out = OutgoingRequest("POST", provider.endpoint.url + path + message.query, fields, message.body)
+    path, query = provider.endpoint.paths.get(protocol.name, message.location.path), message.location.query
+    url = f"{provider.endpoint.url}{path}?{query}" if query else provider.endpoint.url + path
+    out = OutgoingRequest("POST", url, fields, message.body)
     return out, list_secrets(credentials, provider.auth.secrets)
 
 
@@ -287,12 +286,19 @@ def _is_kept_back(name: bytes) -> bool:
     return name in KEPT_BACK or name.startswith(KEPT_BACK_PREFIXES)
 
 
-def _query(query: str) -> str:
-    """The client's query without its key."""
+def _client_query(query: str) -> str:
+    """Return the client's query without its key."""
     if not query:
         return ""
-    kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "key"]
-    return "?" + urlencode(kept) if kept else ""
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return urlencode([(name, value) for name, value in pairs if name not in KEY_PLACES.parameters])
+
+
+def _merge_queries(own: str, client: str) -> str:
+    """Return both; a parameter of the protocol's own replaces the client's."""
+    if not own or not client:
+        return own or client
+    return urlencode(dict(parse_qsl(client, keep_blank_values=True)) | dict(parse_qsl(own)))
 
 
 ENVELOPE = b'"' + ENVELOPE_PREFIX.encode()  # an envelope is always the whole of a JSON string

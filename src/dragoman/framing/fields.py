@@ -209,8 +209,8 @@ class _Head(Struct):
 _head = msgspec.json.Decoder(_Head)
 
 
-def read_call_head(path: str, body: bytes) -> CallHead:
-    """Return `model` and `stream` of a JSON body; the path says nothing of them. Raises RequestError."""
+def read_body_call(path: str, query: str, body: bytes) -> CallHead:
+    """Return `model` and `stream` of a JSON body; path and query do not matter. Raises RequestError."""
     try:
         head = read_json(_head, body)
     except RecursionError:

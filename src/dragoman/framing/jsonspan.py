@@ -63,6 +63,11 @@ def replace_string(body: bytes, key: str, new: bytes) -> bytes:
     return body[: found.end(1)] + new + body[found.end() :]
 
 
+def replace_model(body: bytes, model: str) -> bytes:
+    """Return a JSON body with another value of `model` and every other byte kept."""
+    return replace_string(body, "model", msgspec.json.encode(model))
+
+
 def _spans(body: bytes, name: str) -> Iterator[Span]:
     """Where the values of this key start and end; walks no further than the last of them."""
     values = _values(body)

@@ -26,12 +26,12 @@ from dragoman.flow.runtime import UNLISTED_WAIT_S
 from dragoman.framing.jsonscan import exceeds_value_count
 from dragoman.http.auth_backoff import AuthBackoff
 from dragoman.http.host_check import HostCheck
-from dragoman.http.models import ModelList
-from dragoman.http.routes import Role, Route, RoutedRequest, RouteTable, client_at, plain_path
+from dragoman.http.models import choose_model_list, list_models, read_parameters, unlisted_headers
+from dragoman.http.routes import MODEL, Role, Route, RoutedRequest, RouteTable, client_at, plain_path
 from dragoman.http.usage import PATHS as USAGE
 from dragoman.http.usage import UsageApi
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.hub.ports import Client, Protocol
+from dragoman.hub.ports import Client, ModelList, Protocol
 from dragoman.net import tasks
 from dragoman.net.encoding import decompress
 from dragoman.net.errors import (
@@ -95,17 +95,27 @@ class RequestHandler:
             client = protocol.client
             for path in () if client is None else client.paths:
                 yield Route("POST", path, Role.CLIENT, partial(self._infer, name))
-            if client is not None and client.counting is not None:
-                yield Route("POST", client.counting.path, Role.CLIENT, partial(self._count, name))
-        yield Route("GET", "/models", Role.CLIENT, self._models)
-        yield Route("GET", "/models/*", Role.CLIENT, self._model)
+            for path in () if client is None or client.counting is None else client.counting.paths:
+                yield Route("POST", path, Role.CLIENT, partial(self._count, name))
+            for path in () if protocol.models is None else protocol.models.paths:
+                yield Route("GET", path, Role.CLIENT, partial(self._models, protocol.models))
+                yield Route("GET", f"{path}/*", Role.CLIENT, partial(self._model, protocol.models))
+        yield Route("GET", "/models", Role.CLIENT, partial(self._models, None))
+        yield Route("GET", "/models/*", Role.CLIENT, partial(self._model, None))
         for path in USAGE if self._usage is not None else ():
             yield Route("GET", path, Role.CLIENT, self._used)
         yield Route("GET", "/responses", Role.CLIENT, _refuse_websocket, refuses=True)
-        yield Route("POST", "/models/*", Role.CLIENT, self._refuse_post_to_model, refuses=True)
         for method in ("GET", "POST", "DELETE"):
             yield Route(method, "/responses/*", Role.CLIENT, _refuse_stored_responses, refuses=True)
-            yield Route(method, "/v1beta/*", Role.CLIENT, _refuse_gemini, refuses=True)
+        if not self._serves_model_paths():
+            yield Route("POST", "/models/*", Role.CLIENT, self._refuse_post_to_model, refuses=True)
+            for method in ("GET", "POST", "DELETE"):
+                yield Route(method, "/v1beta/*", Role.CLIENT, _refuse_gemini, refuses=True)
+
+    def _serves_model_paths(self) -> bool:
+        """Return whether a protocol is served whose clients write the model into the path, as Gemini's do."""
+        clients = (protocol.client for protocol in self._gateway.runtime.protocols.values())
+        return any(MODEL in path for client in clients if client is not None for path in client.paths)
 
     async def __call__(self, exchange: Exchange) -> None:
         request_id = self._request_id(exchange.headers)
@@ -243,26 +253,31 @@ class RequestHandler:
         other = None if written_in is None else self._protocol(written_in).client
         return Call(protocol, body, exchange, record, None if other is None else other.parse)
 
-    async def _models(self, visit: RoutedRequest) -> None:
+    async def _models(self, shape: ModelList | None, visit: RoutedRequest) -> None:
         await self._settle_catalogues()
-        listing, exchange = ModelList(self._gateway.runtime), visit.exchange
-        headers = [JSON, _id(visit.request_id), *listing.problem_headers()]
-        exchange.respond(200, headers, listing.render(exchange.headers, exchange.query))
+        parameters = read_parameters(visit.exchange.query)
+        shape = shape or self._model_list(visit, parameters)
+        body = shape.render(list(list_models(self._gateway.runtime).values()), parameters)
+        headers = [JSON, _id(visit.request_id), *unlisted_headers(self._gateway.runtime)]
+        visit.exchange.respond(200, headers, body)
 
     async def _settle_catalogues(self) -> None:
         """Wait for the first model lists, but not long for one that hangs."""
         catalogues = self._gateway.runtime.catalogues.values()
         await asyncio.gather(*(catalogue.wait_for_list(UNLISTED_WAIT_S) for catalogue in catalogues))
 
-    async def _model(self, visit: RoutedRequest) -> None:
+    async def _model(self, shape: ModelList | None, visit: RoutedRequest) -> None:
         await self._settle_catalogues()
-        name = visit.rest
-        body = ModelList(self._gateway.runtime).render_one(name, visit.exchange.headers)
-        if body is None:
+        model = list_models(self._gateway.runtime).get(visit.rest)
+        if model is None:
             raise RequestError(
-                Failure(Kind.NOT_FOUND, f"The model {name!r} does not exist here.", code="model_not_found")
+                Failure(Kind.NOT_FOUND, f"The model {visit.rest!r} does not exist here.", code="model_not_found")
             )
-        _respond_json(visit, body)
+        shape = shape or self._model_list(visit, read_parameters(visit.exchange.query))
+        _respond_json(visit, shape.render_one(model))
+
+    def _model_list(self, visit: RoutedRequest, parameters: dict[str, str]) -> ModelList:
+        return choose_model_list(self._gateway.runtime.protocols, visit.exchange.headers.get, parameters)
 
     async def _refuse_post_to_model(self, visit: RoutedRequest) -> None:
         """Clients of Gemini write what they want behind a colon."""

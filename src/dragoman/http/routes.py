@@ -12,6 +12,7 @@ from dragoman.net.exchange import Exchange
 
 _SLASHES = re.compile("/{2,}")
 BELOW = "/*"  # at the end of a path: everything below it
+MODEL = "{model}"  # within a path: any text, slashes and colons included
 
 
 class Role(Enum):
@@ -26,7 +27,7 @@ class RoutedRequest(Struct, frozen=True):
     path: str  # plain
     request_id: str
     key: KeyId  # empty where the route is public
-    rest: str = ""  # of a path that ends with `/*`
+    rest: str = ""  # what `/*` at the end of the route's path stands for
 
 
 Handler = Callable[[RoutedRequest], Awaitable[None]]
@@ -40,19 +41,28 @@ class Route(Struct, frozen=True):
     refuses: bool = False  # it only says why there is nothing, so that no other request is advised to go there
 
 
+def fits_pattern(path: str, pattern: str) -> bool:
+    """Return whether a path fits a pattern that holds `{model}`."""
+    before, _, after = pattern.partition(MODEL)
+    return len(path) > len(before) + len(after) and path.startswith(before) and path.endswith(after)
+
+
 class RouteMatch(Struct, frozen=True):
     route: Route
     rest: str = ""
 
 
 class RouteTable:
-    """Finds the route of a request: an exact path first, then the longest one that the path is below."""
+    """Find the route of a request: an exact path first, then one with a model in it, then the longest one above it."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
         self._exact: dict[str, dict[str, Route]] = {}
         self._below: dict[str, dict[str, Route]] = {}
+        self._patterns = [route for route in self.routes if MODEL in route.path]
         for route in self.routes:
+            if MODEL in route.path:
+                continue
             table, path = (self._below, route.path[:-1]) if route.path.endswith(BELOW) else (self._exact, route.path)
             table.setdefault(path, {})[route.method] = route
         self._prefixes = sorted(self._below, key=len, reverse=True)
@@ -63,6 +73,9 @@ class RouteTable:
         exact = self._exact.get(path, {}).get(method)
         if exact is not None:
             return RouteMatch(exact)
+        for route in self._patterns:
+            if route.method == method and fits_pattern(path, route.path):
+                return RouteMatch(route)
         for prefix in self._prefixes:
             if path.startswith(prefix) and method in self._below[prefix]:
                 return RouteMatch(self._below[prefix][method], path[len(prefix) :])
@@ -71,6 +84,7 @@ class RouteTable:
     def methods(self, path: str) -> list[str]:
         """Return the methods that something answers at this path."""
         found = dict(self._exact.get(path, {}))
+        found |= {route.method: route for route in self._patterns if fits_pattern(path, route.path)}
         for prefix in self._prefixes:
             if path.startswith(prefix):
                 found |= self._below[prefix]
@@ -93,6 +107,13 @@ def client_at(path: str, protocols: Mapping[str, Protocol], header: GetHeader) -
     It is the one that serves the path or one above it, else the one that the headers announce, else the first.
     """
     clients = [protocol.client for protocol in protocols.values() if protocol.client is not None]
-    serving = (client for client in clients if path.startswith(client.paths))
+    serving = (client for client in clients if _serves(client, path))
     announced = (client for client in clients if client.is_announced(header))
     return next(serving, None) or next(announced, None) or clients[0]
+
+
+def _serves(client: Client, path: str) -> bool:
+    """Return whether a plain path is one of the protocol's own, or below one."""
+    patterns = [pattern for pattern in client.paths if MODEL in pattern]
+    fixed = tuple(pattern for pattern in client.paths if MODEL not in pattern)
+    return path.startswith((*fixed, *client.prefixes)) or any(fits_pattern(path, pattern) for pattern in patterns)

@@ -52,10 +52,50 @@ GetHeader = Callable[[bytes], bytes | None]  # lower-case name -> value
 
 
 class CallHead(Struct, frozen=True):
-    """What routing needs of a request, wherever its protocol writes it."""
+    """What routing needs of a request, wherever its protocol writes it: in the body or in the path."""
 
     model: str
     stream: bool
+
+
+class Location(Struct, frozen=True):
+    """Where an upstream takes a request."""
+
+    path: str  # below the endpoint
+    query: str = ""  # without its question mark
+
+
+def locate_at(path: str) -> Callable[[str, bool], Location]:
+    """Return the `locate` of an upstream that takes every request at one path."""
+    location = Location(path)
+    return lambda model, stream: location
+
+
+class KeyPlaces(Struct, frozen=True):
+    """Where the clients of a protocol send their key, besides `Authorization: Bearer`."""
+
+    headers: tuple[bytes, ...] = ()  # lower-case names
+    parameters: tuple[str, ...] = ()  # of the query
+
+
+class ListedModel(Struct, frozen=True):
+    """A model as the list of models describes it."""
+
+    id: str  # the name that clients ask for
+    name: str = ""  # for people
+    created: int = 0  # seconds since the epoch
+    owned_by: str = ""
+    max_input: int | None = None  # tokens
+    max_output: int | None = None
+
+
+class ModelList(Struct, frozen=True):
+    """The shape in which a protocol's clients read the list of models."""
+
+    render: Callable[[Sequence[ListedModel], Mapping[str, str]], bytes]  # all models, the query's parameters
+    render_one: Callable[[ListedModel], bytes]
+    is_requested: Callable[[GetHeader, Mapping[str, str]], bool]  # by headers or query, on the path that all share
+    paths: tuple[str, ...] = ()  # of its own, besides that one
 
 
 class ReplyContext(Struct, frozen=True):
@@ -106,9 +146,9 @@ class ErrorShape(Struct):
 class TokenCounting(Struct, frozen=True):
     """How the tokens of a request are counted without answering it."""
 
-    path: str  # where clients ask for it, without a version
-    suffix: str  # behind the path of an upstream's own request
-    parse: Callable[[bytes, Ledger], Request]  # raises Refused
+    paths: tuple[str, ...]  # where clients ask for it, as in `Client.paths`
+    locate: Callable[[str], str]  # the path of an upstream's request -> where the upstream counts it
+    parse: Callable[[bytes, Ledger], Request]  # raises RequestError
     render: Callable[[int], bytes]
     read: Callable[[bytes], int | None]  # an upstream's answer; None if it is no count
 
@@ -116,16 +156,17 @@ class TokenCounting(Struct, frozen=True):
 class Client(Struct, frozen=True):
     """The side that faces clients."""
 
-    paths: tuple[str, ...]  # where requests are posted, without a version
-    read_head: Callable[[str, bytes], CallHead]  # path, body; raises Refused
-    parse: Callable[[bytes, Ledger], Request]  # raises Refused
+    paths: tuple[str, ...]  # where requests are posted, without /v1; `{model}` stands for any text
+    read_call: Callable[[str, str, bytes], CallHead]  # path, query, body; raises RequestError
+    parse: Callable[[bytes, Ledger], Request]  # raises RequestError; a model or mode of the path is set afterwards
     encoder: Callable[[ReplyContext, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
-    whole: Callable[[Iterable[Event], ReplyContext, Ledger], bytes]  # raises Refused on Failed
+    whole: Callable[[Iterable[Event], ReplyContext, Ledger], bytes]  # raises RequestError on Failed
     render: Callable[[Failure, str], ErrorResponse]  # failure, request id -> error body
     repair: Callable[[Failure, Started | None, int], bytes]  # error frames to append; int = frames already sent
     serial: bool  # blocks may not interleave
     keep_alive: bytes
     counting: TokenCounting | None = None
+    prefixes: tuple[str, ...] = ()  # below these, unknown paths too are refused in this protocol's shape
     is_announced: Callable[[GetHeader], bool] = lambda header: False  # by headers, where the path does not say it
     body_protocol: Callable[[bytes], str | None] = lambda body: None  # another one that the body is written in
     id_header: bytes = b"x-request-id"  # where its SDK looks for the request's id
@@ -140,8 +181,9 @@ def _no_headers(request: Request) -> tuple[Header, ...]:
 class Upstream(Struct, frozen=True):
     """The side that faces upstreams."""
 
-    path: str  # below the endpoint
-    build: Callable[[Request, Target, Ledger], bytes]  # raises Refused
+    locate: Callable[[str, bool], Location]  # model, stream -> where it takes the request
+    put_model: Callable[[bytes, str], bytes]  # a client's body with another model; the body itself if it names none
+    build: Callable[[Request, Target, Ledger], bytes]  # raises RequestError
     decoder: Callable[[Issuer, Ledger], Decoder]  # takes what `framer` gives
     framer: Callable[[], Stage[bytes, object]]
     whole: Callable[[bytes, Issuer, Ledger], list[Event]]
@@ -157,6 +199,11 @@ class Upstream(Struct, frozen=True):
 
 
 class Protocol(Struct, frozen=True):
+    """Everything about a wire language that the rest of the gateway needs to know."""
+
     name: str
     client: Client | None = None
     upstream: Upstream | None = None
+    models: ModelList | None = None
+    keys: KeyPlaces = KeyPlaces()
+    operation: str = "chat"  # OpenTelemetry's name for what its clients ask for (gen_ai.operation.name)

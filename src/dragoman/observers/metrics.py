@@ -1,7 +1,8 @@
 """Metrics of finished requests."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from dragoman.hub.loss import LossKind
 from dragoman.hub.outcome import OK, Outcome
@@ -13,7 +14,6 @@ from dragoman.observers.metrics_text import Reading
 MAX_MODELS = 100  # clients choose the names; models beyond this number are counted as "other"
 MAX_NAME = 100
 OTHER = "other"
-OPERATIONS = {"gemini": "generate_content"}  # by the client's protocol; "chat" for all others
 PROVIDER_NAMES = {"gemini": "gcp.gemini"}  # names that OpenTelemetry's conventions spell differently
 TOKEN_TYPES = ("input", "output", "cache_read", "cache_write", "reasoning")
 HOWS = tuple(how.value for how in LossKind)
@@ -86,7 +86,8 @@ class _Series:
 class RequestMetrics:
     """An observer. It looks up one series for each request; sums over several series are computed at a scrape."""
 
-    def __init__(self) -> None:
+    def __init__(self, operations: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._operations = operations  # by the client's protocol; every other one's is "chat"
         self._series: dict[_Key, _Series] = {}
         self._models: set[tuple[str, str]] = set()
         self._retries: dict[tuple[str, str], int] = {}
@@ -129,16 +130,16 @@ class RequestMetrics:
     def readings(self) -> Iterator[Reading]:
         """Yield all readings; several may belong to one series, which `merge_readings` adds up."""
         for key, series in list(self._series.items()):
-            yield from _readings_of(key, series)
+            yield from _readings_of(key, series, self._operations.get(key[0], "chat"))
         for family, counts in ((catalogue.RETRIES, self._retries), (catalogue.FALLBACKS, self._fallbacks)):
             for labels, count in list(counts.items()):
                 yield Reading(family.name, labels, (count,))
 
 
-def _readings_of(key: _Key, series: _Series) -> Iterator[Reading]:
+def _readings_of(key: _Key, series: _Series, operation: str) -> Iterator[Reading]:
     client_protocol, upstream_protocol, provider, model, outcome = key
     protocols = (client_protocol, upstream_protocol, provider)
-    labels = (OPERATIONS.get(client_protocol, "chat"), PROVIDER_NAMES.get(provider, provider), model)
+    labels = (operation, PROVIDER_NAMES.get(provider, provider), model)
     with_error = (*labels, "" if outcome == OK else outcome)
     duration = series.duration.values
     yield Reading(catalogue.REQUESTS.name, (*protocols, outcome), (sum(series.duration.counts),))

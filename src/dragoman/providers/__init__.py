@@ -30,6 +30,6 @@ def lacking(stanza: ProviderConfig) -> str | None:
     """What a stanza demands that is not in this version yet; None where its provider can be made."""
     if stanza.kind not in KINDS:
         return f"kind {stanza.kind}"
-    if stanza.protocols and not any(name in PROTOCOLS for name in stanza.protocols):
+    if stanza.protocols and not any(name in PROTOCOLS and PROTOCOLS[name].upstream for name in stanza.protocols):
         return f"protocol {', '.join(stanza.protocols)}"
     return None

@@ -8,9 +8,10 @@ from itertools import groupby
 
 from dragoman.framing.redaction import one_line
 from dragoman.hub.outcome import OK, Outcome
-from dragoman.observers.metrics import OPERATIONS, PROVIDER_NAMES
+from dragoman.observers.metrics import PROVIDER_NAMES
 from dragoman.observers.metrics_catalogue import CATALOGUE, Family, Type
 from dragoman.observers.metrics_text import Reading, merge_readings
+from dragoman.protocols import OPERATIONS
 
 Attribute = str | int | float | bool | tuple[str, ...]
 Address = Callable[[str], tuple[str, int] | None]  # the host and port of a provider

@@ -17,6 +17,7 @@ from dragoman.net.tasks import describe_fault, spawn
 from dragoman.observers import metrics_catalogue as catalogue
 from dragoman.observers.metrics import Histogram, RequestMetrics
 from dragoman.observers.metrics_text import Reading, render_text
+from dragoman.protocols import OPERATIONS
 from dragoman.telemetry.shared_counters import SharedCounters, WorkerSlot
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class MetricsRegistry:
     """All sources of metrics of one process."""
 
     def __init__(self, shared: SharedCounters | None = None, exporter: "Exporter | None" = None) -> None:
-        self._requests = RequestMetrics()
+        self._requests = RequestMetrics(OPERATIONS)
         self._lag = Histogram(catalogue.LOOP_LAG)
         self._started = time.time()
         self._sources: list[ReadMetrics] = [self._requests.readings, self._process_readings, self._lag_readings]

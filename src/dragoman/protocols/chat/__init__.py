@@ -1,8 +1,13 @@
-"""OpenAI Chat Completions, as OpenAI and a hundred compatible servers speak it."""
+"""OpenAI Chat Completions, as OpenAI and many compatible servers implement it."""
 
-from dragoman.framing.fields import read_call_head
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from dragoman.framing.fields import read_body_call
+from dragoman.framing.jsonspan import replace_model
 from dragoman.framing.sse import KEEP_ALIVE, SseFramer
-from dragoman.hub.ports import Client, Protocol, ToolLimits, Upstream
+from dragoman.hub.ports import Client, ListedModel, ModelList, Protocol, ToolLimits, Upstream, locate_at
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Document, Part
 from dragoman.protocols.chat import decode, decode_whole, encode, errors
@@ -21,11 +26,24 @@ def _accepts(profile: Profile, body: bytes) -> bool:
     return profile.chat_tools or b'"tools"' not in body
 
 
+def _describe_model(model: ListedModel) -> dict[str, object]:
+    owner = model.owned_by or "dragoman"
+    return {"id": model.id, "object": "model", "created": model.created, "owned_by": owner}
+
+
+def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> bytes:
+    return msgspec.json.encode({"object": "list", "data": [_describe_model(model) for model in models]})
+
+
+def _render_model(model: ListedModel) -> bytes:
+    return msgspec.json.encode(_describe_model(model))
+
+
 PROTOCOL = Protocol(
     name=NAME,
     client=Client(
         paths=("/chat/completions",),
-        read_head=read_call_head,
+        read_call=read_body_call,
         parse=parse,
         encoder=encode.Encoder,
         whole=encode.whole,
@@ -37,7 +55,8 @@ PROTOCOL = Protocol(
         body_protocol=body_protocol,
     ),
     upstream=Upstream(
-        path="/chat/completions",
+        locate=locate_at("/chat/completions"),
+        put_model=replace_model,
         build=build,
         decoder=decode.Decoder,
         framer=SseFramer,
@@ -48,4 +67,6 @@ PROTOCOL = Protocol(
         glance=decode_whole.glance,
         accepts=_accepts,
     ),
+    # The list is the one that clients get who ask for no other.
+    models=ModelList(_render_models, _render_model, is_requested=lambda header, query: False),
 )

@@ -1,6 +1,6 @@
-"""Kiro, towards upstreams: nobody speaks it to us."""
+"""Kiro, for upstreams only: no client uses it."""
 
-from dragoman.hub.ports import Protocol, ToolLimits, Upstream
+from dragoman.hub.ports import Protocol, ToolLimits, Upstream, locate_at
 from dragoman.protocols.kiro.build import build
 from dragoman.protocols.kiro.build_content import must_inline
 from dragoman.protocols.kiro.decode import Decoder, KiroFramer, whole
@@ -10,7 +10,8 @@ from dragoman.protocols.kiro.wire import NAME
 PROTOCOL = Protocol(
     name=NAME,
     upstream=Upstream(
-        path="/generateAssistantResponse",
+        locate=locate_at("/generateAssistantResponse"),
+        put_model=lambda body, model: body,  # no client sends such a body
         build=build,
         decoder=Decoder,
         framer=KiroFramer,

@@ -1,11 +1,26 @@
-"""Anthropic Messages, towards clients and towards upstreams."""
+"""Anthropic Messages, for clients and for upstreams."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
-from dragoman.framing.fields import read_call_head
+from dragoman.framing.fields import read_body_call
 from dragoman.framing.jsonread import read_input_tokens
+from dragoman.framing.jsonspan import replace_model
 from dragoman.framing.sse import SseFramer
-from dragoman.hub.ports import Client, Protocol, TokenCounting, ToolLimits, Upstream
+from dragoman.hub.ports import (
+    Client,
+    GetHeader,
+    KeyPlaces,
+    ListedModel,
+    ModelList,
+    Protocol,
+    TokenCounting,
+    ToolLimits,
+    Upstream,
+    locate_at,
+)
 from dragoman.protocols.messages.build import build, request_headers
 from dragoman.protocols.messages.decode import Decoder, decode_whole
 from dragoman.protocols.messages.encode import Encoder, encode_whole
@@ -13,11 +28,55 @@ from dragoman.protocols.messages.errors import ErrorShape, read, render, repair
 from dragoman.protocols.messages.parse import parse, parse_to_count
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION, NAME
 
+
+def _names_version(header: GetHeader) -> bool:
+    return header(ANTHROPIC_VERSION[0]) is not None
+
+
+def _describe_model(model: ListedModel) -> dict[str, object]:
+    return {
+        "id": model.id,
+        "type": "model",
+        "display_name": model.name or model.id,
+        "created_at": datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "capabilities": None,
+        "max_input_tokens": model.max_input,
+        "max_tokens": model.max_output,
+    }
+
+
+def _render_model(model: ListedModel) -> bytes:
+    return msgspec.json.encode(_describe_model(model))
+
+
+def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> bytes:
+    page = _page(models, query)
+    body = {
+        "data": [_describe_model(model) for model in page],
+        "has_more": bool(page) and page[-1] != models[-1] and "before_id" not in query,
+        "first_id": page[0].id if page else None,
+        "last_id": page[-1].id if page else None,
+    }
+    return msgspec.json.encode(body)
+
+
+def _page(models: Sequence[ListedModel], query: Mapping[str, str]) -> Sequence[ListedModel]:
+    """Return the models that `after_id`, `before_id` and `limit` select."""
+    limit = int(query["limit"]) if query.get("limit", "").isdigit() else 20
+    limit = max(1, min(limit, 1000))
+    ids = [model.id for model in models]
+    if query.get("before_id") in ids:
+        return models[: ids.index(query["before_id"])][-limit:]
+    start = ids.index(query["after_id"]) + 1 if query.get("after_id") in ids else 0
+    return models[start : start + limit]
+
+
 PROTOCOL = Protocol(
     name=NAME,
     client=Client(
         paths=("/messages",),
-        read_head=read_call_head,
+        read_call=read_body_call,
         parse=parse,
         encoder=Encoder,
         whole=encode_whole,
@@ -26,19 +85,20 @@ PROTOCOL = Protocol(
         serial=True,
         keep_alive=b'event: ping\ndata: {"type": "ping"}\n\n',
         counting=TokenCounting(
-            path="/messages/count_tokens",
-            suffix="/count_tokens",
+            paths=("/messages/count_tokens",),
+            locate=lambda path: path + "/count_tokens",
             parse=parse_to_count,
             render=lambda tokens: msgspec.json.encode({"input_tokens": tokens}),
             read=read_input_tokens,
         ),
-        is_announced=lambda header: header(ANTHROPIC_VERSION[0]) is not None,
+        is_announced=_names_version,
         id_header=b"request-id",
         error_shape=ErrorShape,
         endings=(b"message_stop", b"event: error"),
     ),
     upstream=Upstream(
-        path="/messages",
+        locate=locate_at("/messages"),
+        put_model=replace_model,
         build=build,
         decoder=Decoder,
         framer=SseFramer,
@@ -49,4 +109,6 @@ PROTOCOL = Protocol(
         request_headers=request_headers,
         models_query="?limit=1000",
     ),
+    models=ModelList(_render_models, _render_model, is_requested=lambda header, query: _names_version(header)),
+    keys=KeyPlaces(headers=(b"x-api-key",)),
 )

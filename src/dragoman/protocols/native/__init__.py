@@ -1,6 +1,6 @@
-"""The hub's own values as JSON: what the built-in echo provider speaks, for whom nothing needs to be lost."""
+"""The hub's own values as JSON, for the built-in echo provider: nothing is lost."""
 
-from dragoman.hub.ports import Protocol, ToolLimits, Upstream
+from dragoman.hub.ports import Protocol, ToolLimits, Upstream, locate_at
 from dragoman.protocols.native.build import build
 from dragoman.protocols.native.decode import Decoder, LineFramer, whole
 from dragoman.protocols.native.errors import read
@@ -9,7 +9,8 @@ from dragoman.protocols.native.wire import NAME
 PROTOCOL = Protocol(
     name=NAME,
     upstream=Upstream(
-        path="/replies",
+        locate=locate_at("/replies"),
+        put_model=lambda body, model: body,  # no client sends such a body
         build=build,
         decoder=Decoder,
         framer=LineFramer,

@@ -1,21 +1,44 @@
-"""OpenAI Responses, as clients speak it to us and as we speak it to upstreams."""
+"""OpenAI Responses, for clients and for upstreams."""
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dragoman.framing.fields import read_call_head
+from dragoman.framing.fields import read_body_call
 from dragoman.framing.jsonread import read_input_tokens
+from dragoman.framing.jsonspan import replace_model
 from dragoman.framing.sse import KEEP_ALIVE, SseFramer
-from dragoman.hub.ports import Client, Protocol, TokenCounting, ToolLimits, Upstream
+from dragoman.hub.ports import Client, ListedModel, ModelList, Protocol, TokenCounting, ToolLimits, Upstream, locate_at
 from dragoman.protocols.responses import decode, encode, errors
 from dragoman.protocols.responses.build import build
 from dragoman.protocols.responses.parse import parse
 from dragoman.protocols.responses.wire import NAME
 
+
+def _describe_model(model: ListedModel) -> dict[str, object]:
+    owner = model.owned_by or "dragoman"
+    return {"id": model.id, "object": "model", "created": model.created, "owned_by": owner}
+
+
+def _render_models(models: Sequence[ListedModel], query: Mapping[str, str]) -> bytes:
+    """Return OpenAI's list with the one that Codex reads beside it; Codex names its version in the query."""
+    for_codex = [
+        {"slug": model.id, "display_name": model.name or model.id, "context_window": model.max_input}
+        for model in models
+    ]
+    body = {"object": "list", "data": [_describe_model(model) for model in models], "models": for_codex}
+    return msgspec.json.encode(body)
+
+
+def _render_model(model: ListedModel) -> bytes:
+    return msgspec.json.encode(_describe_model(model))
+
+
 PROTOCOL = Protocol(
     name=NAME,
     client=Client(
         paths=("/responses",),
-        read_head=read_call_head,
+        read_call=read_body_call,
         parse=parse,
         encoder=encode.Encoder,
         whole=encode.whole,
@@ -25,15 +48,16 @@ PROTOCOL = Protocol(
         endings=(b"response.completed", b"response.incomplete", b"response.failed"),
         keep_alive=KEEP_ALIVE,
         counting=TokenCounting(
-            path="/responses/input_tokens",
-            suffix="/input_tokens",
+            paths=("/responses/input_tokens",),
+            locate=lambda path: path + "/input_tokens",
             parse=parse,
             render=lambda tokens: msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens}),
             read=read_input_tokens,
         ),
     ),
     upstream=Upstream(
-        path="/responses",
+        locate=locate_at("/responses"),
+        put_model=replace_model,
         build=build,
         decoder=decode.Decoder,
         framer=SseFramer,
@@ -41,4 +65,5 @@ PROTOCOL = Protocol(
         read=errors.read,
         tools=ToolLimits(custom=True, namespaces=True, name_max=64),
     ),
+    models=ModelList(_render_models, _render_model, is_requested=lambda header, query: "client_version" in query),
 )

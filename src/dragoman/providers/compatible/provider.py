@@ -36,7 +36,8 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
         return (bearer, (b"x-api-key", key)) if protocol == "messages" else (bearer,)
 
     quirks = quirks_of(config.quirks)
-    protocols = tuple(name for name in config.protocols if name in PROTOCOLS)  # a section may name future ones
+    # A section may name a protocol that this version cannot use yet.
+    protocols = tuple(name for name in config.protocols if name in PROTOCOLS and PROTOCOLS[name].upstream)
     return Provider(
         name=config.name,
         kind=config.kind,
