@@ -224,10 +224,12 @@ class RequestHandler:
 
     def _refuse_path(self, exchange: Exchange, path: str, request_id: str) -> None:
         """Answer 405 where something else may be done at the path; raises RequestError where there is nothing."""
-        allowed = ", ".join(self.routes.methods(path))
-        if not allowed:
-            raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
         client = self._client(path, exchange.headers)
+        allowed = ", ".join(self.routes.methods(path))
+        # Where the path ends with a verb, another verb is another path, even if GET finds a model there.
+        is_unknown_verb = exchange.method == "POST" and any(MODEL in pattern for pattern in client.paths)
+        if not allowed or is_unknown_verb:
+            raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
         message = f"{exchange.method} is not possible on {exchange.path}, only {allowed}."
         body = client.render(Failure(Kind.BAD_REQUEST, message, code="method_not_allowed"), request_id).body
         head = [JSON, (b"allow", allowed.encode()), *id_headers(client, request_id, [])]
