@@ -14,7 +14,7 @@ from dragoman.hub.outcome import OutcomeObserver
 MODULES = {
     "dragoman.observers.request_log": "log",
     "dragoman.observers.metrics": "metrics",
-    "dragoman.accounts.usage": "usage",
+    "dragoman.accounts.usage_writer": "usage",
 }
 
 

@@ -17,9 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
-from dragoman.accounts.memory import Memory
-from dragoman.accounts.old_usage import watch_old_usage
-from dragoman.accounts.usage import UsageWriter
+from dragoman.accounts.lost_calls import LostCalls
+from dragoman.accounts.usage_writer import UsageWriter, watch_old_usage
 from dragoman.config import Config, ConfigError, Problem, ProviderConfig
 from dragoman.config import Server as ServerSettings
 from dragoman.config.load import Stamp, stamp_file
@@ -120,7 +119,7 @@ class App:
         self.usage = None if store is None else UsageWriter(store, Pricing(config.providers, config.prices))
         if self.usage is not None:
             observers.append(self.usage.observe)
-        self.gateway = Gateway(self._world(config, None), Memory(store), observers)
+        self.gateway = Gateway(self._world(config, None), LostCalls(store), observers)
         server = config.server
         self._host = server.host
         host_check = HostCheck(server.host, server.allowed_hosts)

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.accounts import usage
-from dragoman.accounts.usage import UsageWriter, row_of
+from dragoman.accounts import usage_writer
+from dragoman.accounts.usage_writer import UsageWriter, row_of
 from dragoman.config import ProviderConfig
 from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome
 from dragoman.hub.usage import MAX_CREDITS, Source, Usage
@@ -122,7 +122,7 @@ def test_rows_arrive_shortly_after_they_are_observed(store_url: str) -> None:
 def test_a_store_in_trouble_costs_only_what_memory_has_no_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(usage, "MAX_WAITING", 1200)
+    monkeypatch.setattr(usage_writer, "MAX_WAITING", 1200)
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
@@ -145,7 +145,7 @@ def test_a_store_in_trouble_costs_only_what_memory_has_no_room_for(
         await store.close()
 
     asyncio.run(scenario())
-    told = [record.getMessage() for record in caplog.records if record.name == usage.__name__]
+    told = [record.getMessage() for record in caplog.records if record.name == usage_writer.__name__]
     assert len(told) == 2
     assert "cannot be stored" in told[0]
     assert "50 rows had to be dropped" in told[1]
@@ -157,7 +157,7 @@ def test_a_stop_does_not_wait_for_a_store_for_ever(tmp_path: Path, caplog: pytes
         writer = UsageWriter(make_store(f"sqlite:///{tmp_path}/file/dragoman.db"), PRICING)
         writer.start()
         writer.observe(outcome())
-        async with asyncio.timeout(usage.STOP_S + 5):
+        async with asyncio.timeout(usage_writer.STOP_S + 5):
             await writer.stop()
 
     asyncio.run(scenario())

@@ -20,7 +20,7 @@ import zstandard
 
 from cli.gossips import MODES, GossipingCodex, GossipingCopilot, GossipingKiro, Vendor
 from cli.shell import Shell
-from dragoman.accounts.moments import format_moment
+from dragoman.accounts.timestamps import format_timestamp
 from fakes.kiro import ARN
 from fakes.service import json_answer
 from fakes.upstream import FakeUpstream
@@ -149,7 +149,7 @@ def _compatible(canaries: Canaries, vendor: Vendor, proxy: Vendor) -> list[str]:
 
 def _kiro(shell: Shell, canaries: Canaries, kiro: GossipingKiro, environ: dict[str, str]) -> list[str]:
     """The five forms that a Kiro credential has."""
-    ended, lives = format_moment(time.time() - 60), format_moment(time.time() + 7200)
+    ended, lives = format_timestamp(time.time() - 60), format_timestamp(time.time() + 7200)
     table: dict[str, object] = {"authMethod": "social", "profileArn": ARN, "expiresAt": ended}
     table |= {"accessToken": canaries.new("kfile-access"), "refreshToken": canaries.new("kfile-refresh") + "0" * 120}
     shell.write("kfile.json", msgspec.json.encode(table).decode())

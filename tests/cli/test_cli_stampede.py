@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cli.shell import Served, Shell
-from dragoman.accounts.moments import format_moment
+from dragoman.accounts.timestamps import format_timestamp
 from fakes.codex import TOKEN, FakeCodex
 from fakes.kiro import ARN, FakeKiro
 from fakes.upstream import Answer, Asked
@@ -95,4 +95,4 @@ def _expired(fake: StrictKiro | StrictCodex) -> dict[str, object]:
     tokens = fake.issue()
     table = {"accessToken": tokens["accessToken"], "refreshToken": tokens["refreshToken"]}
     fake.access.clear()
-    return {**table, "expiresAt": format_moment(time.time() - 60), "authMethod": "social", "profileArn": ARN}
+    return {**table, "expiresAt": format_timestamp(time.time() - 60), "authMethod": "social", "profileArn": ARN}

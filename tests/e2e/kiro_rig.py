@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.accounts.moments import format_moment
+from dragoman.accounts.timestamps import format_timestamp
 from e2e.hearing import STREAMS, WHOLE, Broke, Halted, Heard, Kwargs, Sdk
 from fakes.kiro import ARN, FakeKiro
 from fakes.upstream import Answer
@@ -42,7 +42,7 @@ def sign(file: Path, access: str, refresh: str, life_s: float) -> None:
     table = {
         "accessToken": access,
         "refreshToken": refresh,
-        "expiresAt": format_moment(time.time() + life_s),
+        "expiresAt": format_timestamp(time.time() + life_s),
         "authMethod": "social",
         "profileArn": ARN,
     }

@@ -7,7 +7,7 @@ from itertools import product
 import msgspec
 import pytest
 
-from dragoman.accounts.usage import row_of
+from dragoman.accounts.usage_writer import row_of
 from dragoman.config.settings import PriceOverride
 from dragoman.hub.outcome import Outcome
 from dragoman.hub.usage import MAX_COUNT

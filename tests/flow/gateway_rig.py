@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dragoman.accounts.memory import Memory
+from dragoman.accounts.lost_calls import LostCalls
 from dragoman.config.settings import ModelRoute, Retry, Server
 from dragoman.flow.call import Call
 from dragoman.flow.gateway import Gateway
@@ -46,7 +46,7 @@ class Rig:
         providers = [self._provider(name, fake) for name, fake in self.fakes.items()]
         targets = tuple(f"{name}/m" for name in self.fakes)
         world = make_world(*providers, server=self.server, retry=self.retry, models=(ModelRoute("m", targets),))
-        self.memory = Memory(None)
+        self.memory = LostCalls(None)
         self.gateway = Gateway(world, self.memory)
         return self
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dragoman.accounts.memory import Memory
+from dragoman.accounts.lost_calls import LostCalls
 from dragoman.config.settings import ModelRoute
 from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.gateway import Gateway
@@ -29,7 +29,7 @@ def count(
                 key=b"sk-0123456789abcdef",
                 endpoint=Endpoint(fake.url, (speaks,), client.send, counts_tokens=counts),
             )
-            gateway = Gateway(make_world(provider, models=(ModelRoute("m", ("one/vendor-m",)),)), Memory(None))
+            gateway = Gateway(make_world(provider, models=(ModelRoute("m", ("one/vendor-m",)),)), LostCalls(None))
             wire = MemoryWire()
             exchange = make_exchange(wire)
             await count_tokens(gateway, exchange, make_call(protocol, body, exchange=exchange))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from dragoman.accounts.memory import Memory
+from dragoman.accounts.lost_calls import LostCalls
 from dragoman.config.settings import Server
 from dragoman.flow import pump, turn
 from dragoman.flow.prepare import Passthrough, Translated
@@ -345,8 +345,8 @@ def test_a_request_that_cannot_be_built_is_not_sent() -> None:
 
 
 def test_the_model_is_told_what_its_last_reply_lost() -> None:
-    async def remember() -> Memory:
-        memory = Memory(None)
+    async def remember() -> LostCalls:
+        memory = LostCalls(None)
         lost = (LostCall("write", '{"path": "notes/to'),)
         await memory.remember("t", digest_conversation(parse(MESSAGES, Ledger()))[0], lost)
         return memory

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.accounts.memory import Memory
+from dragoman.accounts.lost_calls import LostCalls
 from dragoman.config.settings import Server
 from dragoman.flow.prepare import Change
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter
@@ -61,7 +61,7 @@ class Scene:
     budget: int = 1 << 30
     changes: tuple[Change, ...] = ()
     renew_after: Failure | None = None
-    memory: Memory | None = None
+    memory: LostCalls | None = None
     auth: Auth | None = None  # of every provider; None: without a key
     replies: ReplyRules = PLAIN
 
@@ -114,7 +114,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
     around = CallContext(
         call,
         make_world(provider, server=scene.server),
-        scene.memory or Memory(None),
+        scene.memory or LostCalls(None),
         writer,
         lambda: Watch(lambda: 0.0),
         noted.append,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.accounts.old_usage import BATCH, DAY_MS, remove_old_usage, watch_old_usage
+from dragoman.accounts.usage_writer import DAY_MS, REMOVE_BATCH, remove_old_usage, watch_old_usage
 from dragoman.store import Store, open_store
 from dragoman.store.usage_rows import UsageRow
 from store.storing import EVER, row
@@ -40,14 +40,16 @@ def test_the_oldest_go_first_and_no_more_than_so_many(store_url: str) -> None:
 def test_more_than_one_batch_is_removed_and_told(store_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         store = await open_store(store_url)
-        await store.append_usage([*(aged(number, 31) for number in range(BATCH + 1)), aged(BATCH + 1, 29)])
+        await store.append_usage(
+            [*(aged(number, 31) for number in range(REMOVE_BATCH + 1)), aged(REMOVE_BATCH + 1, 29)]
+        )
         await remove_old_usage(store, 30)
-        assert await kept(store) == [f"req_{BATCH + 1}"]
+        assert await kept(store) == [f"req_{REMOVE_BATCH + 1}"]
         await store.close()
 
     with caplog.at_level(logging.INFO):
         asyncio.run(story())
-    assert f"{BATCH + 1} rows of usage of more than 30 days ago are removed" in caplog.text
+    assert f"{REMOVE_BATCH + 1} rows of usage of more than 30 days ago are removed" in caplog.text
 
 
 def test_two_gateways_may_remove_at_once(store_url: str) -> None:

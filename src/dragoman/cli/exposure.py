@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dragoman.accounts.named import PATH_ENDS, named_file
+from dragoman.accounts.credential_files import PATH_ENDS, find_named_file
 from dragoman.config import ProviderConfig
 from dragoman.config.discovery import find_credentials, home_directory
 from dragoman.config.providers import list_credentials
@@ -40,7 +40,7 @@ def _files(config: ProviderConfig, environ: Mapping[str, str]) -> Iterator[Path]
 def _file(secret: SecretSource) -> Path | None:
     if secret.text.startswith("file:"):
         return Path(secret.text.removeprefix("file:"))
-    return named_file(secret, PATH_ENDS)
+    return find_named_file(secret, PATH_ENDS)
 
 
 def _mode(path: Path) -> int:

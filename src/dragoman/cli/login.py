@@ -23,8 +23,8 @@ from dragoman.config import (
 from dragoman.config.providers import list_credentials
 
 if TYPE_CHECKING:
-    from dragoman.accounts.asking import Line
-    from dragoman.accounts.json_table import Table
+    from dragoman.accounts.credential_files import Table
+    from dragoman.accounts.service_client import ServiceClient
     from dragoman.net.client import SendRequest
 
 P = TypeVar("P", bound=ProviderConfig)
@@ -141,7 +141,7 @@ def _own_file(name: str) -> Path:
 
 def _signed_in(stanza: ProviderConfig, sign_in: Callable[["SendRequest"], Awaitable["Table"]], path: Path) -> None:
     """The person signs in; what that gave is stored, and told."""
-    from dragoman.accounts.signing_in import LoginFailed
+    from dragoman.accounts.login import LoginFailed
 
     path = path.expanduser().absolute()
     try:
@@ -160,15 +160,15 @@ def _signed_in(stanza: ProviderConfig, sign_in: Callable[["SendRequest"], Awaita
 
 def _reads(stanza: ProviderConfig, path: Path) -> bool:
     """Whether the provider uses that file: one of its list, or our own where it has none."""
-    from dragoman.accounts.named import named_file
+    from dragoman.accounts.credential_files import find_named_file
 
     configured = list_credentials(stanza)
-    files = [named_file(source) if isinstance(source, SecretSource) else source for source in configured]
+    files = [find_named_file(source) if isinstance(source, SecretSource) else source for source in configured]
     return path in files or (not configured and path == _own_file(path.name))
 
 
 async def _stored(sign_in: Callable[["SendRequest"], Awaitable["Table"]], path: Path) -> None:
-    from dragoman.accounts.signing_in import store
+    from dragoman.accounts.login import save_login
     from dragoman.net.client import HttpClient
 
     http = HttpClient()
@@ -176,10 +176,10 @@ async def _stored(sign_in: Callable[["SendRequest"], Awaitable["Table"]], path: 
         table = await sign_in(http.send)
     finally:
         await http.close()
-    store(path, table)
+    save_login(path, table)
 
 
-async def _kiro_by_code(line: "Line", root: str | None, region: str, start_url: str | None) -> "Table":
+async def _kiro_by_code(line: "ServiceClient", root: str | None, region: str, start_url: str | None) -> "Table":
     from dragoman.providers.kiro.credential import BUILDER_ID_START
     from dragoman.providers.kiro.device import DeviceLogin
     from dragoman.providers.kiro.hosts import oidc_host
@@ -191,7 +191,7 @@ async def _kiro_by_code(line: "Line", root: str | None, region: str, start_url: 
         return await login.wait(client, prompt, waiting.tick)
 
 
-async def _kiro_in_browser(line: "Line", root: str | None, region: str, provider: str) -> "Table":
+async def _kiro_in_browser(line: "ServiceClient", root: str | None, region: str, provider: str) -> "Table":
     from dragoman.providers.kiro.hosts import desktop_host
     from dragoman.providers.kiro.social import SocialLogin
 

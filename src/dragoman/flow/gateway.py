@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from dragoman.accounts.memory import Memory
+from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.pool import Pool
 from dragoman.flow.call import Call
 from dragoman.flow.capture.capturing import Capturing
@@ -54,7 +54,7 @@ SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the r
 class Gateway:
     """Answers calls with the configuration in force."""
 
-    def __init__(self, runtime: Runtime, memory: Memory, observers: Sequence[OutcomeObserver] = ()) -> None:
+    def __init__(self, runtime: Runtime, memory: LostCalls, observers: Sequence[OutcomeObserver] = ()) -> None:
         self.runtime = runtime
         self._memory = memory
         self.observers = ObserverQueue(observers)
@@ -135,7 +135,7 @@ class ActiveCall:
         self,
         call: Call,
         runtime: Runtime,
-        memory: Memory,
+        memory: LostCalls,
         policy: Policy,
         writer: ResponseWriter,
         make_watch: Callable[[], Watch],

@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from dragoman.accounts.memory import Memory
+from dragoman.accounts.lost_calls import LostCalls
 from dragoman.flow.call import Call
 from dragoman.flow.decoding import (
     begins_document,
@@ -55,7 +55,7 @@ class CallContext(Struct, frozen=True):
 
     call: Call
     runtime: Runtime
-    memory: Memory
+    memory: LostCalls
     writer: ResponseWriter
     make_watch: Callable[[], Watch]
     note_first_token: Callable[["Turn"], None]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
-from dragoman.accounts.usage import UsageWriter
+from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.flow.gateway import Gateway
 from dragoman.http.handler import RequestHandler
 from dragoman.net.server import Server

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.keys import ENVIRONMENT_KEY, KeyId
-from dragoman.accounts.usage import UsageWriter
+from dragoman.accounts.usage_writer import UsageWriter
 from dragoman.hub.failure import BadRequest, Failure, Kind, RequestError
 from dragoman.store import Store, StoreError
 from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum, as_record, sum_days

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dragoman.accounts.named import PATH_ENDS, named_file
+from dragoman.accounts.credential_files import PATH_ENDS, find_named_file
 from dragoman.accounts.pool import Member, Pool
 from dragoman.config.providers import Credential, list_credentials, split_by_credential
 from dragoman.config.secret import SecretSource
@@ -78,7 +78,7 @@ def _place(credential: Credential) -> str:
         if credential.text.startswith("env:"):
             return f" ({credential.text})"
         file = credential.text.startswith("file:")
-        path = Path(credential.text.removeprefix("file:")) if file else named_file(credential, PATH_ENDS)
+        path = Path(credential.text.removeprefix("file:")) if file else find_named_file(credential, PATH_ENDS)
         return f" ({path.name})" if path is not None else ""
     return f" ({credential.name})"
 

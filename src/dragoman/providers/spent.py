@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from dragoman.accounts.moments import parse_moment
+from dragoman.accounts.timestamps import parse_timestamp
 from dragoman.net.headers import Headers
 
 # `x-ratelimit-remaining-tokens`, `anthropic-ratelimit-tokens-remaining`, `ratelimit-remaining`
@@ -36,7 +36,7 @@ def _is_nothing(value: bytes) -> bool:
 
 def moment_of(text: str, now: float) -> float | None:
     """Vendors write a date, a moment, seconds, or a while like `6m0s`."""
-    date = parse_moment(text)
+    date = parse_timestamp(text)
     if date is not None:
         return date
     try:

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
-from dragoman.accounts.asking import Line
-from dragoman.accounts.keeper import Keeper
-from dragoman.accounts.moments import Clock
+from dragoman.accounts.refresher import CredentialRefresher
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.codex.credential import AuthFile, Credential
 from dragoman.providers.codex.refresh import Issuer
@@ -38,10 +38,12 @@ class Rig:
     def __init__(self, fake: FakeCodex, path: Path) -> None:
         self.http = HttpClient()
         self.ahead_s = 0.0
-        self.clock = Clock(lambda: time.time() + self.ahead_s)
-        self.line = Line(self.http.send, DialOptions(), self.clock, ())
+        self.clock = ServerClock(lambda: time.time() + self.ahead_s)
+        self.line = ServiceClient(self.http.send, DialOptions(), self.clock, ())
         issuer = Issuer(self.line, fake.root, CLIENT_ID)
-        self.keeper: Keeper[Credential] = Keeper("codex", lambda: AuthFile(path), issuer, self.clock, MARGIN_S)
+        self.keeper: CredentialRefresher[Credential] = CredentialRefresher(
+            "codex", lambda: AuthFile(path), issuer, self.clock, MARGIN_S
+        )
 
 
 async def rigged(fake: FakeCodex, path: Path, work: Callable[[Rig], Awaitable[T]]) -> T:

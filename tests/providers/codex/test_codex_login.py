@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from dragoman.accounts.asking import Line
-from dragoman.accounts.json_table import Table
-from dragoman.accounts.moments import Clock
-from dragoman.accounts.signing_in import LoginFailed
+from dragoman.accounts.credential_files import Table
+from dragoman.accounts.login import LoginFailed
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.codex.credential import AuthFile
 from dragoman.providers.codex.login import App, BrowserLogin, DeviceLogin
@@ -39,7 +39,9 @@ def by_code(fake: FakeCodex, nap: Nap) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            login = DeviceLogin(Line(http.send, DialOptions(), Clock(), ()), App(fake.root, CLIENT_ID, "dragoman"), nap)
+            login = DeviceLogin(
+                ServiceClient(http.send, DialOptions(), ServerClock(), ()), App(fake.root, CLIENT_ID, "dragoman"), nap
+            )
             prompt = await login.begin()
             assert (prompt.code, login.link) == ("FAKE-CODE", f"{fake.root}/codex/device")
             return await login.wait(prompt, lambda left: None)
@@ -116,7 +118,7 @@ def in_browser(
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            line = Line(http.send, DialOptions(), Clock(), ())
+            line = ServiceClient(http.send, DialOptions(), ServerClock(), ())
             login = BrowserLogin(line, App(fake.root, CLIENT_ID, "dragoman"), ports, patience_s)
             return await login.run(lambda link: threading.Thread(target=person, args=(link,), daemon=True).start())
         finally:

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.accounts.asking import Line
 from dragoman.accounts.credential import Unusable
-from dragoman.accounts.keeper import Keeper
-from dragoman.accounts.moments import Clock, format_moment
+from dragoman.accounts.refresher import CredentialRefresher
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock, format_timestamp
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind, RequestError
@@ -45,9 +45,11 @@ class Rig:
     def __init__(self, fake: FakeCopilot, config: CopilotProviderConfig, environ: dict[str, str]) -> None:
         self.http = HttpClient()
         self.ahead_s = 0.0
-        self.clock = Clock(lambda: time.time() + self.ahead_s)
-        exchange = Exchange(Line(self.http.send, DialOptions(), self.clock, ()), addresses(config))
-        self.keeper: Keeper[Session] = Keeper("copilot", source_of(config, environ), exchange, self.clock, 300.0)
+        self.clock = ServerClock(lambda: time.time() + self.ahead_s)
+        exchange = Exchange(ServiceClient(self.http.send, DialOptions(), self.clock, ()), addresses(config))
+        self.keeper: CredentialRefresher[Session] = CredentialRefresher(
+            "copilot", source_of(config, environ), exchange, self.clock, 300.0
+        )
 
 
 def rigged(
@@ -251,7 +253,7 @@ def test_the_host_that_the_exchange_names_is_kept_if_it_is_trusted() -> None:
 
 def own(life_s: float) -> dict[str, dict[str, object]]:
     """What a login with an app of one's own leaves, if the app's tokens expire."""
-    expires_at = format_moment(time.time() + life_s)
+    expires_at = format_timestamp(time.time() + life_s)
     entry = {"oauth_token": "ghu_FAKE1", "auth": "direct", "refresh_token": "ghr_FAKE1", "expires_at": expires_at}
     return {"github.com": {**entry, "client_id": CLIENT_ID, "of_tomorrow": 1}, "other": {"kept": True}}
 

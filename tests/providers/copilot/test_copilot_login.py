@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from dragoman.accounts.asking import Line
-from dragoman.accounts.json_table import Table
-from dragoman.accounts.moments import Clock, parse_moment
-from dragoman.accounts.signing_in import LoginFailed
+from dragoman.accounts.credential_files import Table
+from dragoman.accounts.login import LoginFailed
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock, parse_timestamp
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.copilot.login import DeviceLogin
 from fakes.copilot import APP_TOKEN, CLIENT_ID, TOKEN, FakeCopilot
@@ -29,7 +29,7 @@ def by_code(fake: FakeCopilot, nap: Nap, client_id: str = CLIENT_ID) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            login = DeviceLogin(Line(http.send, DialOptions(), Clock(), ()), fake.root, client_id, nap)
+            login = DeviceLogin(ServiceClient(http.send, DialOptions(), ServerClock(), ()), fake.root, client_id, nap)
             prompt = await login.begin()
             assert (prompt.user_code, prompt.verification_uri) == ("FAKE-CODE", f"{fake.root}/device")
             return await login.wait(prompt, lambda left: None)
@@ -97,7 +97,7 @@ def test_how_long_a_token_lives_is_reckoned_from_githubs_time() -> None:
         fake.ahead_s = 86_400
         fake.script(TOKEN, json_answer(fake.renewable("1")))
         table = by_code(fake, Nap())
-    expires_at = parse_moment(str(table["expires_at"]))
+    expires_at = parse_timestamp(str(table["expires_at"]))
     assert expires_at is not None
     assert expires_at == pytest.approx(time.time() + 86_400 + 28_800, abs=30)
 

@@ -9,9 +9,9 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.asking import Line
-from dragoman.accounts.keeper import Keeper
-from dragoman.accounts.moments import Clock, format_moment
+from dragoman.accounts.refresher import CredentialRefresher
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock, format_timestamp
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.net.client import DialOptions, HttpClient
@@ -33,7 +33,7 @@ def ide_file(path: Path, *, access: str = "", refresh: str = "", life_s: float =
     table = {
         "accessToken": access or "aoaFAKE-old-access-token",
         "refreshToken": refresh or token("old"),
-        "expiresAt": format_moment(time.time() + life_s),
+        "expiresAt": format_timestamp(time.time() + life_s),
         "authMethod": "social",
         "provider": "Google",
         "region": "us-east-1",
@@ -82,10 +82,12 @@ class Rig:
     def __init__(self, fake: FakeKiro, config: KiroProviderConfig, environ: dict[str, str] | None = None) -> None:
         self.http = HttpClient()
         self.ahead_s = 0.0
-        self.clock = Clock(lambda: time.time() + self.ahead_s)
-        line = Line(self.http.send, DialOptions(), self.clock, ())
+        self.clock = ServerClock(lambda: time.time() + self.ahead_s)
+        line = ServiceClient(self.http.send, DialOptions(), self.clock, ())
         issuers = Issuers(line, config.region, fake.root)
-        self.keeper = Keeper("kiro", source_of(config, environ or {}), issuers, self.clock, config.refresh_margin_s)
+        self.keeper = CredentialRefresher(
+            "kiro", source_of(config, environ or {}), issuers, self.clock, config.refresh_margin_s
+        )
 
 
 async def rigged(

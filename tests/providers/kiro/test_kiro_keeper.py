@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.accounts.moments import parse_moment
+from dragoman.accounts.timestamps import parse_timestamp
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
@@ -350,7 +350,7 @@ def test_a_clock_that_is_behind_learns_from_the_token_service(tmp_path: Path) ->
             return found.expires_at - rig.clock.now()
 
         assert asyncio.run(rigged(fake, stanza(path), behind)) == pytest.approx(3600, abs=5)
-    written = parse_moment(str(read(path)["expiresAt"]))
+    written = parse_timestamp(str(read(path)["expiresAt"]))
     assert written == pytest.approx(time.time() + 3600, abs=5)
 
 

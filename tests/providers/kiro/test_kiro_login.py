@@ -17,10 +17,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dragoman.accounts.asking import Line
-from dragoman.accounts.json_table import Table
-from dragoman.accounts.moments import Clock, parse_moment
-from dragoman.accounts.signing_in import LoginFailed, store
+from dragoman.accounts.credential_files import Table
+from dragoman.accounts.login import LoginFailed, save_login
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock, parse_timestamp
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.device import DeviceLogin
@@ -44,7 +44,7 @@ def by_code(fake: FakeKiro, nap: Nap, ticks: list[float] | None = None, **how: s
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            login = DeviceLogin(Line(http.send, DialOptions(), Clock(), ()), fake.root, sleep=nap, **how)
+            login = DeviceLogin(ServiceClient(http.send, DialOptions(), ServerClock(), ()), fake.root, sleep=nap, **how)
             client, prompt = await login.begin()
             assert (prompt.user_code, prompt.link) == ("FAKE-CODE", f"{fake.root}/device?user_code=FAKE-CODE")
             return await login.wait(client, prompt, (ticks if ticks is not None else []).append)
@@ -59,7 +59,7 @@ def test_a_builder_id_signs_in_by_code(tmp_path: Path) -> None:
     with FakeKiro() as fake:
         fake.device.extend(["authorization_pending", "authorization_pending"])
         table = by_code(fake, Nap(), ticks)
-    store(tmp_path / "own" / "kiro.json", table)
+    save_login(tmp_path / "own" / "kiro.json", table)
     found = JsonFile(tmp_path / "own" / "kiro.json").read()
     assert (found.method, found.access_token) == (Method.OIDC, "aoaFAKE-access-token-1")
     assert (found.client_id, found.client_secret, found.builder_id) == ("fake-client", "fake-client-secret", True)
@@ -126,7 +126,7 @@ def test_how_long_a_token_lives_is_reckoned_from_the_services_time(ahead_s: floa
         answer = json_answer(fake.issue())
         fake.script("/token", replace(answer, headers=(("date", formatdate(service, usegmt=True)),)))
         table = by_code(fake, Nap())
-    expires_at = parse_moment(str(table["expiresAt"]))
+    expires_at = parse_timestamp(str(table["expiresAt"]))
     assert expires_at is not None
     assert expires_at == pytest.approx(service + 3600, abs=30)
 
@@ -144,7 +144,7 @@ def through_browser(fake: FakeKiro, person: Callable[[str], None], patience_s: f
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            line = Line(http.send, DialOptions(), Clock(), ())
+            line = ServiceClient(http.send, DialOptions(), ServerClock(), ())
             login = SocialLogin(line, fake.root, "google", patience_s)
             return await login.run(lambda link: threading.Thread(target=person, args=(link,), daemon=True).start())
         finally:
@@ -205,6 +205,6 @@ def test_a_person_who_never_comes_back_is_not_waited_for_forever() -> None:
 
 def test_a_new_login_replaces_an_old_one(tmp_path: Path) -> None:
     path = tmp_path / "kiro.json"
-    store(path, {"accessToken": "one"})
-    store(path, {"accessToken": "two"})
+    save_login(path, {"accessToken": "one"})
+    save_login(path, {"accessToken": "two"})
     assert read(path) == {"accessToken": "two"}

@@ -4,7 +4,7 @@ from email.utils import formatdate
 
 import pytest
 
-from dragoman.accounts.moments import Clock, format_moment, parse_moment
+from dragoman.accounts.timestamps import ServerClock, format_timestamp, parse_timestamp
 
 
 @pytest.mark.parametrize(
@@ -18,33 +18,33 @@ from dragoman.accounts.moments import Clock, format_moment, parse_moment
     ],
 )
 def test_any_number_of_fractional_digits_and_any_offset_is_read(text: str) -> None:
-    assert parse_moment(text) == pytest.approx(1767323045.123456, abs=1e-6)
+    assert parse_timestamp(text) == pytest.approx(1767323045.123456, abs=1e-6)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2026-13-01T00:00:00Z", "2026-01-02", "1767323045"])
 def test_what_is_no_moment_is_none(text: str) -> None:
-    assert parse_moment(text) is None
+    assert parse_timestamp(text) is None
 
 
 def test_a_moment_survives_being_written_and_read() -> None:
-    assert format_moment(1767323045.123) == "2026-01-02T03:04:05.123Z"
-    assert parse_moment(format_moment(1767323045.123)) == pytest.approx(1767323045.123, abs=1e-3)
+    assert format_timestamp(1767323045.123) == "2026-01-02T03:04:05.123Z"
+    assert parse_timestamp(format_timestamp(1767323045.123)) == pytest.approx(1767323045.123, abs=1e-3)
 
 
 def test_a_clock_that_is_hours_off_is_corrected_by_a_date_header() -> None:
-    clock = Clock(lambda: 1_000_000.0)
+    clock = ServerClock(lambda: 1_000_000.0)
     clock.see(formatdate(1_007_200, usegmt=True).encode())
     assert clock.now() == pytest.approx(1_007_200, abs=1)
 
 
 def test_a_date_of_about_now_changes_nothing() -> None:
-    clock = Clock(lambda: 1_000_000.4)
+    clock = ServerClock(lambda: 1_000_000.4)
     clock.see(formatdate(999_998, usegmt=True).encode())
     assert clock.now() == 1_000_000.4
 
 
 @pytest.mark.parametrize("date", [None, b"", b"not a date", b"\xff\xfe"])
 def test_a_date_that_is_none_is_passed_over(date: bytes | None) -> None:
-    clock = Clock(lambda: 5.0)
+    clock = ServerClock(lambda: 5.0)
     clock.see(date)
     assert clock.now() == 5.0

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 import pytest
 
-from dragoman.accounts.moments import format_moment
+from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
@@ -43,7 +43,7 @@ def _oidc(folder: Path, refresh: str, access: str = "aoaFAKE-old", life_s: float
 
 def _database(folder: Path, refresh: str, access: str = "aoaFAKE-old", life_s: float = -60.0) -> Path:
     path = folder / "data.sqlite3"
-    told = {"access_token": access, "refresh_token": refresh, "expires_at": format_moment(time.time() + life_s)}
+    told = {"access_token": access, "refresh_token": refresh, "expires_at": format_timestamp(time.time() + life_s)}
     if not path.exists():
         registered = {"client_id": "fake-client", "client_secret": SECRET}
         return database(path, {ROW: told, "kirocli:odic:device-registration": registered})

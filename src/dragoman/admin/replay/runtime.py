@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.memory import Memory
+from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.pool import Choice, Member, Pool
 from dragoman.admin.replay.player import Player, headers_of
 from dragoman.config.problems import ConfigError, Problem
@@ -89,7 +89,7 @@ class _ToldFetcher(Fetcher):
         return msgspec.convert(self._answers.next("", "fetch"), dict[str, Inline])
 
 
-class ToldMemory(Memory):
+class ToldMemory(LostCalls):
     """Recalls what was recalled then, and forgets the rest."""
 
     def __init__(self, answers: Answers) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.memory import Memory
+from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.pool import Choice, Pool
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
@@ -141,10 +141,10 @@ class WatchedFetcher(Fetcher):
         return found
 
 
-class WatchedMemory(Memory):
+class WatchedMemory(LostCalls):
     """Tells what was recalled."""
 
-    def __init__(self, memory: Memory, recording: Recording) -> None:
+    def __init__(self, memory: LostCalls, recording: Recording) -> None:
         super().__init__(None)
         self._memory = memory
         self._recording = recording

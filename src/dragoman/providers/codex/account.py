@@ -5,10 +5,10 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Unusable
-from dragoman.accounts.keeper import Keeper
-from dragoman.accounts.moments import format_moment
+from dragoman.accounts.refresher import CredentialRefresher
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
 from dragoman.protocols.responses.errors import read as read_failure
@@ -55,7 +55,9 @@ class _Usage(Struct):
 class CodexAccount:
     """One account, asked with its own credential; once more after a refused one, if it could be renewed."""
 
-    def __init__(self, name: str, line: Line, keeper: Keeper[Credential], endpoint: str, version: str) -> None:
+    def __init__(
+        self, name: str, line: ServiceClient, keeper: CredentialRefresher[Credential], endpoint: str, version: str
+    ) -> None:
         self._name = name
         self._line = line
         self.keeper = keeper
@@ -124,7 +126,7 @@ class CodexAccount:
                 Failure(Kind.UPSTREAM, f"the ChatGPT backend's answer cannot be read: {error}")
             ) from error
 
-    async def _ask(self, url: str) -> Told:
+    async def _ask(self, url: str) -> ServiceResponse:
         credential = await self.keeper.credential()
         try:
             return await self._line.ask("GET", url, bearer(credential))
@@ -159,4 +161,4 @@ def _hours(window: _Window) -> float:
 def _reset(window: _Window) -> str | None:
     """To the minute: a window may be over in hours."""
     moment = window.reset_at or 0.0
-    return format_moment(moment)[:16].replace("T", " ") if 0 < moment < END_OF_TIME else None
+    return format_timestamp(moment)[:16].replace("T", " ") if 0 < moment < END_OF_TIME else None

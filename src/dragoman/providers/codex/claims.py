@@ -5,7 +5,7 @@ import binascii
 
 import msgspec
 
-from dragoman.accounts.json_table import Table, inner, text
+from dragoman.accounts.credential_files import Table, read_table, read_text
 
 NAMESPACE = "https://api.openai.com/auth"
 
@@ -35,14 +35,14 @@ def expiry(token: str) -> float | None:
 
 def about(claimed: Table) -> Table:
     """What OpenAI says of the account."""
-    return inner(claimed, NAMESPACE)
+    return read_table(claimed, NAMESPACE)
 
 
 def account_of(claimed: Table) -> str:
     """The account's id, wherever it stands."""
-    named = text(about(claimed), "chatgpt_account_id") or text(claimed, "chatgpt_account_id")
+    named = read_text(about(claimed), "chatgpt_account_id") or read_text(claimed, "chatgpt_account_id")
     if named:
         return named
     organizations = claimed.get("organizations")
     first = organizations[0] if isinstance(organizations, list) and organizations else None
-    return text(first, "id") if isinstance(first, dict) else ""
+    return read_text(first, "id") if isinstance(first, dict) else ""

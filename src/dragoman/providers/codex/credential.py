@@ -2,10 +2,9 @@
 
 from msgspec import Struct
 
-from dragoman.accounts import atomic
 from dragoman.accounts.credential import InFile, Unusable, is_sendable
-from dragoman.accounts.json_table import Table, encoded, inner, load, text
-from dragoman.accounts.moments import format_moment, parse_moment
+from dragoman.accounts.credential_files import Table, encode_table, load_table, read_table, read_text, replace_file
+from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
 from dragoman.providers.codex.claims import about, account_of, claims, expiry
 
 REMEDY = "`codex login`, or `dragoman login codex`"
@@ -39,8 +38,10 @@ class AuthFile(InFile):
     """Codex keeps no lock of its own and writes in place: what it is about to write wins over what we would."""
 
     def read(self) -> Credential:
-        _, table = load(self.path, REMEDY)
-        credential = credential_of(inner(table, "tokens"), parse_moment(text(table, "last_refresh")) or 0.0)
+        _, table = load_table(self.path, REMEDY)
+        credential = credential_of(
+            read_table(table, "tokens"), parse_timestamp(read_text(table, "last_refresh")) or 0.0
+        )
         if not credential.access_token and not credential.refresh_token:
             raise Unusable(f"{self.where} {_instead(table)}: {REMEDY}")
         if not is_sendable(credential.access_token + credential.refresh_token + credential.account):
@@ -48,12 +49,12 @@ class AuthFile(InFile):
         return credential
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
-        content, table = load(self.path, REMEDY)
-        tokens = inner(table, "tokens")
-        if text(tokens, "refresh_token") != consumed.refresh_token:
+        content, table = load_table(self.path, REMEDY)
+        tokens = read_table(table, "tokens")
+        if read_text(tokens, "refresh_token") != consumed.refresh_token:
             return False
-        renewed = {"tokens": {**tokens, **tokens_of(fresh)}, "last_refresh": format_moment(fresh.renewed_at)}
-        return atomic.replace(self.path, encoded({**table, **renewed}), content)
+        renewed = {"tokens": {**tokens, **tokens_of(fresh)}, "last_refresh": format_timestamp(fresh.renewed_at)}
+        return replace_file(self.path, encode_table({**table, **renewed}), content)
 
 
 class Nowhere:
@@ -71,19 +72,19 @@ class Nowhere:
 
 
 def credential_of(tokens: Table, renewed_at: float) -> Credential:
-    access, identity = text(tokens, "access_token"), text(tokens, "id_token")
+    access, identity = read_text(tokens, "access_token"), read_text(tokens, "id_token")
     claimed = claims(identity) or claims(access)
     told = about(claimed)
-    residency = text(told, "chatgpt_compute_residency")
+    residency = read_text(told, "chatgpt_compute_residency")
     unreadable = renewed_at + UNREADABLE_LIFE_S if renewed_at else 0.0
     return Credential(
         access_token=access,
-        refresh_token=text(tokens, "refresh_token"),
+        refresh_token=read_text(tokens, "refresh_token"),
         id_token=identity,
         expires_at=expiry(access) or unreadable,
         renewed_at=renewed_at,
-        account=text(tokens, "account_id") or account_of(claimed),
-        plan=text(told, "chatgpt_plan_type"),
+        account=read_text(tokens, "account_id") or account_of(claimed),
+        plan=read_text(told, "chatgpt_plan_type"),
         fedramp=told.get("chatgpt_account_is_fedramp") is True,
         residency="" if residency == "no_constraint" else residency,
     )
@@ -99,5 +100,5 @@ def tokens_of(credential: Credential) -> Table:
 
 
 def _instead(table: Table) -> str:
-    mode = text(table, "auth_mode") or ("apikey" if text(table, "OPENAI_API_KEY") else "")
+    mode = read_text(table, "auth_mode") or ("apikey" if read_text(table, "OPENAI_API_KEY") else "")
     return f"holds {OTHER_MODES[mode]}" if mode in OTHER_MODES else "holds no token"

@@ -7,13 +7,23 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.asking import Line, Told
-from dragoman.accounts.browser import DENIED, PATIENCE_S, Callback, code_from_browser, new_proof
 from dragoman.accounts.credential import Declined, Unusable
-from dragoman.accounts.json_table import Table
-from dragoman.accounts.moments import format_moment
-from dragoman.accounts.polling import Pace, Sleep, Tick, Waiting, poll
-from dragoman.accounts.signing_in import LoginFailed
+from dragoman.accounts.credential_files import Table
+from dragoman.accounts.login import (
+    DENIED,
+    PATIENCE_S,
+    Callback,
+    LoginFailed,
+    Pace,
+    Sleep,
+    Tick,
+    Waiting,
+    code_from_browser,
+    new_proof,
+    poll,
+)
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Kind
 from dragoman.providers.codex.credential import Credential, tokens_of
 from dragoman.providers.codex.refresh import granted, merged, objection
@@ -61,7 +71,9 @@ class _Confirmed(Struct):
 class BrowserLogin:
     """PKCE with a listener on the loopback."""
 
-    def __init__(self, line: Line, app: App, ports: Sequence[int] = PORTS, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, line: ServiceClient, app: App, ports: Sequence[int] = PORTS, patience_s: float = PATIENCE_S
+    ) -> None:
         self._line = line
         self._app = app
         self._callback = Callback(CALLBACK, ports, patience_s, _reason)
@@ -91,7 +103,7 @@ class BrowserLogin:
 class DeviceLogin:
     """A code that is confirmed on another device; the service makes the PKCE pair itself."""
 
-    def __init__(self, line: Line, app: App, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(self, line: ServiceClient, app: App, sleep: Sleep = asyncio.sleep) -> None:
         self._line = line
         self._app = app
         self._sleep = sleep
@@ -121,14 +133,14 @@ class DeviceLogin:
     def _url(self, name: str) -> str:
         return f"{self._app.root}/api/accounts/deviceauth/{name}"
 
-    async def _asked(self, name: str, question: object) -> Told:
+    async def _asked(self, name: str, question: object) -> ServiceResponse:
         try:
             return await self._line.post(self._url(name), question)
         except Unusable as lost:
             raise LoginFailed(str(lost)) from lost
 
 
-async def exchanged(line: Line, app: App, code: str, verifier: str, back: str) -> Table:
+async def exchanged(line: ServiceClient, app: App, code: str, verifier: str, back: str) -> Table:
     """What the code is good for, as our file will hold it."""
     form = {
         "grant_type": "authorization_code",
@@ -148,11 +160,11 @@ async def exchanged(line: Line, app: App, code: str, verifier: str, back: str) -
         "auth_mode": "chatgpt",
         "OPENAI_API_KEY": None,
         "tokens": {**tokens_of(credential), "account_id": credential.account or None},
-        "last_refresh": format_moment(line.clock.now()),
+        "last_refresh": format_timestamp(line.clock.now()),
     }
 
 
-def _confirmed(told: Told) -> _Confirmed:
+def _confirmed(told: ServiceResponse) -> _Confirmed:
     if told.status == 200:
         try:
             return msgspec.json.decode(told.body, type=_Confirmed)

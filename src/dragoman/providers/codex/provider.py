@@ -6,10 +6,10 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from msgspec.structs import replace
 
-from dragoman.accounts.asking import Line
 from dragoman.accounts.credential import Source
-from dragoman.accounts.keeper import Keeper
-from dragoman.accounts.moments import Clock
+from dragoman.accounts.refresher import CredentialRefresher
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock
 from dragoman.config.discovery import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -59,7 +59,7 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
     assert isinstance(config, CodexProviderConfig)
     line = line_of(config, send, environ)
     issuer = Issuer(line, config.auth_endpoint or ISSUER, config.client_id)
-    keeper = Keeper(config.name, source_of(config, environ), issuer, line.clock, config.refresh_margin_s)
+    keeper = CredentialRefresher(config.name, source_of(config, environ), issuer, line.clock, config.refresh_margin_s)
     account = CodexAccount(config.name, line, keeper, config.endpoint or "", config.client_version)
     codex = Codex(account, line.clock)
     return Provider(
@@ -100,10 +100,10 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
     )
 
 
-def line_of(config: CodexProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Line:
+def line_of(config: CodexProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
     """How this account's small questions travel."""
     headers = (read_user_agent(config), (b"originator", config.originator.encode()))
-    return Line(send, read_dial(config, environ), Clock(), headers)
+    return ServiceClient(send, read_dial(config, environ), ServerClock(), headers)
 
 
 def source_of(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
@@ -124,7 +124,7 @@ def source_of(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callab
 class Codex:
     """What the gateway asks of a provider, answered for one account."""
 
-    def __init__(self, account: CodexAccount, clock: Clock) -> None:
+    def __init__(self, account: CodexAccount, clock: ServerClock) -> None:
         self._account = account
         self._clock = clock
         self._meter = Meter()

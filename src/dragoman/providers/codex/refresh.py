@@ -3,9 +3,9 @@
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Declined, Unusable
-from dragoman.accounts.json_table import Table
+from dragoman.accounts.credential_files import Table
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Kind
 from dragoman.providers.codex.claims import expiry
 from dragoman.providers.codex.credential import UNREADABLE_LIFE_S, Credential, credential_of
@@ -31,7 +31,7 @@ class _Objection(Struct):
 class Issuer:
     remedy = "`codex login` or `dragoman login codex` makes a new one"
 
-    def __init__(self, line: Line, root: str, client_id: str) -> None:
+    def __init__(self, line: ServiceClient, root: str, client_id: str) -> None:
         self._line = line
         self._root = root
         self._client_id = client_id
@@ -49,7 +49,7 @@ class Issuer:
         return f"its refresh token was refused ({declined.code})"
 
 
-def granted(told: Told) -> Tokens:
+def granted(told: ServiceResponse) -> Tokens:
     """The tokens in OpenAI's answer."""
     if told.status == 200:
         try:
@@ -63,7 +63,7 @@ def granted(told: Told) -> Tokens:
     raise Unusable(f"the token service answered {code}", kind)
 
 
-def objection(told: Told) -> str:
+def objection(told: ServiceResponse) -> str:
     """OpenAI's word for what is wrong, in any of the three places where it has stood; else the status."""
     try:
         body = msgspec.json.decode(told.body, type=_Objection)

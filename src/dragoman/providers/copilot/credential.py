@@ -7,11 +7,19 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.accounts import atomic
 from dragoman.accounts.credential import NEVER, Source, Unusable, is_sendable
-from dragoman.accounts.json_table import Table, encoded, inner, load, text
-from dragoman.accounts.moments import format_moment, parse_moment
-from dragoman.accounts.named import named_file, revealed, shown
+from dragoman.accounts.credential_files import (
+    Table,
+    describe_place,
+    encode_table,
+    find_named_file,
+    load_table,
+    read_table,
+    read_text,
+    replace_file,
+    reveal,
+)
+from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
 from dragoman.config.discovery import copilot_credential_paths, home_directory
 from dragoman.config.settings import CopilotProviderConfig
 
@@ -68,39 +76,39 @@ class TokenFile:
 
     @property
     def lock(self) -> Path | None:
-        return self._path if _entry(load(self._path, REMEDY)[1], self._domain).get("refresh_token") else None
+        return self._path if _entry(load_table(self._path, REMEDY)[1], self._domain).get("refresh_token") else None
 
     def read(self) -> Session:
-        _, table = load(self._path, REMEDY)
+        _, table = load_table(self._path, REMEDY)
         entry = _entry(table, self._domain)
-        token = text(entry, "oauth_token") or text(inner(table, OPENCODE), "refresh")
+        token = read_text(entry, "oauth_token") or read_text(read_table(table, OPENCODE), "refresh")
         if not token:
             raise Unusable(f"{self._path} holds no token for {self._domain}: {REMEDY}")
-        mode = (text(entry, "auth") or self._mode) if self._mode == "auto" else self._mode
+        mode = (read_text(entry, "auth") or self._mode) if self._mode == "auto" else self._mode
         session = _session(token, self.where, mode)
-        if not text(entry, "refresh_token") or not session.access_token:
+        if not read_text(entry, "refresh_token") or not session.access_token:
             return session
         return replace(
             session,
-            refresh_token=text(entry, "refresh_token"),
-            expires_at=parse_moment(text(entry, "expires_at")) or 0.0,
-            client_id=text(entry, "client_id"),
+            refresh_token=read_text(entry, "refresh_token"),
+            expires_at=parse_timestamp(read_text(entry, "expires_at")) or 0.0,
+            client_id=read_text(entry, "client_id"),
         )
 
     def write(self, consumed: Session, fresh: Session) -> bool:
         if not consumed.client_id:
             return True  # exchanged tokens are kept in memory
-        content, table = load(self._path, REMEDY)
+        content, table = load_table(self._path, REMEDY)
         entry = _entry(table, self._domain)
-        if text(entry, "refresh_token") != consumed.refresh_token:
+        if read_text(entry, "refresh_token") != consumed.refresh_token:
             return False
         renewed = {**entry, **renewable(fresh.access_token, fresh.refresh_token, fresh.expires_at)}
-        return atomic.replace(self._path, encoded({**table, self._domain: renewed}), content)
+        return replace_file(self._path, encode_table({**table, self._domain: renewed}), content)
 
 
 def renewable(token: str, refresh_token: str, expires_at: float) -> Table:
     """The keys of an entry that a renewal changes."""
-    return {"oauth_token": token, "refresh_token": refresh_token, "expires_at": format_moment(expires_at)}
+    return {"oauth_token": token, "refresh_token": refresh_token, "expires_at": format_timestamp(expires_at)}
 
 
 def _session(token: str, where: str, mode: str) -> Session:
@@ -124,11 +132,11 @@ def source_of(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Call
     home = home_directory(environ)
     secret, mode, domain = config.credentials, config.auth, config.domain
     if secret is not None:
-        path = named_file(secret)
+        path = find_named_file(secret)
         if path is not None:
             file = TokenFile(path, domain, mode)
             return lambda: file
-        given = GithubToken(partial(revealed, secret, environ), shown(secret), mode)
+        given = GithubToken(partial(reveal, secret, environ), describe_place(secret), mode)
         return lambda: given
     places = copilot_credential_paths(environ, home) if home is not None else ()
 
@@ -147,12 +155,12 @@ def _nothing() -> str:
 
 
 def _holds(path: Path, domain: str) -> bool:
-    return bool(_entry(load(path, REMEDY)[1], domain))
+    return bool(_entry(load_table(path, REMEDY)[1], domain))
 
 
 def _entry(table: Table, domain: str) -> Table:
     """By the host alone, or by host and app; nothing of another host is ever used."""
     for key in table:
-        if (key == domain or key.startswith(f"{domain}:")) and text(inner(table, key), "oauth_token"):
-            return inner(table, key)
+        if (key == domain or key.startswith(f"{domain}:")) and read_text(read_table(table, key), "oauth_token"):
+            return read_table(table, key)
     return {}

@@ -4,8 +4,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Kind
 from dragoman.providers.copilot.credential import Session
 from dragoman.providers.copilot.hosts import Addresses, is_trusted
@@ -47,7 +47,7 @@ class _Refusal(Struct):
 class Exchange:
     remedy = "`dragoman login copilot` makes a new one"
 
-    def __init__(self, line: Line, places: Addresses) -> None:
+    def __init__(self, line: ServiceClient, places: Addresses) -> None:
         self._line = line
         self._places = places
 
@@ -92,7 +92,7 @@ class Exchange:
         return f"GitHub {refused} ({declined.code})"
 
 
-def _granted(told: Told) -> _Token:
+def _granted(told: ServiceResponse) -> _Token:
     if told.status == 200:
         try:
             token = msgspec.json.decode(told.body, type=_Token)
@@ -107,7 +107,7 @@ def _granted(told: Told) -> _Token:
     raise _refusal(told)
 
 
-def _refusal(told: Told) -> Declined | Unusable:
+def _refusal(told: ServiceResponse) -> Declined | Unusable:
     try:
         body = msgspec.json.decode(told.body, type=_Refusal)
     except msgspec.MsgspecError:

@@ -2,7 +2,7 @@
 
 from urllib.parse import parse_qs
 
-from dragoman.accounts.moments import parse_moment
+from dragoman.accounts.timestamps import parse_timestamp
 from dragoman.net.headers import Headers
 from dragoman.providers.limits import Limits, Window
 
@@ -26,5 +26,5 @@ def _window(fields: dict[str, str]) -> Window:
     except ValueError:
         left = 100.0
     reset = fields.get("rst", "")
-    resets_at = parse_moment(reset if "T" in reset else f"{reset}T00:00:00Z")
+    resets_at = parse_timestamp(reset if "T" in reset else f"{reset}T00:00:00Z")
     return Window(100.0 - left, resets_at=resets_at, unlimited=fields.get("ent") == UNLIMITED)

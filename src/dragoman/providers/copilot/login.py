@@ -5,11 +5,10 @@ import asyncio
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Declined, Unusable
-from dragoman.accounts.json_table import Table
-from dragoman.accounts.polling import DEVICE_CODE, Pace, Sleep, Tick, Waiting, poll
-from dragoman.accounts.signing_in import LoginFailed
+from dragoman.accounts.credential_files import Table
+from dragoman.accounts.login import DEVICE_CODE, LoginFailed, Pace, Sleep, Tick, Waiting, poll
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Kind
 from dragoman.providers.copilot.credential import renewable
 
@@ -37,7 +36,7 @@ class _Answer(Struct):
 
 
 class DeviceLogin:
-    def __init__(self, line: Line, root: str, client_id: str, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(self, line: ServiceClient, root: str, client_id: str, sleep: Sleep = asyncio.sleep) -> None:
         self._line = line
         self._root = root
         self._client_id = client_id
@@ -71,7 +70,7 @@ class DeviceLogin:
         return {**entry, **renews, "client_id": self._client_id}
 
 
-def _granted(told: Told) -> _Answer:
+def _granted(told: ServiceResponse) -> _Answer:
     try:
         answer = msgspec.json.decode(told.body, type=_Answer)
     except msgspec.MsgspecError:
@@ -85,7 +84,7 @@ def _granted(told: Told) -> _Answer:
     raise Declined(answer.error or f"HTTP {told.status}")
 
 
-def _word(told: Told) -> str:
+def _word(told: ServiceResponse) -> str:
     try:
         return msgspec.json.decode(told.body, type=_Answer).error
     except msgspec.MsgspecError:

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.asking import Told
+from dragoman.accounts.service_client import ServiceResponse
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.protocols.chat.errors import read as read_failure
 from dragoman.providers.copilot.credential import Session
@@ -30,7 +30,7 @@ def github_token(session: Session) -> str:
     return session.refresh_token if exchanged else session.access_token
 
 
-def quotas(name: str, told: Told) -> list[Quota]:
+def quotas(name: str, told: ServiceResponse) -> list[Quota]:
     """RequestError where GitHub tells nothing that can be read."""
     if told.status != 200:
         raise RequestError(read_failure(told.status, {}, told.body))

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from dragoman.accounts.asking import Line
 from dragoman.accounts.credential import Unusable
-from dragoman.accounts.keeper import Keeper
-from dragoman.accounts.moments import Clock
+from dragoman.accounts.refresher import CredentialRefresher
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock
 from dragoman.config.settings import CopilotProviderConfig, ProviderConfig
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request
@@ -75,7 +75,7 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
     places = addresses(config)
     line = line_of(config, send, environ)
     source, exchange = source_of(config, environ), Exchange(line, places)
-    keeper = Keeper(config.name, source, exchange, line.clock, config.refresh_margin_s)
+    keeper = CredentialRefresher(config.name, source, exchange, line.clock, config.refresh_margin_s)
     copilot = Copilot(config, line, keeper, places)
     return Provider(
         name=config.name,
@@ -127,10 +127,10 @@ def identity(config: CopilotProviderConfig) -> tuple[Header, ...]:
     )
 
 
-def line_of(config: CopilotProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Line:
+def line_of(config: CopilotProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
     """How this account's small questions travel."""
     headers = (read_user_agent(config), *identity(config))
-    return Line(send, read_dial(config, environ), Clock(), headers)
+    return ServiceClient(send, read_dial(config, environ), ServerClock(), headers)
 
 
 def fix_response(out: OutgoingRequest, answer: IncomingResponse) -> IncomingResponse:
@@ -146,7 +146,13 @@ def fix_response(out: OutgoingRequest, answer: IncomingResponse) -> IncomingResp
 class Copilot:
     """What the gateway asks of a provider, answered for one account."""
 
-    def __init__(self, config: CopilotProviderConfig, line: Line, keeper: Keeper[Session], places: Addresses) -> None:
+    def __init__(
+        self,
+        config: CopilotProviderConfig,
+        line: ServiceClient,
+        keeper: CredentialRefresher[Session],
+        places: Addresses,
+    ) -> None:
         self._name = config.name
         self._what = f"provider {config.name}"
         self._fixed = config.endpoint is not None

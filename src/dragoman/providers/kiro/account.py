@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from dragoman.accounts.keeper import Keeper
+from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.kiro.control import Breakdown, Control, ListedModel, UsageLimits
@@ -23,7 +23,9 @@ REMEDIES = {
 class KiroAccount:
     """One account, looked at from all sides."""
 
-    def __init__(self, name: str, place: Place, keeper: Keeper[Credential], profile: Profile, control: Control) -> None:
+    def __init__(
+        self, name: str, place: Place, keeper: CredentialRefresher[Credential], profile: Profile, control: Control
+    ) -> None:
         self._name = name
         self._what = f"provider {name}"
         self.place = place

@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Unusable
-from dragoman.accounts.keeper import Keeper
+from dragoman.accounts.refresher import CredentialRefresher
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
 from dragoman.protocols.kiro.errors import read as read_failure
@@ -91,7 +91,7 @@ class Question(Struct, frozen=True):
 class Control:
     """Each question is asked once more after a refused credential, if it could be renewed."""
 
-    def __init__(self, line: Line, place: Place, keeper: Keeper[Credential]) -> None:
+    def __init__(self, line: ServiceClient, place: Place, keeper: CredentialRefresher[Credential]) -> None:
         self._line = line
         self._place = place
         self._keeper = keeper
@@ -148,7 +148,7 @@ class Control:
         except msgspec.MsgspecError as error:
             raise RequestError(Failure(Kind.UPSTREAM, f"Kiro's answer cannot be read: {error}")) from error
 
-    async def _asked(self, question: Question) -> Told:
+    async def _asked(self, question: Question) -> ServiceResponse:
         who = bearer(await self._keeper.credential())
         fields, address = question.fields, f"{question.root}{question.path}"
         try:
@@ -168,7 +168,7 @@ def bearer(credential: Credential) -> tuple[Header, ...]:
     return (token,) if kind is None else (token, (b"tokentype", kind))
 
 
-def _failure(told: Told) -> Failure | None:
+def _failure(told: ServiceResponse) -> Failure | None:
     return None if told.status == 200 else read_failure(told.status, {}, told.body)
 
 

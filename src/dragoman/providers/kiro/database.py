@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.credential import InFile, Unusable
-from dragoman.accounts.moments import format_moment, parse_moment
+from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
 from dragoman.providers.kiro.credential import Credential, Method, checked
 from dragoman.providers.kiro.json_file import is_builder_id, words
 
@@ -78,12 +78,12 @@ class Database(InFile):
             method=row.method,
             access_token=token.access_token,
             refresh_token=token.refresh_token or "",
-            expires_at=parse_moment(token.expires_at) or 0.0,
+            expires_at=parse_timestamp(token.expires_at) or 0.0,
             region=token.region or None,
             profile_arn=token.profile_arn or _profile(connection),
             client_id=registered.client_id if registered else token.client_id or "",
             client_secret=(registered.client_secret or "") if registered else "",
-            client_expires_at=parse_moment(expiry) if expiry else None,
+            client_expires_at=parse_timestamp(expiry) if expiry else None,
             token_endpoint=token.token_endpoint or "",
             issuer_url=token.issuer_url or "",
             scopes=words(token.scopes),
@@ -121,7 +121,7 @@ def _exchange(connection: apsw.Connection, consumed: Credential, fresh: Credenti
     table |= {
         "access_token": fresh.access_token,
         "refresh_token": fresh.refresh_token,
-        "expires_at": format_moment(fresh.expires_at),
+        "expires_at": format_timestamp(fresh.expires_at),
     }
     if fresh.profile_arn and "profile_arn" in table:
         table["profile_arn"] = fresh.profile_arn

@@ -6,12 +6,11 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Unusable
-from dragoman.accounts.json_table import Table
-from dragoman.accounts.moments import format_moment
-from dragoman.accounts.polling import DEVICE_CODE, SLOW_DOWN_S, Pace, Sleep, Tick, poll
-from dragoman.accounts.signing_in import LoginFailed
+from dragoman.accounts.credential_files import Table
+from dragoman.accounts.login import DEVICE_CODE, SLOW_DOWN_S, LoginFailed, Pace, Sleep, Tick, poll
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Kind
 from dragoman.providers.kiro.credential import BUILDER_ID_START, Method
 from dragoman.providers.kiro.refresh import LIFE_S, granted, objection
@@ -48,7 +47,7 @@ class DeviceLogin:
 
     def __init__(
         self,
-        line: Line,
+        line: ServiceClient,
         root: str,
         start_url: str = BUILDER_ID_START,
         sleep: Sleep = asyncio.sleep,
@@ -84,20 +83,20 @@ class DeviceLogin:
 
         return await poll(ask, Pace(prompt.interval, prompt.expires_in, self._sleep), tick)
 
-    async def _post(self, path: str, question: object) -> Told:
+    async def _post(self, path: str, question: object) -> ServiceResponse:
         try:
             return await self._line.post(self._root + path, question)
         except Unusable as lost:
             raise LoginFailed(str(lost)) from lost
 
-    def _credential(self, client: Registered, told: Told) -> Table:
+    def _credential(self, client: Registered, told: ServiceResponse) -> Table:
         if told.status >= 500:  # a hiccup while the person still decides is no answer
             raise Unusable(f"the token service answered HTTP {told.status}", Kind.OVERLOADED)
         tokens = granted(told)
         return {
             "accessToken": tokens.accessToken,
             "refreshToken": tokens.refreshToken or "",
-            "expiresAt": format_moment(self._line.clock.now() + (tokens.expiresIn or LIFE_S)),
+            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or LIFE_S)),
             "authMethod": Method.OIDC.value,
             "provider": "BuilderId" if self._start_url == BUILDER_ID_START else "Enterprise",
             "startUrl": self._start_url,
@@ -107,7 +106,7 @@ class DeviceLogin:
         }
 
 
-def _read(told: Told, kind: type[T]) -> T:
+def _read(told: ServiceResponse, kind: type[T]) -> T:
     if told.status != 200:
         raise LoginFailed(f"the sign-in service refused ({objection(told)}): are --start-url and --region right?")
     try:

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from dragoman.accounts import atomic
 from dragoman.accounts.credential import NEVER
-from dragoman.accounts.json_table import encoded
+from dragoman.accounts.credential_files import encode_table, replace_file
 from dragoman.providers.kiro.credential import Credential, Method, checked
 from dragoman.providers.kiro.json_file import JsonFile, renewed
 
@@ -57,7 +56,7 @@ class RefreshToken:
             return True
         if kept.is_file():
             return JsonFile(kept).write(consumed, fresh)
-        return atomic.replace(kept, encoded({"authMethod": Method.DESKTOP.value, **renewed(fresh)}), None)
+        return replace_file(kept, encode_table({"authMethod": Method.DESKTOP.value, **renewed(fresh)}), None)
 
     def _kept(self) -> Path | None:
         if self._directory is None:

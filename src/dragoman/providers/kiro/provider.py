@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from uuid import uuid4
 
-from dragoman.accounts.asking import Line
 from dragoman.accounts.credential import Unusable
-from dragoman.accounts.keeper import Keeper
-from dragoman.accounts.moments import Clock
+from dragoman.accounts.refresher import CredentialRefresher
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import ServerClock
 from dragoman.config.settings import KiroProviderConfig, ProviderConfig
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
@@ -95,15 +95,15 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
     )
 
 
-def line_of(config: KiroProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Line:
+def line_of(config: KiroProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
     """How this account's small questions travel."""
-    return Line(send, read_dial(config, environ), Clock(), control_headers(config))
+    return ServiceClient(send, read_dial(config, environ), ServerClock(), control_headers(config))
 
 
-def _account(config: KiroProviderConfig, line: Line, environ: Mapping[str, str]) -> KiroAccount:
+def _account(config: KiroProviderConfig, line: ServiceClient, environ: Mapping[str, str]) -> KiroAccount:
     source = source_of(config, environ)
     issuers = Issuers(line, config.region, config.auth_endpoint)
-    keeper = Keeper(config.name, source, issuers, line.clock, config.refresh_margin_s)
+    keeper = CredentialRefresher(config.name, source, issuers, line.clock, config.refresh_margin_s)
     try:
         credential: Credential | None = source().read()
     except Unusable:  # told to whoever asks, not at the start

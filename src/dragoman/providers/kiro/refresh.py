@@ -6,8 +6,8 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.asking import Line, Told
 from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Kind
 from dragoman.providers.kiro.credential import Credential, Method, truncated
 from dragoman.providers.kiro.hosts import desktop_host, oidc_host
@@ -40,7 +40,7 @@ class Issuers:
 
     remedy = "`dragoman login kiro` makes a new one"
 
-    def __init__(self, line: Line, region: str, auth: str | None) -> None:
+    def __init__(self, line: ServiceClient, region: str, auth: str | None) -> None:
         self._line = line
         self._region = region
         self._auth = auth
@@ -66,7 +66,7 @@ class Issuers:
             return "its client registration has expired"
         return truncated(credential) or f"its refresh token was refused ({declined.code})"
 
-    async def _oidc(self, old: Credential) -> Told:
+    async def _oidc(self, old: Credential) -> ServiceResponse:
         if not old.client_id or not old.client_secret:
             raise Unusable("its client registration is missing: sign in again, or `dragoman login kiro`")
         if old.client_expires_at is not None and old.client_expires_at < self._line.clock.now():
@@ -80,7 +80,7 @@ class Issuers:
         }
         return await self._line.post(url, question)
 
-    async def _external(self, old: Credential) -> Told:
+    async def _external(self, old: Credential) -> ServiceResponse:
         _check_external(old)
         form = {"grant_type": "refresh_token", "client_id": old.client_id, "refresh_token": old.refresh_token}
         if old.scopes:
@@ -98,7 +98,7 @@ class Issuers:
         )
 
 
-def granted(told: Told) -> Granted:
+def granted(told: ServiceResponse) -> Granted:
     """The tokens in an issuer's answer."""
     if told.status == 200:
         try:
@@ -114,7 +114,7 @@ def granted(told: Told) -> Granted:
     raise Unusable(f"the token service answered HTTP {told.status}", kind)
 
 
-def objection(told: Told) -> str:
+def objection(told: ServiceResponse) -> str:
     """The issuer's word for what is wrong: `invalid_grant`, `authorization_pending`, or the status."""
     try:
         body = msgspec.json.decode(told.body, type=Objection)

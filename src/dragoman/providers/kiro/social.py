@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from urllib.parse import urlencode
 
-from dragoman.accounts.asking import Line
-from dragoman.accounts.browser import PATIENCE_S, Callback, code_from_browser, new_proof
 from dragoman.accounts.credential import Declined, Unusable
-from dragoman.accounts.json_table import Table
-from dragoman.accounts.moments import format_moment
-from dragoman.accounts.signing_in import LoginFailed
+from dragoman.accounts.credential_files import Table
+from dragoman.accounts.login import PATIENCE_S, Callback, LoginFailed, code_from_browser, new_proof
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.accounts.timestamps import format_timestamp
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.refresh import LIFE_S, granted
 
@@ -19,7 +18,7 @@ CALLBACK = "/oauth/callback"
 class SocialLogin:
     """PKCE with a listener on the loopback: the browser brings the code back to us."""
 
-    def __init__(self, line: Line, root: str, provider: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, line: ServiceClient, root: str, provider: str, patience_s: float = PATIENCE_S) -> None:
         self._line = line
         self._root = root
         self._provider = PROVIDERS[provider]
@@ -52,7 +51,7 @@ class SocialLogin:
         table: Table = {
             "accessToken": tokens.accessToken,
             "refreshToken": tokens.refreshToken or "",
-            "expiresAt": format_moment(self._line.clock.now() + (tokens.expiresIn or LIFE_S)),
+            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or LIFE_S)),
             "authMethod": Method.DESKTOP.value,
             "provider": self._provider,
         }

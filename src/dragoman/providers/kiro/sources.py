@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dragoman.accounts import credential as accounts
 from dragoman.accounts.credential import Unusable
-from dragoman.accounts.named import PATH_ENDS, holds_object, named_file, revealed, shown
+from dragoman.accounts.credential_files import PATH_ENDS, describe_place, find_named_file, holds_object, reveal
 from dragoman.config.discovery import data_directory, home_directory, kiro_credential_paths
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
@@ -50,10 +50,10 @@ def _found(places: tuple[Path, ...]) -> Source:
 
 
 def _configured(secret: SecretSource, environ: Mapping[str, str], directory: Path | None) -> Source:
-    path = named_file(secret, PATH_ENDS, lambda file: is_database(file) or holds_object(file))
+    path = find_named_file(secret, PATH_ENDS, lambda file: is_database(file) or holds_object(file))
     if path is not None:
         return _file(path)
-    read, where = partial(revealed, secret, environ), shown(secret)
+    read, where = partial(reveal, secret, environ), describe_place(secret)
     return ApiKey(read, where) if read().startswith(API_KEY_PREFIX) else RefreshToken(read, where, directory)
 
 

@@ -1,12 +1,13 @@
-"""Outcomes are shown to it; rows of usage go to the store, a few times a second and all at once."""
+"""Rows of usage: made of outcomes, written to the store in batches, removed when they are old."""
 
 import asyncio
 import itertools
 import logging
 import math
 import os
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from dragoman.hub.outcome import Outcome
@@ -168,3 +169,31 @@ def _text(text: str) -> str:
 
 
 _known_text = lru_cache(maxsize=1024)(_text)  # for what comes again and again
+
+
+DAY_MS = 86_400_000
+REMOVE_EVERY_S = 3600.0
+REMOVE_BATCH = 1000  # rows in one transaction: whoever else needs the store waits no longer than for these
+REMOVE_PAUSE_S = 0.05
+
+
+async def watch_old_usage(store: Store, days: Callable[[], float | None], every_s: float = REMOVE_EVERY_S) -> None:
+    """Looks for it again and again; where all is to be kept (None), nothing is asked of the store."""
+    while True:
+        kept = days()
+        if kept is not None:
+            try:
+                await remove_old_usage(store, kept)
+            except StoreError as error:
+                log.warning("usage of more than %g days ago cannot be removed now: %s", kept, error)
+        await asyncio.sleep(every_s)
+
+
+async def remove_old_usage(store: Store, days: float) -> None:
+    before_ms = int(time.time() * 1000 - days * DAY_MS)
+    removed = 0
+    while now := await store.remove_usage(before_ms, REMOVE_BATCH):
+        removed += now
+        await asyncio.sleep(REMOVE_PAUSE_S)
+    if removed:
+        log.info("%d rows of usage of more than %g days ago are removed", removed, days)

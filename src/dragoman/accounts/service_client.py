@@ -1,4 +1,4 @@
-"""A small question to a vendor's service comes in; its status and body go out, within bounds."""
+"""Small requests to a vendor's services: sign-in, renewal, model lists and plans."""
 
 from urllib.parse import urlencode
 
@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.accounts.credential import Unusable
-from dragoman.accounts.moments import Clock
+from dragoman.accounts.timestamps import ServerClock
 from dragoman.hub.failure import Kind
 from dragoman.net.client import (
     ConnectionLost,
@@ -18,37 +18,37 @@ from dragoman.net.client import (
 )
 from dragoman.net.headers import JSON, Header
 
-PATIENCE_S = 15.0
+TIMEOUT_S = 15.0
 MAX_BYTES = 8 * 1024 * 1024
 
 FORM: Header = (b"content-type", b"application/x-www-form-urlencoded")
 
 
-class Told(Struct, frozen=True):
+class ServiceResponse(Struct, frozen=True):
     status: int
     body: bytes
 
     def __repr__(self) -> str:
-        return f"Told({self.status}, {len(self.body)} bytes)"  # bodies hold tokens
+        return f"ServiceResponse({self.status}, {len(self.body)} bytes)"  # bodies hold tokens
 
 
-class Line(Struct, frozen=True):
+class ServiceClient(Struct, frozen=True):
     """How questions travel: whom they name, the route, and the clock that learns from every answer."""
 
     send: SendRequest
     dial: DialOptions
-    clock: Clock
+    clock: ServerClock
     headers: tuple[Header, ...]
 
-    async def ask(self, method: str, url: str, headers: tuple[Header, ...] = (), body: bytes = b"") -> Told:
+    async def ask(self, method: str, url: str, headers: tuple[Header, ...] = (), body: bytes = b"") -> ServiceResponse:
         """Unusable, of a kind that may be tried again, where there is no answer."""
         accept = (b"accept", b"application/json")
         out = OutgoingRequest(method, url, (*self.headers, accept, *headers), body)
         try:
-            answer = await self.send(out, self.dial, head_timeout_s=PATIENCE_S)
+            answer = await self.send(out, self.dial, head_timeout_s=TIMEOUT_S)
             self.clock.see(answer.headers.get(b"date"))
             try:
-                return Told(answer.status, await answer.read(MAX_BYTES, PATIENCE_S))
+                return ServiceResponse(answer.status, await answer.read(MAX_BYTES, TIMEOUT_S))
             finally:
                 answer.close()
         except UpstreamTimeout as late:
@@ -56,8 +56,8 @@ class Line(Struct, frozen=True):
         except (ConnectionLost, SizeLimitExceeded) as lost:
             raise Unusable(str(lost), Kind.LOST) from lost
 
-    async def post(self, url: str, value: object, headers: tuple[Header, ...] = ()) -> Told:
+    async def post(self, url: str, value: object, headers: tuple[Header, ...] = ()) -> ServiceResponse:
         return await self.ask("POST", url, (JSON, *headers), msgspec.json.encode(value))
 
-    async def post_form(self, url: str, fields: dict[str, str], headers: tuple[Header, ...] = ()) -> Told:
+    async def post_form(self, url: str, fields: dict[str, str], headers: tuple[Header, ...] = ()) -> ServiceResponse:
         return await self.ask("POST", url, (FORM, *headers), urlencode(fields).encode())

@@ -1,7 +1,7 @@
-"""Requests come in by the dozen; all get a living token, and whatever must be done for it is done once.
+"""One account's credential: cached, and renewed once however many requests need it.
 
-The same credential is renewed by the vendor's own tools and by other processes of ours, and refresh tokens rotate:
-so the source is read again before it is used, after a refusal, and before it is written.
+The vendor's own tools and other processes of ours renew the same credential, and refresh tokens rotate: so the source
+is read again before it is used, after a rejection, and before it is written.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from typing import Generic, Protocol
 from msgspec import Struct
 
 from dragoman.accounts.credential import NEVER, C, Declined, OtherAccount, Source, Unusable
-from dragoman.accounts.lock import held
-from dragoman.accounts.moments import Clock
+from dragoman.accounts.credential_files import hold_lock
+from dragoman.accounts.timestamps import ServerClock
 from dragoman.framing.redaction import SHORTEST, mask_text
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.net.tasks import spawn
 
 log = logging.getLogger(__name__)
 
-REST_S = 30.0  # between attempts to renew ahead of time, and before a refused refresh token is tried again
-LOOK_S = 0.25  # how long a request waits for a look at the source, where a renewal is due
+RETRY_S = 30.0  # between attempts to renew ahead of time, and before a refused refresh token is tried again
+READ_TIMEOUT_S = 0.25  # how long a request waits for a look at the source, where a renewal is due
 
 # What this request was last given. A request authorises itself and asks for renewal within one task.
 _given: ContextVar[str] = ContextVar("token_given", default="")
@@ -55,11 +55,11 @@ class _Refusal(Struct, frozen=True):
     why: Declined
 
 
-class Keeper(Generic[C]):
+class CredentialRefresher(Generic[C]):
     """One account's credential."""
 
     def __init__(
-        self, name: str, source: Callable[[], Source[C]], issuer: Issuer[C], clock: Clock, margin_s: float
+        self, name: str, source: Callable[[], Source[C]], issuer: Issuer[C], clock: ServerClock, margin_s: float
     ) -> None:
         self._name = name
         self._source = source
@@ -95,7 +95,7 @@ class Keeper(Generic[C]):
         flight = self._begin("")
         flight.add_done_callback(lambda _: self._looked.set())
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._looked.wait(), LOOK_S)
+            await asyncio.wait_for(self._looked.wait(), READ_TIMEOUT_S)
         return self._landed(flight.result()) if flight.done() else self._current or current
 
     async def renew(self) -> bool:
@@ -135,7 +135,7 @@ class Keeper(Generic[C]):
     async def _fly(self, refused: str) -> _Obtained[C] | _Missed:
         try:
             source = await asyncio.to_thread(self._source)
-            async with held(source.lock):
+            async with hold_lock(source.lock):
                 return _Obtained(await self._obtained(source, refused))
         except Unusable as unusable:
             reason = Unusable(mask_text(str(unusable), self._known), unusable.kind)
@@ -150,7 +150,7 @@ class Keeper(Generic[C]):
         now = self.clock.now()
         if reason != self._warned or now >= self._warn_again_at:
             log.warning("provider %s: its token is not renewed, the old one still lives: %s", self._name, reason)
-            self._warned, self._warn_again_at = reason, now + REST_S
+            self._warned, self._warn_again_at = reason, now + RETRY_S
 
     async def _obtained(self, source: Source[C], refused: str) -> C:
         stored = await self._read(source)
@@ -173,7 +173,7 @@ class Keeper(Generic[C]):
         now = self.clock.now()
         if stored.refresh_token == self._rests_for and now < self._rest_until:
             return True
-        self._rests_for, self._rest_until = stored.refresh_token, now + REST_S
+        self._rests_for, self._rest_until = stored.refresh_token, now + RETRY_S
         return False
 
     async def _read(self, source: Source[C]) -> C:
@@ -194,7 +194,7 @@ class Keeper(Generic[C]):
                 return await self._renewed(source, stored)
             except Declined as again:
                 declined = again
-        rest_s = NEVER if declined.for_good else REST_S
+        rest_s = NEVER if declined.for_good else RETRY_S
         self._refusal = _Refusal(stored.refresh_token, self.clock.now() + rest_s, declined)
         raise Unusable(f"{source.where}: {self._issuer.told(stored, declined)}; {self._issuer.remedy}", declined.kind)
 

@@ -1,4 +1,4 @@
-"""What conversations lost: told by a reply that was cut, asked for by the next request of that conversation."""
+"""Tool calls that a truncated reply lost, remembered for the conversation's next request."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _lost = msgspec.msgpack.Decoder(tuple[LostCall, ...])
 
 
-class Memory:
+class LostCalls:
     """Kept in the store where there is one, so that all workers share it; bounded, and expires.
 
     What one tenant's conversations lost is never recalled for another's, however equal their words are.

@@ -1,4 +1,4 @@
-"""Timestamps of credential files come in, seconds since the epoch go out; and a clock that learns from servers."""
+"""Timestamps in credential files, and a clock that follows the servers' Date headers."""
 
 import re
 import time
@@ -8,12 +8,12 @@ from email.utils import parsedate_to_datetime
 
 NOISE_S = 30.0  # a Date header is whole seconds, and the answer took a while: less than this is no skew
 
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?\s*([Zz]|[+-]\d\d:?\d\d)?")
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?\s*([Zz]|[+-]\d\d:?\d\d)?")
 
 
-def parse_moment(text: str) -> float | None:
+def parse_timestamp(text: str) -> float | None:
     """RFC 3339 with any number of fractional digits; None where it is none."""
-    match = _MOMENT.fullmatch(text.strip())
+    match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
         return None
     day, clock, fraction, zone = match.groups()
@@ -25,12 +25,12 @@ def parse_moment(text: str) -> float | None:
     return moment.timestamp()
 
 
-def format_moment(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     """UTC, milliseconds, Z: as the tools write it whose files we share."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Clock:
+class ServerClock:
     """The time as the servers see it: ours, corrected by what their Date headers say."""
 
     __slots__ = ("_clock", "_skew")

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from dragoman.accounts import memory as memory_module
-from dragoman.accounts.memory import LOOK_AGAIN_S, Memory
+from dragoman.accounts import lost_calls as memory_module
+from dragoman.accounts.lost_calls import LOOK_AGAIN_S, LostCalls
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.store import Store, open_store
 from dragoman.store.sqlite import tables
@@ -29,7 +29,7 @@ def test_a_lost_call_is_recalled_until_it_expires(stored: bool, tmp_path: Path) 
 
     async def story() -> None:
         store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
-        memory = Memory(store, clock)
+        memory = LostCalls(store, clock)
         await memory.remember("a", b"one", LOST)
         assert await memory.recall("a", (b"other", b"one")) == LOST
         assert await memory.recall("a", (b"other",)) == ()
@@ -46,8 +46,8 @@ def test_two_workers_share_what_was_lost(tmp_path: Path) -> None:
 
     async def story() -> None:
         first, second = await open_store(url), await open_store(url)
-        await Memory(first).remember("a", b"one", LOST)
-        assert await Memory(second).recall("a", (b"one",)) == LOST
+        await LostCalls(first).remember("a", b"one", LOST)
+        assert await LostCalls(second).recall("a", (b"one",)) == LOST
         await first.close()
         await second.close()
 
@@ -77,11 +77,11 @@ def test_while_nothing_was_lost_the_store_is_asked_once_in_a_while(tmp_path: Pat
     async def story() -> None:
         first, second = await open_store(url), await open_store(url)
         asked = Asked(second)
-        memory = Memory(cast(Store, asked), clock)  # it has what is asked of it here
+        memory = LostCalls(cast(Store, asked), clock)  # it has what is asked of it here
         for _ in range(10):
             assert await memory.recall("a", (b"one",)) == ()
         assert asked.questions == 1
-        await Memory(first, clock).remember("a", b"one", LOST)
+        await LostCalls(first, clock).remember("a", b"one", LOST)
         clock.now += LOOK_AGAIN_S
         for _ in range(10):
             assert await memory.recall("a", (b"one",)) == LOST
@@ -109,7 +109,7 @@ def test_the_memory_is_bounded(stored: bool, tmp_path: Path, monkeypatch: pytest
 
     async def story() -> None:
         store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
-        memory = Memory(store, clock)
+        memory = LostCalls(store, clock)
         for name in (b"a", b"b", b"c", b"d", b"e"):
             clock.now += 1
             await memory.remember("a", name, LOST)
@@ -130,7 +130,7 @@ def test_one_tenant_neither_recalls_nor_pushes_out_what_another_lost(
 
     async def story() -> None:
         store = await open_store(f"sqlite:///{tmp_path}/d.db") if stored else None
-        memory = Memory(store, clock)
+        memory = LostCalls(store, clock)
         await memory.remember("a", b"one", LOST)
         assert await memory.recall("b", (b"one",)) == ()
         for number in range(9):
