@@ -52,7 +52,7 @@ def outcome(client: str, target: str, body: Json) -> Built | Turned:
     ledger = Ledger()
     try:
         request = speaker.parse(msgspec.json.encode(body), ledger)
-        request, _ = adapt_tools(request, upstream.tools, ledger)
+        request, _ = adapt_tools(request, upstream.tool_limits, ledger)
         sent = upstream.build(request, Target("vendor-model", ISSUERS[target], budgets=BUDGETS), ledger)
     except RequestError as refused:
         return Turned(refused.failure.at, refused.failure.message)

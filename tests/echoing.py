@@ -35,7 +35,7 @@ async def events_of(request: Request) -> list[Event]:
     issuer = Issuer("echo", request.model)
     assert answer.status == 200
     if not request.stream:
-        return upstream.whole(body, issuer, Ledger())
+        return upstream.decode_whole(body, issuer, Ledger())
     decoder = upstream.decoder(issuer, Ledger())
     return run(decoder, upstream.framer().feed(body))
 

@@ -92,7 +92,7 @@ def build(client: str, raw: bytes, upstream: str, model: str) -> tuple[bytes, Le
     assert writes
     ledger = Ledger()
     try:
-        request, _ = adapt_tools(reads.parse(raw, ledger), writes.tools, ledger)
+        request, _ = adapt_tools(reads.parse(raw, ledger), writes.tool_limits, ledger)
         return writes.build(request, Target(model, "up", profile_of(model)), ledger), ledger
     except RequestError as refused:
         return refused.failure

@@ -73,7 +73,7 @@ def write_whole(events: list[Event], client: str) -> None:
 
 def failure_of_writing(events: list[Event], client: str) -> Kind | None:
     try:
-        body = client_of(client).whole(events, asked(client), Ledger())
+        body = client_of(client).encode_whole(events, asked(client), Ledger())
     except RequestError as refused:
         return refused.failure.kind
     json.loads(body)  # which takes numbers of any size
@@ -82,9 +82,9 @@ def failure_of_writing(events: list[Event], client: str) -> Kind | None:
 
 def read_whole(protocol: str, body: bytes) -> list[Event]:
     upstream = upstream_of(protocol)
-    if upstream.glance is not None:
-        assert upstream.glance(body, ISSUER, Ledger())
-    events = upstream.whole(body, ISSUER, Ledger())
+    if upstream.decode_outline is not None:
+        assert upstream.decode_outline(body, ISSUER, Ledger())
+    events = upstream.decode_whole(body, ISSUER, Ledger())
     assert events
     return events
 
@@ -119,7 +119,7 @@ def test_no_byte_of_a_whole_reply_raises(protocol: str) -> None:
 )
 @pytest.mark.parametrize("protocol", WHOLE)
 def test_a_body_that_is_no_reply_at_all_is_a_failure(protocol: str, body: bytes) -> None:
-    [failed] = upstream_of(protocol).whole(body, ISSUER, Ledger())
+    [failed] = upstream_of(protocol).decode_whole(body, ISSUER, Ledger())
     assert isinstance(failed, Failed)
 
 
@@ -146,7 +146,7 @@ def event_places(frames: list[Frame]) -> Iterator[tuple[int, Json, Place]]:
 def translate(protocol: str, frames: Sequence[Frame | Broken], client: str) -> None:
     decoder = upstream_of(protocol).decoder(ISSUER, Ledger())
     encoder = client_of(client).encoder(asked(client), Ledger())
-    events = staged(run(decoder, frames), client_of(client).serial)
+    events = staged(run(decoder, frames), client_of(client).serial_blocks)
     assert not any(isinstance(event, Failed) and event.failure.kind is Kind.BUG for event in events)
     assert run(encoder, events)
 
@@ -205,14 +205,14 @@ def test_no_value_in_any_field_of_any_kiro_event_raises(name: str) -> None:
     for payload in (KIRO[name], {name: KIRO[name]}):
         for turn, (at, value) in enumerate(product(places(payload), VALUES)):
             body = before + kiro_message(name, with_value(payload, at, value)) + after
-            events = upstream_of("kiro").whole(body, ISSUER, Ledger())
+            events = upstream_of("kiro").decode_whole(body, ISSUER, Ledger())
             write_whole(events, CLIENTS[turn % 3])
 
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages", "kiro"])
 def test_no_error_answer_raises(protocol: str) -> None:
     """Nor can what it says not be told to a client."""
-    read = upstream_of(protocol).read
+    read = upstream_of(protocol).read_error
     bodies: list[Json] = [
         {"error": {"message": "m", "type": "t", "code": "c", "param": None, "resets_at": 1, "resets_in_seconds": 1}},
         {"type": "error", "error": {"type": "t", "message": "m", "details": {"a": 1}}, "request_id": "r"},
@@ -222,4 +222,4 @@ def test_no_error_answer_raises(protocol: str) -> None:
     for body, status in product(bodies, (400, 429, 500)):
         for turn, (at, value) in enumerate(product(places(body), VALUES)):
             failure = read(status, {b"retry-after": b"soon"}, with_value(body, at, value))
-            json.loads(client_of(CLIENTS[turn % 3]).render(failure, "req_1").body)
+            json.loads(client_of(CLIENTS[turn % 3]).render_error(failure, "req_1").body)

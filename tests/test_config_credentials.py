@@ -28,7 +28,10 @@ def test_a_list_of_keys_is_one_provider_for_each(tmp_path: Path) -> None:
         f"file:{tmp_path}/b.key",
         "***",
     ]
-    assert all(single.spares == () and single.endpoint == provider.endpoint for single in split_by_credential(provider))
+    assert all(
+        single.extra_credentials == () and single.endpoint == provider.endpoint
+        for single in split_by_credential(provider)
+    )
 
 
 def test_a_list_of_one_is_a_single_credential(tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ def test_accounts_are_listed_by_their_files(tmp_path: Path) -> None:
             'kind = "openai"\ncredentials = ["c", "d"]',
             '3: providers.p.credentials: only a provider of kind "kiro", "codex", "copilot" has this key',
         ),
-        ('kind = "openai"\nspares = ["c"]', "3: providers.p.spares: unknown key"),
+        ('kind = "openai"\nextra_credentials = ["c"]', "3: providers.p.extra_credentials: unknown key"),
     ],
 )
 def test_a_bad_list_is_told_its_line_and_place(tmp_path: Path, text: str, problem: str) -> None:

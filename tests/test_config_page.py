@@ -27,7 +27,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "## `[[prices]]`": settings.PriceOverride,
 }
 KINDS = (settings.KiroProviderConfig, settings.CodexProviderConfig, settings.CopilotProviderConfig)
-NO_KEYS = ("name", "spares")  # of a provider: its table's own name, and what its lists hold beyond the first
+NO_KEYS = ("name", "extra_credentials")  # of a provider: its table's own name, and what its lists hold beyond the first
 
 
 def told(heading: str) -> dict[str, str]:

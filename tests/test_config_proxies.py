@@ -17,7 +17,7 @@ def proxy_for(environ: dict[str, str], url: str) -> str | None:
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":") if rest[-1].isdigit() and ":" in rest else (rest, "", "443")
     found = read_proxies(environ)
-    return None if found is None else found.towards(scheme, host, int(port))
+    return None if found is None else found.proxy_for(scheme, host, int(port))
 
 
 def test_each_scheme_has_its_variable_and_all_proxy_stands_in() -> None:
@@ -49,7 +49,7 @@ def test_a_variable_that_a_request_could_have_set_is_not_believed() -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "api.localhost", "127.0.0.1", "127.8.9.1", "::1"])
 def test_this_machine_is_never_reached_through_a_proxy(host: str) -> None:
-    assert EnvironmentProxies(HTTP, HTTPS).towards("https", host, 443) is None
+    assert EnvironmentProxies(HTTP, HTTPS).proxy_for("https", host, 443) is None
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_this_machine_is_never_reached_through_a_proxy(host: str) -> None:
 def test_no_proxy_names_hosts_domains_addresses_and_networks(exempt: str, host: str, port: int, straight: bool) -> None:
     found = read_proxies({"HTTPS_PROXY": HTTPS, "NO_PROXY": exempt})
     assert found is not None
-    assert found.towards("https", host, port) == (None if straight else HTTPS)
+    assert found.proxy_for("https", host, port) == (None if straight else HTTPS)
 
 
 def test_a_variable_that_is_no_proxy_is_a_fault_that_does_not_quote_it(tmp_path: Path) -> None:

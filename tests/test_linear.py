@@ -143,7 +143,9 @@ def test_every_encoder_takes_linear_time_in_blocks_and_citations(client: str, re
     assert writer
     events, size = REPLIES[reply]
     assert_linear_run(lambda: writer.encoder(asked(), Ledger()), events, size)
-    assert_linear_function(lambda told: writer.whole(told, asked(), Ledger()), lambda size: list(events(size)), size)
+    assert_linear_function(
+        lambda told: writer.encode_whole(told, asked(), Ledger()), lambda size: list(events(size)), size
+    )
 
 
 @pytest.mark.parametrize("client", ["chat", "responses"])

@@ -243,7 +243,7 @@ WHOLE = {"chat": chat_whole, "messages": messages_whole, "responses": responses_
 def test_reading_a_whole_reply_takes_linear_time(protocol: str) -> None:
     upstream = PROTOCOLS[protocol].upstream
     assert upstream
-    assert_linear_function(lambda body: upstream.whole(body, ISSUER, Ledger()), WHOLE[protocol], 120)
+    assert_linear_function(lambda body: upstream.decode_whole(body, ISSUER, Ledger()), WHOLE[protocol], 120)
 
 
 def test_filling_the_output_of_codex_takes_linear_time() -> None:

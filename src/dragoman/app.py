@@ -309,4 +309,4 @@ def _transport_error(path: str, status: int, message: str) -> tuple[list[Header]
     head = [JSON, *id_headers(client, request_id, [])]
     if status == 503:
         head.append((b"retry-after", b"1"))
-    return head, client.render(failure, request_id).body
+    return head, client.render_error(failure, request_id).body

@@ -32,7 +32,7 @@ def build(body: bytes, protocol: str, upstream: str) -> Built:
     assert client is not None
     assert server is not None
     request = client.parse(body, ledger)
-    lowered, _ = adapt_tools(request, server.tools, ledger)
+    lowered, _ = adapt_tools(request, server.tool_limits, ledger)
     target = Target(request.model, ISSUERS.get(upstream, upstream), profile_of(request.model), BUDGETS)
     built = server.build(lowered, target, ledger)
     return Built(msgspec.json.decode(built, type=dict), tuple(ledger))

@@ -255,7 +255,7 @@ def make_encoding(call: Call, *, joins: bool = False) -> ClientEncoding:
         asked = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
         return client.encoder(asked, ledger)
 
-    return ClientEncoding(make, lambda trip: None, serial=client.serial, joins=joins)
+    return ClientEncoding(make, lambda trip: None, serial=client.serial_blocks, joins=joins)
 
 
 def make_whole_writer(exchange: Exchange, call: Call) -> WholeWriter:
@@ -268,7 +268,7 @@ def make_whole_writer(exchange: Exchange, call: Call) -> WholeWriter:
 
     def encode(ledger: Ledger) -> bytes:
         asked = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
-        return call.client.whole(collector.events, asked, ledger)
+        return call.client.encode_whole(collector.events, asked, ledger)
 
     return WholeWriter(exchange, call, ClientEncoding(make, lambda trip: None, serial=False, joins=False), encode)
 

@@ -56,7 +56,7 @@ def test_a_request_that_came_nowhere_names_what_is_known() -> None:
 
 def test_a_reply_tells_who_answered_and_what_was_used() -> None:
     ledger = Ledger()
-    ledger.dropped("/seed", "it has none")
+    ledger.note_dropped("/seed", "it has none")
     used = Usage(input=7, output=2)
     record = make_record([START, *text(0, "Hel", "lo"), END], used, ledger)
     record.end()

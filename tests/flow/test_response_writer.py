@@ -57,7 +57,7 @@ def test_a_translated_stream_counts_the_losses_of_its_request() -> None:
         assert isinstance(prepared, Translated)
         losses = len(prepared.ledger)
         assert losses
-        prepared.ledger.dropped("/reply", "which comes too late for the head of a stream")
+        prepared.ledger.note_dropped("/reply", "which comes too late for the head of a stream")
         await rig.writer.commit(prepared, NONE, b"")
         assert rig.wire.reply.headers.get(b"x-dragoman-loss") == str(losses).encode()
 
@@ -248,7 +248,7 @@ def test_a_translated_body_is_the_fold_of_its_events_and_counts_all_losses() -> 
     writer.begin_turn(prepared)
     writer.encoding.begin_turn(prepared.ledger, None, Watch(lambda: 0.0))
     encoded(writer, START, *text(0, "Hel", "lo"), END)
-    prepared.ledger.dropped("/reply", "something of the reply")
+    prepared.ledger.note_dropped("/reply", "something of the reply")
     writer.finish()
     reply = wire.reply
     assert msgspec.json.decode(reply.body)["content"] == [{"type": "text", "text": "Hello"}]

@@ -148,13 +148,13 @@ def test_what_was_found_is_a_provider_instead_of_echo(tmp_path: Path) -> None:
 def test_a_key_in_the_environment_and_a_server_are_both_there(tmp_path: Path) -> None:
     config = load(None, {"OPENAI_API_KEY": "sk-fake-0123456789"}, tmp_path, tmp_path, servers=[OLLAMA])
     assert list(config.providers) == ["openai", "ollama"]
-    assert not config.names_providers
+    assert not config.has_providers
 
 
 def test_a_file_that_names_a_provider_is_believed(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[providers.mine]\nkind = "echo"\n')
     config = load(None, {}, tmp_path, tmp_path, servers=[OLLAMA])
-    assert config.names_providers
+    assert config.has_providers
     assert list(config.providers) == ["mine"]
 
 

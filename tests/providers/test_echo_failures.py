@@ -43,7 +43,7 @@ def test_errors_come_as_statuses_that_the_protocol_reads(model: str, status: int
     assert found == status
     upstream = PROTOCOL.upstream
     assert upstream is not None
-    failure = upstream.read(found, headers, body)
+    failure = upstream.read_error(found, headers, body)
     assert failure.kind is kind
     assert (failure.retry_after == 7.0) is (model == "error-429")
 

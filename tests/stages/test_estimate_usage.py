@@ -105,6 +105,6 @@ def test_a_reply_of_any_length_is_counted_in_bounded_memory() -> None:
     stage.feed(Opened(0, TextBlock()))
     for _ in range(100_000):
         stage.feed(Delta(0, "word "))
-    assert stage.so_far().output == pytest.approx(125_000, rel=0.01)
+    assert stage.usage_so_far().output == pytest.approx(125_000, rel=0.01)
     assert max(counted) < 40_000
     assert sum(sys.getsizeof(piece) for piece in stage._text._pieces) < 100_000

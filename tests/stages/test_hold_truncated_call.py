@@ -21,7 +21,7 @@ def test_an_end_with_a_cut_call_is_held_with_what_was_said() -> None:
     passed = [out for event in [*SPOKEN, Ended(Stop.LENGTH, cut=CUT)] for out in hold.feed(event)]
     assert passed == SPOKEN
     assert hold.held == Ended(Stop.LENGTH, cut=CUT)
-    assert hold.said == "Writing now."
+    assert hold.text == "Writing now."
     assert hold.next_block == 2
 
 

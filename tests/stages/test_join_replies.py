@@ -60,7 +60,7 @@ def continued(said: str, continuation: list[str], end: Event = CLEAN) -> tuple[s
     joint, ledger = JoinReplies(), Ledger()
     events = told(joint, Started("a", "m"), Opened(0, TextBlock()), Delta(0, said))
     resume(joint)
-    joint.continued(ledger)
+    joint.accept_continuation(ledger)
     deltas = [Delta(0, piece) for piece in continuation]
     events += told(joint, Started("b", "n"), Opened(0, TextBlock()), *deltas, Closed(0), end)
     assert events[-1] == end
@@ -74,7 +74,7 @@ def text_of(events: list[Event]) -> str:
 def test_a_reply_with_text_can_be_continued() -> None:
     joint = begun()
     assert joint.can_be_continued
-    assert joint.said == SAID
+    assert joint.text == SAID
 
 
 def test_a_reply_without_text_cannot_be_continued() -> None:
@@ -131,7 +131,7 @@ def test_it_can_break_off_again() -> None:
     joint = begun()
     resume(joint)
     told(joint, Started("b", "n"), Opened(0, TextBlock()), Delta(0, REST))
-    assert joint.said == SAID + REST
+    assert joint.text == SAID + REST
     resume(joint)
     events = told(joint, Started("c", "o"), Opened(0, TextBlock()), Delta(0, " Well."), Ended(Stop.END))
     assert events == [Delta(0, " Well."), Closed(0), Ended(Stop.END)]
@@ -141,12 +141,12 @@ def test_what_all_of_them_used_is_told_and_no_better_known_than_the_worst() -> N
     joint = begun()
     resume(joint)
     assert joint.used_before is None  # nobody has gone on yet
-    joint.continued(Ledger())
+    joint.accept_continuation(Ledger())
     assert told(joint, UsageReported(Usage(input=30, output=5))) == [
         UsageReported(Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED))
     ]
     resume(joint, Usage(input=30, output=5))
-    joint.continued(Ledger())
+    joint.accept_continuation(Ledger())
     assert joint.used_before == Usage(input=50, output=14, cache_read=4, credits=0.5, source=Source.ESTIMATED)
 
 
@@ -273,7 +273,7 @@ def test_thoughts_that_are_left_out_are_noted() -> None:
     joint, ledger = begun(), Ledger()
     resume(joint)
     told(joint, Started("b", "n"), Opened(0, ThinkingBlock()), Delta(0, "Hm"), Closed(0))
-    joint.continued(ledger)  # which is known once the first token is there
+    joint.accept_continuation(ledger)  # which is known once the first token is there
     assert [(loss.path, loss.how.value) for loss in ledger] == [("/thinking", "dropped")]
 
 

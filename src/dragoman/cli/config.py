@@ -86,8 +86,8 @@ def _proxies(environ: Mapping[str, str]) -> Iterator[Value]:
 
 
 def _provider_fields(prefix: str, provider: ProviderConfig, origins: dict[str, str]) -> Iterator[Value]:
-    several = f"{prefix}.{credential_field(provider)}" if provider.spares else None
-    for value in _fields(prefix, provider, origins, skip=("name", "spares")):
+    several = f"{prefix}.{credential_field(provider)}" if provider.extra_credentials else None
+    for value in _fields(prefix, provider, origins, skip=("name", "extra_credentials")):
         yield value if value.key != several else replace(value, value=_shown(list_credentials(provider)))
 
 

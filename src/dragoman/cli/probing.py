@@ -128,7 +128,7 @@ def _short(text: str) -> str:
 def _write(config: Config, provider: ProviderConfig, stanza: Stanza) -> None:
     path = _file(config)
     # A server that was found by itself is not in the file yet.
-    own: Stanza = {} if config.names_providers else {"kind": provider.kind, "endpoint": provider.endpoint}
+    own: Stanza = {} if config.has_providers else {"kind": provider.kind, "endpoint": provider.endpoint}
     try:
         old = files.read_text(path)
         new = merge_toml(old or "", {"providers": {provider.name: {**own, **stanza}}})

@@ -45,7 +45,7 @@ def read_found_settings(config_file: str | None) -> Config:
 
 def local_servers(config: Config, own_port: int) -> tuple[LocalServer, ...]:
     """The model servers that listen on this machine, looked for where no file says which providers there are."""
-    if config.names_providers:
+    if config.has_providers:
         return ()
     import asyncio
 

@@ -70,7 +70,7 @@ def load(
     add_environment(tree, found, find_credentials(environ, home))
     if not named:
         add_servers(tree, servers)
-    return msgspec.structs.replace(_check(tree, found, path, home), names_providers=named)
+    return msgspec.structs.replace(_check(tree, found, path, home), has_providers=named)
 
 
 def _apply_flags(tree: Tree, flags: Mapping[str, object], cwd: Path) -> None:

@@ -26,7 +26,7 @@ from dragoman.config.settings import (
 from dragoman.config.tree import Raw, Tree
 
 KINDS: tuple[str, ...] = get_args(ProviderKind)
-INTERNAL_FIELDS = frozenset({"name", "spares"})
+INTERNAL_FIELDS = frozenset({"name", "extra_credentials"})
 PROVIDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 OUR_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade"})
@@ -77,7 +77,7 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
     fields = read_fields(tree, key, model, INTERNAL_FIELDS)
     if fields is None:
         return None
-    fields["spares"] = spares
+    fields["extra_credentials"] = spares
     fields["protocols"] = _protocols(tree, key, kind, fields.get("protocols"))
     _read_addresses(tree, key, kind, fields)
     _expand_paths(tree, key, fields, home)
@@ -224,15 +224,17 @@ def credential_field(config: ProviderConfig) -> str:
 
 def list_credentials(config: ProviderConfig) -> tuple[Credential, ...]:
     first: Credential | None = getattr(config, credential_field(config))
-    return () if first is None else (first, *config.spares)
+    return () if first is None else (first, *config.extra_credentials)
 
 
 def split_by_credential(config: ProviderConfig) -> tuple[ProviderConfig, ...]:
     """The same provider once for each of its credentials."""
-    if not config.spares:
+    if not config.extra_credentials:
         return (config,)
     field = credential_field(config)
-    return tuple(replace(config, spares=(), **{field: credential}) for credential in list_credentials(config))
+    return tuple(
+        replace(config, extra_credentials=(), **{field: credential}) for credential in list_credentials(config)
+    )
 
 
 def _checked(tree: Tree, key: Key, table: Raw) -> list[str]:

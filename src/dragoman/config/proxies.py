@@ -35,7 +35,7 @@ class Proxy(Struct, frozen=True):
         return f"Proxy({self.kind}, {self.where})"
 
     @property
-    def secured(self) -> bool:
+    def uses_tls(self) -> bool:
         """Whether the proxy itself is spoken to over TLS."""
         return self.kind == "https"
 
@@ -85,7 +85,7 @@ class EnvironmentProxies(Struct, frozen=True):
         # The URLs may hold passwords.
         return f"Detours(http={self.http is not None}, https={self.https is not None}, exempt={self.exempt!r})"
 
-    def towards(self, scheme: str, host: str, port: int) -> str | None:
+    def proxy_for(self, scheme: str, host: str, port: int) -> str | None:
         """The URL of the proxy that leads there; never one to this machine itself."""
         proxy = self.https if scheme == "https" else self.http
         if proxy is None or is_loopback_name(host) or any(_covers(entry, host, port) for entry in self.exempt):

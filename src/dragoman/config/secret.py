@@ -82,7 +82,7 @@ class SecretSource:
     def __reduce__(self) -> str:
         raise TypeError("a secret is not pickled")
 
-    def fault(self, message: str) -> ConfigError:
+    def make_error(self, message: str) -> ConfigError:
         return ConfigError([Problem(self.file, self.line, self.key, message)])
 
 
@@ -96,7 +96,7 @@ def resolve_secret(source: SecretSource, environ: Mapping[str, str]) -> Secret:
     else:
         value = source.text
     if CONTROL.search(value):
-        raise source.fault("the secret contains control characters")
+        raise source.make_error("the secret contains control characters")
     return Secret(value)
 
 
@@ -123,9 +123,9 @@ def is_placeholder(value: str) -> bool:
 def _from_variable(source: SecretSource, name: str, environ: Mapping[str, str]) -> str:
     value = environ.get(name)
     if value is None:
-        raise source.fault(f"environment variable {name} is not set")
+        raise source.make_error(f"environment variable {name} is not set")
     if not value.strip():
-        raise source.fault(f"environment variable {name} is empty")
+        raise source.make_error(f"environment variable {name} is empty")
     return value.strip()
 
 
@@ -134,13 +134,13 @@ def _from_file(source: SecretSource, path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)
     except OSError as error:
-        raise source.fault(f"cannot read secret file {path}: {error.strerror}") from error
+        raise source.make_error(f"cannot read secret file {path}: {error.strerror}") from error
     if len(content) > MAX_SECRET_BYTES:
-        raise source.fault(f"secret file {path} is larger than {MAX_SECRET_BYTES} bytes")
+        raise source.make_error(f"secret file {path} is larger than {MAX_SECRET_BYTES} bytes")
     try:
         value = content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
-        raise source.fault(f"secret file {path} is not UTF-8 text") from error
+        raise source.make_error(f"secret file {path} is not UTF-8 text") from error
     if not value:
-        raise source.fault(f"secret file {path} is empty")
+        raise source.make_error(f"secret file {path} is empty")
     return value

@@ -134,7 +134,9 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     proxy: SecretSource | None = None
     ca_file: Path | None = None
     quirks: tuple[Literal[Quirk, ServerName], ...] = ()
-    spares: tuple[SecretSource | Path, ...] = ()  # further keys or credentials, which share the work with the first
+    extra_credentials: tuple[
+        SecretSource | Path, ...
+    ] = ()  # further keys or credentials, which share the work with the first
 
 
 class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
@@ -214,7 +216,7 @@ class Config(Struct, frozen=True, kw_only=True):
     source: Path | None
     origins: dict[str, str]
     warnings: tuple[str, ...]
-    names_providers: bool = False  # in its file; else there are those that were found
+    has_providers: bool = False  # in its file; else there are those that were found
 
 
 def is_loopback(host: str) -> bool:

@@ -45,7 +45,7 @@ class ClientEncoding:
     @property
     def text_to_continue(self) -> str | None:
         """Return the text so far of a reply that another upstream could continue; None if none could."""
-        return None if self._joint is None or not self._joint.can_be_continued else self._joint.said
+        return None if self._joint is None or not self._joint.can_be_continued else self._joint.text
 
     def begin_turn(self, ledger: Ledger, continuation: Continuation | None, watch: Watch) -> None:
         """Prepare for the events of a turn; what one that failed before its first token has given is forgotten."""
@@ -66,7 +66,7 @@ class ClientEncoding:
     def continued(self, ledger: Ledger) -> None:
         """Note that another upstream does continue; what is left out of its reply is noted in its ledger."""
         if self._joint is not None:
-            self._joint.continued(ledger)
+            self._joint.accept_continuation(ledger)
 
     def fail(self, failure: Failure) -> bytes:
         """Return the end of the reply as the client's error event."""

@@ -53,9 +53,9 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
     except NoCount as none:
         tokens = await _estimated(call, route, counting)
         log.info("%s: %d tokens, estimated: %s", route, tokens, none)
-        exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], counting.render(tokens))
+        exchange.respond(200, [*head, (b"x-dragoman-estimate", b"1")], counting.render_count(tokens))
     else:
-        log.info("%s: %d tokens, counted upstream", route, counting.read(body))
+        log.info("%s: %d tokens, counted upstream", route, counting.read_count(body))
         exchange.respond(200, head, body)
 
 
@@ -82,7 +82,7 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
         raise NoCount(str(fault)) from fault
     except RequestError as refused:
         raise NoCount(refused.failure.kind.value) from refused
-    if status != 200 or counting.read(body) is None:
+    if status != 200 or counting.read_count(body) is None:
         raise NoCount(f"it answered with no count, but HTTP {status}")
     return body
 

@@ -39,7 +39,7 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
 def read_events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:
     """Return the events of a body that was read to its end."""
     if not streamed:
-        return prepared.upstream.whole(body, prepared.issuer, ledger)
+        return prepared.upstream.decode_whole(body, prepared.issuer, ledger)
     source = make_source(prepared, ledger)
     return source.feed(body) + source.finish()
 
@@ -48,7 +48,7 @@ def glance(prepared: Passthrough, body: bytes) -> list[Event]:
     """Return what must be known of a body that passes; nothing where we cannot read what the client perhaps can."""
     upstream = prepared.upstream
     try:
-        events = (upstream.glance or upstream.whole)(body, prepared.issuer, Ledger())
+        events = (upstream.decode_outline or upstream.decode_whole)(body, prepared.issuer, Ledger())
     except Exception as bug:  # a watcher's bug costs no byte
         log.error("the reply passes unread: %s", describe_fault(bug))
         return []

@@ -36,7 +36,7 @@ def respond_with_failure(exchange: Exchange, client: Client, refused: RequestErr
         head = [*fields, *id_headers(client, request_id, fields), *_advice(failure)]
         exchange.respond(error.status, head, error.body)
         return
-    rendered = client.render(failure, request_id)
+    rendered = client.render_error(failure, request_id)
     exchange.respond(rendered.status, [JSON, *id_headers(client, request_id, []), *_advice(failure)], rendered.body)
 
 

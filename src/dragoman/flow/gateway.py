@@ -104,7 +104,7 @@ class Gateway:
             encoding = ClientEncoding(
                 lambda ledger: client.encoder(self._asked(call), ledger),
                 on_guard_trip,
-                serial=client.serial,
+                serial=client.serial_blocks,
                 joins=call.continues,
             )
             return StreamWriter(exchange, call, encoding, keep_alive_s)
@@ -116,7 +116,7 @@ class Gateway:
 
         encoding = ClientEncoding(make_collector, on_guard_trip, serial=False, joins=False)
         return WholeWriter(
-            exchange, call, encoding, lambda ledger: client.whole(collector.events, self._asked(call), ledger)
+            exchange, call, encoding, lambda ledger: client.encode_whole(collector.events, self._asked(call), ledger)
         )
 
     def _asked(self, call: Call) -> ReplyContext:
@@ -222,7 +222,7 @@ class ActiveCall:
         assert isinstance(step.prepared, Translated)
         [call] = step.calls
         self._writer.resume_keep_alives()
-        completion = await complete_call(step.prepared, pipe.hold.said, call)
+        completion = await complete_call(step.prepared, pipe.hold.text, call)
         usage, before = completion.usage, pipe.watch.usage
         both: tuple[Event, ...] = () if usage is None else (UsageReported(usage if before is None else before + usage),)
         if completion.arguments is None:

@@ -119,7 +119,7 @@ class TranslationPipe:
 
     def used_so_far(self) -> Usage:
         """Return what this turn alone has used, as far as it has come."""
-        return Usage(source=UsageSource.ESTIMATED) if self._estimate is None else self._estimate.so_far()
+        return Usage(source=UsageSource.ESTIMATED) if self._estimate is None else self._estimate.usage_so_far()
 
     def feed(self, chunk: bytes) -> bytes:
         events: Sequence[Event] = self._source.feed(chunk)
@@ -211,7 +211,7 @@ class PassthroughPipe:
     def feed(self, chunk: bytes) -> bytes:
         self._see(chunk)
         if self._unwatched and not self._ended_unseen:
-            self._ended_unseen = any(ending in self._tail[-TAIL:] + chunk for ending in self._client.endings)
+            self._ended_unseen = any(ending in self._tail[-TAIL:] + chunk for ending in self._client.end_markers)
         self._tail = chunk if len(chunk) >= TAIL else (self._tail + chunk)[-TAIL:]
         return self._veil.feed(chunk)
 
@@ -227,7 +227,9 @@ class PassthroughPipe:
             return self.finish()
         self.watch.see(Failed(failure))
         apart = b"" if not self._tail or self._tail.endswith(EVENT_ENDS) else b"\n\n"
-        return self.finish() + apart + self._client.repair(failure, self.watch.started, self._source.frames)
+        return (
+            self.finish() + apart + self._client.render_stream_error(failure, self.watch.started, self._source.frames)
+        )
 
     def finish(self) -> bytes:
         return self._veil.finish()

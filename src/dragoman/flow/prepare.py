@@ -226,7 +226,7 @@ async def _fitted(
     changes: Sequence[Change],
 ) -> tuple[Request, ToolMap]:
     """The client's request, after every pass that its upstream needs."""
-    limits = upstream.tools
+    limits = upstream.tool_limits
     if "no_custom_tools" in provider.requests.quirks | fitting.quirks:
         limits = replace(limits, custom=False)
 
@@ -248,7 +248,7 @@ def _changed(request: Request, changes: Sequence[Change], ledger: Ledger) -> Req
 
 
 async def _with_media(request: Request, upstream: Upstream, fetcher: Fetcher) -> Request:
-    urls = find_links(request, upstream.inlines)
+    urls = find_links(request, upstream.needs_inline)
     return inline_links(request, await fetcher.fetch_all(urls)) if urls else request
 
 

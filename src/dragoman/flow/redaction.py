@@ -49,7 +49,7 @@ class EventRedactor:
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
         self._finder = make_finder(secrets)
-        self._suspects = self._finder.suspects
+        self._suspects = self._finder.may_contain
         self._tails: dict[int, str] = {}  # block -> the last characters that went out
         self._held: dict[int, str] = {}  # block -> what is held back behind them
 
@@ -104,7 +104,7 @@ class EventRedactor:
         for start, end in self._finder.spans(text):
             out += text[at:start] + MASK
             at = after = end
-        begun = self._finder.begun(text[max(after, len(text) - self._finder.reach) :])
+        begun = self._finder.partial_length(text[max(after, len(text) - self._finder.reach) :])
         begins = max(len(text) - begun, at)
         keep = begins if begun > TOLERATED else _without_escape(text, begins)
         out += text[at:keep]
@@ -120,7 +120,7 @@ class EventRedactor:
         tail, held = self._tails.pop(block, ""), self._held.pop(block, "")
         if not held:
             return ()
-        return (Delta(block, MASK if self._finder.begun(tail + held) >= SHORTEST else held),)
+        return (Delta(block, MASK if self._finder.partial_length(tail + held) >= SHORTEST else held),)
 
     def _all_released(self) -> list[Event]:
         return [event for block in list(self._held) for event in self._released(block)]

@@ -142,7 +142,7 @@ class RequestRecord:
             outcome=result,
             error_code=code,
             losses=0 if self.ledger is None else len(self.ledger),
-            losses_by_how=self.ledger.by_how() if self.ledger else (),
+            losses_by_how=self.ledger.count_by_kind() if self.ledger else (),
             deltas=seen.deltas,
             failed_attempts=tuple(self.failed_attempts),
             traceparent=self.traceparent.decode("latin-1"),

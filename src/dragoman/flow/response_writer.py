@@ -142,7 +142,7 @@ class StreamWriter:
         try:
             return self.encoding.fail_alone(failure)
         except RequestError:  # the request cannot be parsed, which its own protocol's upstream was to judge
-            return self._call.client.repair(failure, None, 0)
+            return self._call.client.render_stream_error(failure, None, 0)
 
     def _trailers(self) -> list[Header]:
         """Name who answered, where that was more than the one named in the head."""

@@ -45,7 +45,7 @@ async def send(prepared: Prepared, head_timeout_s: float, late: Callable[[], Fai
 
 def _refusal(prepared: Prepared, answer: IncomingResponse, body: bytes) -> NoReply:
     now = time.time()
-    failure = prepared.upstream.read(answer.status, dict(answer.headers), body)
+    failure = prepared.upstream.read_error(answer.status, dict(answer.headers), body)
     failure = attribute_failure(prepared, resets_by_our_clock(failure, answer.headers, now))
     failure = add_retry_advice(failure, answer.headers, now, prepared.provider.account.exhausted_until)
     if (

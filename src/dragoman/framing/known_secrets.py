@@ -94,7 +94,7 @@ class StreamRedactor:
         if not self._secrets or text.endswith(b"\n"):  # so end events, and no secret has one
             return text
         finder = make_finder(self._secrets)
-        begun = finder.begun(text[-finder.reach :].decode("latin-1"))
+        begun = finder.partial_length(text[-finder.reach :].decode("latin-1"))
         if begun == 0:
             return text
         self._held = text[-begun:]
@@ -118,7 +118,7 @@ class SecretFinder:
         either = (*map(re.escape, self._starts), *(re.escape(end) + r"\Z" for end in _BEGUN_ESCAPES))
         self._any_start = re.compile("|".join(either)).search
 
-    def suspects(self, text: str) -> bool:
+    def may_contain(self, text: str) -> bool:
         """Tell cheaply that a text holds no secret, and at most three characters of one at its end."""
         if len(text) <= SHORT_TEXT:  # beyond, so many searches for one word are faster
             return self._any_start(text) is not None
@@ -135,7 +135,7 @@ class SecretFinder:
             found += [(place(start), place(end)) for start, end in _occurrences(plain, self._forms)]
         return _without_overlaps(found)
 
-    def begun(self, text: str) -> int:
+    def partial_length(self, text: str) -> int:
         """Return how many of the last characters may be the beginning of a secret, or of an escape in one."""
         if "\\" not in text:
             return max((_begun(text, form) for form in self._forms), default=0)

@@ -150,7 +150,7 @@ class RequestHandler:
         host_error = self.host_check.find_error(exchange.headers)
         if host_error is not None:
             status, failure = host_error
-            body = self._client(path, exchange.headers).render(failure, request_id).body
+            body = self._client(path, exchange.headers).render_error(failure, request_id).body
             exchange.respond(status, [JSON, _id(request_id)], body)
             return
         found = self.routes.find(exchange.method, path)
@@ -231,7 +231,7 @@ class RequestHandler:
         if not allowed or is_unknown_verb:
             raise RequestError(Failure(Kind.NOT_FOUND, f"There is nothing at {exchange.method} {exchange.path}."))
         message = f"{exchange.method} is not possible on {exchange.path}, only {allowed}."
-        body = client.render(Failure(Kind.BAD_REQUEST, message, code="method_not_allowed"), request_id).body
+        body = client.render_error(Failure(Kind.BAD_REQUEST, message, code="method_not_allowed"), request_id).body
         head = [JSON, (b"allow", allowed.encode()), *id_headers(client, request_id, [])]
         exchange.respond(405, head, body)
 

@@ -108,7 +108,7 @@ def client_at(path: str, protocols: Mapping[str, Protocol], header: GetHeader) -
     """
     clients = [protocol.client for protocol in protocols.values() if protocol.client is not None]
     serving = (client for client in clients if _serves(client, path))
-    announced = (client for client in clients if client.is_announced(header))
+    announced = (client for client in clients if client.matches_headers(header))
     return next(serving, None) or next(announced, None) or clients[0]
 
 

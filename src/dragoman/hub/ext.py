@@ -37,16 +37,16 @@ def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: E
     for at, ext in _holders(request):
         for pointer in ext:
             if at or kept is None or pointer not in kept:
-                ledger.dropped(f"{at}/{pointer}", why if at else _WHY.get(pointer, why))
+                ledger.note_dropped(f"{at}/{pointer}", why if at else _WHY.get(pointer, why))
     for part in _parts(request):
         if isinstance(part, Foreign):
-            ledger.dropped(part.at, f"{protocol} has nothing like {part.what!r}")
+            ledger.note_dropped(part.at, f"{protocol} has nothing like {part.what!r}")
 
 
 def note_unread_fields(tool: Hosted, protocol: str, ledger: Ledger) -> None:
     """Tells the ledger what a hosted tool says that its equal in another protocol cannot."""
     for pointer in tool.ext:
-        ledger.dropped(f"{tool.at}/{pointer}", f"{protocol} has no such field")
+        ledger.note_dropped(f"{tool.at}/{pointer}", f"{protocol} has no such field")
 
 
 def is_indispensable(tool: Hosted, choice: ToolChoice | None, others: Iterable[Tool]) -> bool:

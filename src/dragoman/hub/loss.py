@@ -33,13 +33,13 @@ class Ledger:
         self._losses: dict[tuple[str, LossKind], Loss] = {}
         self._counted: dict[LossKind, set[int]] = {}  # hashes of the paths beyond those that are listed
 
-    def dropped(self, path: str, why: str) -> None:
+    def note_dropped(self, path: str, why: str) -> None:
         self._add(path, LossKind.DROPPED, why)
 
-    def approximated(self, path: str, why: str) -> None:
+    def note_approximated(self, path: str, why: str) -> None:
         self._add(path, LossKind.APPROXIMATED, why)
 
-    def invented(self, path: str, why: str) -> None:
+    def note_invented(self, path: str, why: str) -> None:
         self._add(path, LossKind.INVENTED, why)
 
     def _add(self, path: str, how: LossKind, why: str) -> None:
@@ -66,7 +66,7 @@ class Ledger:
         twin._counted = {how: paths.copy() for how, paths in self._counted.items()}
         return twin
 
-    def by_how(self) -> tuple[int, ...]:
+    def count_by_kind(self) -> tuple[int, ...]:
         """LossKind many of each, in the order of LossKind."""
         told = [how for _, how in self._losses]
         return tuple(told.count(how) + len(self._counted.get(how, ())) for how in LossKind)

@@ -104,7 +104,7 @@ class ReplyContext(Struct, frozen=True):
     request: Request
     model: str  # the name the client asked for
     created: int  # seconds since the epoch
-    mint: Callable[[str], str]  # prefix -> a fresh id
+    new_id: Callable[[str], str]  # prefix -> a fresh id
     now: Callable[[], float]  # seconds since the epoch
     responses_done: bool = True  # whether a Responses stream ends with [DONE]
 
@@ -149,8 +149,8 @@ class TokenCounting(Struct, frozen=True):
     paths: tuple[str, ...]  # where clients ask for it, as in `Client.paths`
     locate: Callable[[str], str]  # the path of an upstream's request -> where the upstream counts it
     parse: Callable[[bytes, Ledger], Request]  # raises RequestError
-    render: Callable[[int], bytes]
-    read: Callable[[bytes], int | None]  # an upstream's answer; None if it is no count
+    render_count: Callable[[int], bytes]
+    read_count: Callable[[bytes], int | None]  # an upstream's answer; None if it is no count
 
 
 class Client(Struct, frozen=True):
@@ -160,18 +160,20 @@ class Client(Struct, frozen=True):
     read_call: Callable[[str, str, bytes], CallHead]  # path, query, body; raises RequestError
     parse: Callable[[bytes, Ledger], Request]  # raises RequestError; a model or mode of the path is set afterwards
     encoder: Callable[[ReplyContext, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
-    whole: Callable[[Iterable[Event], ReplyContext, Ledger], bytes]  # raises RequestError on Failed
-    render: Callable[[Failure, str], ErrorResponse]  # failure, request id -> error body
-    repair: Callable[[Failure, Started | None, int], bytes]  # error frames to append; int = frames already sent
-    serial: bool  # blocks may not interleave
+    encode_whole: Callable[[Iterable[Event], ReplyContext, Ledger], bytes]  # raises RequestError on Failed
+    render_error: Callable[[Failure, str], ErrorResponse]  # failure, request id -> error body
+    render_stream_error: Callable[
+        [Failure, Started | None, int], bytes
+    ]  # error frames to append; int = frames already sent
+    serial_blocks: bool  # blocks may not interleave
     keep_alive: bytes
     counting: TokenCounting | None = None
     prefixes: tuple[str, ...] = ()  # below these, unknown paths too are refused in this protocol's shape
-    is_announced: Callable[[GetHeader], bool] = lambda header: False  # by headers, where the path does not say it
+    matches_headers: Callable[[GetHeader], bool] = lambda header: False  # by headers, where the path does not say it
     body_protocol: Callable[[bytes], str | None] = lambda body: None  # another one that the body is written in
     id_header: bytes = b"x-request-id"  # where its SDK looks for the request's id
     error_shape: type[Struct] = ErrorShape  # of its error bodies: one that fits passes as the upstream wrote it
-    endings: tuple[bytes, ...] = ()  # one of these stands in a stream that has ended, also where we cannot read it
+    end_markers: tuple[bytes, ...] = ()  # one of these stands in a stream that has ended, also where we cannot read it
 
 
 def _no_headers(request: Request) -> tuple[Header, ...]:
@@ -186,11 +188,13 @@ class Upstream(Struct, frozen=True):
     build: Callable[[Request, Target, Ledger], bytes]  # raises RequestError
     decoder: Callable[[Issuer, Ledger], Decoder]  # takes what `framer` gives
     framer: Callable[[], Stage[bytes, object]]
-    whole: Callable[[bytes, Issuer, Ledger], list[Event]]
-    read: Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body
-    tools: ToolLimits
-    inlines: Callable[[Part], bool] = lambda part: False  # linked media that must be fetched and sent in the body
-    glance: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None  # `whole`, perhaps without what blocks hold
+    decode_whole: Callable[[bytes, Issuer, Ledger], list[Event]]
+    read_error: Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body
+    tool_limits: ToolLimits
+    needs_inline: Callable[[Part], bool] = lambda part: False  # linked media that must be fetched and sent in the body
+    decode_outline: Callable[[bytes, Issuer, Ledger], list[Event]] | None = (
+        None  # `whole`, perhaps without what blocks hold
+    )
     always_streams: bool = False  # also to clients who ask for the whole
     required_headers: tuple[Header, ...] = ()  # without which it refuses everything
     request_headers: Callable[[Request], tuple[Header, ...]] = _no_headers  # besides those, for one that was built

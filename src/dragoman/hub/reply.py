@@ -131,7 +131,7 @@ class ReplySize:
         self._calls = 0
         self._citations = 0
 
-    def excess(self, event: Opened | CitationAdded) -> Failure | None:
+    def count(self, event: Opened | CitationAdded) -> Failure | None:
         """Count the event; return the failure that it is if it is one too many."""
         match event:
             case Opened(what=what):

@@ -85,7 +85,7 @@ def clamp_usage(usage: Usage, ledger: Ledger) -> Usage:
 
 def mark_clamped(usage: Usage, ledger: Ledger) -> Usage:
     """Return the usage as one that was not reported like this, and tell the ledger so."""
-    ledger.approximated("/usage", f"counts that cannot be true are set to the nearest of 0 to {MAX_COUNT}")
+    ledger.note_approximated("/usage", f"counts that cannot be true are set to the nearest of 0 to {MAX_COUNT}")
     return replace(usage, source=Source.DERIVED) if usage.source is Source.REPORTED else usage
 
 

@@ -99,7 +99,7 @@ def _port_of(parts: SplitResult) -> int:
 @lru_cache(maxsize=512)
 def apply_environment_proxies(dial: DialOptions, scheme: str, host: str, port: int) -> DialOptions:
     """The dial for one origin: with the environment's proxy, if it has one for that."""
-    proxy = None if dial.environment_proxies is None else dial.environment_proxies.towards(scheme, host, port)
+    proxy = None if dial.environment_proxies is None else dial.environment_proxies.proxy_for(scheme, host, port)
     return msgspec.structs.replace(dial, proxy=dial.proxy or proxy, environment_proxies=None)
 
 
@@ -137,7 +137,7 @@ async def connect(target: ParsedUrl, dial: DialOptions, protocol: P) -> P:
 async def _open(target: ParsedUrl, dial: DialOptions, protocol: asyncio.Protocol) -> None:
     loop = asyncio.get_running_loop()
     proxy = None if dial.proxy is None else parse_proxy(dial.proxy)
-    secured = target.scheme == "https" or (proxy is not None and proxy.secured)
+    secured = target.scheme == "https" or (proxy is not None and proxy.uses_tls)
     context = tls_context(dial.ca_file) if secured else None
     if proxy is None:
         name = target.host if context else None

@@ -33,7 +33,9 @@ async def connect_to_proxy(proxy: Proxy, context: ssl.SSLContext | None, protoco
     """A connection to the proxy itself, over TLS if it wants that; its own certificate is judged like any other."""
     loop = asyncio.get_running_loop()
     try:
-        _, made = await loop.create_connection(protocol, proxy.host, proxy.port, ssl=context if proxy.secured else None)
+        _, made = await loop.create_connection(
+            protocol, proxy.host, proxy.port, ssl=context if proxy.uses_tls else None
+        )
     except ssl.SSLCertVerificationError as error:
         raise ProxyRefused(f"the proxy's certificate is refused: {error.verify_message}") from error
     except ssl.SSLError as error:

@@ -158,9 +158,9 @@ def _tell_losses(request: Request, limits: ToolLimits, ledger: Ledger) -> None:
     for tool in request.tools:
         if isinstance(tool, Custom) and tool.grammar is not None:
             at = tool.at + _GRAMMAR_AT.get(request.protocol, "")
-            ledger.approximated(at, "the grammar does not bind the model here; it is told in words")
+            ledger.note_approximated(at, "the grammar does not bind the model here; it is told in words")
         elif isinstance(tool, Custom):
-            ledger.approximated(tool.at, "a custom tool travels as a function of one string")
+            ledger.note_approximated(tool.at, "a custom tool travels as a function of one string")
 
 
 class _Lowering:

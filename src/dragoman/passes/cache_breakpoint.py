@@ -20,10 +20,10 @@ def place_cache_breakpoint(request: Request, ledger: Ledger) -> Request:
     for place in reversed(range(len(turns))):
         parts = _marked(turns[place].parts, cache) if turns[place].role is Role.USER else None
         if parts is not None:
-            ledger.approximated(cache.at, HERE)
+            ledger.note_approximated(cache.at, HERE)
             turns[place] = replace(turns[place], parts=parts)
             return replace(request, turns=tuple(turns), cache=None)
-    ledger.dropped(cache.at, NOWHERE)
+    ledger.note_dropped(cache.at, NOWHERE)
     return replace(request, cache=None)
 
 

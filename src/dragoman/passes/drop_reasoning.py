@@ -23,6 +23,6 @@ def drop_reasoning(request: Request, ledger: Ledger) -> Request:
 def _without(turn: Turn, ledger: Ledger) -> Turn:
     for part in turn.parts:
         if isinstance(part, Thinking):
-            ledger.dropped(part.at, WHY)
+            ledger.note_dropped(part.at, WHY)
     parts = tuple(part for part in turn.parts if not isinstance(part, Thinking))
     return turn if len(parts) == len(turn.parts) else replace(turn, parts=parts)

@@ -34,16 +34,16 @@ def _flat_turn(turn: Turn, names: dict[str, str], ledger: Ledger) -> Turn:
 
 def call_to_text(call: ToolCall, ledger: Ledger) -> Text:
     """A call in words that cannot be taken for a call."""
-    ledger.approximated(call.at, "a call that cannot be sent as one is told as text")
+    ledger.note_approximated(call.at, "a call that cannot be sent as one is told as text")
     if call.cache is not None:
-        ledger.dropped(call.cache.at, "a call told as text is no cache breakpoint")
+        ledger.note_dropped(call.cache.at, "a call told as text is no cache breakpoint")
     return Text(f"(The tool {call.name} was called with these arguments: {call.arguments or '{}'})", call.at)
 
 
 def result_to_text(result: ToolResult, name: str | None, ledger: Ledger) -> list[Part]:
     """A result as its content, with a line before it that says whose it is."""
-    ledger.approximated(result.at, "a result that cannot be sent as one is told as text")
+    ledger.note_approximated(result.at, "a result that cannot be sent as one is told as text")
     if result.cache is not None:
-        ledger.dropped(result.cache.at, "a result told as text is no cache breakpoint")
+        ledger.note_dropped(result.cache.at, "a result told as text is no cache breakpoint")
     whose = f"the tool {name}" if name else f"the tool call {result.call_id}"
     return [Text(f"({'Error' if result.is_error else 'Result'} of {whose}:)", result.at), *result.content]

@@ -17,7 +17,7 @@ def move_tool_docs(request: Request, limit: int, ledger: Ledger) -> Request:
         return request
     for tool in long:
         at = tool_pointer(tool, request.protocol, "description")
-        ledger.approximated(at, f"a description of more than {limit} characters is told among the instructions")
+        ledger.note_approximated(at, f"a description of more than {limit} characters is told among the instructions")
     sections = [f"## Tool: {tool.name}\n\n{tool.description}" for tool in long if isinstance(tool, Function)]
     docs = Turn(Role.SYSTEM, (Text("\n\n".join([HEADING, *sections])),))
     leading, turns = split_leading_instructions(request.turns)

@@ -77,9 +77,9 @@ class _Pairing:
             return result_to_text(result, None, self._ledger)
         slot = next((slot for slot in slots if slot.result is None), slots[-1])
         if slot.result is not None:
-            self._ledger.dropped(slot.result.at, "a call has one result: the last one counts")
+            self._ledger.note_dropped(slot.result.at, "a call has one result: the last one counts")
         if index != slot.turn + 1:
-            self._ledger.approximated(result.at, "a result is sent right after its call")
+            self._ledger.note_approximated(result.at, "a result is sent right after its call")
         slot.result = replace(result, call_id=slot.call.id)
         return []
 
@@ -113,7 +113,7 @@ def _answered(turns: list[Turn], slots: list[list[_Slot]], ledger: Ledger) -> li
 def _result_of(slot: _Slot, ledger: Ledger) -> ToolResult:
     if slot.result is not None:
         return slot.result
-    ledger.invented(slot.call.at, "every call must have a result")
+    ledger.note_invented(slot.call.at, "every call must have a result")
     return ToolResult(slot.call.id, (Text(UNANSWERED),), slot.call.at, is_error=True)
 
 
@@ -131,5 +131,5 @@ def merge_turns(turns: Iterable[Turn], ledger: Ledger) -> tuple[Turn, ...]:
 def _joined(run: list[Turn], ledger: Ledger) -> Turn:
     for turn in run[1:]:
         for pointer in turn.ext:
-            ledger.dropped(f"{turn.at}/{pointer}", "the turn was joined to the one before it")
+            ledger.note_dropped(f"{turn.at}/{pointer}", "the turn was joined to the one before it")
     return replace(run[0], parts=tuple(part for turn in run for part in turn.parts))

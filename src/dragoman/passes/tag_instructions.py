@@ -30,7 +30,7 @@ def tag_later_instructions(request: Request, ledger: Ledger) -> Request:
 def _placed(turn: Turn, ledger: Ledger) -> Turn:
     if turn.role not in INSTRUCTING:
         return turn
-    ledger.approximated(turn.at, "later instructions are told as tagged text of the user's turn")
+    ledger.note_approximated(turn.at, "later instructions are told as tagged text of the user's turn")
     return replace(turn, role=Role.USER, parts=tuple(_tagged(part) for part in turn.parts))
 
 

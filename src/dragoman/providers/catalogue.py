@@ -148,7 +148,7 @@ def _list_error(upstream: Upstream, status: int, body: bytes) -> Exception:
     """A credential that may not list models (403) may still use them; a rejected one may not."""
     if status in NO_LIST_STATUSES:
         return NoModelList(f"HTTP {status}")
-    failure = upstream.read(status, {}, body)
+    failure = upstream.read_error(status, {}, body)
     if failure.kind is Kind.FORBIDDEN and not is_bad_token(failure):
         return NoModelList(f"HTTP {status}")
     return RequestError(Failure(Kind.UPSTREAM, f"HTTP {status}", status=status))

@@ -24,7 +24,7 @@ def read_dial(config: ProviderConfig, environ: Mapping[str, str]) -> DialOptions
     try:
         parse_proxy(proxy)
     except ValueError as error:
-        raise config.proxy.fault(str(error)) from None
+        raise config.proxy.make_error(str(error)) from None
     return DialOptions(proxy=proxy, ca_file=ca_file)
 
 

@@ -74,7 +74,7 @@ class CheckCalls:
             return self._go_on(self._broken, event)
         if type(event) is Delta:
             return self._argue(event) if event.block in self._arguments else (event,)
-        if isinstance(event, Opened | CitationAdded) and (failure := self._size.excess(event)) is not None:
+        if isinstance(event, Opened | CitationAdded) and (failure := self._size.count(event)) is not None:
             return (Failed(failure),)
         match event:
             case Opened(what=CallBlock(name=name)) if not name.strip():

@@ -91,7 +91,7 @@ class EstimateUsage:
     def finish(self) -> Sequence[Event]:
         return ()
 
-    def so_far(self) -> Usage:
+    def usage_so_far(self) -> Usage:
         """Of a reply that may have broken off before it told any."""
         return self.usage or self._estimate()
 

@@ -17,7 +17,7 @@ class HoldTruncatedCall:
         self._said: list[str] = []
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return "".join(self._said)
 
     def feed(self, event: Event) -> Sequence[Event]:

@@ -51,7 +51,7 @@ class JoinReplies:
         self._ledger = Ledger()  # of the upstream that is read now; its own is not known before its first token
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return "".join(self._said)
 
     @property
@@ -72,14 +72,14 @@ class JoinReplies:
         self._numbers.clear()
         self._unopened.clear()
         self._thoughts.clear()
-        self._start = ContinuationStart(self.said, marker)
+        self._start = ContinuationStart(self.text, marker)
         self._ledger = Ledger()
 
-    def continued(self, ledger: Ledger) -> None:
+    def accept_continuation(self, ledger: Ledger) -> None:
         """Note the first token of an upstream that continues; what is left out of its reply goes into its ledger."""
         self.used_before = self._interrupted
         for loss in self._ledger:
-            ledger.dropped(loss.path, loss.why)
+            ledger.note_dropped(loss.path, loss.why)
         self._ledger = ledger
 
     def feed(self, event: Event) -> Sequence[Event]:
@@ -91,7 +91,7 @@ class JoinReplies:
                 return ()
             case Opened(block=block, what=ThinkingBlock()) if not self._first:
                 self._thoughts.add(block)
-                self._ledger.dropped("/thinking", "thoughts of an upstream that continues another's reply")
+                self._ledger.note_dropped("/thinking", "thoughts of an upstream that continues another's reply")
                 return ()
             case Delta(block=block) | OpaqueAdded(block=block) | Closed(block=block) if block in self._thoughts:
                 return ()
@@ -130,13 +130,13 @@ class JoinReplies:
             self._note_repetition()
             if fresh != text:
                 if event.logprobs:
-                    self._ledger.dropped("/logprobs", "of text that was held back while the continuation began")
+                    self._ledger.note_dropped("/logprobs", "of text that was held back while the continuation began")
                 event = Delta(block, fresh)
         return self._spoken(block, event)
 
     def _note_repetition(self) -> None:
         if self._start is not None and (size := self._start.dropped):
-            self._ledger.dropped("/text", f"{size} characters that were said before, in front of the marker")
+            self._ledger.note_dropped("/text", f"{size} characters that were said before, in front of the marker")
 
     def _spoken(self, block: int, event: Delta) -> list[Event]:
         if not event.text:

@@ -21,7 +21,7 @@ STANZA = ProviderConfig(
     api_key=SecretSource("sk-secret-0123456789"),
     headers={"X-Team": SecretSource("hidden-value-1")},
     ca_file=Path("/home/somebody/ca.pem"),
-    spares=(SecretSource("sk-secret-9876543210"),),
+    extra_credentials=(SecretSource("sk-secret-9876543210"),),
 )
 
 
@@ -38,7 +38,7 @@ def test_a_stanza_is_told_without_secrets_and_paths() -> None:
     stanza = told["stanza"]
     assert isinstance(stanza, dict)
     assert (stanza["name"], stanza["kind"]) == ("up", "openai-compatible")
-    assert not {"api_key", "headers", "ca_file", "spares"} & set(stanza)
+    assert not {"api_key", "headers", "ca_file", "extra_credentials"} & set(stanza)
 
 
 def test_a_provider_that_was_found_has_no_stanza() -> None:

@@ -108,7 +108,7 @@ def stages(client: str, tools: tuple[str, ...], mode: Mode = Mode.AS_REASONING) 
     ]
     facing = PROTOCOLS[client].client
     assert facing is not None
-    if facing.serial:
+    if facing.serial_blocks:
         made.append(SerialiseBlocks())
 
     def trip(why: str) -> None:

@@ -82,7 +82,7 @@ def encode(events: Iterable[Event], ledger: Ledger | None = None) -> bytes:
 
 
 def whole(events: Iterable[Event], ledger: Ledger | None = None) -> JsonObject:
-    body = CLIENT.whole(events, asked(), Ledger() if ledger is None else ledger)
+    body = CLIENT.encode_whole(events, asked(), Ledger() if ledger is None else ledger)
     return msgspec.json.decode(body, type=JsonObject)
 
 

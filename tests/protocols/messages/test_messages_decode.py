@@ -128,7 +128,7 @@ def test_redacted_thinking_is_sealed_whole() -> None:
 def test_what_is_not_the_words_may_have_any_type() -> None:
     odd = {"type": "message", "id": None, "model": 5, "usage": {"input_tokens": 2.5}, "stop_details": "no"}
     body = {**odd, "content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn"}
-    events = UPSTREAM.whole(msgspec.json.encode(body), ISSUER, Ledger())
+    events = UPSTREAM.decode_whole(msgspec.json.encode(body), ISSUER, Ledger())
     assert (text_of(events, 0), events[-1]) == ("x", Ended(Stop.END))
     start = b"event: message_start\ndata: " + msgspec.json.encode({"type": "message_start", "message": odd}) + b"\n\n"
     rest = fixture("text.sse")
@@ -143,7 +143,7 @@ def iterated(*types: str) -> Usage:
     body = {"type": "message", "content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn", "usage": counts}
     (used,) = (
         event
-        for event in UPSTREAM.whole(msgspec.json.encode(body), ISSUER, Ledger())
+        for event in UPSTREAM.decode_whole(msgspec.json.encode(body), ISSUER, Ledger())
         if isinstance(event, UsageReported)
     )
     return used.usage
@@ -339,7 +339,7 @@ def test_many_deltas_cost_linear_time() -> None:
 
 
 def test_a_whole_reply_tells_the_same_as_its_stream() -> None:
-    events = UPSTREAM.whole(fixture("whole.json"), ISSUER, Ledger())
+    events = UPSTREAM.decode_whole(fixture("whole.json"), ISSUER, Ledger())
     kinds = [event.what.__class__.__name__ for event in events if isinstance(event, Opened)]
     assert kinds == ["ThinkingBlock", "ThinkingBlock", "TextBlock", "HostedBlock", "CallBlock", "CallBlock"]
     assert text_of(events, 4) == '{"city":"Zürich"}'
@@ -361,6 +361,6 @@ def test_a_whole_reply_tells_the_same_as_its_stream() -> None:
     ],
 )
 def test_a_whole_body_that_is_no_message_is_a_failure(body: bytes, kind: Kind) -> None:
-    (failed,) = UPSTREAM.whole(body, ISSUER, Ledger())
+    (failed,) = UPSTREAM.decode_whole(body, ISSUER, Ledger())
     assert isinstance(failed, Failed)
     assert failed.failure.kind is kind

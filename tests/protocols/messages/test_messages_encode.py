@@ -360,8 +360,8 @@ def test_what_is_encoded_is_decoded_to_the_same_events(name: str) -> None:
 
 
 def test_a_whole_reply_survives_the_round_trip() -> None:
-    events = UPSTREAM.whole(fixture("whole.json"), ISSUER, Ledger())
-    again = UPSTREAM.whole(CLIENT.whole(events, asked(), Ledger()), ISSUER, Ledger())
+    events = UPSTREAM.decode_whole(fixture("whole.json"), ISSUER, Ledger())
+    again = UPSTREAM.decode_whole(CLIENT.encode_whole(events, asked(), Ledger()), ISSUER, Ledger())
     assert unsealed(again) == unsealed(events)
 
 

@@ -16,11 +16,11 @@ def body_of(kind: str, message: str, **more: object) -> bytes:
 
 def read(status: int, body: bytes, **headers: str) -> Failure:
     named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
-    return UPSTREAM.read(status, named, body)
+    return UPSTREAM.read_error(status, named, body)
 
 
 def rendered(failure: Failure) -> tuple[int, JsonObject]:
-    out = CLIENT.render(failure, "req_7")
+    out = CLIENT.render_error(failure, "req_7")
     return out.status, msgspec.json.decode(out.body, type=JsonObject)
 
 
@@ -151,5 +151,5 @@ def test_a_bad_request_names_the_field() -> None:
 
 
 def test_a_stream_without_its_end_is_given_an_error_event() -> None:
-    added = CLIENT.repair(Failure(Kind.TRUNCATED, "cut"), Started("msg_1", "m"), 12)
+    added = CLIENT.render_stream_error(Failure(Kind.TRUNCATED, "cut"), Started("msg_1", "m"), 12)
     assert frames(added) == [{"type": "error", "error": {"type": "api_error", "message": "cut"}}]

@@ -272,7 +272,7 @@ def test_a_missing_cap_is_named() -> None:
 def test_a_thread_is_refused_with_the_code_that_makes_the_sdk_resend_everything(thread: object) -> None:
     failure = refused(minimal(thread=thread))
     assert failure.detail == {"error_code": "thread_unsupported_request"}
-    body = CLIENT.render(failure, "req_1").body
+    body = CLIENT.render_error(failure, "req_1").body
     assert msgspec.json.decode(body)["error"]["details"]["error_code"] == "thread_unsupported_request"
 
 

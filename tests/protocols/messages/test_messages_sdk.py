@@ -75,7 +75,7 @@ def test_the_sdk_reads_cut_off_arguments_as_far_as_they_go() -> None:
 
 def test_the_sdk_reads_the_whole_reply() -> None:
     events = decode(fixture("tools.sse"))
-    message = answering(200, CLIENT.whole(events, asked(), Ledger())).messages.create(**ASK)
+    message = answering(200, CLIENT.encode_whole(events, asked(), Ledger())).messages.create(**ASK)
     assert expect(ToolUseBlock, message.content[1]).input == {"city": "Zürich"}
     assert message.stop_reason == "tool_use"
 
@@ -106,6 +106,6 @@ def test_an_error_in_mid_stream_is_the_sdks_exception() -> None:
     ],
 )
 def test_every_failure_is_the_right_exception_of_the_sdk(kind: Kind, exception: type[Exception]) -> None:
-    rendered = CLIENT.render(Failure(kind, "why"), "req_1")
+    rendered = CLIENT.render_error(Failure(kind, "why"), "req_1")
     with pytest.raises(exception, match="why"):
         answering(rendered.status, rendered.body).messages.create(**ASK)

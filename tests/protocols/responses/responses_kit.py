@@ -81,7 +81,7 @@ def asked(
         request=request or Request(protocol="responses", model="gpt-x", turns=()),
         model="gpt-x",
         created=1794700000,
-        mint=lambda prefix: f"{prefix}{next(numbers):04}",
+        new_id=lambda prefix: f"{prefix}{next(numbers):04}",
         now=now,
         responses_done=responses_done,
     )

@@ -339,7 +339,7 @@ def test_a_message_without_content_is_no_block() -> None:
 
 
 def test_a_whole_reply_tells_the_same_events() -> None:
-    events = UPSTREAM.whole(fixture("whole.json"), ISSUER, Ledger())
+    events = UPSTREAM.decode_whole(fixture("whole.json"), ISSUER, Ledger())
     assert events[0] == STARTED
     assert [type(what) for what, _ in texts(events)] == [ThinkingBlock, TextBlock, CallBlock, CallBlock, HostedBlock]
     assert events[-1] == Ended(Stop.TOOL)
@@ -358,7 +358,7 @@ def test_a_whole_reply_tells_the_same_events() -> None:
     ],
 )
 def test_a_whole_body_that_is_no_finished_reply_is_a_failure(body: bytes, kind: Kind) -> None:
-    last = UPSTREAM.whole(body, ISSUER, Ledger())[-1]
+    last = UPSTREAM.decode_whole(body, ISSUER, Ledger())[-1]
     assert isinstance(last, Failed)
     assert last.failure.kind is kind
 

@@ -49,7 +49,9 @@ def test_only_a_completed_response_tells_when_it_was_completed(stop: Stop) -> No
     events = [*HELLO[:-1], Ended(stop)]
     response = terminal(encoded(events))
     assert response["completed_at"] == (1794700002 if response["status"] == "completed" else None)
-    assert msgspec.json.decode(CLIENT.whole(events, asked(), Ledger()))["completed_at"] == response["completed_at"]
+    assert (
+        msgspec.json.decode(CLIENT.encode_whole(events, asked(), Ledger()))["completed_at"] == response["completed_at"]
+    )
 
 
 def test_a_response_under_way_or_failed_was_never_completed() -> None:
@@ -144,17 +146,17 @@ def test_empty_deltas_are_not_sent() -> None:
 
 
 def test_a_whole_body_is_the_response_with_which_the_stream_ends() -> None:
-    assert msgspec.json.decode(CLIENT.whole(HELLO, asked(), Ledger())) == terminal(encoded(HELLO))
+    assert msgspec.json.decode(CLIENT.encode_whole(HELLO, asked(), Ledger())) == terminal(encoded(HELLO))
 
 
 def test_a_whole_body_of_a_failed_reply_is_refused() -> None:
     with pytest.raises(RequestError) as refused:
-        CLIENT.whole([STARTED, Failed(Failure(Kind.OVERLOADED, "busy"))], asked(), Ledger())
+        CLIENT.encode_whole([STARTED, Failed(Failure(Kind.OVERLOADED, "busy"))], asked(), Ledger())
     assert refused.value.failure.kind is Kind.OVERLOADED
 
 
 def test_a_broken_passthrough_is_repaired_with_its_own_id_and_the_next_numbers() -> None:
-    stream = CLIENT.repair(Failure(Kind.TRUNCATED, "cut"), Started("resp_9", "gpt-x"), 7)
+    stream = CLIENT.render_stream_error(Failure(Kind.TRUNCATED, "cut"), Started("resp_9", "gpt-x"), 7)
     error, failed = payloads(stream)
     assert (error["type"], error["sequence_number"]) == ("error", 7)
     assert (failed["type"], failed["sequence_number"]) == ("response.failed", 8)

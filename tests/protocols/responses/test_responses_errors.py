@@ -37,26 +37,26 @@ def body(**error: object) -> bytes:
     ],
 )
 def test_an_error_answer_is_read_by_its_code_and_then_by_its_status(status: int, answer: bytes, kind: Kind) -> None:
-    failure = UPSTREAM.read(status, {}, answer)
+    failure = UPSTREAM.read_error(status, {}, answer)
     assert (failure.kind, failure.status) == (kind, status)
     assert failure.message
 
 
 def test_html_and_empty_bodies_give_a_clear_message_without_tags() -> None:
     html = b"<html><script>var x</script><body><h1>502 Bad\n Gateway</h1></body></html>"
-    assert UPSTREAM.read(502, {}, html).message == "502 Bad Gateway"
-    assert "503" in UPSTREAM.read(503, {}, b"").message
+    assert UPSTREAM.read_error(502, {}, html).message == "502 Bad Gateway"
+    assert "503" in UPSTREAM.read_error(503, {}, b"").message
 
 
 def test_long_messages_are_shortened() -> None:
-    assert len(UPSTREAM.read(500, {}, body(message="x" * 5000)).message) <= 300
+    assert len(UPSTREAM.read_error(500, {}, body(message="x" * 5000)).message) <= 300
 
 
 @pytest.mark.parametrize(
     "secret", ["sk-fake-abcdef0123456789", "sk_fake_abcdef0123", "Bearer abc.def-ghi0123456", "ghp_fakefakefake"]
 )
 def test_keys_quoted_by_an_upstream_are_hidden(secret: str) -> None:
-    message = UPSTREAM.read(401, {}, body(message=f"Incorrect API key provided: {secret}.")).message
+    message = UPSTREAM.read_error(401, {}, body(message=f"Incorrect API key provided: {secret}.")).message
     assert secret.removeprefix("Bearer ") not in message
     assert "[hidden]" in message
 
@@ -72,32 +72,32 @@ def test_keys_quoted_by_an_upstream_are_hidden(secret: str) -> None:
     ],
 )
 def test_the_wait_is_read_from_the_headers(headers: dict[bytes, bytes], seconds: float | None) -> None:
-    assert UPSTREAM.read(429, headers, body(message="slow")).retry_after == seconds
+    assert UPSTREAM.read_error(429, headers, body(message="slow")).retry_after == seconds
 
 
 def test_the_wait_is_read_from_the_message_where_no_header_tells_it() -> None:
     answer = body(message="Please try again in 250ms.", code="rate_limit_exceeded")
-    assert UPSTREAM.read(429, {}, answer).retry_after == 0.25
+    assert UPSTREAM.read_error(429, {}, answer).retry_after == 0.25
 
 
 @pytest.mark.parametrize("answer", [b'"text"', b"[]", b"null", b'{"error":5}', b'{"error":{"message":7}}', b"\xff\xfe"])
 def test_no_body_however_odd_raises(answer: bytes) -> None:
-    assert UPSTREAM.read(500, {}, answer).kind is Kind.UPSTREAM
+    assert UPSTREAM.read_error(500, {}, answer).kind is Kind.UPSTREAM
 
 
 def test_every_kind_has_a_body_of_the_right_shape() -> None:
     for kind in Kind:
-        rendered = CLIENT.render(Failure(kind, "why"), "req_1")
+        rendered = CLIENT.render_error(Failure(kind, "why"), "req_1")
         error = msgspec.json.decode(rendered.body)["error"]
         assert set(error) == {"message", "type", "param", "code"}
         assert 400 <= rendered.status < 600
 
 
 def test_an_upstreams_500_stays_one_and_other_faults_are_502() -> None:
-    assert CLIENT.render(Failure(Kind.UPSTREAM, "x", status=500), "").status == 500
-    assert CLIENT.render(Failure(Kind.UPSTREAM, "x", status=520), "").status == 502
+    assert CLIENT.render_error(Failure(Kind.UPSTREAM, "x", status=500), "").status == 500
+    assert CLIENT.render_error(Failure(Kind.UPSTREAM, "x", status=520), "").status == 502
 
 
 def test_the_field_at_fault_is_named_as_openai_names_it() -> None:
-    rendered = CLIENT.render(Failure(Kind.BAD_REQUEST, "x", at="/input/3/content/0/image_url"), "")
+    rendered = CLIENT.render_error(Failure(Kind.BAD_REQUEST, "x", at="/input/3/content/0/image_url"), "")
     assert msgspec.json.decode(rendered.body)["error"]["param"] == "input[3].content[0].image_url"

@@ -138,7 +138,9 @@ def test_what_is_encoded_decodes_to_the_same_reply(reply: Reply) -> None:
 @given(replies())
 def test_the_stream_and_the_whole_body_mean_the_same(reply: Reply) -> None:
     events = list(explode(reply))
-    assert msgspec.json.decode(CLIENT.whole(events, asked(), Ledger())) == payloads(encoded(events))[-1]["response"]
+    assert (
+        msgspec.json.decode(CLIENT.encode_whole(events, asked(), Ledger())) == payloads(encoded(events))[-1]["response"]
+    )
 
 
 @settings(max_examples=60, deadline=None)

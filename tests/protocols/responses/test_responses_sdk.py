@@ -75,7 +75,7 @@ def test_reasoning_accumulates_with_its_encrypted_content() -> None:
 
 def test_a_whole_body_reads_as_the_same_reply() -> None:
     events = events_of(fixture("tools_interleaved.sse"))
-    client = client_over(CLIENT.whole(events, asked(), Ledger()), "application/json")
+    client = client_over(CLIENT.encode_whole(events, asked(), Ledger()), "application/json")
     whole = client.responses.create(model="gpt-x", input="hi")
     assert [plain(item) for item in whole.output] == [plain(item) for item in judged(encoded(events)).output]
 
@@ -105,7 +105,7 @@ def test_an_error_in_mid_stream_raises_with_its_code() -> None:
 
 def test_a_repaired_passthrough_raises_too() -> None:
     upstream = fixture("truncated.sse")
-    repaired = upstream + CLIENT.repair(Failure(Kind.TRUNCATED, "cut"), Started("resp_0f1e2d3c", "m"), 5)
+    repaired = upstream + CLIENT.render_stream_error(Failure(Kind.TRUNCATED, "cut"), Started("resp_0f1e2d3c", "m"), 5)
     with pytest.raises(openai.APIError):
         list(client_over(repaired).responses.create(model="gpt-x", input="hi", stream=True))
 
@@ -128,7 +128,7 @@ def test_a_repaired_passthrough_raises_too() -> None:
     ],
 )
 def test_a_rendered_failure_raises_the_right_class(kind: Kind, error: type[openai.APIStatusError]) -> None:
-    rendered = CLIENT.render(Failure(kind, "why", at="/input/0/content"), "req_1")
+    rendered = CLIENT.render_error(Failure(kind, "why", at="/input/0/content"), "req_1")
 
     def answer(_: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(rendered.status, content=rendered.body, headers={"content-type": "application/json"})

@@ -42,7 +42,7 @@ def built(protocol: str, body: bytes) -> tuple[dict[str, object], Ledger]:
     assert client is not None
     assert upstream is not None
     ledger = Ledger()
-    request, _ = adapt_tools(client.parse(body, ledger), upstream.tools, ledger)
+    request, _ = adapt_tools(client.parse(body, ledger), upstream.tool_limits, ledger)
     wire = upstream.build(fit(request, ledger), Target("gpt-5.5", "codex"), ledger)
     return msgspec.json.decode(wire, type=dict[str, object]), ledger
 

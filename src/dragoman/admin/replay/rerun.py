@@ -88,7 +88,7 @@ class _Gateway(Gateway):
     minted = 0
 
     def _asked(self, call: Call) -> ReplyContext:
-        return replace(super()._asked(call), created=self.created, now=self._now, mint=self._mint)
+        return replace(super()._asked(call), created=self.created, now=self._now, new_id=self._mint)
 
     def _mint(self, prefix: str) -> str:
         self.minted += 1

@@ -91,7 +91,9 @@ def _settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
 def _cap(request: Request, ledger: Ledger) -> int | None:
     if request.max_tokens != 0 or request.protocol == NAME:
         return request.max_tokens
-    ledger.approximated(request.pointer("max_tokens"), "Chat warms a cache only by answering: one token is asked for")
+    ledger.note_approximated(
+        request.pointer("max_tokens"), "Chat warms a cache only by answering: one token is asked for"
+    )
     return 1
 
 
@@ -115,7 +117,7 @@ def _vendor_settings(request: Request, target: Target, ledger: Ledger) -> _Wire:
         settings = _dropped(request, ledger, settings, "this server refuses it")
     if request.protocol not in OPENAI_PROTOCOLS:
         for name in _given({"user": request.user, "service_tier": settings.get("service_tier")}):
-            ledger.approximated(request.pointer(name), "means nearly the same in Chat")
+            ledger.note_approximated(request.pointer(name), "means nearly the same in Chat")
     wire = _given(settings)
     if "cache_key" in wire:
         wire["prompt_cache_key"] = wire.pop("cache_key")
@@ -128,14 +130,14 @@ def _given(fields: _Wire) -> _Wire:
 
 def _dropped(request: Request, ledger: Ledger, fields: _Wire, why: str) -> _Wire:
     for name in _given(fields):
-        ledger.dropped(request.pointer(name), why)
+        ledger.note_dropped(request.pointer(name), why)
     return {}
 
 
 def _stop(request: Request, target: Target, ledger: Ledger) -> list[str] | None:
     stops = list(request.stop)
     if len(stops) > _STOPS_MAX and target.issuer == OPENAI:
-        ledger.dropped(request.pointer("stop"), f"Chat takes {_STOPS_MAX} stop sequences: the others are left out")
+        ledger.note_dropped(request.pointer("stop"), f"Chat takes {_STOPS_MAX} stop sequences: the others are left out")
         stops = stops[:_STOPS_MAX]
     return stops or None
 
@@ -144,10 +146,12 @@ def _format(wanted: Format, target: Target, ledger: Ledger) -> _Wire:
     if wanted.shape is not Shape.SCHEMA:
         return {"type": "json_object" if wanted.shape is Shape.JSON else "text"}
     if "json_object_schema" in target.quirks:
-        ledger.approximated(wanted.at, "this server takes a schema only beside json_object, without name or strictness")
+        ledger.note_approximated(
+            wanted.at, "this server takes a schema only beside json_object, without name or strictness"
+        )
         return _given({"type": "json_object", "schema": wanted.schema})
     if wanted.name is None:
-        ledger.invented(wanted.at, f"Chat's schemas need a name: {_SCHEMA_NAME!r}")
+        ledger.note_invented(wanted.at, f"Chat's schemas need a name: {_SCHEMA_NAME!r}")
     schema = {"name": wanted.name or _SCHEMA_NAME, "description": wanted.description}
     return {"type": "json_schema", "json_schema": _given(schema | {"schema": wanted.schema, "strict": wanted.strict})}
 
@@ -157,7 +161,7 @@ def _effort(request: Request, target: Target, ledger: Ledger) -> _Wire:
     if asked is None:
         return {}
     if asked.show is not None:
-        ledger.dropped(asked.show_at, "Chat cannot ask to see thoughts")
+        ledger.note_dropped(asked.show_at, "Chat cannot ask to see thoughts")
     wanted, at = _wanted_effort(asked, ledger)
     if wanted is None:
         return {}
@@ -166,13 +170,13 @@ def _effort(request: Request, target: Target, ledger: Ledger) -> _Wire:
         accepted.remove("max")  # known on Responses only
     if not accepted:
         if wanted != "none":
-            ledger.dropped(at, f"{target.model} has no such setting")
+            ledger.note_dropped(at, f"{target.model} has no such setting")
         return {}
     effort = _nearest(wanted, accepted)
     if effort != wanted:
-        ledger.approximated(at, f"{target.model} takes {effort!r}, not {wanted!r}")
+        ledger.note_approximated(at, f"{target.model} takes {effort!r}, not {wanted!r}")
     elif request.protocol not in OPENAI_PROTOCOLS:
-        ledger.approximated(at, "each vendor has its own scale of effort")
+        ledger.note_approximated(at, "each vendor has its own scale of effort")
     return {"reasoning_effort": effort}
 
 
@@ -180,18 +184,18 @@ def _wanted_effort(asked: Reasoning, ledger: Ledger) -> tuple[str | None, str]:
     """The effort that says nearly the same, and where the client said it."""
     if asked.switch is Switch.DISABLED:
         if asked.effort is not None:
-            ledger.dropped(asked.at, "with thinking off the effort is none")
+            ledger.note_dropped(asked.at, "with thinking off the effort is none")
         return "none", asked.switch_at
     if asked.budget is None and asked.switch is not None:
-        ledger.approximated(asked.switch_at, "Chat leaves it to the model whether to think")
+        ledger.note_approximated(asked.switch_at, "Chat leaves it to the model whether to think")
     if asked.effort is not None:
         if asked.budget is not None:
-            ledger.dropped(asked.budget_at, "Chat has no thinking budget: the effort says it")
+            ledger.note_dropped(asked.budget_at, "Chat has no thinking budget: the effort says it")
         return asked.effort, asked.at
     if asked.budget is None:
         return None, asked.at
     effort = effort_for_budget(asked.budget)
-    ledger.approximated(asked.budget_at, f"Chat has no thinking budget: the effort is {effort!r}")
+    ledger.note_approximated(asked.budget_at, f"Chat has no thinking budget: the effort is {effort!r}")
     return effort, asked.budget_at
 
 
@@ -209,4 +213,4 @@ def _note_prefill(request: Request, ledger: Ledger) -> None:
         return
     last = request.turns[-1]
     if last.role is Role.ASSISTANT and any(isinstance(part, Text) for part in last.parts):
-        ledger.approximated(last.at, "Chat takes it for history, not for the beginning of the reply")
+        ledger.note_approximated(last.at, "Chat takes it for history, not for the beginning of the reply")

@@ -54,7 +54,7 @@ class PartWriter:
 
     def drop_cache(self, cache: Cache | None, what: str) -> None:
         if cache is not None:
-            self._ledger.dropped(cache.at, f"Chat has no cache breakpoint on {what}")
+            self._ledger.note_dropped(cache.at, f"Chat has no cache breakpoint on {what}")
 
     def _written(self, wire: dict[str, object], part: Text | Image | Document | Audio) -> dict[str, object]:
         if not isinstance(part, Audio) and part.cache is not None:
@@ -62,18 +62,18 @@ class PartWriter:
         if self._own:
             restore(wire, part.ext)
         if isinstance(part, Text) and part.citations and not self._own:
-            self._ledger.dropped(f"{part.at}/{self._citations}", "Chat does not take citations back")
+            self._ledger.note_dropped(f"{part.at}/{self._citations}", "Chat does not take citations back")
         return wire
 
     def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:
         if not self._caches:
-            self._ledger.dropped(cache.at, "this server refuses cache breakpoints")
+            self._ledger.note_dropped(cache.at, "this server refuses cache breakpoints")
             return
         written: dict[str, object] = {"mode": "explicit"}
         if cache.ttl is not None:
             written["ttl"] = _TTLS.get(cache.ttl, cache.ttl) if self._foreign else cache.ttl
         if self._foreign:
-            self._ledger.approximated(cache.at, "the breakpoint is kept, how long it lives is the vendor's")
+            self._ledger.note_approximated(cache.at, "the breakpoint is kept, how long it lives is the vendor's")
         wire["prompt_cache_breakpoint"] = written
 
     def _image(self, part: Image) -> dict[str, object]:
@@ -91,13 +91,13 @@ class PartWriter:
     def _document(self, part: Document) -> dict[str, object]:
         match part.source:
             case str(text):
-                self._ledger.approximated(part.at, "Chat has no text documents: it is sent as plain text")
+                self._ledger.note_approximated(part.at, "Chat has no text documents: it is sent as plain text")
                 return {"type": "text", "text": f"{part.title}\n\n{text}" if part.title else text}
             case Inline(media_type=media_type, data=data):
                 name = part.title
                 if name is None:
                     name = f"document.{_EXTENSIONS.get(media_type, 'bin')}"
-                    self._ledger.invented(part.at, f"Chat's files need a name: {name}")
+                    self._ledger.note_invented(part.at, f"Chat's files need a name: {name}")
                 return {"type": "file", "file": {"filename": name, "file_data": f"data:{media_type};base64,{data}"}}
             case FileId(id=file_id):
                 if not self._files:

@@ -50,9 +50,9 @@ def _write_function(tool: Function, own: bool, target: Target, ledger: Ledger) -
     if tool.strict is not None:
         function["strict"] = tool.strict
     if tool.deferred:
-        ledger.approximated(f"{tool.at}/defer_loading", "Chat has no tool search: the tool is offered at once")
+        ledger.note_approximated(f"{tool.at}/defer_loading", "Chat has no tool search: the tool is offered at once")
     if tool.cache is not None:
-        ledger.dropped(tool.cache.at, "Chat has no cache breakpoint on tools")
+        ledger.note_dropped(tool.cache.at, "Chat has no cache breakpoint on tools")
     wire: dict[str, object] = {"type": "function", "function": function}
     if own:
         restore(wire, tool.ext)
@@ -89,7 +89,7 @@ def _drop_hosted(request: Request, ledger: Ledger) -> None:
             continue
         if is_indispensable(tool, request.tool_choice, others):
             raise BadRequest(tool.at, f"a Chat upstream cannot run the tool {tool.kind!r}")
-        ledger.dropped(tool.at, f"a Chat upstream cannot run {tool.kind!r}")
+        ledger.note_dropped(tool.at, f"a Chat upstream cannot run {tool.kind!r}")
 
 
 def _by_name(choice: ToolChoice, tools: Sequence[Tool], ledger: Ledger) -> ToolChoice:
@@ -99,7 +99,7 @@ def _by_name(choice: ToolChoice, tools: Sequence[Tool], ledger: Ledger) -> ToolC
         only = allowed[0]
         return ToolChoice(Pick.NAMED, choice.at, name=only.name, custom=isinstance(only, Custom))
     if allowed:
-        ledger.approximated(choice.at, "this server leaves it to the model whether to call one of several tools")
+        ledger.note_approximated(choice.at, "this server leaves it to the model whether to call one of several tools")
     return choice
 
 

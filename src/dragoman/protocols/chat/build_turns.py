@@ -102,7 +102,7 @@ class _Writer:
     def _content_part(self, part: Part, role: Role) -> Iterable[_Wire]:
         match part:
             case Thinking() | ToolCall() | ToolResult():
-                self._ledger.dropped(part.at, f"Chat has no such part in a message of the {role.value}")
+                self._ledger.note_dropped(part.at, f"Chat has no such part in a message of the {role.value}")
             case Refusal():
                 yield {"type": "text", "text": part.text}
             case Text(cache=cache) if role is not Role.USER and cache is not None and not self._own:
@@ -126,7 +126,7 @@ class _Writer:
         if id(result) in self._gone:
             return False
         if result.call_id in self._answered:
-            self._ledger.dropped(result.at, f"the call {result.call_id!r} has a result already")
+            self._ledger.note_dropped(result.at, f"the call {result.call_id!r} has a result already")
             return False
         return True
 
@@ -139,7 +139,7 @@ class _Writer:
             result = found.result
             self._gone.add(id(result))
             if found.run > number + 1:
-                self._ledger.approximated(result.at, "moved up behind the call that it answers")
+                self._ledger.note_approximated(result.at, "moved up behind the call that it answers")
             media += self._write_result(result)
         self._answered |= taken.keys()
         if not self._own:
@@ -155,7 +155,7 @@ class _Writer:
 
     def _write_missing(self, calls: list[ToolCall]) -> None:
         for call in calls:
-            self._ledger.invented(call.at, "every call must have a result")
+            self._ledger.note_invented(call.at, "every call must have a result")
             self._messages.append({"role": "tool", "tool_call_id": call.id, "content": _UNANSWERED})
 
     def _write_result(self, result: ToolResult) -> list[_Wire]:
@@ -165,7 +165,9 @@ class _Writer:
         for part in result.content:
             if isinstance(part, Image | Document) and not isinstance(part.source, str) and not self._own:
                 kind = "image" if isinstance(part, Image) else "document"
-                self._ledger.approximated(part.at, f"a tool's result is text in Chat: the {kind} follows as a user's")
+                self._ledger.note_approximated(
+                    part.at, f"a tool's result is text in Chat: the {kind} follows as a user's"
+                )
                 texts.append({"type": "text", "text": f"[{kind}: see the user message that follows]"})
                 media.append({"type": "text", "text": f"[{kind} from the result of tool call {result.call_id}]"})
                 media += self._write(part)
@@ -181,7 +183,7 @@ class _Writer:
         return media
 
     def _mark_error(self, result: ToolResult, message: _Wire) -> None:
-        self._ledger.approximated(f"{result.at}/is_error", "Chat has no error flag: the text says so")
+        self._ledger.note_approximated(f"{result.at}/is_error", "Chat has no error flag: the text says so")
         content = message["content"]
         mark = "[tool error] "
         message["content"] = (
@@ -190,7 +192,7 @@ class _Writer:
 
     def _retold(self, result: ToolResult) -> list[_Wire]:
         """A result whose call is not in the conversation, as something that the user says."""
-        self._ledger.approximated(result.at, f"no call {result.call_id!r} stands before it: told as a user's text")
+        self._ledger.note_approximated(result.at, f"no call {result.call_id!r} stands before it: told as a user's text")
         label = "error" if result.is_error else "result"
         return [
             {"type": "text", "text": f"[{label} of tool call {result.call_id}]"},
@@ -238,7 +240,7 @@ class _Writer:
             case Image() | Document() if self._own:
                 yield from self._write(part)
             case Image() | Document() | ToolResult():
-                self._ledger.dropped(part.at, "Chat has no such part in a message of the assistant")
+                self._ledger.note_dropped(part.at, "Chat has no such part in a message of the assistant")
             case _:
                 return
 
@@ -265,10 +267,10 @@ class _Writer:
             yield part
         elif part.text and "replay_reasoning" in self._target.quirks:
             if part.opaque is not None:
-                self._ledger.approximated(part.at, f"only {issuer or 'its issuer'} can read what vouches for it")
+                self._ledger.note_approximated(part.at, f"only {issuer or 'its issuer'} can read what vouches for it")
             yield Thinking(part.text, part.at)
         else:
-            self._ledger.dropped(part.at, "this server takes no reasoning back")
+            self._ledger.note_dropped(part.at, "this server takes no reasoning back")
 
 
 def _is_item(thought: Thinking) -> bool:

@@ -166,7 +166,7 @@ class Decoder:
         usage = chunk.usage
         for choice in chunk.choices or ():
             if choice.index:
-                self._ledger.dropped(f"/choices/{choice.index}", "one answer is translated")
+                self._ledger.note_dropped(f"/choices/{choice.index}", "one answer is translated")
                 continue
             if not self._same_reply(chunk, finished):
                 return self._fail(Failure(Kind.CORRUPT, "the upstream's stream changed its id or model midway"))
@@ -277,7 +277,7 @@ class Decoder:
     def _cite(self, annotation: Annotation, events: list[Event]) -> None:
         cited = annotation.url_citation
         if cited is None or self._speaking is not _TEXT:
-            self._ledger.dropped("/choices/0/message/annotations", f"nothing to attach {annotation.type!r} to")
+            self._ledger.note_dropped("/choices/0/message/annotations", f"nothing to attach {annotation.type!r} to")
             return
         start, end = (None if at is None else max(0, at - self._base) for at in (cited.start_index, cited.end_index))
         events.append(CitationAdded(self._block, Citation(url=cited.url, title=cited.title, start=start, end=end)))
@@ -359,7 +359,7 @@ class Decoder:
         finish = self._finish or "stop"
         stop = STOPS.get(finish)
         if stop is None:
-            self._ledger.approximated("/choices/0/finish_reason", f"{finish!r} is taken for a natural end")
+            self._ledger.note_approximated("/choices/0/finish_reason", f"{finish!r} is taken for a natural end")
             stop = Stop.END
         # Agents run tools by the reason given, and servers give the wrong one both ways.
         if stop in (Stop.END, Stop.TOOL):

@@ -60,36 +60,36 @@ class Losses:
     def block(self, number: int, what: Block) -> None:
         at = f"/content/{number}"
         if isinstance(what, HostedBlock):
-            self._ledger.dropped(at, f"Chat cannot tell what {what.kind} did")
+            self._ledger.note_dropped(at, f"Chat cannot tell what {what.kind} did")
             return
         if isinstance(what, CallBlock) and what.namespace:
-            self._ledger.dropped(f"{at}/namespace", "Chat's tools have no namespaces")
+            self._ledger.note_dropped(f"{at}/namespace", "Chat's tools have no namespaces")
         place = _ORDER[type(what)]
         if place < self._last:
-            self._ledger.approximated(at, "Chat does not tell the order of text, thoughts and calls")
+            self._ledger.note_approximated(at, "Chat does not tell the order of text, thoughts and calls")
         elif isinstance(what, TextBlock) and self._text_seen:
-            self._ledger.approximated(at, "Chat has one text per reply: this is joined to what stood before")
+            self._ledger.note_approximated(at, "Chat has one text per reply: this is joined to what stood before")
         self._last = max(self._last, place)
         self._text_seen |= isinstance(what, TextBlock)
 
     def citation(self, number: int, citation: Citation) -> None:
         at = f"/content/{number}/citations"
         if not citation.url:
-            self._ledger.dropped(at, "Chat cites nothing but addresses")
+            self._ledger.note_dropped(at, "Chat cites nothing but addresses")
         elif citation.start is None or citation.end is None or citation.quoted:
-            self._ledger.approximated(at, "Chat cites an address for a range of characters")
+            self._ledger.note_approximated(at, "Chat cites an address for a range of characters")
 
     def end(self, end: Ended, explained: bool) -> None:
         if end.category:
-            self._ledger.dropped("/stop_details/category", "Chat has no categories of refusals")
+            self._ledger.note_dropped("/stop_details/category", "Chat has no categories of refusals")
         if end.explanation and not explained:
-            self._ledger.dropped("/stop_details/explanation", "Chat explains no refusal beside a text")
+            self._ledger.note_dropped("/stop_details/explanation", "Chat explains no refusal beside a text")
         if end.sequence is not None:
-            self._ledger.dropped("/stop_sequence", "Chat does not tell which stop sequence was hit")
+            self._ledger.note_dropped("/stop_sequence", "Chat does not tell which stop sequence was hit")
         if end.stop is Stop.PAUSE:
-            self._ledger.approximated("/stop_reason", "Chat cannot pause: this looks like a natural end")
+            self._ledger.note_approximated("/stop_reason", "Chat cannot pause: this looks like a natural end")
         elif end.stop is Stop.CONTEXT_FULL:
-            self._ledger.approximated("/stop_reason", "Chat does not tell a full context from the cap on tokens")
+            self._ledger.note_approximated("/stop_reason", "Chat does not tell a full context from the cap on tokens")
 
 
 def whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes:
@@ -197,7 +197,7 @@ def _token_list(reply: Reply, kind: type[Block]) -> list[msgspec.Raw] | None:
 
 
 def reply_id(upstream: str, asked: ReplyContext) -> str:
-    return upstream if upstream.startswith("chatcmpl") else asked.mint("chatcmpl-")
+    return upstream if upstream.startswith("chatcmpl") else asked.new_id("chatcmpl-")
 
 
 def finish_reason(stop: Stop, calls: bool) -> str:

@@ -239,7 +239,7 @@ def _read_stream_options(body: Fields) -> tuple[bool, Ext]:
 def _read_cap(body: Fields, ledger: Ledger) -> int | None:
     older, cap = body.integer("max_tokens"), body.integer("max_completion_tokens")
     if older is not None and cap is not None and older != cap:
-        ledger.dropped("/max_tokens", "max_completion_tokens wins")
+        ledger.note_dropped("/max_tokens", "max_completion_tokens wins")
     return older if cap is None else cap
 
 

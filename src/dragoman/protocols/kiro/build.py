@@ -95,7 +95,7 @@ def _tell_unsaid(request: Request, ledger: Ledger) -> None:
     for name, nothing in _UNSAID.items():
         value = getattr(request, name)
         if value is not None and value != nothing:
-            ledger.dropped(request.pointer(name), "Kiro has no such setting")
+            ledger.note_dropped(request.pointer(name), "Kiro has no such setting")
 
 
 def _tags(thought: Thought, request: Request) -> list[str]:
@@ -110,7 +110,7 @@ def _tags(thought: Thought, request: Request) -> list[str]:
 def _format_sentences(format: Format | None, ledger: Ledger) -> list[str]:
     if format is None or format.shape is Shape.TEXT:
         return []
-    ledger.approximated(format.at, "the shape of the answer is asked for in the prompt")
+    ledger.note_approximated(format.at, "the shape of the answer is asked for in the prompt")
     if format.shape is Shape.JSON:
         return [_JSON_ONLY]
     about = f" ({format.description})" if format.description else ""
@@ -130,9 +130,9 @@ def _native_fields(request: Request, thought: Thought, options: KiroOptions, led
             fields = {**thought.fields, name: most}
             if most is not None and schema.accepts(fields):
                 if most != request.max_tokens:
-                    ledger.approximated(at, f"this model writes at most {most} tokens")
+                    ledger.note_approximated(at, f"this model writes at most {most} tokens")
                 return fields
-    ledger.dropped(at, "this model takes no cap on its answer")
+    ledger.note_dropped(at, "this model takes no cap on its answer")
     return thought.fields
 
 

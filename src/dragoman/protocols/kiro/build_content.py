@@ -53,7 +53,7 @@ def _block(media_type: str, data: str, at: str) -> ImageBlock:
 def write_document(part: Document, ledger: Ledger) -> str:
     """A text document as tagged text; others have no way into Kiro."""
     text = _text_of(part)
-    ledger.approximated(part.at, "a document is told as text")
+    ledger.note_approximated(part.at, "a document is told as text")
     title = f' title="{part.title}"' if part.title else ""
     return f"<document{title}>\n{text}\n</document>"
 

@@ -102,7 +102,7 @@ def plan_thinking(request: Request, target: Target, options: KiroOptions, ledger
         return Thought(tags=_Tags(wish, request.protocol, target.budgets, ledger).plan())
     if _is_on(wish) is not False:
         for at in _places(wish):
-            ledger.dropped(at, "this model cannot be asked to think here")
+            ledger.note_dropped(at, "this model cannot be asked to think here")
     return Thought()
 
 
@@ -159,7 +159,7 @@ class _Native:
             on = True
         effort = self._asked_effort(on)
         if on and not self._claude and effort is None and self._wish.show is None:
-            self._ledger.approximated(self._wish.switch_at, "this model thinks as it sees fit")
+            self._ledger.note_approximated(self._wish.switch_at, "this model thinks as it sees fit")
             return {}
         candidates = self._claude_fields(on, effort) if self._claude else self._gpt_fields(effort)
         fields = next((fields for fields in candidates if self._schema.accepts(fields)), None)
@@ -171,7 +171,7 @@ class _Native:
     def _helpless(self, on: bool | None) -> Fields | None:
         if on is not False:
             return None
-        self._ledger.approximated(self._wish.switch_at or self._wish.at, "this model cannot be told not to think")
+        self._ledger.note_approximated(self._wish.switch_at or self._wish.at, "this model cannot be told not to think")
         return {}
 
     def _asked_effort(self, on: bool | None) -> str | None:
@@ -222,28 +222,28 @@ class _Native:
         )
         sent = output.get("effort") or reasoning.get("effort")
         if on is False and not self._claude and sent != "none":
-            ledger.approximated(
+            ledger.note_approximated(
                 wish.switch_at or wish.at, "this model always thinks; it is asked for as little as possible"
             )
         if wish.effort not in (None, "none") and sent is None:
-            ledger.dropped(wish.at, "this model has no efforts")
+            ledger.note_dropped(wish.at, "this model has no efforts")
         elif wish.effort is not None and sent not in (None, wish.effort):
-            ledger.approximated(wish.at, f"the nearest effort of this model is {sent!r}")
+            ledger.note_approximated(wish.at, f"the nearest effort of this model is {sent!r}")
         elif wish.effort is not None and self._claude != (self._protocol == "messages"):
-            ledger.approximated(wish.at, "another vendor's effort is only like this one's")
+            ledger.note_approximated(wish.at, "another vendor's effort is only like this one's")
         if wish.switch is Switch.BETWEEN_TOOLS:
-            ledger.approximated(wish.switch_at, "this model knows no thinking between tools only")
+            ledger.note_approximated(wish.switch_at, "this model knows no thinking between tools only")
         if wish.switch is Switch.ENABLED:
-            ledger.approximated(wish.switch_at, "this model thinks as it sees fit")
+            ledger.note_approximated(wish.switch_at, "this model thinks as it sees fit")
         if wish.budget is not None:
-            ledger.approximated(wish.budget_at, "this model takes an effort, not a budget")
+            ledger.note_approximated(wish.budget_at, "this model takes an effort, not a budget")
         if wish.switch is Switch.ADAPTIVE and not thinking:
-            ledger.approximated(wish.switch_at, "this model is told an effort only")
+            ledger.note_approximated(wish.switch_at, "this model is told an effort only")
         shown = thinking.get("display") or reasoning.get("summary")
         if wish.show is not None and shown is None:
-            ledger.dropped(wish.show_at, "how much of its thoughts this model shows cannot be chosen")
+            ledger.note_dropped(wish.show_at, "how much of its thoughts this model shows cannot be chosen")
         elif shown != wish.show:
-            ledger.approximated(wish.show_at, f"thoughts are shown as {shown!r}")
+            ledger.note_approximated(wish.show_at, f"thoughts are shown as {shown!r}")
 
 
 class _Tags:
@@ -263,21 +263,21 @@ class _Tags:
             self._off()
             return ""
         if on is None and self._protocol == "messages":  # where an effort alone switches no thinking on
-            self._ledger.dropped(wish.at, "this model has no efforts")
+            self._ledger.note_dropped(wish.at, "this model has no efforts")
             return ""
         for at in _places(wish):
-            self._ledger.approximated(at, "thinking is asked for in the prompt, and shown as it is")
+            self._ledger.note_approximated(at, "thinking is asked for in the prompt, and shown as it is")
         adaptive = wish.switch is Switch.ADAPTIVE or (wish.switch is None and wish.effort is None)
         return self._adaptive() if adaptive else self._budgeted()
 
     def _off(self) -> None:
         wish = self._wish
         if wish.switch is Switch.BETWEEN_TOOLS:
-            self._ledger.approximated(wish.switch_at, "this model is not told to think at all")
+            self._ledger.note_approximated(wish.switch_at, "this model is not told to think at all")
         if wish.switch is not None and wish.effort is not None:
-            self._ledger.dropped(wish.at, "this model has no efforts")
+            self._ledger.note_dropped(wish.at, "this model has no efforts")
         if wish.show is not None:
-            self._ledger.dropped(wish.show_at, "there are no thoughts to be shown")
+            self._ledger.note_dropped(wish.show_at, "there are no thoughts to be shown")
 
     def _adaptive(self) -> str:
         effort = self._wish.effort if self._wish.effort in EFFORTS[2:] else None

@@ -154,7 +154,7 @@ def calls_nothing(request: Request) -> bool:
 def write_tools(request: Request, ledger: Ledger) -> Offer:
     if calls_nothing(request):
         for tool in request.tools:
-            ledger.dropped(tool.at, "no tool may be called, so none is offered")
+            ledger.note_dropped(tool.at, "no tool may be called, so none is offered")
         return Offer()
     choice = request.tool_choice
     functions = _without_doubles(_carried(request.tools, choice, ledger), ledger)
@@ -174,7 +174,7 @@ def _carried(tools: Sequence[Tool], choice: ToolChoice | None, ledger: Ledger) -
             case Hosted(kind=kind, at=at):
                 if not functions or (choice is not None and choice.hosted == kind):
                     raise BadRequest(at, f"Kiro has no tool like {kind!r}")
-                ledger.dropped(at, f"Kiro has no tool like {kind!r}")
+                ledger.note_dropped(at, f"Kiro has no tool like {kind!r}")
             case Custom(at=at):
                 raise BadRequest(at, "Kiro has no freeform tools")
     return functions
@@ -184,15 +184,15 @@ def _without_doubles(functions: list[Function], ledger: Ledger) -> list[Function
     kept: dict[str, Function] = {}
     for tool in functions:
         if kept.setdefault(tool.name, tool) is not tool:
-            ledger.dropped(tool.at, "another tool of this name is offered already")
+            ledger.note_dropped(tool.at, "another tool of this name is offered already")
     return list(kept.values())
 
 
 def _allowed(functions: list[Function], choice: ToolChoice, names: tuple[str, ...], ledger: Ledger) -> list[Function]:
-    ledger.approximated(choice.at, "only the allowed tools are offered")
+    ledger.note_approximated(choice.at, "only the allowed tools are offered")
     for tool in functions:
         if tool.name not in names:
-            ledger.dropped(tool.at, "only the allowed tools are offered")
+            ledger.note_dropped(tool.at, "only the allowed tools are offered")
     return [tool for tool in functions if tool.name in names]
 
 
@@ -201,11 +201,11 @@ def _sentences(request: Request, functions: Sequence[Function], ledger: Ledger) 
     choice = request.tool_choice
     if choice is not None and choice.pick in (Pick.REQUIRED, Pick.NAMED):
         _refuse_unoffered(choice, functions)
-        ledger.approximated(choice.at, "Kiro cannot be forced to call a tool; it is asked to in the prompt")
+        ledger.note_approximated(choice.at, "Kiro cannot be forced to call a tool; it is asked to in the prompt")
         named = choice.pick is Pick.NAMED
         sentences.append(f"You must answer by calling the tool {choice.name}." if named else _MUST_CALL)
     if request.parallel is False:
-        ledger.approximated(request.pointer("parallel"), "one call at a time is asked for in the prompt")
+        ledger.note_approximated(request.pointer("parallel"), "one call at a time is asked for in the prompt")
         if functions:
             sentences.append(_ONE_AT_A_TIME)
     return sentences
@@ -220,17 +220,17 @@ def _refuse_unoffered(choice: ToolChoice, functions: Sequence[Function]) -> None
 
 def _specification(tool: Function, protocol: str, ledger: Ledger) -> ToolEntry:
     at = tool_pointer(tool, protocol, "parameters")
-    schema = clean_schema(tool.parameters, lambda why: ledger.approximated(at, why))
+    schema = clean_schema(tool.parameters, lambda why: ledger.note_approximated(at, why))
     description = tool.description
     if description is None or not description.strip():
-        ledger.invented(tool_pointer(tool, protocol, "description"), "Kiro demands a description of every tool")
+        ledger.note_invented(tool_pointer(tool, protocol, "description"), "Kiro demands a description of every tool")
         description = f"The tool {tool.name}."
     if tool.strict:
-        ledger.dropped(tool_pointer(tool, protocol, "strict"), "Kiro does not hold a model to a schema")
+        ledger.note_dropped(tool_pointer(tool, protocol, "strict"), "Kiro does not hold a model to a schema")
     if tool.deferred:
-        ledger.approximated(tool_pointer(tool, protocol, "defer_loading"), "the tool is offered at once")
+        ledger.note_approximated(tool_pointer(tool, protocol, "defer_loading"), "the tool is offered at once")
     if tool.cache is not None:
-        ledger.dropped(tool.cache.at, "Kiro has no cache breakpoints")
+        ledger.note_dropped(tool.cache.at, "Kiro has no cache breakpoints")
     return ToolEntry(ToolSpecification(tool.name, description, InputSchema(schema)))
 
 
@@ -241,7 +241,7 @@ def _stubs(request: Request, offered: set[str], ledger: Ledger) -> list[ToolEntr
     for call in calls:
         if call.name in offered or call.name in stubs:
             continue
-        ledger.invented(
+        ledger.note_invented(
             request.pointer("tools"), "tools that the history names must be offered; they are marked as gone"
         )
         schema: dict[str, object] = {"type": "object", "properties": {}}

@@ -97,7 +97,7 @@ class Writer:
             if isinstance(part, Text | Refusal | Document):
                 words += self._words(part)
             elif not isinstance(part, Foreign):
-                self._ledger.dropped(part.at, "instructions may hold text only")
+                self._ledger.note_dropped(part.at, "instructions may hold text only")
         return words
 
     def user(self, turn: Turn, opening: str = "") -> UserInput:
@@ -115,7 +115,7 @@ class Writer:
                     words += self._words(part)
         if not words:
             words = [_ONLY_RESULTS if results else _ONLY_IMAGES if images else _NO_WORDS]
-            self._ledger.invented(turn.at, "Kiro demands words in every message")
+            self._ledger.note_invented(turn.at, "Kiro demands words in every message")
         if len(images) > MAX_IMAGES:
             raise BadRequest(
                 turn.at, f"Kiro takes at most {MAX_IMAGES} images in a message; this one has {len(images)}"
@@ -135,15 +135,15 @@ class Writer:
                 case Thinking():
                     reasoning = self._reasoning(part, reasoning)
                 case Image():
-                    self._ledger.dropped(part.at, "an assistant's turn holds text only")
+                    self._ledger.note_dropped(part.at, "an assistant's turn holds text only")
                 case _:
                     more = self._words(part)
                     if more and calls:
-                        self._ledger.approximated(part.at, "an assistant's words are sent before its calls")
+                        self._ledger.note_approximated(part.at, "an assistant's words are sent before its calls")
                     words += more
         if not words:
             words = [_ONLY_CALLS]
-            self._ledger.invented(turn.at, "Kiro demands words in every message")
+            self._ledger.note_invented(turn.at, "Kiro demands words in every message")
         return AssistantReply("\n\n".join(words), calls, reasoning)
 
     def _words(self, part: Part) -> list[str]:
@@ -154,31 +154,31 @@ class Writer:
                 self._uncached(part.cache)
                 return [write_document(part, self._ledger)]
             case Thinking():
-                self._ledger.dropped(part.at, "only an assistant's turn holds thoughts")
+                self._ledger.note_dropped(part.at, "only an assistant's turn holds thoughts")
             case Audio():
                 raise BadRequest(part.at, "Kiro takes no audio")
         return []  # Foreign, of which the ledger has been told
 
     def _text(self, part: Text | Refusal) -> list[str]:
         if isinstance(part, Refusal):
-            self._ledger.approximated(part.at, "a refusal is told as text")
+            self._ledger.note_approximated(part.at, "a refusal is told as text")
         else:
             self._uncached(part.cache)
             if part.citations:
-                self._ledger.dropped(f"{part.at}/{self._citations}", "citations cannot be given back")
+                self._ledger.note_dropped(f"{part.at}/{self._citations}", "citations cannot be given back")
         if part.text.strip():
             return [part.text]
         if part.text:
-            self._ledger.dropped(part.at, "a text of white space only is left out")
+            self._ledger.note_dropped(part.at, "a text of white space only is left out")
         return []
 
     def _image(self, part: Image, turn: Turn, images: list[ImageBlock]) -> None:
         self._uncached(part.cache)
         if part.detail not in (None, "auto"):
-            self._ledger.dropped(part.detail_at or part.at, "the level of detail cannot be chosen")
+            self._ledger.note_dropped(part.detail_at or part.at, "the level of detail cannot be chosen")
         place = next(index for index, other in enumerate(turn.parts) if other is part)
         if _has_words(turn.parts[:place]) and _has_words(turn.parts[place:]):
-            self._ledger.approximated(part.at, "images are sent beside the text, not within it")
+            self._ledger.note_approximated(part.at, "images are sent beside the text, not within it")
         images.append(write_image(part))
 
     def _result(self, result: ToolResult, images: list[ImageBlock]) -> ToolOutcome:
@@ -191,34 +191,34 @@ class Writer:
             else:
                 words += self._words(part)
         if not words:
-            self._ledger.invented(result.at, "Kiro demands words in every result")
+            self._ledger.note_invented(result.at, "Kiro demands words in every result")
             words = [_NO_OUTPUT]
         status = ERROR if result.is_error else SUCCESS
         return ToolOutcome(result.call_id, status, [ResultText(text) for text in words])
 
     def _hoisted(self, part: Image, images: list[ImageBlock]) -> None:
         self._uncached(part.cache)
-        self._ledger.approximated(part.at, "an image of a result is attached to the message that holds the result")
+        self._ledger.note_approximated(part.at, "an image of a result is attached to the message that holds the result")
         images.append(write_image(part))
 
     def _reasoning(self, part: Thinking, before: ReasoningContent | None) -> ReasoningContent | None:
         """Thoughts go back to nobody but who had them, exactly as they came."""
         opaque = part.opaque
         if opaque is None or opaque.issuer != self._issuer:
-            self._ledger.dropped(part.at, "only thoughts that this upstream signed itself may be given back")
+            self._ledger.note_dropped(part.at, "only thoughts that this upstream signed itself may be given back")
             return before
         if opaque.model not in ("", self._model):
-            self._ledger.dropped(part.at, "thoughts are signed for the model that had them")
+            self._ledger.note_dropped(part.at, "thoughts are signed for the model that had them")
             return before
         if before is not None:
-            self._ledger.dropped(part.at, "a message of Kiro's holds one run of thoughts")
+            self._ledger.note_dropped(part.at, "a message of Kiro's holds one run of thoughts")
             return before
         match opaque.form:
             case Form.SIGNATURE:
                 return ReasoningContent(ReasoningText(opaque.text or part.text, opaque.payload))
             case Form.REDACTED:
                 return ReasoningContent(redacted_content=opaque.payload)
-        self._ledger.dropped(part.at, "reasoning of this form cannot be given back")
+        self._ledger.note_dropped(part.at, "reasoning of this form cannot be given back")
         return before
 
     def _arguments(self, call: ToolCall) -> dict[str, object]:
@@ -227,19 +227,19 @@ class Writer:
         try:
             value = read_json(_object, call.arguments.encode(errors="replace"))
         except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-            self._ledger.approximated(call.at, "arguments that are not a JSON object are sent inside one")
+            self._ledger.note_approximated(call.at, "arguments that are not a JSON object are sent inside one")
             return {"arguments": call.arguments}
         if '""' not in call.arguments:
             return value
         named = _without_empty_keys(value)
         assert isinstance(named, dict)
         if named != value:
-            self._ledger.dropped(call.at, "Kiro takes no empty keys in arguments")
+            self._ledger.note_dropped(call.at, "Kiro takes no empty keys in arguments")
         return named
 
     def _uncached(self, cache: Cache | None) -> None:
         if cache is not None:
-            self._ledger.dropped(cache.at, "Kiro has no cache breakpoints")
+            self._ledger.note_dropped(cache.at, "Kiro has no cache breakpoints")
 
 
 def _has_words(parts: tuple[Part, ...]) -> bool:
@@ -275,15 +275,15 @@ def _in_order(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
     spoken = [turn for turn in turns if not is_silent(turn)]
     for turn in turns:
         if is_silent(turn):
-            ledger.dropped(turn.at, "a turn that says nothing is left out")
+            ledger.note_dropped(turn.at, "a turn that says nothing is left out")
     ordered = list(merge_turns(spoken, ledger))
     if not ordered or ordered[0].role is not Role.USER:
         at = ordered[0].at if ordered else ""
-        ledger.invented(at, "a conversation must open with a user's turn")
+        ledger.note_invented(at, "a conversation must open with a user's turn")
         ordered.insert(0, Turn(Role.USER, (), at))
     last = ordered[-1]
     if last.role is Role.ASSISTANT:
         assert not any(isinstance(part, ToolCall) for part in last.parts)
-        ledger.approximated(last.at, "a turn to be continued is sent as one that is over")
+        ledger.note_approximated(last.at, "a turn to be continued is sent as one that is over")
         ordered.append(Turn(Role.USER, (Text(_GO_ON),), last.at))
     return ordered

@@ -159,7 +159,7 @@ class Calls:
         self._told.add(call.id)
         key = (call.name, compact(call.arguments))
         if key in self._made:
-            self._ledger.dropped(f"/toolUses/{call.id}", "the same call was made before in this reply")
+            self._ledger.note_dropped(f"/toolUses/{call.id}", "the same call was made before in this reply")
             return []
         self._made.add(key)
         self.made += 1
@@ -273,7 +273,7 @@ class Blocks:
 
     def end(self) -> Sequence[Event]:
         if self._uncited:
-            self._ledger.dropped("/citations", "no text follows that they could be told with")
+            self._ledger.note_dropped("/citations", "no text follows that they could be told with")
         return self.end_block()
 
     def _begin(self, what: TextBlock | ThinkingBlock) -> Sequence[Event]:

@@ -105,16 +105,16 @@ def _tell_unsaid(request: Request, ledger: Ledger) -> None:
     for name, nothing in _UNSAID.items():
         value = getattr(request, name)
         if value is not None and value != nothing:
-            ledger.dropped(request.pointer(name), "Messages has no such setting")
+            ledger.note_dropped(request.pointer(name), "Messages has no such setting")
 
 
 def _max_tokens(request: Request, profile: Profile, ledger: Ledger) -> int:
     at = request.pointer("max_tokens")
     if request.max_tokens is None:
-        ledger.invented(at, "Messages demands a limit")
+        ledger.note_invented(at, "Messages demands a limit")
         return profile.max_output or DEFAULT_MAX_TOKENS
     if profile.max_output is not None and request.max_tokens > profile.max_output:
-        ledger.approximated(at, f"this model writes at most {profile.max_output} tokens")
+        ledger.note_approximated(at, f"this model writes at most {profile.max_output} tokens")
         return profile.max_output
     return request.max_tokens
 
@@ -122,7 +122,7 @@ def _max_tokens(request: Request, profile: Profile, ledger: Ledger) -> int:
 def _instructions(format: Format | None, ledger: Ledger) -> list[str]:
     if format is None or format.shape is not Shape.JSON:
         return []
-    ledger.approximated(format.at, "JSON is asked for in the instructions")
+    ledger.note_approximated(format.at, "JSON is asked for in the instructions")
     return [_JSON_ONLY]
 
 
@@ -135,7 +135,7 @@ def _output(request: Request, thought: Thought, ledger: Ledger) -> Wire | None:
         schema = format.schema
         if request.protocol != NAME:
             schema = _cleaned(format)
-            ledger.approximated(format.at, "a schema has no name, and its limits are told in words")
+            ledger.note_approximated(format.at, "a schema has no name, and its limits are told in words")
         output["format"] = {"type": "json_schema", "schema": schema}
     return output or None
 
@@ -150,7 +150,7 @@ def _cleaned(format: Format) -> object:
 def _stop(request: Request, ledger: Ledger) -> list[str]:
     kept = [stop for stop in request.stop if stop.strip()]
     if len(kept) != len(request.stop):
-        ledger.dropped(request.pointer("stop"), "a stop sequence must hold more than white space")
+        ledger.note_dropped(request.pointer("stop"), "a stop sequence must hold more than white space")
     return kept
 
 
@@ -167,9 +167,9 @@ def _sampling(request: Request, profile: Profile, thought: Thought, ledger: Ledg
     for name, why in reasons.items():
         value = wire.pop(name)
         if value is not None and value != usual[name]:
-            ledger.dropped(request.pointer(name), why)
+            ledger.note_dropped(request.pointer(name), why)
     if "temperature" in wire and temperature is not None and temperature > 1:
-        ledger.approximated(request.pointer("temperature"), "the highest temperature is 1")
+        ledger.note_approximated(request.pointer("temperature"), "the highest temperature is 1")
         wire["temperature"] = 1
     return wire
 
@@ -178,11 +178,11 @@ def _end_user(request: Request, ledger: Ledger) -> Wire | None:
     own = request.protocol == NAME
     names = [name for name in ("user", "safety_identifier") if getattr(request, name) is not None]
     for name in names[1:]:
-        ledger.dropped(request.pointer(name), "Messages knows one name of the end user")
+        ledger.note_dropped(request.pointer(name), "Messages knows one name of the end user")
     if not names:
         return None
     if not own:
-        ledger.approximated(request.pointer(names[0]), "the end user is named in the metadata")
+        ledger.note_approximated(request.pointer(names[0]), "the end user is named in the metadata")
     return {"user_id": getattr(request, names[0])}
 
 
@@ -192,10 +192,10 @@ def _service_tier(request: Request, ledger: Ledger) -> str | None:
         return None
     at = request.pointer("service_tier")
     if tier != "default":
-        ledger.dropped(at, f"Messages has no tier like {tier!r}")
+        ledger.note_dropped(at, f"Messages has no tier like {tier!r}")
         return None
     if request.protocol != NAME:
-        ledger.approximated(at, "the default tier is called standard")
+        ledger.note_approximated(at, "the default tier is called standard")
     return "standard_only"
 
 

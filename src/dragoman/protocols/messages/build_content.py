@@ -53,7 +53,7 @@ class Writer:
             case Text():
                 return self._text(part)
             case Refusal():
-                self.ledger.approximated(part.at, "a refusal is told as text")
+                self.ledger.note_approximated(part.at, "a refusal is told as text")
                 return _text_block(part.text) if part.text.strip() else None
             case Image():
                 return self._image(part)
@@ -91,7 +91,7 @@ class Writer:
         if cache.ttl is not None:
             control["ttl"] = cache.ttl if cache.ttl in _KEPT_TTLS else "1h"
         if not self.own:
-            self.ledger.approximated(cache.at, "a cache breakpoint lives for five minutes or an hour")
+            self.ledger.note_approximated(cache.at, "a cache breakpoint lives for five minutes or an hour")
         wire["cache_control"] = control
         self._breakpoints.append((wire, cache.at))
         return wire
@@ -100,7 +100,7 @@ class Writer:
         """Keeps the last ones: they cover the longest prefixes."""
         for wire, at in self._breakpoints[:-MAX_BREAKPOINTS]:
             del wire["cache_control"]
-            self.ledger.dropped(at, f"a request has at most {MAX_BREAKPOINTS} cache breakpoints")
+            self.ledger.note_dropped(at, f"a request has at most {MAX_BREAKPOINTS} cache breakpoints")
 
     def _finished(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
         self.mark(wire, cache)
@@ -111,20 +111,20 @@ class Writer:
     def _text(self, part: Text) -> Wire | None:
         if not part.text.strip() and not self.own:
             if part.text:
-                self.ledger.dropped(part.at, "a text of white space only is not accepted")
+                self.ledger.note_dropped(part.at, "a text of white space only is not accepted")
             if part.cache is not None:
-                self.ledger.dropped(part.cache.at, "an empty text cannot be a cache breakpoint")
+                self.ledger.note_dropped(part.cache.at, "an empty text cannot be a cache breakpoint")
             return None
         wire = _text_block(part.text)
         if part.citations and self.own:
             wire["citations"] = [citation.raw for citation in part.citations]
         elif part.citations:
-            self.ledger.dropped(f"{part.at}/annotations", "citations of another vendor cannot be given back")
+            self.ledger.note_dropped(f"{part.at}/annotations", "citations of another vendor cannot be given back")
         return self._finished(wire, part.cache, part.ext)
 
     def _image(self, part: Image) -> Wire:
         if part.detail not in (None, "auto"):
-            self.ledger.dropped(part.detail_at, "the level of detail cannot be chosen")
+            self.ledger.note_dropped(part.detail_at, "the level of detail cannot be chosen")
         wire: Wire = {"type": "image", "source": self._source(part.source, part.at)}
         return self._finished(wire, part.cache, part.ext)
 
@@ -147,7 +147,7 @@ class Writer:
         if not source.media_type.startswith("text/"):
             raise BadRequest(at, f"this upstream takes PDF and text documents, not {source.media_type}")
         if source.media_type != "text/plain":
-            self.ledger.approximated(at, f"{source.media_type} is sent as plain text")
+            self.ledger.note_approximated(at, f"{source.media_type} is sent as plain text")
         try:
             return base64.b64decode(source.data, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
@@ -170,7 +170,7 @@ class Writer:
         opaque = part.opaque
         if opaque is None or not can_send_to(opaque, self.issuer, self.own):
             if part.text or opaque is not None:
-                self.ledger.dropped(part.at, "only thinking that this upstream signed itself may be given back")
+                self.ledger.note_dropped(part.at, "only thinking that this upstream signed itself may be given back")
             return None
         match opaque.form:
             case Form.SIGNATURE:
@@ -179,7 +179,7 @@ class Writer:
             case Form.REDACTED:
                 wire = {"type": "redacted_thinking", "data": opaque.payload}
             case _:
-                self.ledger.dropped(part.at, "reasoning of this form cannot be given back")
+                self.ledger.note_dropped(part.at, "reasoning of this form cannot be given back")
                 return None
         return self._finished(wire, None, part.ext)
 
@@ -189,7 +189,7 @@ class Writer:
         try:
             return msgspec.json.decode(call.arguments, type=dict[str, object])
         except (msgspec.MsgspecError, RecursionError):
-            self.ledger.approximated(call.at, "arguments that are not a JSON object are sent inside one")
+            self.ledger.note_approximated(call.at, "arguments that are not a JSON object are sent inside one")
             return {"arguments": call.arguments}
 
 

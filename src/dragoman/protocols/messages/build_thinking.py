@@ -45,7 +45,7 @@ class _Planner:
     def plan(self) -> Thought:
         wish = self._wish
         if wish.effort is not None and not self._own:
-            self._ledger.approximated(wish.at, "another vendor's effort is only like this one's")
+            self._ledger.note_approximated(wish.at, "another vendor's effort is only like this one's")
         match wish.switch:
             case Switch.DISABLED:
                 return self._off(wish.switch_at, "disabled")
@@ -65,10 +65,10 @@ class _Planner:
         profile = self._profile
         off = asked if asked in self._accepted else profile.thinking_off
         if off is None:
-            self._ledger.approximated(at, "this model always thinks; it is asked for as little as possible")
+            self._ledger.note_approximated(at, "this model always thinks; it is asked for as little as possible")
             return Thought(None, self._effort() or self._clamped("low"), on=True)
         if off != asked:
-            self._ledger.approximated(at, f"this model knows {off!r} instead of {asked!r}")
+            self._ledger.note_approximated(at, f"this model knows {off!r} instead of {asked!r}")
         thinking: Wire | None = {"type": off} if off in self._accepted else None
         return Thought(thinking, self._effort(profile.effort_cap_when_off), on=False)
 
@@ -80,10 +80,10 @@ class _Planner:
                 return self._budgeted(wish.budget, wish.budget_at)
             return self._budgeted(self._budget(), wish.switch_at)
         if "adaptive" not in self._accepted:
-            self._ledger.dropped(wish.switch_at, "this model does not think")
+            self._ledger.note_dropped(wish.switch_at, "this model does not think")
             return Thought(effort=self._effort())
         at = wish.budget_at if wish.budget else wish.switch_at
-        self._ledger.approximated(at, "this model takes an effort, not a budget")
+        self._ledger.note_approximated(at, "this model takes an effort, not a budget")
         effort = self._effort() if wish.effort else self._clamped(effort_for_budget(wish.budget))
         return Thought(self._shown({"type": "adaptive"}), effort, on=True)
 
@@ -92,15 +92,15 @@ class _Planner:
         wish = self._wish
         if "adaptive" in self._accepted:
             if not self._own:
-                self._ledger.approximated(at, "thoughts are shown as a summary")
+                self._ledger.note_approximated(at, "thoughts are shown as a summary")
             return Thought(self._shown({"type": "adaptive"}), self._effort(), on=True)
         if "enabled" not in self._accepted:
-            self._ledger.dropped(at, "this model does not think")
+            self._ledger.note_dropped(at, "this model does not think")
             return Thought(effort=self._effort())
         if wish.effort is None and wish.switch is None:  # only a wish to see thoughts, and this model has none
-            self._ledger.dropped(at, "this model does not think unless told to")
+            self._ledger.note_dropped(at, "this model does not think unless told to")
             return Thought()
-        self._ledger.approximated(at, "this model thinks with a budget")
+        self._ledger.note_approximated(at, "this model thinks with a budget")
         return self._budgeted(self._budget(), at)
 
     def _by_effort(self) -> Thought:
@@ -111,7 +111,7 @@ class _Planner:
         if wish.effort is None:
             return Thought(on=self._profile.thinking_default)
         if "enabled" not in self._accepted:
-            self._ledger.dropped(wish.at, "this model has neither efforts nor thinking")
+            self._ledger.note_dropped(wish.at, "this model has neither efforts nor thinking")
             return Thought(on=self._profile.thinking_default)
         return self._budgeted(self._budget(), wish.at)
 
@@ -123,14 +123,16 @@ class _Planner:
 
     def _budgeted(self, budget: int, at: str) -> Thought:
         if self._bare:
-            self._ledger.dropped(at, "a budget of thoughts wants those before the last calls back, and they are gone")
+            self._ledger.note_dropped(
+                at, "a budget of thoughts wants those before the last calls back, and they are gone"
+            )
             return Thought(effort=self._effort())
         fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))
         if fitting >= self._max_tokens:
-            self._ledger.dropped(at, f"thinking needs {MIN_BUDGET} tokens and max_tokens leaves no room for them")
+            self._ledger.note_dropped(at, f"thinking needs {MIN_BUDGET} tokens and max_tokens leaves no room for them")
             return Thought(effort=self._effort())
         if fitting != budget:
-            self._ledger.approximated(at, f"the budget of thoughts must be below max_tokens: {fitting} tokens")
+            self._ledger.note_approximated(at, f"the budget of thoughts must be below max_tokens: {fitting} tokens")
         return Thought(self._shown({"type": "enabled", "budget_tokens": fitting}), self._effort(), on=True)
 
     def _shown(self, thinking: Wire) -> Wire:
@@ -144,13 +146,13 @@ class _Planner:
         if wish.effort is None or wish.effort == "none":
             return None
         if not self._efforts and wish.budget is not None:
-            self._ledger.dropped(wish.at, "this model has no efforts")
+            self._ledger.note_dropped(wish.at, "this model has no efforts")
         effort = self._clamped(wish.effort)
         if effort is not None and cap is not None and EFFORTS.index(effort) > EFFORTS.index(cap):
-            self._ledger.approximated(wish.at, f"without thinking this model's highest effort is {cap!r}")
+            self._ledger.note_approximated(wish.at, f"without thinking this model's highest effort is {cap!r}")
             return cap
         if effort is not None and effort != wish.effort:
-            self._ledger.approximated(wish.at, f"the nearest effort of this model is {effort!r}")
+            self._ledger.note_approximated(wish.at, f"the nearest effort of this model is {effort!r}")
         return effort
 
     def _clamped(self, effort: str) -> str | None:

@@ -41,13 +41,13 @@ def write_hosted(tool: Hosted, request: Request, writer: Writer) -> Wire:
     """A tool that is listed among the tools."""
     if writer.own:
         return dict(tool.raw) if isinstance(tool.raw, dict) else {"type": tool.kind}
-    writer.ledger.approximated(tool.at, f"{tool.kind!r} is run by this upstream in its own way")
+    writer.ledger.note_approximated(tool.at, f"{tool.kind!r} is run by this upstream in its own way")
     note_unread_fields(tool, NAME, writer.ledger)
     wire = dict(_NATIVE[tool.kind])
     match tool.kind:
         case "web_search":
             if tool.context_size is not None:
-                writer.ledger.dropped(f"{tool.at}/search_context_size", "how much is read cannot be chosen")
+                writer.ledger.note_dropped(f"{tool.at}/search_context_size", "how much is read cannot be chosen")
             _set_search_limits(wire, tool, request)
         case "code_execution":
             _refuse_container(tool)
@@ -63,7 +63,7 @@ def write_server(tool: Hosted, writer: Writer) -> Wire:
         raise BadRequest(tool.at, "only MCP servers with an address can be reached from this upstream")
     if raw.get("require_approval", "always") != "never":
         raise BadRequest(f"{tool.at}/require_approval", 'this upstream asks for no approvals; set it to "never"')
-    writer.ledger.approximated(tool.at, "the MCP server is called by this upstream in its own way")
+    writer.ledger.note_approximated(tool.at, "the MCP server is called by this upstream in its own way")
     note_unread_fields(tool, NAME, writer.ledger)
     wire: Wire = {"type": "url", "url": tool.server_url, "name": tool.server_name or "server"}
     if tool.authorization is not None:
@@ -130,7 +130,7 @@ def _carried(tools: Sequence[Tool], choice: ToolChoice | None, writer: Writer) -
             continue
         if is_indispensable(tool, choice, kept):
             raise BadRequest(tool.at, f"this upstream has no tool like {tool.kind!r}")
-        writer.ledger.dropped(tool.at, f"this upstream has no tool like {tool.kind!r}")
+        writer.ledger.note_dropped(tool.at, f"this upstream has no tool like {tool.kind!r}")
     return kept
 
 
@@ -140,7 +140,7 @@ def _fitted(
     """Tools and choice as the model allows them: a choice it cannot be forced to becomes a shorter list."""
     if choice.allowed is not None:
         allowed = frozenset(choice.allowed)
-        writer.ledger.approximated(choice.at, "only the allowed tools are offered")
+        writer.ledger.note_approximated(choice.at, "only the allowed tools are offered")
         tools = _kept(tools, lambda tool: _name(tool) in allowed, writer)
     if choice.pick not in (Pick.REQUIRED, Pick.NAMED):
         return tools, choice
@@ -150,14 +150,14 @@ def _fitted(
         return tools, choice
     if choice.pick is Pick.NAMED:
         tools = _kept(tools, lambda tool: is_named(tool, choice), writer)
-    writer.ledger.approximated(choice.at, "this model cannot be forced to call a tool; it is only offered")
+    writer.ledger.note_approximated(choice.at, "this model cannot be forced to call a tool; it is only offered")
     return tools, ToolChoice(Pick.AUTO, choice.at)
 
 
 def _kept(tools: Sequence[Tool], is_chosen: Callable[[Tool], bool], writer: Writer) -> Sequence[Tool]:
     for tool in tools:
         if not is_chosen(tool):
-            writer.ledger.dropped(tool.at, "the choice of tools leaves it out")
+            writer.ledger.note_dropped(tool.at, "the choice of tools leaves it out")
     return [tool for tool in tools if is_chosen(tool)]
 
 
@@ -180,13 +180,13 @@ def _function(tool: Function, may_defer: bool, request: Request, writer: Writer)
         wire["input_schema"] = tool.parameters
     else:
         at = f"{tool.at}{_SCHEMA_AT.get(request.protocol, '')}"
-        wire["input_schema"] = make_root_object(tool.parameters, lambda why: writer.ledger.approximated(at, why))
+        wire["input_schema"] = make_root_object(tool.parameters, lambda why: writer.ledger.note_approximated(at, why))
     if tool.strict:
         wire["strict"] = True
     if tool.deferred and may_defer:
         wire["defer_loading"] = True
     elif tool.deferred:
-        writer.ledger.approximated(f"{tool.at}/defer_loading", "without a search for tools it is offered at once")
+        writer.ledger.note_approximated(f"{tool.at}/defer_loading", "without a search for tools it is offered at once")
     writer.mark(wire, tool.cache)
     if writer.own:
         restore(wire, tool.ext)
@@ -219,9 +219,9 @@ def _tell_unused_limit(request: Request, tools: Sequence[Tool], writer: Writer) 
         return
     at = request.pointer("max_tool_calls")
     if any(isinstance(tool, Hosted) and tool.kind == "web_search" for tool in tools):
-        writer.ledger.approximated(at, "the limit holds for each search tool on its own")
+        writer.ledger.note_approximated(at, "the limit holds for each search tool on its own")
     else:
-        writer.ledger.dropped(at, "only searches can be limited")
+        writer.ledger.note_dropped(at, "only searches can be limited")
 
 
 def _choice(choice: ToolChoice | None, request: Request, offered: bool) -> Wire | None:

@@ -58,7 +58,7 @@ def write_system(leading: Iterable[Turn], more: Sequence[str], writer: Writer) -
     blocks: list[Wire] = []
     for part in (part for turn in leading for part in turn.parts):
         if not isinstance(part, Text) and not writer.own:
-            writer.ledger.dropped(part.at, "instructions may hold text only")
+            writer.ledger.note_dropped(part.at, "instructions may hold text only")
         elif (block := writer.block(part)) is not None:
             blocks.append(block)
     blocks += [{"type": "text", "text": text} for text in more]
@@ -100,7 +100,7 @@ def _in_shape(turns: Sequence[Turn], profile: Profile, writer: Writer) -> list[W
         _say(messages, "user", _results(due, writer))
     if not messages or messages[0]["role"] != "user":
         at = turns[0].at if turns else writer.turns_at
-        writer.ledger.invented(at, "a conversation must open with a user's turn")
+        writer.ledger.note_invented(at, "a conversation must open with a user's turn")
         messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
     if messages[-1]["role"] == "assistant":
         _end_prefill(messages[-1], turns[-1].at, profile, writer)
@@ -135,7 +135,7 @@ def _placed(turns: Sequence[Turn], profile: Profile, writer: Writer) -> Iterator
         if profile.later_system and before == "user" and following is Role.ASSISTANT:
             yield _Said("system", [part for part in turn.parts if _is_text(part, writer)], turn.at)
             continue
-        writer.ledger.approximated(turn.at, "later instructions are told as tagged text of the user's turn")
+        writer.ledger.note_approximated(turn.at, "later instructions are told as tagged text of the user's turn")
         before = "user"
         yield _Said("user", [_tagged(part) for part in turn.parts], turn.at)
 
@@ -154,7 +154,7 @@ def _followers(turns: Sequence[Turn]) -> list[Role]:
 def _is_text(part: Part, writer: Writer) -> bool:
     if isinstance(part, Text):
         return True
-    writer.ledger.dropped(part.at, "instructions may hold text only")
+    writer.ledger.note_dropped(part.at, "instructions may hold text only")
     return False
 
 
@@ -200,12 +200,12 @@ def _paired(runs: Sequence[_Said], writer: Writer) -> list[list[_Slot]]:
 
 def _answer(slot: _Slot, result: ToolResult, writer: Writer) -> None:
     if slot.result is not None:
-        writer.ledger.dropped(slot.result.at, "a call has one result: the last one counts")
+        writer.ledger.note_dropped(slot.result.at, "a call has one result: the last one counts")
     slot.result = result
 
 
 def _orphan(result: ToolResult, writer: Writer) -> list[Part]:
-    writer.ledger.approximated(result.at, "a result whose call is missing is told as text")
+    writer.ledger.note_approximated(result.at, "a result whose call is missing is told as text")
     return [Text(f"[result of {result.call_id}]", result.at), *result.content]
 
 
@@ -216,7 +216,7 @@ def _results(slots: Iterable[_Slot], writer: Writer) -> list[Wire]:
 def _result(slot: _Slot, writer: Writer) -> Wire:
     if slot.result is not None:
         return writer.result(slot.result, slot.id)
-    writer.ledger.invented(slot.call.at, "every call must have a result")
+    writer.ledger.note_invented(slot.call.at, "every call must have a result")
     return {"type": "tool_result", "tool_use_id": slot.id, "content": _UNANSWERED, "is_error": True}
 
 
@@ -237,5 +237,5 @@ def _end_prefill(message: Wire, at: str, profile: Profile, writer: Writer) -> No
     blocks = _blocks_of(message)
     text = blocks[-1].get("text")
     if isinstance(text, str) and text != text.rstrip():
-        writer.ledger.approximated(at, "white space at the end of a turn to be continued is not accepted")
+        writer.ledger.note_approximated(at, "white space at the end of a turn to be continued is not accepted")
         blocks[-1]["text"] = text.rstrip()

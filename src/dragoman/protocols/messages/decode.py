@@ -192,7 +192,7 @@ def _ending(
     """The end, mended where the reason and the blocks disagree: a client runs tools by the reason."""
     stop = STOPS.get(reason or "end_turn")
     if stop is None:
-        ledger.approximated("/stop_reason", f"{reason!r} is told as a natural end")
+        ledger.note_approximated("/stop_reason", f"{reason!r} is told as a natural end")
         stop = Stop.END
     if stop is Stop.TOOL and not calls:
         stop = Stop.END

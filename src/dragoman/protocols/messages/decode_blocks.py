@@ -283,7 +283,7 @@ class Blocks:
 
     def _unknown(self, index: int, what: str) -> Sequence[Event]:
         self._open[index] = _Whole()
-        self._ledger.dropped(f"/content/{index}", f"{what} means nothing outside its own protocol")
+        self._ledger.note_dropped(f"/content/{index}", f"{what} means nothing outside its own protocol")
         return ()
 
     def _result(self, block: ContentBlock, raw: Raw) -> Sequence[Event]:

@@ -202,7 +202,7 @@ def encode_whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -
 
 def _envelope(id: str, asked: ReplyContext) -> Wire:
     return {
-        "id": id if id.startswith("msg_") else asked.mint("msg_"),
+        "id": id if id.startswith("msg_") else asked.new_id("msg_"),
         "type": "message",
         "role": "assistant",
         "model": asked.model,
@@ -253,11 +253,11 @@ def _usage(usage: Usage | None) -> Wire:
 def _tell_tier(usage: Usage | None, ledger: Ledger) -> None:
     tier = usage.service_tier if usage is not None else None
     if tier is not None and tier not in TIERS_IN_REPLIES:
-        ledger.dropped("/service_tier", f"Messages has no tier {tier!r}")
+        ledger.note_dropped("/service_tier", f"Messages has no tier {tier!r}")
 
 
 def _unlikely(index: int, ledger: Ledger) -> None:
-    ledger.dropped(f"/content/{index}/logprobs", "Messages tells no log probabilities")
+    ledger.note_dropped(f"/content/{index}/logprobs", "Messages tells no log probabilities")
 
 
 def _event(kind: str, **fields: object) -> bytes:

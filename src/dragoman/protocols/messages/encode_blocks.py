@@ -28,20 +28,20 @@ def hosted_blocks(hosted: HostedBlock, asked: ReplyContext, at: str, ledger: Led
         return list(hosted.raw)
     match hosted.kind:
         case "web_search":
-            ledger.approximated(at, "search results carry no encrypted content")
+            ledger.note_approximated(at, "search results carry no encrypted content")
             return _search(hosted, _own_id(hosted, "srvtoolu_", asked))
         case "code_execution":
-            ledger.approximated(at, "of an execution, code and output are told")
+            ledger.note_approximated(at, "of an execution, code and output are told")
             return _execution(hosted, _own_id(hosted, "srvtoolu_", asked))
         case "mcp":
-            ledger.approximated(at, "of an MCP call, arguments and text are told")
+            ledger.note_approximated(at, "of an MCP call, arguments and text are told")
             return _remote(hosted, _own_id(hosted, "mcptoolu_", asked))
-    ledger.dropped(at, f"what {hosted.kind!r} did has no equal in Messages")
+    ledger.note_dropped(at, f"what {hosted.kind!r} did has no equal in Messages")
     return []
 
 
 def _own_id(hosted: HostedBlock, prefix: str, asked: ReplyContext) -> str:
-    return hosted.id if hosted.id.startswith(prefix) else asked.mint(prefix)
+    return hosted.id if hosted.id.startswith(prefix) else asked.new_id(prefix)
 
 
 def _search(hosted: HostedBlock, id: str) -> list[Wire]:
@@ -113,7 +113,7 @@ def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Led
         input = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw]) if arguments.strip() else {}
     except (ValueError, RecursionError):
         if isinstance(reply.end, Ended) and reply.end.stop in _CUT:
-            ledger.dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
+            ledger.note_dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
             return []
         raise RequestError(
             Failure(Kind.CORRUPT, f"the model called {name!r} with input that is not a JSON object")
@@ -122,7 +122,7 @@ def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Led
 
 
 def write_call_id(id: str, asked: ReplyContext) -> str:
-    return shown(id) if id else asked.mint("toolu_")
+    return shown(id) if id else asked.new_id("toolu_")
 
 
 def write_citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
@@ -130,9 +130,9 @@ def write_citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
     if isinstance(raw, dict) and str(raw.get("type")).endswith("_location"):
         return raw
     if citation.url is None:
-        ledger.dropped(f"{at}/citations", "Messages cites web pages only by their address")
+        ledger.note_dropped(f"{at}/citations", "Messages cites web pages only by their address")
         return None
-    ledger.approximated(f"{at}/citations", "a citation belongs to its whole block and carries no encrypted index")
+    ledger.note_approximated(f"{at}/citations", "a citation belongs to its whole block and carries no encrypted index")
     return {
         "type": "web_search_result_location",
         "url": citation.url,

@@ -14,8 +14,8 @@ PROTOCOL = Protocol(
         build=build,
         decoder=Decoder,
         framer=LineFramer,
-        whole=whole,
-        read=read,
-        tools=ToolLimits(custom=True, namespaces=True, name_max=1000),
+        decode_whole=whole,
+        read_error=read,
+        tool_limits=ToolLimits(custom=True, namespaces=True, name_max=1000),
     ),
 )

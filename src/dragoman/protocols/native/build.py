@@ -25,7 +25,7 @@ def _own_opaque_only(turn: Turn, target: Target, ledger: Ledger) -> Turn:
     parts: list[Part] = []
     for part in turn.parts:
         if isinstance(part, Thinking) and _is_foreign(part, target):
-            ledger.dropped(part.at, "only the vendor that issued this reasoning can read it")
+            ledger.note_dropped(part.at, "only the vendor that issued this reasoning can read it")
         else:
             parts.append(part)
     return replace(turn, parts=tuple(parts))

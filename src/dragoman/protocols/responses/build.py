@@ -71,7 +71,7 @@ class _Body:
             )
         for name in _ABSENT_HERE:
             if getattr(request, name) not in (None, ()):
-                self._ledger.dropped(request.pointer(name), f"responses has no {name}")
+                self._ledger.note_dropped(request.pointer(name), f"responses has no {name}")
 
     def _conversation(self, wire: Wire) -> None:
         writer = InputWriter(self._request, self._target, self._ledger)
@@ -92,7 +92,7 @@ class _Body:
                 wire[name] = value
             elif value != 1:
                 why = f"{self._target.model} takes no {name}{' while it thinks' if profile.sampling else ''}"
-                self._ledger.dropped(self._request.pointer(name), why)
+                self._ledger.note_dropped(self._request.pointer(name), why)
         _put(wire, "top_logprobs", self._request.top_logprobs)
 
     def _cap(self, wire: Wire) -> None:
@@ -105,7 +105,7 @@ class _Body:
         most = self._target.profile.max_output
         cap = max(asked, _MIN_OUTPUT) if most is None else min(max(asked, _MIN_OUTPUT), most)
         if cap != asked:
-            self._ledger.approximated(self._request.pointer("max_tokens"), f"the upstream takes {cap} instead")
+            self._ledger.note_approximated(self._request.pointer("max_tokens"), f"the upstream takes {cap} instead")
         wire["max_output_tokens"] = cap
 
     # Reasoning
@@ -123,24 +123,26 @@ class _Body:
         if asked.switch is Switch.DISABLED:
             return self._switched_off(asked)
         if asked.switch is not None and asked.budget is None:
-            self._ledger.approximated(asked.switch_at, "responses has no switch for thinking, only its effort")
+            self._ledger.note_approximated(asked.switch_at, "responses has no switch for thinking, only its effort")
         if asked.effort is not None:
             if asked.budget is not None:
-                self._ledger.dropped(asked.budget_at, "responses has no thinking budget: the effort says it")
+                self._ledger.note_dropped(asked.budget_at, "responses has no thinking budget: the effort says it")
             if self._from_messages:
-                self._ledger.approximated(asked.at, "what an effort means differs between vendors")
+                self._ledger.note_approximated(asked.at, "what an effort means differs between vendors")
             return self._fitted(asked.effort, asked.at)
         if asked.budget is None:
             return None
         effort = effort_for_budget(asked.budget)
-        self._ledger.approximated(asked.budget_at or asked.at, f"a budget of thought becomes the effort {effort!r}")
+        self._ledger.note_approximated(
+            asked.budget_at or asked.at, f"a budget of thought becomes the effort {effort!r}"
+        )
         return self._fitted(effort, asked.budget_at or asked.at)
 
     def _switched_off(self, asked: Reasoning) -> str | None:
         if asked.effort is not None:
-            self._ledger.dropped(asked.at, "with thinking off the effort is none")
+            self._ledger.note_dropped(asked.at, "with thinking off the effort is none")
         if self._target.profile.efforts:
-            self._ledger.approximated(asked.switch_at, "responses has no switch for thinking, only its effort")
+            self._ledger.note_approximated(asked.switch_at, "responses has no switch for thinking, only its effort")
         return self._fitted("none", asked.switch_at)
 
     def _fitted(self, effort: str, at: str) -> str | None:
@@ -150,18 +152,18 @@ class _Body:
             return effort
         if not efforts:
             if effort != "none":
-                self._ledger.dropped(at, f"{self._target.model} has no effort to set")
+                self._ledger.note_dropped(at, f"{self._target.model} has no effort to set")
             return None
         ranked = sorted((known for known in efforts if known != "none"), key=EFFORTS.index)
         lower = [known for known in ranked if EFFORTS.index(known) < EFFORTS.index(effort)]
         nearest = lower[-1] if lower else ranked[0]  # never none: little thought is not no thought
-        self._ledger.approximated(at, f"{self._target.model} takes {nearest!r} instead of {effort!r}")
+        self._ledger.note_approximated(at, f"{self._target.model} takes {nearest!r} instead of {effort!r}")
         return nearest
 
     def _summary(self, asked: Reasoning) -> str | None:
         if asked.show is None or asked.show not in _SHOWN:
             return asked.show
-        self._ledger.approximated(asked.show_at or asked.at, "responses shows a summary of its own kind, or none")
+        self._ledger.note_approximated(asked.show_at or asked.at, "responses shows a summary of its own kind, or none")
         return _SHOWN[asked.show]
 
     # The rest
@@ -181,7 +183,7 @@ class _Body:
                 return {"type": "json_object"}
             case Shape.SCHEMA:
                 if asked.name is None:
-                    self._ledger.invented(asked.at, "responses wants the schema named: response")
+                    self._ledger.note_invented(asked.at, "responses wants the schema named: response")
                 wire: Wire = {"type": "json_schema", "name": asked.name or "response", "schema": asked.schema}
                 _put(wire, "description", asked.description)
                 _put(wire, "strict", asked.strict)
@@ -194,13 +196,15 @@ class _Body:
         _put(wire, "metadata", request.metadata)
         _put(wire, "service_tier", request.service_tier)
         if self._from_messages and request.service_tier is not None:
-            self._ledger.approximated(request.pointer("service_tier"), "the vendors' tiers differ")
+            self._ledger.note_approximated(request.pointer("service_tier"), "the vendors' tiers differ")
         if request.user is None:
             return
         if not self._from_messages:
             wire["user"] = request.user
         else:
-            self._ledger.approximated(request.pointer("user"), "sent as the safety_identifier, hashed if it is long")
+            self._ledger.note_approximated(
+                request.pointer("user"), "sent as the safety_identifier, hashed if it is long"
+            )
             long = len(request.user) > _MAX_IDENTIFIER
             named = hashlib.sha256(request.user.encode()).hexdigest() if long else request.user
             wire.setdefault("safety_identifier", named)

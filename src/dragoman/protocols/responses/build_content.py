@@ -44,7 +44,7 @@ class PartWriter:
         match part:
             case Text():
                 if part.citations:
-                    self._ledger.dropped(f"{part.at}/citations", "responses does not read the citations of a user")
+                    self._ledger.note_dropped(f"{part.at}/citations", "responses does not read the citations of a user")
                 wire: Wire = {"type": "input_text", "text": part.text}
                 return self._finish(wire, part.cache, part.ext)
             case Image():
@@ -66,13 +66,13 @@ class PartWriter:
         if cache.ttl is not None:
             wire["ttl"] = cache.ttl if self._same_caches else _TTL.get(cache.ttl, cache.ttl)
         if not self._same_caches:
-            self._ledger.approximated(cache.at, "the breakpoint is kept, how long it lives is the vendor's")
+            self._ledger.note_approximated(cache.at, "the breakpoint is kept, how long it lives is the vendor's")
         return wire
 
     def no_breakpoint(self, cache: Cache | None) -> None:
         """For places where this protocol has no breakpoints."""
         if cache is not None:
-            self._ledger.dropped(cache.at, "responses has cache breakpoints on input parts only")
+            self._ledger.note_dropped(cache.at, "responses has cache breakpoints on input parts only")
 
     def _finish(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
         if cache is not None:
@@ -95,7 +95,7 @@ class PartWriter:
             case Inline(media_type=media_type, data=data):
                 wire: Wire = {"type": "input_file", "file_data": f"data:{media_type};base64,{data}"}
                 if document.title is None and not self._own:
-                    self._ledger.invented(document.at, "responses wants a file name: document.pdf")
+                    self._ledger.note_invented(document.at, "responses wants a file name: document.pdf")
                 wire["filename"] = document.title or "document.pdf"
                 return wire
             case Link(url=url):
@@ -103,7 +103,7 @@ class PartWriter:
             case FileId(id=id_):
                 wire = {"type": "input_file", "file_id": self._file_id(id_, document.at)}
             case text:
-                self._ledger.approximated(document.at, "a document of plain text is sent as text")
+                self._ledger.note_approximated(document.at, "a document of plain text is sent as text")
                 titled = f"{document.title}\n\n{text}" if document.title else text
                 return {"type": "input_text", "text": titled}
         if document.title is not None:

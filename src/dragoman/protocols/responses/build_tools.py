@@ -113,9 +113,11 @@ class ToolWriter:
         if tool.deferred and (self._own or self._searchable):
             wire["defer_loading"] = True
         elif tool.deferred:
-            self._ledger.approximated(f"{tool.at}/defer_loading", "without a tool search every tool is offered at once")
+            self._ledger.note_approximated(
+                f"{tool.at}/defer_loading", "without a tool search every tool is offered at once"
+            )
         if tool.cache is not None:
-            self._ledger.dropped(tool.cache.at, "responses has cache breakpoints on input parts only")
+            self._ledger.note_dropped(tool.cache.at, "responses has cache breakpoints on input parts only")
         if self._own:
             restore(wire, tool.ext)
         return wire
@@ -151,14 +153,14 @@ class ToolWriter:
         return None
 
     def _carried(self, tool: Hosted, why: str) -> None:
-        self._ledger.approximated(tool.at, why)
+        self._ledger.note_approximated(tool.at, why)
         note_unread_fields(tool, NAME, self._ledger)
 
     def _dropped(self, tool: Hosted) -> None:
         others = (other for other in self._request.tools if not isinstance(other, Hosted) or other.kind in _WRITTEN)
         if is_indispensable(tool, self._request.tool_choice, others):
             raise BadRequest(tool.at, f"a Responses upstream has no tool like {tool.kind!r}")
-        self._ledger.dropped(tool.at, f"responses has no tool like {tool.kind!r}")
+        self._ledger.note_dropped(tool.at, f"responses has no tool like {tool.kind!r}")
 
     def _web_search(self, tool: Hosted) -> Wire:
         wire: Wire = {"type": "web_search"}
@@ -167,9 +169,9 @@ class ToolWriter:
         if tool.location is not None:
             wire["user_location"] = tool.location
         if tool.blocked_domains:
-            self._ledger.dropped(f"{tool.at}/blocked_domains", "responses cannot exclude domains")
+            self._ledger.note_dropped(f"{tool.at}/blocked_domains", "responses cannot exclude domains")
         if tool.max_uses is not None:
-            self._ledger.dropped(f"{tool.at}/max_uses", "responses cannot limit the uses of one tool")
+            self._ledger.note_dropped(f"{tool.at}/max_uses", "responses cannot limit the uses of one tool")
         if tool.context_size is not None:
             wire["search_context_size"] = tool.context_size
         self._carried(tool, "the vendor's own web search")

@@ -66,7 +66,9 @@ class InputWriter:
                 items += self._user(turn)
         last = turns[-1] if turns else None
         if last is not None and last.role is Role.ASSISTANT and self._request.protocol == "messages":
-            self._ledger.approximated(last.at, "responses reads a last assistant turn as history, not as a prefill")
+            self._ledger.note_approximated(
+                last.at, "responses reads a last assistant turn as history, not as a prefill"
+            )
         return items
 
     def _leads(self, turn: Turn) -> bool:
@@ -118,7 +120,7 @@ class InputWriter:
         mark = ""
         if result.is_error:
             mark = _ERROR_MARK
-            self._ledger.approximated(f"{result.at}/is_error", "responses has no error flag; the text says it")
+            self._ledger.note_approximated(f"{result.at}/is_error", "responses has no error flag; the text says it")
         content = [part for part in result.content if self._own or not isinstance(part, Foreign)]
         if result.cache is None and all(isinstance(part, Text) and part.cache is None for part in content):
             texts = [part.text for part in content if isinstance(part, Text)]
@@ -175,7 +177,7 @@ class InputWriter:
         if self._own:
             return [citation.raw for citation in text.citations]
         if text.citations:
-            self._ledger.dropped(f"{text.at}/citations", "responses does not read the citations of earlier turns")
+            self._ledger.note_dropped(f"{text.at}/citations", "responses does not read the citations of earlier turns")
         return []
 
     def _acted(self, part: Part) -> Iterable[Wire]:
@@ -187,7 +189,7 @@ class InputWriter:
             case Foreign() if self._own:
                 yield from _raw(part)
             case Image() | Document() | Audio():
-                self._ledger.dropped(part.at, "responses takes no media from the assistant")
+                self._ledger.note_dropped(part.at, "responses takes no media from the assistant")
             case _:
                 return
 
@@ -213,7 +215,7 @@ class InputWriter:
         )
         if not readable and not (self._own and opaque is None):
             why = "reasoning without its encrypted form" if opaque is None else "reasoning that another vendor issued"
-            self._ledger.dropped(thought.at, f"{why} means nothing to this upstream")
+            self._ledger.note_dropped(thought.at, f"{why} means nothing to this upstream")
             return
         kind = "reasoning_text" if thought.raw else "summary_text"
         parts: list[Json] = [{"type": kind, "text": thought.text}] if thought.text else []
@@ -274,7 +276,7 @@ def _match(turns: Sequence[Turn], calls: dict[int, _Slot], results: dict[int, _S
         elif isinstance(part, ToolResult) and part.call_id in known:
             slot = results[id(part)] = known[part.call_id]
             if slot.result is not None:
-                ledger.dropped(slot.result.at, "a call has one result: the last one counts")
+                ledger.note_dropped(slot.result.at, "a call has one result: the last one counts")
             slot.result = part
 
 
@@ -285,7 +287,7 @@ def _fit(part: Part, calls: dict[int, _Slot], results: dict[int, _Slot], ledger:
     if not isinstance(part, ToolResult):
         return [part]
     if id(part) not in results:
-        ledger.approximated(part.at, "a result whose call is missing is told as text")
+        ledger.note_approximated(part.at, "a result whose call is missing is told as text")
         label = "error" if part.is_error else "result"
         return [Text(f"[{label} of tool call {part.call_id}]", part.at), *part.content]
     slot = results[id(part)]
@@ -297,5 +299,5 @@ def _is_open(part: Part, calls: dict[int, _Slot]) -> bool:
 
 
 def _made_up(call: Part, slot: _Slot, ledger: Ledger) -> ToolResult:
-    ledger.invented(call.at, "every call must have a result")
+    ledger.note_invented(call.at, "every call must have a result")
     return ToolResult(slot.id, (Text(_UNANSWERED, call.at),), call.at)

@@ -227,7 +227,9 @@ class Decoder:
         reason = (details.reason if details else None) or ""
         stop = _STOP_BY_REASON.get(reason)
         if stop is None:
-            self._ledger.approximated("/incomplete_details/reason", f"{reason!r:.80} is told as a cap that was reached")
+            self._ledger.note_approximated(
+                "/incomplete_details/reason", f"{reason!r:.80} is told as a cap that was reached"
+            )
             stop = Stop.LENGTH
         return self._ended(response, self._told_at_end(response), stop)
 
@@ -348,7 +350,7 @@ class Decoder:
                 self._searches += type_ == "web_search_call"
                 number = next(self._numbers)
                 return Opened(number, read_hosted(type_, _object.decode(raw))), Closed(number)
-        self._ledger.dropped(f"/output/{index}", f"an output item of the unknown type {type_!r}")
+        self._ledger.note_dropped(f"/output/{index}", f"an output item of the unknown type {type_!r}")
         return ()
 
     def _call_done(self, index: int, custom: bool, item: wire.CallItem) -> Events:

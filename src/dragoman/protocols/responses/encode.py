@@ -125,7 +125,7 @@ class Encoder:
     # Lifecycle
 
     def _started(self, id_: str) -> Bytes:
-        self._snapshot = snapshot_of(id_ if id_.startswith("resp_") else self._asked.mint("resp_"), self._asked)
+        self._snapshot = snapshot_of(id_ if id_.startswith("resp_") else self._asked.new_id("resp_"), self._asked)
         response = self._snapshot.response("in_progress")
         return [self._event(f"response.{step}", {"response": response}) for step in ("created", "in_progress")]
 
@@ -133,19 +133,25 @@ class Encoder:
         reason = _REASON_BY_STOP.get(event.stop)
         status = "incomplete" if reason else "completed"
         if event.category:
-            self._ledger.dropped("/stop_details/category", "responses has no category of a refusal")
+            self._ledger.note_dropped("/stop_details/category", "responses has no category of a refusal")
         if event.sequence is not None:
-            self._ledger.dropped("/stop_sequence", "responses does not tell which stop sequence was hit")
+            self._ledger.note_dropped("/stop_sequence", "responses does not tell which stop sequence was hit")
         if event.stop is Stop.CONTEXT_FULL:
-            self._ledger.approximated("/stop_reason", "responses does not tell a full context from the cap on tokens")
+            self._ledger.note_approximated(
+                "/stop_reason", "responses does not tell a full context from the cap on tokens"
+            )
         if event.stop is Stop.PAUSE:
-            self._ledger.approximated("/stop_reason", "responses cannot ask to be continued; the reply counts as ended")
+            self._ledger.note_approximated(
+                "/stop_reason", "responses cannot ask to be continued; the reply counts as ended"
+            )
         if event.explanation and not self._spoke:
             frames = [*self._flush("completed"), *self._explained(event.explanation)]
         else:
             frames = [*self._flush(status)]
             if event.explanation:
-                self._ledger.dropped("/stop_details/explanation", "responses tells a refusal only in place of a text")
+                self._ledger.note_dropped(
+                    "/stop_details/explanation", "responses tells a refusal only in place of a text"
+                )
         return [*frames, *self._terminal(status, self._usage or Usage(), reason=reason)]
 
     def _explained(self, explanation: str) -> Bytes:
@@ -169,7 +175,7 @@ class Encoder:
         error: dict[str, str | None] | None = None,
         reason: str | None = None,
     ) -> Bytes:
-        snapshot = self._snapshot or snapshot_of(self._asked.mint("resp_"), self._asked)
+        snapshot = self._snapshot or snapshot_of(self._asked.new_id("resp_"), self._asked)
         output = [self._output[index] for index in sorted(self._output)]
         completed = self._completed() if status == "completed" else None
         self.body = snapshot.response(status, output, usage, error, reason, completed)
@@ -184,7 +190,7 @@ class Encoder:
 
     def _opened(self, event: Opened) -> Bytes:
         frames = [*self._flush("completed")]
-        writing = Writing(event.what, self._next_index(), self._asked.mint)
+        writing = Writing(event.what, self._next_index(), self._asked.new_id)
         self._open[event.block] = writing
         self._spoke = self._spoke or isinstance(event.what, TextBlock | RefusalBlock)
         frames.append(self._added(writing.index, writing.begun()))
@@ -251,10 +257,12 @@ class Encoder:
     def _annotate(self, writing: Writing, block: int, citation: Citation) -> Bytes:
         annotation = annotation_of(citation, writing.length())
         if annotation is None:
-            self._ledger.dropped(f"/content/{block}/citations", "responses cites only what has an address")
+            self._ledger.note_dropped(f"/content/{block}/citations", "responses cites only what has an address")
             return ()
         if not is_own(annotation, citation):
-            self._ledger.approximated(f"/content/{block}/citations", "a url_citation keeps address, title and bounds")
+            self._ledger.note_approximated(
+                f"/content/{block}/citations", "a url_citation keeps address, title and bounds"
+            )
         number = len(writing.annotations)
         writing.annotations.append(annotation)
         fields: Item = {**writing.place, "annotation_index": number, "annotation": annotation}
@@ -294,12 +302,12 @@ class Encoder:
     def _hosted(self, block: int, hosted: HostedBlock) -> Bytes:
         item = own_item(hosted)
         if item is None:
-            item = like_item(hosted, self._asked.mint)
+            item = like_item(hosted, self._asked.new_id)
             if item is None:
                 self._open[block] = None
-                self._ledger.dropped(f"/content/{block}", f"responses has no item like {hosted.kind!r}")
+                self._ledger.note_dropped(f"/content/{block}", f"responses has no item like {hosted.kind!r}")
                 return ()
-            self._ledger.approximated(
+            self._ledger.note_approximated(
                 f"/content/{block}", f"{item['type']} keeps what was asked and found, not the rest"
             )
         told = self._open[block] = _Told(self._next_index(), item)

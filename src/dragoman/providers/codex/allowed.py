@@ -133,7 +133,7 @@ def _without_refused(request: Request, ledger: Ledger) -> Request:
             continue
         dropped[name] = None
         if value != default and value is not False:
-            ledger.dropped(request.pointer(name), WHY)
+            ledger.note_dropped(request.pointer(name), WHY)
     return replace(request, **dropped)
 
 
@@ -145,7 +145,7 @@ def _known(request: Request, ledger: Ledger) -> Ext:
         if ours or (request.protocol != NAME and head not in SHARED):
             kept[pointer] = value
         else:
-            ledger.dropped(f"/{pointer}", WHY)
+            ledger.note_dropped(f"/{pointer}", WHY)
     return kept
 
 
@@ -154,7 +154,7 @@ def _tier(request: Request, ledger: Ledger) -> str | None:
     if tier in (None, TIER):
         return tier
     if tier != "default":
-        ledger.dropped(request.pointer("service_tier"), f"the ChatGPT backend has only one other tier, {TIER}")
+        ledger.note_dropped(request.pointer("service_tier"), f"the ChatGPT backend has only one other tier, {TIER}")
     return None
 
 
@@ -162,7 +162,7 @@ def _without_ultra(request: Request, ledger: Ledger) -> object:
     reasoning = request.reasoning
     if reasoning is None or reasoning.effort != ULTRA:
         return reasoning
-    ledger.approximated(reasoning.at, "the ChatGPT backend takes 'max' instead of 'ultra'")
+    ledger.note_approximated(reasoning.at, "the ChatGPT backend takes 'max' instead of 'ultra'")
     return replace(reasoning, effort="max")
 
 
@@ -174,7 +174,7 @@ def _instructed(request: Request, turns: list[Turn], ledger: Ledger) -> tuple[Tu
         leading.append(turns.pop(0))
     texts = [part for turn in leading for part in turn.parts]
     if not texts:
-        ledger.invented(at, "the ChatGPT backend demands instructions: a neutral sentence")
+        ledger.note_invented(at, "the ChatGPT backend demands instructions: a neutral sentence")
         texts = [Text(NEUTRAL, at)]
     elif request.protocol == NAME:
         texts = [Text("\n\n".join(part.text for part in texts if isinstance(part, Text)), at)]
@@ -195,7 +195,7 @@ def _is_bare(part: Part, ledger: Ledger) -> bool:
     """Reasoning by its id alone: nothing is stored that it could name."""
     if not isinstance(part, Thinking) or part.opaque is not None:
         return False
-    ledger.dropped(part.at, "reasoning without its encrypted form means nothing to this upstream")
+    ledger.note_dropped(part.at, "reasoning without its encrypted form means nothing to this upstream")
     return True
 
 
@@ -205,7 +205,7 @@ def _part(part: Part, ledger: Ledger) -> Part:
     cache = getattr(part, "cache", None)
     if cache is None:
         return part
-    ledger.dropped(cache.at, NO_CACHE)
+    ledger.note_dropped(cache.at, NO_CACHE)
     return replace(part, cache=None)
 
 
@@ -221,5 +221,5 @@ def _tool(tool: Tool, ledger: Ledger) -> Tool:
         return tool
     if not isinstance(tool, Function) or tool.cache is None:
         return tool
-    ledger.dropped(tool.cache.at, NO_CACHE)
+    ledger.note_dropped(tool.cache.at, NO_CACHE)
     return replace(tool, cache=None)

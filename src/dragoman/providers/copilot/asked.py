@@ -21,7 +21,7 @@ def fit(request: Request, ledger: Ledger) -> Request:
     tools = []
     for tool in request.tools:
         if isinstance(tool, Function) and EAGER in tool.ext:
-            ledger.dropped(f"{tool.at}/{EAGER}", "Copilot takes no such field")
+            ledger.note_dropped(f"{tool.at}/{EAGER}", "Copilot takes no such field")
             tool = replace(tool, ext={key: value for key, value in tool.ext.items() if key != EAGER})
         tools.append(tool)
     return replace(request, tools=tuple(tools))
