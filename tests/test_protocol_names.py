@@ -9,13 +9,10 @@ from dragoman.protocols import PROTOCOLS
 
 SOURCES = Path(__file__).parents[1] / "src" / "dragoman"
 PACKAGES = ("flow", "http", "routing", "accounts", "store", "net", "stages", "passes", "framing")
-# Where tools stand in a client's body differs by protocol, and a loss must point there.
-EXCEPTIONS = {"passes/adapt_tools.py"}
 ALL = [*(path for package in PACKAGES for path in sorted((SOURCES / package).rglob("*.py"))), SOURCES / "app.py"]
-FILES = [path for path in ALL if str(path.relative_to(SOURCES)) not in EXCEPTIONS]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCES)))
+@pytest.mark.parametrize("path", ALL, ids=lambda path: str(path.relative_to(SOURCES)))
 def test_a_module_names_no_protocol(path: Path) -> None:
     strings = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
     named = [(node.lineno, node.value) for node in strings if node.value in PROTOCOLS]

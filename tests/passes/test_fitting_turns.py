@@ -105,7 +105,8 @@ def test_short_descriptions_stay_where_they_are() -> None:
 
 def test_long_descriptions_stand_after_the_instructions() -> None:
     ledger = Ledger()
-    tools = (Function("f", "/tools/0", description="F" * 11), Function("g", "/tools/1", description="short"))
+    long = Function("f", "/tools/0", description="F" * 11, fields_at="/tools/0/function")
+    tools = (long, Function("g", "/tools/1", description="short"))
     found = move_tool_docs(asked(SYSTEM, HI, tools=tools), 10, ledger)
     assert [turn.role for turn in found.turns] == [Role.SYSTEM, Role.SYSTEM, Role.USER]
     assert found.turns[1].parts == (Text(f"{HEADING}\n\n## Tool: f\n\n{'F' * 11}"),)

@@ -2,7 +2,8 @@
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import ToolLimits
-from dragoman.passes.adapt_tools import adapt_tools, tool_pointer
+from dragoman.hub.request import Function
+from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
 
 ASKED = b"""{"model": "m", "messages": [{"role": "user", "content": "Go on."}], "tools": [
@@ -15,5 +16,5 @@ def test_a_wrapped_tool_is_still_found_where_it_was_freeform() -> None:
     assert client is not None
     request = client.parse(ASKED, Ledger())
     lowered, _ = adapt_tools(request, ToolLimits(custom=False, namespaces=False, name_max=64), Ledger())
-    told = [tool_pointer(tool, "chat", "description") for tool in lowered.tools]
+    told = [tool.pointer("description") for tool in lowered.tools if isinstance(tool, Function)]
     assert told == ["/tools/0/function/description", "/tools/1/custom/description"]

@@ -157,6 +157,12 @@ class Function(Struct, frozen=True, tag="function"):
     deferred: bool = False  # defer_loading: offered only after a tool search
     cache: Cache | None = None
     ext: Ext = field(default_factory=dict)
+    fields_at: str = ""  # the object that holds its fields, where that is not the tool itself
+    schema_key: str = "parameters"  # what the client's protocol calls the schema
+
+    def pointer(self, field: str) -> str:
+        """Return where the client wrote one of the tool's fields."""
+        return f"{self.fields_at or self.at}/{self.schema_key if field == 'parameters' else field}"
 
 
 class Custom(Struct, frozen=True, tag="custom"):
@@ -168,6 +174,7 @@ class Custom(Struct, frozen=True, tag="custom"):
     grammar: Grammar | None = None
     namespace: str | None = None
     ext: Ext = field(default_factory=dict)
+    fields_at: str = ""  # the object that holds its fields, where that is not the tool itself
 
 
 class Hosted(Struct, frozen=True, tag="hosted"):

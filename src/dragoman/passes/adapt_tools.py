@@ -101,9 +101,6 @@ WRAPPED_PARAMETERS = {
     "required": [INPUT],
 }
 
-# Where the grammar of a custom tool stands below the tool.
-_GRAMMAR_AT = {"chat": "/custom/format", "responses": "/format"}
-
 
 def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[Request, ToolMap]:
     """Changes only what must change: a request that fits comes back itself, with a map that renames nothing."""
@@ -157,7 +154,7 @@ def _tell_losses(request: Request, limits: ToolLimits, ledger: Ledger) -> None:
         return
     for tool in request.tools:
         if isinstance(tool, Custom) and tool.grammar is not None:
-            at = tool.at + _GRAMMAR_AT.get(request.protocol, "")
+            at = f"{tool.fields_at or tool.at}/format"
             ledger.note_approximated(at, "the grammar does not bind the model here; it is told in words")
         elif isinstance(tool, Custom):
             ledger.note_approximated(tool.at, "a custom tool travels as a function of one string")
@@ -191,6 +188,7 @@ class _Lowering:
             parameters=WRAPPED_PARAMETERS,
             namespace=namespace,
             ext=tool.ext,
+            fields_at=tool.fields_at,
         )
 
     def choice(self, choice: ToolChoice) -> ToolChoice:
@@ -248,14 +246,3 @@ def _described(tool: Custom) -> str | None:
         return tool.description
     rule = f"The input must match this {tool.grammar.syntax} grammar:\n{tool.grammar.definition}"
     return f"{tool.description}\n\n{rule}" if tool.description else rule
-
-
-# How a client's protocol spells a function tool's fields, where it does not write them as the hub does.
-_SPELLINGS = {("messages", "parameters"): "input_schema"}
-
-
-def tool_pointer(tool: Tool, protocol: str, field: str) -> str:
-    holder = tool.at
-    if protocol == "chat" and isinstance(tool, Function) and holder.startswith("/tools/"):
-        holder += "/custom" if tool.parameters is WRAPPED_PARAMETERS else "/function"
-    return f"{holder}/{_SPELLINGS.get((protocol, field), field)}"

@@ -4,7 +4,6 @@ from msgspec.structs import replace
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Function, Request, Role, Text, Tool, Turn
-from dragoman.passes.adapt_tools import tool_pointer
 from dragoman.passes.tag_instructions import split_leading_instructions
 
 HEADING = "# Tool documentation"
@@ -12,13 +11,13 @@ HEADING = "# Tool documentation"
 
 def move_tool_docs(request: Request, limit: int, ledger: Ledger) -> Request:
     """Descriptions of more than `limit` characters become a section each; the tool keeps a pointer to its own."""
-    long = [tool for tool in request.tools if _is_long(tool, limit)]
+    long = [tool for tool in request.tools if isinstance(tool, Function) and _is_long(tool, limit)]
     if not long:
         return request
     for tool in long:
-        at = tool_pointer(tool, request.protocol, "description")
+        at = tool.pointer("description")
         ledger.note_approximated(at, f"a description of more than {limit} characters is told among the instructions")
-    sections = [f"## Tool: {tool.name}\n\n{tool.description}" for tool in long if isinstance(tool, Function)]
+    sections = [f"## Tool: {tool.name}\n\n{tool.description}" for tool in long]
     docs = Turn(Role.SYSTEM, (Text("\n\n".join([HEADING, *sections])),))
     leading, turns = split_leading_instructions(request.turns)
     tools = tuple(_pointing(tool) if _is_long(tool, limit) else tool for tool in request.tools)

@@ -121,8 +121,15 @@ def test_tools_and_the_choice_are_read() -> None:
             description="Reads",
             parameters={"type": "object", "properties": {"path": {"type": "string"}}},
             strict=True,
+            fields_at="/tools/0/function",
         ),
-        Custom("patch", "/tools/1", description="Patches", grammar=Grammar("lark", 'start: "x"')),
+        Custom(
+            "patch",
+            "/tools/1",
+            description="Patches",
+            grammar=Grammar("lark", 'start: "x"'),
+            fields_at="/tools/1/custom",
+        ),
     )
     assert request.tool_choice == ToolChoice(Pick.REQUIRED, "/tool_choice", allowed=("read", "patch"))
 

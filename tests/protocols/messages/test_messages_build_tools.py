@@ -39,7 +39,7 @@ def test_functions_are_custom_tools_with_an_object_at_the_root() -> None:
 
 
 def test_alternatives_at_the_root_of_a_tools_schema_are_told_in_words() -> None:
-    tool = Function("f", "/tools/0", parameters={"anyOf": [{"type": "object"}]})
+    tool = Function("f", "/tools/0", parameters={"anyOf": [{"type": "object"}]}, fields_at="/tools/0/function")
     body, told = built(chat(tools=(tool,)))
     assert body["tools"][0]["input_schema"] == {"type": "object", "description": '(anyOf: [{"type":"object"}])'}
     assert told == {"/tools/0/function/parameters": LossKind.APPROXIMATED}

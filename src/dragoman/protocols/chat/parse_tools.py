@@ -42,6 +42,7 @@ def _read_function(function: Fields, at: str, holder: Fields | None) -> Function
         parameters=schema,
         strict=strict,
         ext=unread(function) if holder is None else unread_with(holder, "function", function),
+        fields_at="" if holder is None else function.at,
     )
 
 
@@ -57,7 +58,12 @@ def _read_custom(tool: Fields) -> Custom:
         grammar = Grammar(rules.need_text("syntax"), rules.need_text("definition"))
         ext = {f"custom/format/{name}": value for name, value in unread(shape).items()}
     return Custom(
-        name, tool.at, description=description, grammar=grammar, ext=unread_with(tool, "custom", custom) | ext
+        name,
+        tool.at,
+        description=description,
+        grammar=grammar,
+        ext=unread_with(tool, "custom", custom) | ext,
+        fields_at=custom.at,
     )
 
 

@@ -9,7 +9,6 @@ from dragoman.framing.json_schema import Schema, add_to_description, make_root_o
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolCall, ToolChoice, split_pointer
-from dragoman.passes.adapt_tools import tool_pointer
 from dragoman.protocols.kiro.wire import InputSchema, ToolEntry, ToolSpecification
 
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})  # their keys are names, not keywords
@@ -160,7 +159,7 @@ def write_tools(request: Request, ledger: Ledger) -> Offer:
     functions = _without_doubles(_carried(request.tools, choice, ledger), ledger)
     if choice is not None and choice.allowed is not None:
         functions = _allowed(functions, choice, choice.allowed, ledger)
-    tools = [_specification(tool, request.protocol, ledger) for tool in functions]
+    tools = [_specification(tool, ledger) for tool in functions]
     offer = Offer(tools, _sentences(request, functions, ledger))
     offer.tools += _stubs(request, {tool.name for tool in functions}, ledger)
     return offer
@@ -218,17 +217,17 @@ def _refuse_unoffered(choice: ToolChoice, functions: Sequence[Function]) -> None
         raise BadRequest(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
 
 
-def _specification(tool: Function, protocol: str, ledger: Ledger) -> ToolEntry:
-    at = tool_pointer(tool, protocol, "parameters")
+def _specification(tool: Function, ledger: Ledger) -> ToolEntry:
+    at = tool.pointer("parameters")
     schema = clean_schema(tool.parameters, lambda why: ledger.note_approximated(at, why))
     description = tool.description
     if description is None or not description.strip():
-        ledger.note_invented(tool_pointer(tool, protocol, "description"), "Kiro demands a description of every tool")
+        ledger.note_invented(tool.pointer("description"), "Kiro demands a description of every tool")
         description = f"The tool {tool.name}."
     if tool.strict:
-        ledger.note_dropped(tool_pointer(tool, protocol, "strict"), "Kiro does not hold a model to a schema")
+        ledger.note_dropped(tool.pointer("strict"), "Kiro does not hold a model to a schema")
     if tool.deferred:
-        ledger.note_approximated(tool_pointer(tool, protocol, "defer_loading"), "the tool is offered at once")
+        ledger.note_approximated(tool.pointer("defer_loading"), "the tool is offered at once")
     if tool.cache is not None:
         ledger.note_dropped(tool.cache.at, "Kiro has no cache breakpoints")
     return ToolEntry(ToolSpecification(tool.name, description, InputSchema(schema)))

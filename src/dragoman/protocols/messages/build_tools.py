@@ -19,7 +19,6 @@ _NATIVE: dict[str, Wire] = {
     "code_execution": {"type": "code_execution_20250825", "name": "code_execution"},
     "tool_search": {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
 }
-_SCHEMA_AT = {"chat": "/function/parameters", "responses": "/parameters"}  # below the tool
 _CHOICES = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "any", Pick.NAMED: "tool"}
 
 
@@ -179,7 +178,7 @@ def _function(tool: Function, may_defer: bool, request: Request, writer: Writer)
     if writer.own and tool.parameters is not None:
         wire["input_schema"] = tool.parameters
     else:
-        at = f"{tool.at}{_SCHEMA_AT.get(request.protocol, '')}"
+        at = tool.pointer("parameters")
         wire["input_schema"] = make_root_object(tool.parameters, lambda why: writer.ledger.note_approximated(at, why))
     if tool.strict:
         wire["strict"] = True

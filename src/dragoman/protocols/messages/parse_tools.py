@@ -65,6 +65,7 @@ def _function(tool: Fields) -> Function:
         deferred=tool.flag("defer_loading", False),
         cache=cache,
         ext=unread(tool, control),
+        schema_key="input_schema",
     )
 
 
