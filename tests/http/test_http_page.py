@@ -1,0 +1,32 @@
+"""docs/http.md lists every path that is served, and the status of every kind of failure."""
+
+import re
+from pathlib import Path
+
+from dragoman.hub.failure import Failure, Kind
+from dragoman.protocols import PROTOCOLS
+from gateway import running
+
+PAGE = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+COLUMNS = {"chat": 0, "responses": 0, "messages": 1}
+
+
+def test_the_page_lists_every_path_that_is_served(tmp_path: Path) -> None:
+    with running('[providers.echo]\nkind = "echo"\n', tmp_path, stored=["someone"]) as gateway:
+        routes = [route for route in gateway.app.site.routes.routes if not route.refuses]
+    served = {(route.method, route.path.replace("/*", "/{id}")) for route in routes}
+    listed = {(method, re.sub("^/v1(?=/)", "", path)) for method, path in re.findall(r"`(GET|POST) (/\S*?)`", PAGE)}
+    assert served == listed
+
+
+def test_the_page_has_the_status_of_every_failure() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", PAGE, re.MULTILINE)
+    assert sorted(outcome for outcome, *_ in rows) == sorted(kind.value for kind in Kind)
+    for outcome, *statuses in rows:
+        for name, column in COLUMNS.items():
+            client = PROTOCOLS[name].client
+            assert client is not None
+            assert client.render_error(Failure(Kind(outcome), "x"), "req_1").status == int(statuses[column]), (
+                outcome,
+                name,
+            )
