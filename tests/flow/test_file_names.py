@@ -13,7 +13,7 @@ ELSEWHERE = {
     "file_format": ("flow/capture/test_version_1.py", "it reads both versions"),
     "format": ("flow/capture/test_version_1.py", "captures of both versions become its records"),
     "masking": ("e2e/test_captures_on_disk.py", "what is masked is seen on disk"),
-    "recording_runtime": ("e2e/test_replays.py", "what is recorded shows in a replay"),
+    "ports": ("flow/capture/test_recording_runtime.py", "the real classes and the recording ones implement them"),
     "writer": ("e2e/test_captures_on_disk.py", "what it writes is seen on disk"),
     "recording": ("e2e/test_captures_on_disk.py", "what is recorded is seen on disk"),
 }

@@ -65,7 +65,7 @@ def test_a_provider_is_found_by_its_name() -> None:
 def test_what_is_listed_and_learnt_decides_what_a_request_is_fitted_to() -> None:
     world = make_world(listing("one", ModelInfo("m", max_output=1234)))
     route = Route("one", "m")
-    run(world.catalogues["one"].refresh())
+    run(world.catalogues["one"].wait_for_list())
     plain = target_settings(world, route, "t")
     assert (plain.profile.max_output, plain.profile.chat_tools, plain.quirks) == (1234, True, frozenset())
     world.learned_quirks.add("t", "one", "plain")
@@ -79,7 +79,7 @@ def test_what_is_listed_and_learnt_decides_what_a_request_is_fitted_to() -> None
 def test_the_names_that_are_known() -> None:
     world = make_world(listing("one", ModelInfo("a")), unlisted("two"))
     for catalogue in world.catalogues.values():
-        run(catalogue.refresh())
+        run(catalogue.wait_for_list())
     found = list_known_models(world)
     assert (found["one"].ids, found["one"].complete, found["one"].problem) == (("a",), True, "")
     assert (found["two"].ids, found["two"].complete) == ((), False)

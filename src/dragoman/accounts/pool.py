@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from hashlib import blake2b
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -40,6 +41,16 @@ class Choice(Struct, frozen=True):
 
     member: int
     doubts: tuple[Rest, ...] = ()
+
+
+class CredentialChooser(Protocol):
+    """Chooses among several credentials: a pool, or what recorded or replays its choices."""
+
+    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
+        """Return the credential to use next; None if all that may be used were tried."""
+
+    def soonest(self, model: str, now: float) -> int:
+        """Return the credential that may be used soonest."""
 
 
 class State(Struct, frozen=True):

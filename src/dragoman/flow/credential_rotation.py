@@ -68,10 +68,12 @@ class CredentialRound:
 
     def next(self) -> Provider | None:
         """Choose the next credential; None if all that may be used have been."""
-        if self._provider.account.pool is None:
+        account = self._provider.account
+        pool = account.pool
+        if pool is None:
             return self._next_alone()
-        pool = self._provider.account.pool
-        self._choice = pool.choose(self._session, self._model, {*self._excluded, *self._refusals}, pool.clock())
+        chooser = account.chooser or pool
+        self._choice = chooser.choose(self._session, self._model, {*self._excluded, *self._refusals}, pool.clock())
         self._member = None if self._choice is None else self._provider.members[self._choice.member]
         return self._member
 
@@ -162,8 +164,11 @@ def available_targets(routes: tuple[Route, ...], providers: Mapping[str, Provide
 
 def choose_least_restricted(provider: Provider, model: str) -> Provider:
     """Return the credential that may be used soonest, for a question that belongs to no conversation."""
-    pool = provider.account.pool
-    return provider if pool is None else provider.members[pool.soonest(model, pool.clock())]
+    account = provider.account
+    if account.pool is None:
+        return provider
+    chooser = account.chooser or account.pool
+    return provider.members[chooser.soonest(model, account.pool.clock())]
 
 
 def _is_cooling_down(route: Route, providers: Mapping[str, Provider]) -> bool:

@@ -6,11 +6,10 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.pool import Pool
 from dragoman.flow.call import Call
 from dragoman.flow.capture.capturing import Capturing
-from dragoman.flow.capture.recording_runtime import WatchedMemory, watched
+from dragoman.flow.capture.recording_runtime import RecordingMemory, record_runtime
 from dragoman.flow.client_encoding import ClientEncoding, EventCollector
 from dragoman.flow.credential_rotation import available_targets
 from dragoman.flow.error_response import AllTargetsFailed
@@ -18,6 +17,7 @@ from dragoman.flow.observer_queue import ObserverQueue
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.policy import Limits, Policy, SecondChances
+from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Passthrough, Translated
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, find_targets
@@ -54,7 +54,7 @@ SHUTTING_DOWN = Failure(Kind.SHUTDOWN, "The gateway is shutting down. Send the r
 class Gateway:
     """Answers calls with the configuration in force."""
 
-    def __init__(self, runtime: Runtime, memory: LostCalls, observers: Sequence[OutcomeObserver] = ()) -> None:
+    def __init__(self, runtime: Runtime, memory: LostCallMemory, observers: Sequence[OutcomeObserver] = ()) -> None:
         self.runtime = runtime
         self._memory = memory
         self.observers = ObserverQueue(observers)
@@ -74,7 +74,7 @@ class Gateway:
         make_watch: Callable[[], Watch] = _make_watch
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
         if recording is not None:
-            runtime, memory = watched(runtime, recording, call), WatchedMemory(memory, recording)
+            runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
             make_watch, on_guard_trip = recording.watch, recording.hearing(self._note_guard_trip)
         routes = available_targets(await find_targets(runtime, call.model), runtime.providers)
         if recording is not None:
@@ -135,7 +135,7 @@ class ActiveCall:
         self,
         call: Call,
         runtime: Runtime,
-        memory: LostCalls,
+        memory: LostCallMemory,
         policy: Policy,
         writer: ResponseWriter,
         make_watch: Callable[[], Watch],

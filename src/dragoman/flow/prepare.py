@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
-from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.offload import run_off_loop
+from dragoman.flow.ports import MediaFetcher
 from dragoman.framing.known_secrets import Secrets, list_secrets
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
@@ -98,7 +98,7 @@ class TargetSettings(Struct, frozen=True):
     profile: Profile
     budgets: dict[str, int]
     quirks: frozenset[str]  # learnt, besides those that the provider is known for
-    fetcher: Fetcher | None  # None: linked media are not fetched
+    fetcher: MediaFetcher | None  # None: linked media are not fetched
 
 
 Change = Pass
@@ -247,7 +247,7 @@ def _changed(request: Request, changes: Sequence[Change], ledger: Ledger) -> Req
     return request
 
 
-async def _with_media(request: Request, upstream: Upstream, fetcher: Fetcher) -> Request:
+async def _with_media(request: Request, upstream: Upstream, fetcher: MediaFetcher) -> Request:
     urls = find_links(request, upstream.needs_inline)
     return inline_links(request, await fetcher.fetch_all(urls)) if urls else request
 

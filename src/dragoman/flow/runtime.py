@@ -8,12 +8,11 @@ from msgspec.structs import replace
 
 from dragoman.config.settings import Config
 from dragoman.flow.learned_quirks import LearnedQuirks
-from dragoman.flow.media_fetcher import Fetcher
+from dragoman.flow.ports import MediaFetcher, ModelCatalogue
 from dragoman.flow.prepare import TargetSettings
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
-from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.failures import NO_CHAT_TOOLS
 from dragoman.providers.profiles import profile_of
 from dragoman.providers.provider import Provider
@@ -29,9 +28,9 @@ class Runtime(Struct, frozen=True):
 
     config: Config
     providers: Mapping[str, Provider]
-    catalogues: Mapping[str, CachedCatalogue]
+    catalogues: Mapping[str, ModelCatalogue]
     protocols: dict[str, Protocol]
-    fetcher: Fetcher | None
+    fetcher: MediaFetcher | None
     budgets: dict[str, int]  # effort -> thinking budget
     learned_quirks: LearnedQuirks  # oddities that compatible servers have shown
 

@@ -11,7 +11,6 @@ from functools import partial
 
 from msgspec import Struct
 
-from dragoman.accounts.lost_calls import LostCalls
 from dragoman.flow.call import Call
 from dragoman.flow.decoding import (
     begins_document,
@@ -25,6 +24,7 @@ from dragoman.flow.decoding import (
 )
 from dragoman.flow.offload import run_off_loop
 from dragoman.flow.pipes import PassthroughPipe, Pipe, TranslationPipe
+from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
 from dragoman.flow.reading import MAX_REPLY_BYTES, charge_bytes, read_reply
@@ -55,7 +55,7 @@ class CallContext(Struct, frozen=True):
 
     call: Call
     runtime: Runtime
-    memory: LostCalls
+    memory: LostCallMemory
     writer: ResponseWriter
     make_watch: Callable[[], Watch]
     note_first_token: Callable[["Turn"], None]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 
-from dragoman.accounts.pool import Pool
+from dragoman.accounts.pool import CredentialChooser, Pool
 from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
@@ -130,6 +130,7 @@ class Account(Struct, frozen=True):
     last_limits: Callable[[], Limits | None] = lambda: None  # as of the last response
     exhausted_until: Callable[[Headers, float], float | None] = spent_until  # (response headers, now)
     pool: Pool | None = None  # where the provider has several credentials
+    chooser: CredentialChooser | None = None  # chooses instead of the pool, in captures and replays
     slot: int = 0  # this credential's index in the pool
     label: str = ""  # this credential in messages, for example "2 of 3 (env:KEY)"
     cooldowns: Pool | None = None  # the same pool, or one of a single credential; None: cooldowns are not kept

@@ -4,7 +4,7 @@ import asyncio
 from email.utils import formatdate, parsedate_to_datetime
 
 from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, Chunk, UpstreamRequest, UpstreamResponse
-from dragoman.flow.capture.recording_runtime import RECORDED_NAMES
+from dragoman.flow.capture.recording_provider import ERROR_NAMES
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
 from dragoman.net.errors import TimeoutPhase
 from dragoman.net.headers import Header, Headers
@@ -86,9 +86,9 @@ def fault_of(text: str) -> Exception:
     """What `named_fault` wrote."""
     name, _, message = text.partition(": ")
     kind, _, phase = name.partition(" ")
-    if kind == RECORDED_NAMES[UpstreamTimeout]:
+    if kind == ERROR_NAMES[UpstreamTimeout]:
         return UpstreamTimeout(PHASES.get(phase, "first"), message)
-    made = InvalidResponse if kind == RECORDED_NAMES[InvalidResponse] else ConnectionLost
+    made = InvalidResponse if kind == ERROR_NAMES[InvalidResponse] else ConnectionLost
     return made(message or "the request was given up", sent=True, received=False)
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dragoman.accounts.keys import KeyId, Keyring
 from dragoman.admin.replay import leaping
 from dragoman.admin.replay.player import Player, headers_of
-from dragoman.admin.replay.runtime import Answers, ToldMemory, world_of
+from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Debug
 from dragoman.flow.call import Call
@@ -53,9 +53,8 @@ def rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
 
 
 async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
-    player, answers = Player(capture.upstream_requests, time.time() - capture.started_at), Answers(capture)
-    world = world_of(capture, player, answers, asyncio.get_running_loop().time)
-    gateway = _Gateway(world, ToldMemory(answers))
+    player, lookups = Player(capture.upstream_requests, time.time() - capture.started_at), Lookups(capture)
+    gateway = _Gateway(make_runtime(capture, player, lookups), ReplayedMemory(lookups))
     gateway.created = int(capture.started_at)
     gateway.capturing = collecting = _Collecting()
     keyring = _Keyring(capture.settings.owner)

@@ -1,13 +1,13 @@
-"""A capture comes in; the world that its request met goes out, with what was told then in place of what is true now."""
+"""Rebuild the surroundings of a captured request: what it looked up then is returned again."""
 
 import glob
+import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.lost_calls import LostCalls
 from dragoman.accounts.pool import Choice, Member, Pool
 from dragoman.admin.replay.player import Player, headers_of
 from dragoman.config.problems import ConfigError, Problem
@@ -23,9 +23,8 @@ from dragoman.config.settings import (
     Server,
     StoreSettings,
 )
-from dragoman.flow.capture.format import Capture
+from dragoman.flow.capture.format import NO_PROVIDER, Capture, LookupName
 from dragoman.flow.learned_quirks import LearnedQuirks
-from dragoman.flow.media_fetcher import Fetcher
 from dragoman.flow.runtime import Runtime
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Inline, Json
@@ -36,7 +35,6 @@ from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.kiro.wire import NAME as KIRO
 from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.providers import KINDS
-from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Provider
 
 OPTIONS: dict[str, type] = {KIRO: KiroOptions}
@@ -49,89 +47,142 @@ class Gone(Exception):
 class _Described(msgspec.Struct):
     stanza: dict[str, Json]
     endpoint: str = ""
-    credentials: tuple[str, ...] = ()  # what each of several is called
+    credentials: tuple[str, ...] = ()  # labels, if there are several
     fields: tuple[tuple[str, str], ...] = ()
 
 
-class Answers:
-    """What was told, in its order; the last word on a matter holds for later questions."""
+class Lookups:
+    """What the captured request looked up, in order; the last value of each lookup holds for later ones."""
 
     def __init__(self, capture: Capture) -> None:
-        self._told: dict[tuple[str, str], deque[Json]] = defaultdict(deque)
-        for told in capture.lookups:
-            self._told[told.provider, told.name].append(told.value)
+        self._values: dict[tuple[str, str], deque[Json]] = defaultdict(deque)
+        for lookup in capture.lookups:
+            self._values[lookup.provider, lookup.name].append(lookup.value)
 
-    def next(self, provider: str, what: str) -> Json:
-        """Raises RequestError as it was raised then."""
-        answers = self._told[provider, what]
-        if not answers:
-            message = f"Today's code asks {provider or 'the memory'} for `{what}`, which the capture does not hold."
+    def next(self, provider: str, name: LookupName) -> Json:
+        """Return the next value; raises RequestError or ConfigError as the captured lookup did."""
+        values = self._values[provider, name.value]
+        if not values:
+            where = f"provider {provider!r}" if provider else "its surroundings"
+            message = f"This version looks up {name.value!r} in {where}, which the capture does not contain."
             raise RequestError(Failure(Kind.BUG, message))
-        told = answers.popleft() if len(answers) > 1 else answers[0]
-        assert isinstance(told, dict)
-        if "refused" in told:
-            raise RequestError(msgspec.convert(told["refused"], Failure))
-        if "misconfigured" in told:
-            raise ConfigError([Problem("configuration", None, provider, str(why)) for why in told["misconfigured"]])
-        return told["value"]
+        value = values.popleft() if len(values) > 1 else values[0]
+        assert isinstance(value, dict)
+        if "refused" in value:
+            raise RequestError(msgspec.convert(value["refused"], Failure))
+        if "misconfigured" in value:
+            raise ConfigError([Problem("configuration", None, provider, str(why)) for why in value["misconfigured"]])
+        return value["value"]
 
-    def holds(self, provider: str, what: str) -> bool:
-        return bool(self._told[provider, what])
+    def has(self, provider: str, name: LookupName) -> bool:
+        return bool(self._values[provider, name.value])
 
 
-class _ToldFetcher(Fetcher):
-    """Fetches what was fetched then."""
+class ReplayedFetcher:
+    """A media fetcher that returns what was fetched for the captured request."""
 
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
+    def __init__(self, lookups: Lookups) -> None:
+        self._lookups = lookups
 
     async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
-        return msgspec.convert(self._answers.next("", "fetch"), dict[str, Inline])
+        return msgspec.convert(self._lookups.next(NO_PROVIDER, LookupName.MEDIA), dict[str, Inline])
 
 
-class ToldMemory(LostCalls):
-    """Recalls what was recalled then, and forgets the rest."""
+class ReplayedMemory:
+    """A memory of cut calls that returns what the captured request recalled, and keeps nothing."""
 
-    def __init__(self, answers: Answers) -> None:
-        super().__init__(None)
-        self._answers = answers
+    def __init__(self, lookups: Lookups) -> None:
+        self._lookups = lookups
+
+    async def remember(self, tenant: str, digest: bytes, lost: tuple[LostCall, ...]) -> None:
+        return
 
     async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
-        if not self._answers.holds("", "recall"):
+        if not self._lookups.has(NO_PROVIDER, LookupName.CUT_CALLS):
             return ()
-        return msgspec.convert(self._answers.next("", "recall"), tuple[LostCall, ...])
+        return msgspec.convert(self._lookups.next(NO_PROVIDER, LookupName.CUT_CALLS), tuple[LostCall, ...])
 
 
-def world_of(capture: Capture, player: Player, answers: Answers, clock: Callable[[], float]) -> Runtime:
-    """Raises Gone."""
+class ReplayedChooser:
+    """Chooses the credentials that were chosen for the captured request."""
+
+    def __init__(self, provider: str, lookups: Lookups) -> None:
+        self._provider = provider
+        self._lookups = lookups
+
+    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
+        member = msgspec.convert(self._lookups.next(self._provider, LookupName.CREDENTIAL), int | None)
+        return None if member is None else Choice(member)
+
+    def soonest(self, model: str, now: float) -> int:
+        return msgspec.convert(self._lookups.next(self._provider, LookupName.SOONEST_CREDENTIAL), int)
+
+
+class ReplayedCatalogue:
+    """A model catalogue with the models of the capture."""
+
+    complete = True
+
+    def __init__(self, provider: Provider, lookups: Lookups) -> None:
+        self._name = provider.name
+        self._models = provider.catalogue.models + provider.catalogue.fallback_models
+        self._lookups = lookups
+
+    def known(self) -> tuple[ModelInfo, ...]:
+        return self._models
+
+    async def wait_for_list(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:
+        return self._models
+
+    def max_output(self, model: str) -> int | None:
+        if not self._lookups.has(self._name, LookupName.MAX_OUTPUT):
+            return None
+        return msgspec.convert(self._lookups.next(self._name, LookupName.MAX_OUTPUT), int | None)
+
+    def list_problem(self) -> str:
+        if not self._lookups.has(self._name, LookupName.LIST_PROBLEM):
+            return ""
+        return msgspec.convert(self._lookups.next(self._name, LookupName.LIST_PROBLEM), str)
+
+
+def make_runtime(capture: Capture, player: Player, lookups: Lookups) -> Runtime:
+    """Return the surroundings of the captured request; raises Gone."""
     providers = {
-        name: _provider(name, told, capture, player, answers) for name, told in capture.settings.providers.items()
+        name: _make_provider(name, description, capture, player, lookups)
+        for name, description in capture.settings.providers.items()
     }
     for name, ids in capture.settings.known_models.items():
         if name:
-            providers.setdefault(name, _listing(name, ids, player))
-    catalogues = {name: _ToldCatalogue(provider, clock, answers) for name, provider in providers.items()}
-    config = _config(capture)
-    learnt = LearnedQuirks(capture.settings.quirks)
-    fetcher = _ToldFetcher(answers) if answers.holds("", "fetch") else None
-    return Runtime(config, providers, catalogues, PROTOCOLS, fetcher, msgspec.structs.asdict(config.effort), learnt)
+            providers.setdefault(name, _make_listed_provider(name, ids, player))
+    catalogues = {name: ReplayedCatalogue(provider, lookups) for name, provider in providers.items()}
+    config = _make_config(capture)
+    fetcher = ReplayedFetcher(lookups) if lookups.has(NO_PROVIDER, LookupName.MEDIA) else None
+    return Runtime(
+        config,
+        providers,
+        catalogues,
+        PROTOCOLS,
+        fetcher,
+        msgspec.structs.asdict(config.effort),
+        LearnedQuirks(capture.settings.quirks),
+    )
 
 
-def _config(capture: Capture) -> Config:
-    world = capture.settings
+def _make_config(capture: Capture) -> Config:
+    settings = capture.settings
     routes = (
-        [ModelRoute(glob.escape(capture.requested_model), world.routes)]
-        if world.routes and capture.requested_model
+        [ModelRoute(glob.escape(capture.requested_model), settings.routes)]
+        if settings.routes and capture.requested_model
         else []
     )
-    routes += [ModelRoute(name, ("nowhere/*",)) for name in world.known_models.get("", ())]
+    routes += [ModelRoute(name, ("nowhere/*",)) for name in settings.known_models.get("", ())]
     return Config(
-        server=msgspec.convert(world.server or {}, Server),
-        retry=msgspec.convert(world.retry or {}, Retry),
+        server=msgspec.convert(settings.server or {}, Server),
+        retry=msgspec.convert(settings.retry or {}, Retry),
         debug=Debug(),
         store=StoreSettings(),
         fetch=Fetch(),
-        effort=msgspec.convert(world.effort or {}, Effort),
+        effort=msgspec.convert(settings.effort or {}, Effort),
         providers={},
         models=tuple(routes),
         client_key=None,
@@ -141,132 +192,108 @@ def _config(capture: Capture) -> Config:
     )
 
 
-def _provider(name: str, told: Json, capture: Capture, player: Player, answers: Answers) -> Provider:
-    described = msgspec.convert(told, _Described)
+def _make_provider(name: str, description: Json, capture: Capture, player: Player, lookups: Lookups) -> Provider:
+    described = msgspec.convert(description, _Described)
     kind = str(described.stanza.get("kind"))
     if kind not in KINDS:
         raise Gone(f"this version has no provider of kind {kind!r}")
-    asked = capture.requested_model.removeprefix(f"{name}/")
-    own = next((route.partition("/")[2] for route in capture.settings.routes if route.startswith(f"{name}/")), asked)
-    today = KINDS[kind](_stanza(kind, described.stanza), player.send, {})
+    requested = capture.requested_model.removeprefix(f"{name}/")
+    routes = capture.settings.routes
+    renamed = next((route.partition("/")[2] for route in routes if route.startswith(f"{name}/")), requested)
+    current = KINDS[kind](_make_section(kind, described.stanza), player.send, {})
     endpoint = replace(
-        today.endpoint,
+        current.endpoint,
         send=player.send,
         url=described.endpoint,
         headers=tuple(headers_of(described.fields)),
         dial=DialOptions(),
     )
     catalogue = replace(
-        today.catalogue,
-        rename=lambda model: own if model == asked else model,
+        current.catalogue,
+        rename=lambda model: renamed if model == requested else model,
         has_list=False,
         list_models=None,
     )
-    made = replace(today, endpoint=endpoint, catalogue=catalogue)
+    provider = replace(current, endpoint=endpoint, catalogue=catalogue)
     if not described.credentials:
-        return _Told(name, made, answers).provider()
-    pool = _ToldPool(name, len(described.credentials), answers)
+        return ReplayedProvider(name, provider, lookups).make()
+    count = len(described.credentials)
+    account = replace(
+        provider.account,
+        pool=Pool(tuple(Member(str(slot), str(slot)) for slot in range(count))),
+        chooser=ReplayedChooser(name, lookups),
+    )
     members = tuple(
         replace(
-            _Told(f"{name}#{slot}", made, answers).provider(),
-            account=replace(made.account, pool=pool, slot=slot, label=label),
+            ReplayedProvider(f"{name}#{slot}", provider, lookups).make(),
+            account=replace(account, slot=slot, label=label),
         )
         for slot, label in enumerate(described.credentials)
     )
     return replace(members[0], members=members)
 
 
-class _Told:
-    """A provider that knows what it was told then; `key` is the name under which that is kept."""
+class ReplayedProvider:
+    """The functions of a provider that return what they returned to the captured request.
 
-    def __init__(self, key: str, made: Provider, answers: Answers) -> None:
+    `key` is the name of the provider's lookups, with the index of the credential if there are several.
+    """
+
+    def __init__(self, key: str, provider: Provider, lookups: Lookups) -> None:
         self._key = key
-        self._made = made
-        self._answers = answers
+        self._provider = provider
+        self._lookups = lookups
 
-    def provider(self) -> Provider:
-        made = self._made
-        finds = made.endpoint.find_protocols is not None
+    def make(self) -> Provider:
+        provider = self._provider
+        finds_protocols = provider.endpoint.find_protocols is not None
+        renews = provider.auth.renew is not None
         return replace(
-            made,
-            endpoint=replace(made.endpoint, find_protocols=self._find_protocols if finds else None),
-            auth=replace(made.auth, authorize=self._authorize, renew=None if made.auth.renew is None else self._renew),
-            catalogue=replace(made.catalogue, context_window=self._window),
-            requests=replace(made.requests, options=self._options),
-            replies=replace(made.replies, interpret_failure=self._interpret_failure),
+            provider,
+            endpoint=replace(provider.endpoint, find_protocols=self._find_protocols if finds_protocols else None),
+            auth=replace(provider.auth, authorize=self._authorize, renew=self._renew if renews else None),
+            catalogue=replace(provider.catalogue, context_window=self._context_window),
+            requests=replace(provider.requests, options=self._options),
+            replies=replace(provider.replies, interpret_failure=self._interpret_failure),
         )
 
     async def _authorize(self, protocol: str) -> tuple[Header, ...]:
-        fields = msgspec.convert(self._answers.next(self._key, "authorize"), tuple[tuple[str, str], ...])
-        return tuple(headers_of(fields))
+        headers = msgspec.convert(self._lookups.next(self._key, LookupName.AUTHORIZE), tuple[tuple[str, str], ...])
+        return tuple(headers_of(headers))
 
     async def _options(self, model: str) -> object:
-        value = self._answers.next(self._key, "aim")
-        options = OPTIONS.get(self._made.kind)
+        value = self._lookups.next(self._key, LookupName.OPTIONS)
+        options = OPTIONS.get(self._provider.kind)
         return value if value is None or options is None else msgspec.convert(value, options)
 
     async def _find_protocols(self, model: str) -> tuple[str, ...]:
-        return msgspec.convert(self._answers.next(self._key, "speaks"), tuple[str, ...])
+        return msgspec.convert(self._lookups.next(self._key, LookupName.PROTOCOLS), tuple[str, ...])
 
     async def _renew(self) -> bool:
-        return bool(self._answers.next(self._key, "renew"))
+        return bool(self._lookups.next(self._key, LookupName.RENEW))
 
     def _interpret_failure(self, failure: Failure) -> Failure:
-        heeded = self._made.replies.interpret_failure(failure)
-        if not self._answers.holds(self._key, "heed"):
-            return heeded
-        return replace(heeded, retry_after=msgspec.convert(self._answers.next(self._key, "heed"), float | None))
+        interpreted = self._provider.replies.interpret_failure(failure)
+        if not self._lookups.has(self._key, LookupName.RETRY_AFTER):
+            return interpreted
+        retry_after = msgspec.convert(self._lookups.next(self._key, LookupName.RETRY_AFTER), float | None)
+        return replace(interpreted, retry_after=retry_after)
 
-    def _window(self, model: str) -> int | None:
-        if not self._answers.holds(self._key, "window"):
+    def _context_window(self, model: str) -> int | None:
+        if not self._lookups.has(self._key, LookupName.CONTEXT_WINDOW):
             return None
-        return msgspec.convert(self._answers.next(self._key, "window"), int | None)
+        return msgspec.convert(self._lookups.next(self._key, LookupName.CONTEXT_WINDOW), int | None)
 
 
-class _ToldPool(Pool):
-    """Chooses as was chosen then."""
-
-    def __init__(self, name: str, seats: int, answers: Answers) -> None:
-        super().__init__(tuple(Member(str(seat), str(seat)) for seat in range(seats)))
-        self._name = name
-        self._answers = answers
-
-    def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
-        seat = msgspec.convert(self._answers.next(self._name, "choose"), int | None)
-        return None if seat is None else Choice(seat)
-
-    def soonest(self, model: str, now: float) -> int:
-        return msgspec.convert(self._answers.next(self._name, "soonest"), int)
-
-
-class _ToldCatalogue(CachedCatalogue):
-    """Says of models what it said then."""
-
-    def __init__(self, provider: Provider, clock: Callable[[], float], answers: Answers) -> None:
-        super().__init__(provider, clock)
-        self._name = provider.name
-        self._answers = answers
-
-    def max_output(self, model: str) -> int | None:
-        if not self._answers.holds(self._name, "most output"):
-            return None
-        return msgspec.convert(self._answers.next(self._name, "most output"), int | None)
-
-    def list_problem(self) -> str:
-        if not self._answers.holds(self._name, "list problem"):
-            return ""
-        return msgspec.convert(self._answers.next(self._name, "list problem"), str)
-
-
-def _stanza(kind: str, told: dict[str, Json]) -> ProviderConfig:
-    """Secrets were not told: those settings are as if nobody had made them."""
+def _make_section(kind: str, values: dict[str, Json]) -> ProviderConfig:
+    """Return a section of the configuration; secrets are not captured, so their settings have defaults."""
     model = SECTION_TYPES.get(kind, ProviderConfig)
-    fields = [field for field in msgspec.structs.fields(model) if field.name in told]
-    return model(**{field.name: msgspec.convert(told[field.name], field.type) for field in fields})
+    fields = [field for field in msgspec.structs.fields(model) if field.name in values]
+    return model(**{field.name: msgspec.convert(values[field.name], field.type) for field in fields})
 
 
-def _listing(name: str, ids: tuple[str, ...], player: Player) -> Provider:
-    """A provider of which only the names of its models are known."""
+def _make_listed_provider(name: str, ids: tuple[str, ...], player: Player) -> Provider:
+    """Return a provider of which only the names of its models are known."""
 
     async def authorize(protocol: str) -> tuple[Header, ...]:
         return ()

@@ -1,6 +1,7 @@
 """A capture: everything one exchange received, sent and decided, so that it can be read and replayed later."""
 
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import cast
 
 import msgspec
@@ -14,7 +15,25 @@ from dragoman.hub.request import Json
 VERSION = 2
 WHOLE, CLOSED = "whole", "closed"  # how an answer ends: by itself, or by us before its end
 CANCELLED = "cancelled"  # why there is no answer: nobody waited for it any more
+NO_PROVIDER = ""  # in place of a provider's name: what is looked up elsewhere
 CLIENT_LEFT, STOPPED = "the client left", "the gateway stopped"
+
+
+class LookupName(StrEnum):
+    """What a request looked up; the values are part of the format, so that old captures replay."""
+
+    AUTHORIZE = "authorize"
+    RENEW = "renew"
+    PROTOCOLS = "speaks"
+    OPTIONS = "aim"
+    CONTEXT_WINDOW = "window"
+    MAX_OUTPUT = "most output"
+    LIST_PROBLEM = "list problem"
+    RETRY_AFTER = "heed"
+    CREDENTIAL = "choose"
+    SOONEST_CREDENTIAL = "soonest"
+    MEDIA = "fetch"
+    CUT_CALLS = "recall"
 
 
 class Chunk(Struct, frozen=True, array_like=True):

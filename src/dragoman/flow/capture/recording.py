@@ -255,9 +255,9 @@ class Recording:
         self.secrets.update(list_secrets((), provider.auth.secrets))
 
     @noted
-    def hears(self, provider: str, what: str, value: Callable[[], Json]) -> None:
+    def hears(self, provider: str, name: kept.LookupName, value: Callable[[], Json]) -> None:
         """What a provider told, which another world would not tell again."""
-        self.told.append(kept.Lookup(provider, what, value()))
+        self.told.append(kept.Lookup(provider, name.value, value()))
 
     @noted
     def asks(self, question: Question) -> None:

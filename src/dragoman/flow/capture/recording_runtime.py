@@ -1,74 +1,70 @@
-"""A world comes in; the same world goes out, but whatever a request learns from it and sends through it is noted."""
+"""Record what a request learns from its surroundings and sends to upstreams.
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TypeVar
+Each class here holds the real object, passes calls on to it, and notes in the recording what came back.
+"""
+
+import math
+from collections.abc import Collection, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.accounts.lost_calls import LostCalls
-from dragoman.accounts.pool import Choice, Pool
-from dragoman.config.problems import ConfigError
+from dragoman.accounts.pool import Choice, CredentialChooser
 from dragoman.flow.call import Call
-from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE
-from dragoman.flow.capture.provider_description import texts
-from dragoman.flow.capture.recording import Question, Recording
-from dragoman.flow.media_fetcher import Fetcher
+from dragoman.flow.capture.format import NO_PROVIDER, LookupName
+from dragoman.flow.capture.recording import Recording
+from dragoman.flow.capture.recording_provider import record_provider
+from dragoman.flow.ports import LostCallMemory, MediaFetcher, ModelCatalogue
 from dragoman.flow.runtime import Runtime, list_known_models
-from dragoman.framing.known_secrets import list_secrets
-from dragoman.hub.failure import Failure, RequestError
+from dragoman.hub.failure import RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Protocol, Upstream
 from dragoman.hub.profile import Target
-from dragoman.hub.request import Inline, Json, Request
-from dragoman.net.client import (
-    ConnectionLost,
-    DialOptions,
-    IncomingResponse,
-    InvalidResponse,
-    OutgoingRequest,
-    UpstreamTimeout,
-)
-from dragoman.net.headers import Header, Headers
-from dragoman.net.response_body import BodySink, read_chunks
+from dragoman.hub.request import Inline, Request
 from dragoman.passes.truncation_notice import LostCall
-from dragoman.providers.catalogue import CachedCatalogue
-from dragoman.providers.provider import Provider
-
-T = TypeVar("T")
+from dragoman.providers.provider import ModelInfo, Provider
 
 MAX_NAMES = 2000  # of each provider's models
-# What captures call these errors.
-RECORDED_NAMES: dict[type[Exception], str] = {
-    ConnectionLost: "Lost",
-    InvalidResponse: "Corrupt",
-    UpstreamTimeout: "TimedOut",
-}
-ELSEWHERE = ""  # what is told by nobody among the providers
 
 
-def watched(world: Runtime, recording: Recording, call: Call) -> Runtime:
+def record_runtime(runtime: Runtime, recording: Recording, call: Call) -> Runtime:
+    """Return a runtime that behaves the same and notes in the recording what the call learns from it."""
     recording.owner = call.is_owner
-    recording.enters(world.config, world.learned_quirks.known_to(call.tenant), lambda: _names(world))
-    protocols = {name: _watched_protocol(protocol, recording) for name, protocol in world.protocols.items()}
-    providers = {name: _Watched(provider, recording).provider() for name, provider in world.providers.items()}
-    catalogues = {name: WatchedCatalogue(known, name, recording) for name, known in world.catalogues.items()}
-    fetcher = None if world.fetcher is None else WatchedFetcher(world.fetcher, recording)
-    return replace(world, providers=providers, catalogues=catalogues, protocols=protocols, fetcher=fetcher)
+    recording.enters(runtime.config, runtime.learned_quirks.known_to(call.tenant), lambda: _list_names(runtime))
+    return replace(
+        runtime,
+        providers={name: _record_pooled(provider, recording) for name, provider in runtime.providers.items()},
+        catalogues={
+            name: RecordingCatalogue(catalogue, name, recording) for name, catalogue in runtime.catalogues.items()
+        },
+        protocols={name: _record_protocol(protocol, recording) for name, protocol in runtime.protocols.items()},
+        fetcher=None if runtime.fetcher is None else RecordingFetcher(runtime.fetcher, recording),
+    )
 
 
-def _names(world: Runtime) -> dict[str, tuple[str, ...]]:
-    names = {name: models.ids[:MAX_NAMES] for name, models in list_known_models(world).items()}
-    return {ELSEWHERE: tuple(route.name for route in world.config.models[:MAX_NAMES]), **names}
+def _list_names(runtime: Runtime) -> dict[str, tuple[str, ...]]:
+    names = {name: models.ids[:MAX_NAMES] for name, models in list_known_models(runtime).items()}
+    return {NO_PROVIDER: tuple(route.name for route in runtime.config.models[:MAX_NAMES]), **names}
 
 
-def _watched_protocol(protocol: Protocol, recording: Recording) -> Protocol:
+def _record_pooled(provider: Provider, recording: Recording) -> Provider:
+    """Record a provider, the choice among its credentials, and each of them."""
+    chooser, account = None, provider.account
+    if account.pool is not None:
+        chooser = RecordingChooser(account.chooser or account.pool, provider.name, recording)
+    return replace(
+        record_provider(provider, recording),
+        account=replace(account, chooser=chooser),
+        members=tuple(record_provider(member, recording) for member in provider.members),
+    )
+
+
+def _record_protocol(protocol: Protocol, recording: Recording) -> Protocol:
     upstream = protocol.upstream
-    return protocol if upstream is None else replace(protocol, upstream=_watched_upstream(upstream, recording))
+    return protocol if upstream is None else replace(protocol, upstream=_record_upstream(upstream, recording))
 
 
-def _watched_upstream(upstream: Upstream, recording: Recording) -> Upstream:
+def _record_upstream(upstream: Upstream, recording: Recording) -> Upstream:
     def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         body = upstream.build(request, target, ledger)
         recording.built(ledger)
@@ -77,75 +73,79 @@ def _watched_upstream(upstream: Upstream, recording: Recording) -> Upstream:
     return replace(upstream, build=build)
 
 
-class WatchedCatalogue(CachedCatalogue):
-    """The same catalogue, of which it is noted what it says of a model."""
+class RecordingCatalogue:
+    """A model catalogue that notes what it returns about single models."""
 
-    __slots__ = ("_catalogue", "_name", "_recording")
-
-    def __init__(self, catalogue: CachedCatalogue, name: str, recording: Recording) -> None:
-        self.__dict__ = catalogue.__dict__  # one state: what either learns, both know
+    def __init__(self, catalogue: ModelCatalogue, provider: str, recording: Recording) -> None:
         self._catalogue = catalogue
-        self._name = name
+        self._provider = provider
         self._recording = recording
 
+    @property
+    def complete(self) -> bool:
+        return self._catalogue.complete
+
+    def known(self) -> tuple[ModelInfo, ...]:
+        return self._catalogue.known()
+
+    async def wait_for_list(self, at_most_s: float = math.inf) -> tuple[ModelInfo, ...]:
+        return await self._catalogue.wait_for_list(at_most_s)
+
     def max_output(self, model: str) -> int | None:
-        most = self._catalogue.max_output(model)
-        self._recording.hears(self._name, "most output", lambda: {"value": most})
-        return most
+        tokens = self._catalogue.max_output(model)
+        self._recording.hears(self._provider, LookupName.MAX_OUTPUT, lambda: {"value": tokens})
+        return tokens
 
     def list_problem(self) -> str:
         problem = self._catalogue.list_problem()
         if problem:
-            self._recording.hears(self._name, "list problem", lambda: {"value": problem})
+            self._recording.hears(self._provider, LookupName.LIST_PROBLEM, lambda: {"value": problem})
         return problem
 
 
-class WatchedPool(Pool):
-    """The same pool, whose choices are noted."""
+class RecordingChooser:
+    """A chooser of credentials that notes its choices."""
 
-    __slots__ = ("_name", "_pool", "_recording")
-
-    def __init__(self, pool: Pool, name: str, recording: Recording) -> None:
-        self.__dict__ = pool.__dict__  # one state: what either learns, both know
-        self._pool = pool
-        self._name = name
+    def __init__(self, chooser: CredentialChooser, provider: str, recording: Recording) -> None:
+        self._chooser = chooser
+        self._provider = provider
         self._recording = recording
 
     def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
-        choice = self._pool.choose(session, model, tried, now)
-        self._recording.hears(self._name, "choose", lambda: {"value": None if choice is None else choice.member})
+        choice = self._chooser.choose(session, model, tried, now)
+        member = None if choice is None else choice.member
+        self._recording.hears(self._provider, LookupName.CREDENTIAL, lambda: {"value": member})
         return choice
 
     def soonest(self, model: str, now: float) -> int:
-        member = self._pool.soonest(model, now)
-        self._recording.hears(self._name, "soonest", lambda: {"value": member})
+        member = self._chooser.soonest(model, now)
+        self._recording.hears(self._provider, LookupName.SOONEST_CREDENTIAL, lambda: {"value": member})
         return member
 
 
-class WatchedFetcher(Fetcher):
-    """Tells what was fetched, or why it could not be."""
+class RecordingFetcher:
+    """A media fetcher that notes what it fetched, or why it could not."""
 
-    def __init__(self, fetcher: Fetcher, recording: Recording) -> None:
+    def __init__(self, fetcher: MediaFetcher, recording: Recording) -> None:
         self._fetcher = fetcher
         self._recording = recording
 
     async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
         try:
             found = await self._fetcher.fetch_all(urls)
-        except RequestError as refused:
-            failure = refused.failure
-            self._recording.hears(ELSEWHERE, "fetch", lambda: {"refused": msgspec.to_builtins(failure)})
+        except RequestError as error:
+            failure = error.failure
+            self._recording.hears(NO_PROVIDER, LookupName.MEDIA, lambda: {"refused": msgspec.to_builtins(failure)})
             raise
         if self._recording.takes(sum(len(media.data) for media in found.values()), "fetched media"):
-            self._recording.hears(ELSEWHERE, "fetch", lambda: {"value": msgspec.to_builtins(found)})
+            self._recording.hears(NO_PROVIDER, LookupName.MEDIA, lambda: {"value": msgspec.to_builtins(found)})
         return found
 
 
-class WatchedMemory(LostCalls):
-    """Tells what was recalled."""
+class RecordingMemory:
+    """A memory of cut calls that notes what it recalls."""
 
-    def __init__(self, memory: LostCalls, recording: Recording) -> None:
-        super().__init__(None)
+    def __init__(self, memory: LostCallMemory, recording: Recording) -> None:
         self._memory = memory
         self._recording = recording
 
@@ -154,174 +154,5 @@ class WatchedMemory(LostCalls):
 
     async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
         lost = await self._memory.recall(tenant, digests)
-        self._recording.hears(ELSEWHERE, "recall", lambda: {"value": msgspec.to_builtins(lost)})
+        self._recording.hears(NO_PROVIDER, LookupName.CUT_CALLS, lambda: {"value": msgspec.to_builtins(lost)})
         return lost
-
-
-class _Watched:
-    """One provider during one request."""
-
-    def __init__(self, provider: Provider, recording: Recording) -> None:
-        self._provider = provider
-        self._recording = recording
-        self._model = ""
-        self._protocol = ""
-        self._windows: set[str] = set()
-
-    def provider(self) -> Provider:
-        provider = self._provider
-        members = tuple(_Watched(member, self._recording).provider() for member in provider.members)
-        pool = (
-            None
-            if provider.account.pool is None
-            else WatchedPool(provider.account.pool, provider.name, self._recording)
-        )
-        finds = provider.endpoint.find_protocols is not None
-        return replace(
-            provider,
-            endpoint=replace(
-                provider.endpoint, send=self._send, find_protocols=self._find_protocols if finds else None
-            ),
-            auth=replace(
-                provider.auth,
-                authorize=self._authorize,
-                renew=None if provider.auth.renew is None else self._renew,
-            ),
-            catalogue=replace(provider.catalogue, context_window=self._window),
-            requests=replace(provider.requests, options=self._options),
-            replies=replace(provider.replies, interpret_failure=self._interpret_failure),
-            account=replace(provider.account, pool=pool),
-            members=members,
-        )
-
-    async def _find_protocols(self, model: str) -> tuple[str, ...]:
-        assert self._provider.endpoint.find_protocols is not None
-        return await self._noted("speaks", self._provider.endpoint.find_protocols(model), list)
-
-    async def _options(self, model: str) -> object:
-        self._model = model
-        return await self._noted("aim", self._provider.requests.options(model), msgspec.to_builtins)
-
-    async def _authorize(self, protocol: str) -> tuple[Header, ...]:
-        self._protocol = protocol
-        fields = await self._noted("authorize", self._provider.auth.authorize(protocol), _listed)
-        self._recording.secrets.update(list_secrets(fields))
-        return fields
-
-    async def _renew(self) -> bool:
-        assert self._provider.auth.renew is not None
-        return await self._noted("renew", self._provider.auth.renew(), bool)
-
-    def _interpret_failure(self, failure: Failure) -> Failure:
-        """When to come back is a matter of the clock."""
-        heeded = self._provider.replies.interpret_failure(failure)
-        self._tell("heed", lambda: {"value": heeded.retry_after})
-        return heeded
-
-    def _window(self, model: str) -> int | None:
-        window = self._provider.catalogue.context_window(model)
-        if model not in self._windows:
-            self._windows.add(model)
-            self._tell("window", lambda: {"value": window})
-        return window
-
-    async def _noted(self, what: str, asking: Awaitable[T], shown: Callable[[T], Json]) -> T:
-        try:
-            value = await asking
-        except RequestError as refused:
-            failure = refused.failure
-            self._tell(what, lambda: {"refused": msgspec.to_builtins(failure)})
-            raise
-        except ConfigError as error:
-            problems = [problem.message for problem in error.problems]
-            self._tell(what, lambda: {"misconfigured": problems})
-            raise
-        self._tell(what, lambda: {"value": shown(value)})
-        return value
-
-    def _tell(self, what: str, value: Callable[[], Json]) -> None:
-        self._recording.meets(self._provider)
-        self._recording.hears(seat_name(self._provider), what, value)
-
-    async def _send(self, out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
-        recording, provider = self._recording, self._provider
-        question = Question(f"{provider.name}/{self._model}", provider, self._protocol, out)
-        recording.asks(question)
-        try:
-            answer = await provider.endpoint.send(out, dial, head_timeout_s=head_timeout_s)
-        except (ConnectionLost, UpstreamTimeout) as fault:
-            recording.ends(question, named_fault(fault))
-            raise
-        except asyncio.CancelledError:
-            recording.ends(question, CANCELLED)
-            raise
-        recording.answers(question, answer)
-        return _WatchedAnswer(answer, question, recording)
-
-
-class _WatchedAnswer:
-    """An IncomingResponse whose pieces are noted as they are taken."""
-
-    def __init__(self, answer: IncomingResponse, question: Question, recording: Recording) -> None:
-        self._answer = answer
-        self._question = question
-        self._recording = recording
-
-    @property
-    def status(self) -> int:
-        return self._answer.status
-
-    @property
-    def headers(self) -> Headers:
-        return self._answer.headers
-
-    async def chunk(self, timeout_s: float) -> bytes:
-        try:
-            data = await self._answer.chunk(timeout_s)
-        except ConnectionLost as lost:
-            self._ends(named_fault(lost))
-            raise
-        if data:
-            self._recording.gives(self._question, data)
-        else:
-            self._ends(WHOLE)
-        return data
-
-    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
-        def noted(data: bytes) -> float | None:
-            self._recording.gives(self._question, data)
-            return sink(data)
-
-        try:
-            whole = await self._answer.stream_to(noted, timeout_s)
-        except ConnectionLost as lost:
-            self._ends(named_fault(lost))
-            raise
-        if whole:
-            self._ends(WHOLE)
-        return whole
-
-    async def read(self, limit: int, timeout_s: float) -> bytes:
-        """Piece by piece, to know when each came."""
-        return await read_chunks(self, limit, timeout_s, self._question.route)
-
-    def close(self) -> None:
-        self._ends(CLOSED)
-        self._answer.close()
-
-    def _ends(self, how: str) -> None:
-        self._recording.ends(self._question, how)
-
-
-def seat_name(provider: Provider) -> str:
-    """Which of a provider's several credentials it is, where it has several."""
-    return provider.name if provider.account.pool is None else f"{provider.name}#{provider.account.slot}"
-
-
-def named_fault(fault: Exception) -> str:
-    phase = f" {fault.phase}" if isinstance(fault, UpstreamTimeout) else ""
-    return f"{RECORDED_NAMES.get(type(fault), type(fault).__name__)}{phase}: {fault}"
-
-
-def _listed(fields: tuple[Header, ...]) -> Json:
-    return [list(field) for field in texts(fields)]

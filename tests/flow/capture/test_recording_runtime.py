@@ -1,0 +1,129 @@
+"""The recording versions of a call's surroundings pass everything on and note what came back."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dragoman.accounts.lost_calls import LostCalls
+from dragoman.flow.capture.format import NO_PROVIDER, LookupName
+from dragoman.flow.capture.recording_runtime import (
+    RecordingCatalogue,
+    RecordingChooser,
+    RecordingFetcher,
+    RecordingMemory,
+    record_runtime,
+)
+from dragoman.hub.failure import Failure, Kind, RequestError
+from dragoman.hub.request import Inline
+from dragoman.passes.truncation_notice import LostCall
+from dragoman.providers.catalogue import CachedCatalogue
+from dragoman.providers.provider import Catalogue, ModelInfo
+from flow.capture.recordings import looked_up, make_recording
+from flow.in_memory import NOW, make_call, make_pooled, make_provider, make_world, run
+
+URL = "https://example.com/cat.png"
+CAT = Inline("image/png", "aGVsbG8=")
+
+
+class Album:
+    """A media fetcher that has one picture."""
+
+    async def fetch_all(self, urls: Sequence[str]) -> dict[str, Inline]:
+        if list(urls) != [URL]:
+            raise RequestError(Failure(Kind.BAD_REQUEST, "no such picture"))
+        return {URL: CAT}
+
+
+def make_catalogue(*models: ModelInfo, fails: bool = False) -> CachedCatalogue:
+    async def list_models() -> tuple[ModelInfo, ...]:
+        if fails:
+            raise RequestError(Failure(Kind.UPSTREAM, "no list", status=500))
+        return models
+
+    provider = make_provider(catalogue=Catalogue(list_models=list_models))
+    return CachedCatalogue(provider, lambda: 0.0)
+
+
+def test_a_catalogue_notes_what_it_returns_about_a_model() -> None:
+    recording = make_recording()
+    catalogue = RecordingCatalogue(make_catalogue(ModelInfo("m", max_output=9)), "up", recording)
+    assert not catalogue.complete
+    assert run(catalogue.wait_for_list()) == catalogue.known() == (ModelInfo("m", max_output=9),)
+    assert catalogue.complete
+    assert (catalogue.max_output("m"), catalogue.max_output("n"), catalogue.list_problem()) == (9, None, "")
+    assert looked_up(recording, "up", LookupName.MAX_OUTPUT) == [{"value": 9}, {"value": None}]
+    assert looked_up(recording, "up", LookupName.LIST_PROBLEM) == []
+
+
+def test_a_catalogue_notes_why_its_list_could_not_be_read() -> None:
+    recording = make_recording()
+    catalogue = RecordingCatalogue(make_catalogue(fails=True), "up", recording)
+    run(catalogue.wait_for_list())
+    assert catalogue.list_problem() == "HTTP 500"
+    assert looked_up(recording, "up", LookupName.LIST_PROBLEM) == [{"value": "HTTP 500"}]
+
+
+def test_choices_of_credentials_are_made_by_the_pool_and_noted() -> None:
+    recording, pool = make_recording(), make_pooled(make_provider(), 2).account.pool
+    assert pool is not None
+    chooser = RecordingChooser(pool, "up", recording)
+    first = chooser.choose(None, "m", (), NOW)
+    assert first is not None
+    assert first.member == 0
+    assert chooser.choose(None, "m", {0, 1}, NOW) is None
+    assert chooser.soonest("m", NOW) == 0
+    assert looked_up(recording, "up", LookupName.CREDENTIAL) == [{"value": 0}, {"value": None}]
+    assert looked_up(recording, "up", LookupName.SOONEST_CREDENTIAL) == [{"value": 0}]
+
+
+def test_fetched_media_are_noted_and_so_is_a_failure() -> None:
+    recording = make_recording()
+    fetcher = RecordingFetcher(Album(), recording)
+    assert run(fetcher.fetch_all([URL])) == {URL: CAT}
+    with pytest.raises(RequestError):
+        run(fetcher.fetch_all([]))
+    found, failed = looked_up(recording, NO_PROVIDER, LookupName.MEDIA)
+    assert found == {"value": {URL: msgspec.to_builtins(CAT)}}
+    assert isinstance(failed, dict)
+    assert "no such picture" in str(failed["refused"])
+
+
+def test_media_that_do_not_fit_into_the_recording_are_left_out() -> None:
+    recording = make_recording(room=1)
+    assert run(RecordingFetcher(Album(), recording).fetch_all([URL])) == {URL: CAT}
+    assert looked_up(recording, NO_PROVIDER, LookupName.MEDIA) == []
+    assert "fetched media" in recording.capture().truncated
+
+
+def test_recalled_calls_are_noted_and_what_is_remembered_is_passed_on() -> None:
+    async def story() -> None:
+        recording, memory = make_recording(), LostCalls(None)
+        recorder = RecordingMemory(memory, recording)
+        lost = (LostCall("search", '{"q":'),)
+        await recorder.remember("t", b"digest", lost)
+        assert await memory.recall("t", (b"digest",)) == lost
+        assert await recorder.recall("t", (b"digest",)) == lost
+        assert await recorder.recall("t", (b"other",)) == ()
+        first, second = looked_up(recording, NO_PROVIDER, LookupName.CUT_CALLS)
+        assert "search" in str(first)
+        assert second == {"value": ()}
+
+    run(story())
+
+
+def test_a_recorded_runtime_leaves_the_real_one_alone() -> None:
+    runtime = make_world(make_pooled(make_provider("one"), 2), make_provider("two"))
+    runtime = replace(runtime, fetcher=Album())
+    recording = make_recording()
+    recorded = record_runtime(runtime, recording, make_call())
+    one, two = recorded.providers["one"], recorded.providers["two"]
+    assert isinstance(one.account.chooser, RecordingChooser)
+    assert one.account.pool is runtime.providers["one"].account.pool
+    assert len(one.members) == 2
+    assert two.account.chooser is None
+    assert isinstance(recorded.catalogues["one"], RecordingCatalogue)
+    assert isinstance(recorded.fetcher, RecordingFetcher)
+    assert runtime.providers["one"].account.chooser is None
+    assert isinstance(runtime.fetcher, Album)
