@@ -1,1 +1,1 @@
-"""What every protocol means: the values that requests, events, replies and failures are translated through."""
+"""The common model of all protocols: requests, events, replies and failures are translated through these values."""

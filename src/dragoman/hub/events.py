@@ -21,7 +21,7 @@ class Stop(Enum):
     CONTEXT_FULL = "context_full"
     TOOL = "tool"
     FILTERED = "filtered"  # refused or cut by a content policy
-    PAUSE = "pause"  # the vendor wants to be asked to go on
+    PAUSE = "pause"  # the vendor expects another request to continue the reply
 
 
 class TextBlock(Struct, frozen=True, tag="text"):
@@ -44,7 +44,7 @@ class CallBlock(Struct, frozen=True, tag="call"):
 
 
 class HostedBlock(Struct, frozen=True, tag="hosted"):
-    """What a vendor-run tool did, told whole when it opens; no deltas follow."""
+    """The run of a tool on the vendor's side. The block is complete when it opens; no deltas follow."""
 
     id: str
     kind: str  # web_search, code_execution, mcp, or the vendor's own name
@@ -61,7 +61,7 @@ Block = TextBlock | RefusalBlock | ThinkingBlock | CallBlock | HostedBlock
 class Started(Struct, frozen=True, tag="started"):
     id: str  # the upstream's id of the reply; "" when it gave none
     model: str
-    usage: Usage | None = None  # what is known of the input already
+    usage: Usage | None = None  # of the input, where the upstream reports it at the start
 
 
 class Opened(Struct, frozen=True, tag="opened"):
@@ -70,7 +70,7 @@ class Opened(Struct, frozen=True, tag="opened"):
 
 
 class Delta(Struct, frozen=True, gc=False, tag="delta"):
-    """More of a block's text: words, thoughts, a refusal, or a tool call's arguments."""
+    """More text of a block: an answer, reasoning, a refusal, or the arguments of a tool call."""
 
     block: int
     text: str
@@ -78,7 +78,7 @@ class Delta(Struct, frozen=True, gc=False, tag="delta"):
 
 
 class OpaqueAdded(Struct, frozen=True, tag="sealed"):
-    """The whole opaque value of a thinking block; at most once per block."""
+    """The complete opaque value of a thinking block; at most one per block."""
 
     block: int
     opaque: Opaque
@@ -94,17 +94,17 @@ class Closed(Struct, frozen=True, tag="closed"):
 
 
 class UsageReported(Struct, frozen=True, tag="used"):
-    """Usage so far: the last one wins, they are never summed."""
+    """Usage so far. The last report counts; reports are never summed."""
 
     usage: Usage
 
 
 class TruncatedCall(Struct, frozen=True):
-    """A tool call whose arguments broke off: never to be executed."""
+    """A tool call whose arguments are incomplete. It must never be executed."""
 
     id: str
     name: str
-    arguments: str  # as far as they came
+    arguments: str  # as far as they were received
 
 
 class Ended(Struct, frozen=True, tag="ended"):
@@ -112,7 +112,7 @@ class Ended(Struct, frozen=True, tag="ended"):
     sequence: str | None = None  # the stop sequence that was hit
     category: str | None = None  # of a refusal
     explanation: str | None = None
-    cut: tuple[TruncatedCall, ...] = ()  # with LENGTH: calls that were withheld because they are not whole
+    cut: tuple[TruncatedCall, ...] = ()  # with LENGTH: calls that are not passed on because they are incomplete
 
 
 class Failed(Struct, frozen=True, tag="failed"):

@@ -1,4 +1,4 @@
-"""What only one protocol knows: restored by that protocol, told to the ledger by any other."""
+"""Fields that only one protocol has: its own `build` restores them, any other records them in the ledger."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,14 +6,14 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Foreign, Hosted, Part, Request, Tool, ToolChoice, ToolResult, unescape_key
 
-# A request's fields that other vendors have too, and yet cannot be given.
-_WHY = {"context_management": "only its own vendor can read back what it compacts or clears: the context stays whole"}
-# By protocol, a field that asks for something other than an answer.
-_OTHER_THAN_ANSWERS = {"messages": ("compaction", "a compacted context, which only this API's own vendor can make")}
+# Fields of a request that other vendors have as well, but that cannot be translated.
+_WHY = {"context_management": "only its own vendor can read back a compacted context: the whole context is sent"}
+# By protocol: a field that requests something other than a reply.
+_NOT_A_REPLY = {"messages": ("compaction", "a compacted context, which only this API's own vendor can make")}
 
 
 def restore(wire: dict[str, object], ext: Ext) -> None:
-    """Puts unread fields back where they stood below `wire`."""
+    """Put unread fields back to their places below `wire`."""
     for pointer, value in ext.items():
         *path, last = map(unescape_key, pointer.split("/"))
         holder: object = wire
@@ -24,13 +24,13 @@ def restore(wire: dict[str, object], ext: Ext) -> None:
 
 
 def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: Ext | None = None) -> None:
-    """Tells the ledger every field that only the client's own protocol knows, when another one is built.
+    """Note every field as dropped that only the client's protocol has, when a request of another protocol is built.
 
-    `kept`: fields of the request itself that the other one knows too.
+    `kept` are fields of the request itself that the other protocol has as well.
     """
     if request.protocol == protocol:
         return
-    field, what = _OTHER_THAN_ANSWERS.get(request.protocol, ("", ""))
+    field, what = _NOT_A_REPLY.get(request.protocol, ("", ""))
     if field in request.ext:
         raise BadRequest(f"/{field}", f"{field} asks for {what}")
     why = f"{protocol} has no such field"
@@ -44,15 +44,15 @@ def note_foreign_fields(request: Request, protocol: str, ledger: Ledger, kept: E
 
 
 def note_unread_fields(tool: Hosted, protocol: str, ledger: Ledger) -> None:
-    """Tells the ledger what a hosted tool says that its equal in another protocol cannot."""
+    """Note the fields of a hosted tool as dropped that its equivalent in another protocol does not have."""
     for pointer in tool.ext:
         ledger.note_dropped(f"{tool.at}/{pointer}", f"{protocol} has no such field")
 
 
 def is_indispensable(tool: Hosted, choice: ToolChoice | None, others: Iterable[Tool]) -> bool:
-    """Whether a request makes no sense without this tool: it is forced, or there is no other.
+    """Return whether a request makes no sense without this tool: it is forced, or it is the only one.
 
-    A type that nobody documents is never worth a refusal by itself.
+    A tool of an undocumented type is no reason to reject a request, unless it is forced.
     """
     forced = choice is not None and choice.hosted == tool.kind
     return forced or (tool.known and not any(True for _ in others))

@@ -1,33 +1,33 @@
-"""What can go wrong, in one closed set of kinds that every protocol reads its errors into and renders from."""
+"""Failures: a closed set of kinds that every protocol reads its errors into and renders its errors from."""
 
 from enum import Enum
 
 from msgspec import Struct
 
-NO_REPLY = "no_reply"  # the code of a body that is no reply at all, rather than one with something wrong in it
+NO_REPLY = "no_reply"  # the code of a body that is not a reply at all, as opposed to a reply with a defect
 
 
 class Kind(Enum):
-    BAD_REQUEST = "bad_request"  # the client's request is wrong, or asks for what cannot be had here
+    BAD_REQUEST = "bad_request"  # the client's request is wrong, or requests something unavailable
     TOO_LARGE = "too_large"
     REQUEST_TIMEOUT = "request_timeout"  # the client took too long to send its request
-    AUTH = "auth"  # the client's own key
-    CREDENTIAL = "credential"  # the gateway's credential was refused upstream
+    AUTH = "auth"  # the client's key was rejected
+    CREDENTIAL = "credential"  # the upstream rejected the gateway's credential
     FORBIDDEN = "forbidden"
     NOT_FOUND = "not_found"
     CONFLICT = "conflict"
     QUOTA = "quota"
     RATE_LIMITED = "rate_limited"
     OVERLOADED = "overloaded"
-    BUSY = "busy"  # the gateway itself: it holds as much as it may
+    BUSY = "busy"  # the gateway has reached its own limit
     CONTEXT_TOO_LONG = "context_too_long"
     REFUSED = "refused"  # by the vendor's content policy
     TIMEOUT = "timeout"
     TRUNCATED = "truncated"  # the stream ended without its terminal event
-    CORRUPT = "corrupt"  # bytes that cannot be read
+    CORRUPT = "corrupt"  # bytes that cannot be decoded
     LOST = "lost"  # the connection failed or broke
-    UPSTREAM = "upstream"  # the upstream failed on its own account
-    BUG = "bug"  # ours
+    UPSTREAM = "upstream"  # an error inside the upstream
+    BUG = "bug"  # a bug of the gateway
     SHUTDOWN = "shutdown"  # the gateway stopped before the reply was complete
 
 
@@ -38,8 +38,8 @@ class Failure(Struct, frozen=True):
     code: str | None = None  # the vendor's own error code, in its spelling
     at: str | None = None  # JSON pointer to the field at fault
     retry_after: float | None = None  # seconds
-    resets_at: float | None = None  # seconds since the epoch, where the upstream names the moment
-    detail: dict[str, object] | None = None  # goes out as error.details where the protocol has such a place
+    resets_at: float | None = None  # seconds since the epoch, where the upstream states it
+    detail: dict[str, object] | None = None  # sent as error.details where the protocol has such a field
     should_retry: bool | None = None  # what the upstream advises
 
 

@@ -1,11 +1,11 @@
-"""The ledger: what a translation dropped, approximated or invented, each with a pointer to where it stood."""
+"""The loss ledger: what a translation dropped, approximated or invented, each with a JSON pointer."""
 
 from collections.abc import Iterator
 from enum import Enum
 
 from msgspec import Struct
 
-LISTED = 100  # losses with their place and reason; those beyond are only counted
+LISTED = 100  # losses kept with path and reason; further ones are only counted
 LONGEST_PATH = 1024
 
 
@@ -22,9 +22,9 @@ class Loss(Struct, frozen=True):
 
 
 class Ledger:
-    """Collects losses in the order in which they were met, each once; of more than `LISTED` the rest is only counted.
+    """Collect losses in order, each once. More than `LISTED` are only counted.
 
-    What is dropped is not approximated as well, whichever was told first.
+    A path that is dropped is not listed as approximated as well, in whichever order the two were noted.
     """
 
     __slots__ = ("_counted", "_losses")
@@ -61,20 +61,20 @@ class Ledger:
         return (path, how) in self._losses or hash(path) in self._counted.get(how, ())
 
     def copy(self) -> "Ledger":
-        twin = Ledger()
-        twin._losses = self._losses.copy()
-        twin._counted = {how: paths.copy() for how, paths in self._counted.items()}
-        return twin
+        copied = Ledger()
+        copied._losses = self._losses.copy()
+        copied._counted = {how: paths.copy() for how, paths in self._counted.items()}
+        return copied
 
     def count_by_kind(self) -> tuple[int, ...]:
-        """LossKind many of each, in the order of LossKind."""
-        told = [how for _, how in self._losses]
-        return tuple(told.count(how) + len(self._counted.get(how, ())) for how in LossKind)
+        """Return the number of losses of each kind, in the order of LossKind."""
+        listed = [how for _, how in self._losses]
+        return tuple(listed.count(how) + len(self._counted.get(how, ())) for how in LossKind)
 
     def __iter__(self) -> Iterator[Loss]:
-        """Those that are listed."""
+        """Iterate over the listed losses."""
         return iter(self._losses.values())
 
     def __len__(self) -> int:
-        """LossKind many there are, listed or not."""
+        """Return the number of all losses, listed or not."""
         return len(self._losses) + sum(map(len, self._counted.values()))

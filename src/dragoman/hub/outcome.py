@@ -1,4 +1,4 @@
-"""What one request came to: a usage row, a log line and a set of metrics are each made from this value alone."""
+"""The outcome of one request: the only input of its usage row, its log line and its metrics."""
 
 from collections.abc import Callable
 
@@ -7,39 +7,39 @@ from msgspec import Struct
 from dragoman.hub.usage import Usage
 
 OK = "ok"
-CLIENT_GONE = "client_gone"  # the client left before the end
+CLIENT_GONE = "client_gone"  # the client closed the connection before the end
 
 
 class FailedAttempt(Struct, frozen=True, gc=False):
-    """One question to an upstream that came to nothing, and why."""
+    """A failed attempt to get a reply from an upstream."""
 
     route: str  # provider/model
-    why: str  # a Kind of failure
+    why: str  # the value of a failure's Kind
 
 
 class Outcome(Struct, frozen=True, kw_only=True, gc=False):
-    request_id: str  # of the request, as its headers and log lines name it
+    request_id: str  # as in the response headers and log lines
     started_at: float  # seconds since the epoch
     key: str = ""  # the id of the client's key, never the key
-    client: str = ""  # the program that asked, by its user agent
-    client_protocol: str  # the client's protocol
-    upstream_protocol: str = ""  # the upstream's; "" where none was reached
-    requested_model: str = ""  # the model's name as the client gave it
+    client: str = ""  # the client program, by its user agent
+    client_protocol: str
+    upstream_protocol: str = ""  # "" if no upstream was reached
+    requested_model: str = ""  # the model name in the client's request
     provider: str = ""
-    model: str = ""  # the upstream's name for it
-    reported_model: str = ""  # as the reply itself names it
+    model: str = ""  # the upstream's name of the model
+    reported_model: str = ""  # the model name in the reply
     stream: bool = False
     passthrough: bool = False
-    usage: Usage | None = None  # None: nobody told
+    usage: Usage | None = None  # None: not reported and not estimated
     ttft_s: float | None = None
     duration_s: float = 0.0
     outcome: str = OK  # or CLIENT_GONE, or the kind of the failure
-    error_code: str | None = None  # the vendor's word for the failure
+    error_code: str | None = None  # the vendor's error code
     losses: int = 0
-    losses_by_how: tuple[int, ...] = ()  # the losses by how, in the order of How; () where there are none
+    losses_by_how: tuple[int, ...] = ()  # counts in the order of LossKind; () if there are none
     deltas: int = 0
-    failed_attempts: tuple[FailedAttempt, ...] = ()  # what was tried before
-    traceparent: str = ""  # the client's traceparent header, as it came
+    failed_attempts: tuple[FailedAttempt, ...] = ()  # before the last attempt
+    traceparent: str = ""  # the client's traceparent header, unchanged
 
     @property
     def route(self) -> str:

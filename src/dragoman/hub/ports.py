@@ -1,4 +1,4 @@
-"""The records that a protocol consists of, for clients and for upstreams: data and functions, no base classes."""
+"""The records that describe a protocol, for clients and for upstreams, and the interfaces of its machines."""
 
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,18 +18,20 @@ Out = TypeVar("Out", covariant=True)
 
 
 class Stage(typing.Protocol[In, Out]):
+    """A machine that turns items into items. It never waits, and never raises because of its input."""
+
     def feed(self, item: In) -> Sequence[Out]: ...
 
     def finish(self) -> Iterable[Out]: ...
 
 
 class Progress(Enum):
-    """How far a reply has come, as far as its protocol tells before the end."""
+    """How far a reply is, as far as its protocol shows this before the end."""
 
     READING = "reading"
-    WORKING_SILENTLY = "working silently"  # the model thinks or searches, with nothing to show for it for minutes
-    STOPPED = "stopped"  # the model has said why it stopped; the stream has still to end properly
-    COMPLETE = "complete"  # the same, and the reply counts even if its stream does not end properly
+    WORKING_SILENTLY = "working silently"  # the model thinks or searches, and may send nothing for minutes
+    STOPPED = "stopped"  # the stop reason has arrived; the stream has still to end properly
+    COMPLETE = "complete"  # likewise, and the reply is valid even if its stream does not end properly
 
     @property
     def has_stopped(self) -> bool:
@@ -52,7 +54,7 @@ GetHeader = Callable[[bytes], bytes | None]  # lower-case name -> value
 
 
 class CallHead(Struct, frozen=True):
-    """What routing needs of a request, wherever its protocol writes it: in the body or in the path."""
+    """The fields of a request that routing needs, from the body or the path, depending on the protocol."""
 
     model: str
     stream: bool
@@ -99,33 +101,35 @@ class ModelList(Struct, frozen=True):
 
 
 class ReplyContext(Struct, frozen=True):
-    """What an encoder must know of the request that it answers. Clock and chance are handed in."""
+    """What an encoder needs to know about the request, with the clock and the source of ids to use."""
 
     request: Request
-    model: str  # the name the client asked for
+    model: str  # the name in the client's request
     created: int  # seconds since the epoch
-    new_id: Callable[[str], str]  # prefix -> a fresh id
+    new_id: Callable[[str], str]  # prefix -> a new id
     now: Callable[[], float]  # seconds since the epoch
     responses_done: bool = True  # whether a Responses stream ends with [DONE]
 
 
 class Issuer(Struct, frozen=True):
-    """Who answers: stamped on opaque reasoning by the decoder."""
+    """The upstream of a reply. The decoder adds it to opaque reasoning."""
 
     name: str
     model: str
-    window: int | None = None  # the model's context in tokens, for upstreams that tell usage as a share of it
-    options: object = None  # what only this provider's own protocol needs to know
+    window: int | None = None  # the model's context window in tokens, for upstreams that report usage as a share of it
+    options: object = None  # settings that only this provider's protocol uses
     quirks: frozenset[str] = frozenset()  # oddities of a compatible server, by name
 
 
 class ErrorResponse(Struct, frozen=True):
+    """An HTTP error response."""
+
     status: int
     body: bytes
 
 
 class ToolLimits(Struct, frozen=True):
-    """What a protocol can say about tools; passes/adapt_tools fits a request to it."""
+    """The tools that a protocol can express. `passes/adapt_tools.py` adapts a request to them."""
 
     custom: bool
     namespaces: bool
@@ -138,15 +142,15 @@ class _ErrorMessage(Struct):
 
 
 class ErrorShape(Struct):
-    """The least that an error body must be for an SDK to read it."""
+    """The minimum that an SDK needs to read an error body."""
 
     error: _ErrorMessage
 
 
 class TokenCounting(Struct, frozen=True):
-    """How the tokens of a request are counted without answering it."""
+    """The endpoint that counts the tokens of a request without a reply."""
 
-    paths: tuple[str, ...]  # where clients ask for it, as in `Client.paths`
+    paths: tuple[str, ...]  # where clients request it, as in `Client.paths`
     locate: Callable[[str], str]  # the path of an upstream's request -> where the upstream counts it
     parse: Callable[[bytes, Ledger], Request]  # raises RequestError
     render_count: Callable[[int], bytes]
@@ -154,7 +158,7 @@ class TokenCounting(Struct, frozen=True):
 
 
 class Client(Struct, frozen=True):
-    """The side that faces clients."""
+    """The client side of a protocol."""
 
     paths: tuple[str, ...]  # where requests are posted, without /v1; `{model}` stands for any text
     read_call: Callable[[str, str, bytes], CallHead]  # path, query, body; raises RequestError
@@ -162,18 +166,19 @@ class Client(Struct, frozen=True):
     encoder: Callable[[ReplyContext, Ledger], Stage[Event, bytes]]  # one item = one whole SSE event
     encode_whole: Callable[[Iterable[Event], ReplyContext, Ledger], bytes]  # raises RequestError on Failed
     render_error: Callable[[Failure, str], ErrorResponse]  # failure, request id -> error body
-    render_stream_error: Callable[
-        [Failure, Started | None, int], bytes
-    ]  # error frames to append; int = frames already sent
+    # The error frames to append to a stream, of which `int` frames were already sent.
+    render_stream_error: Callable[[Failure, Started | None, int], bytes]
     serial_blocks: bool  # blocks may not interleave
     keep_alive: bytes
     counting: TokenCounting | None = None
-    prefixes: tuple[str, ...] = ()  # below these, unknown paths too are refused in this protocol's shape
-    matches_headers: Callable[[GetHeader], bool] = lambda header: False  # by headers, where the path does not say it
-    body_protocol: Callable[[bytes], str | None] = lambda body: None  # another one that the body is written in
-    id_header: bytes = b"x-request-id"  # where its SDK looks for the request's id
-    error_shape: type[Struct] = ErrorShape  # of its error bodies: one that fits passes as the upstream wrote it
-    end_markers: tuple[bytes, ...] = ()  # one of these stands in a stream that has ended, also where we cannot read it
+    prefixes: tuple[str, ...] = ()  # unknown paths below these get this protocol's error body
+    matches_headers: Callable[[GetHeader], bool] = lambda header: (
+        False
+    )  # where the path is shared with another protocol
+    body_protocol: Callable[[bytes], str | None] = lambda body: None  # the protocol of a body sent to the wrong path
+    id_header: bytes = b"x-request-id"  # the response header that its SDK reads the request id from
+    error_shape: type[Struct] = ErrorShape  # an upstream's error body of this shape is passed on unchanged
+    end_markers: tuple[bytes, ...] = ()  # every complete stream contains one of these
 
 
 def _no_headers(request: Request) -> tuple[Header, ...]:
@@ -181,25 +186,26 @@ def _no_headers(request: Request) -> tuple[Header, ...]:
 
 
 class Upstream(Struct, frozen=True):
-    """The side that faces upstreams."""
+    """The upstream side of a protocol."""
 
     locate: Callable[[str, bool], Location]  # model, stream -> where it takes the request
     put_model: Callable[[bytes, str], bytes]  # a client's body with another model; the body itself if it names none
     build: Callable[[Request, Target, Ledger], bytes]  # raises RequestError
-    decoder: Callable[[Issuer, Ledger], Decoder]  # takes what `framer` gives
+    decoder: Callable[[Issuer, Ledger], Decoder]  # reads the frames of `framer`
     framer: Callable[[], Stage[bytes, object]]
     decode_whole: Callable[[bytes, Issuer, Ledger], list[Event]]
     read_error: Callable[[int, Mapping[bytes, bytes], bytes], Failure]  # status, lower-case headers, body
     tool_limits: ToolLimits
-    needs_inline: Callable[[Part], bool] = lambda part: False  # linked media that must be fetched and sent in the body
-    decode_outline: Callable[[bytes, Issuer, Ledger], list[Event]] | None = (
-        None  # `whole`, perhaps without what blocks hold
-    )
-    always_streams: bool = False  # also to clients who ask for the whole
-    required_headers: tuple[Header, ...] = ()  # without which it refuses everything
-    request_headers: Callable[[Request], tuple[Header, ...]] = _no_headers  # besides those, for one that was built
+    needs_inline: Callable[[Part], bool] = lambda part: False  # linked media to fetch and send in the body
+    # Like `decode_whole`, but faster: the content of blocks may be missing.
+    decode_outline: Callable[[bytes, Issuer, Ledger], list[Event]] | None = None
+    always_streams: bool = False  # even if the client wants a whole reply
+    required_headers: tuple[Header, ...] = ()  # without these it rejects every request
+    request_headers: Callable[[Request], tuple[Header, ...]] = _no_headers  # in addition, for a translated request
     models_query: str = ""  # of GET /models
-    accepts: Callable[[Profile, bytes], bool] = lambda profile, body: True  # a client's body, for such a model
+    accepts: Callable[[Profile, bytes], bool] = lambda profile, body: (
+        True
+    )  # whether a client's body can be passed to such a model unchanged
 
 
 class Protocol(Struct, frozen=True):
@@ -210,4 +216,4 @@ class Protocol(Struct, frozen=True):
     upstream: Upstream | None = None
     models: ModelList | None = None
     keys: KeyPlaces = KeyPlaces()
-    operation: str = "chat"  # OpenTelemetry's name for what its clients ask for (gen_ai.operation.name)
+    operation: str = "chat"  # OpenTelemetry's name for its requests (gen_ai.operation.name)

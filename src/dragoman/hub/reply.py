@@ -1,4 +1,4 @@
-"""A whole reply: the fold of its events, and back."""
+"""Whole replies, their conversion from and to events, and the limits on their size."""
 
 from collections.abc import Iterable, Iterator
 
@@ -55,10 +55,10 @@ class _Open:
         self.logprobs: list[Raw] = []
 
     def piece(self) -> Piece:
-        return Piece(self.what, "".join(self.text), self.opaque, tuple(self.citations), _joined(self.logprobs))
+        return Piece(self.what, "".join(self.text), self.opaque, tuple(self.citations), _join_arrays(self.logprobs))
 
 
-def _joined(arrays: list[Raw]) -> Raw | None:
+def _join_arrays(arrays: list[Raw]) -> Raw | None:
     if not arrays:
         return None
     items: list[Raw] = []
@@ -68,7 +68,7 @@ def _joined(arrays: list[Raw]) -> Raw | None:
 
 
 def collect(events: Iterable[Event]) -> Reply:
-    """Folds a legal run of events into the reply that they tell."""
+    """Fold a legal sequence of events into a reply."""
     started = Started("", "")
     blocks: dict[int, _Open] = {}
     usage: Usage | None = None
@@ -100,7 +100,7 @@ def collect(events: Iterable[Event]) -> Reply:
 
 
 def explode(reply: Reply) -> Iterator[Event]:
-    """Tells a whole reply as events."""
+    """Return a whole reply as a sequence of events."""
     yield Started(reply.id, reply.model, reply.usage)
     for index, piece in enumerate(reply.pieces):
         yield Opened(index, piece.what)
@@ -122,7 +122,11 @@ MAX_CITATIONS = 10_000  # search results included
 
 
 class ReplySize:
-    """Counts what one reply holds."""
+    """Counts the calls, blocks and citations of one reply.
+
+    The limits are far above what models send. A larger reply is an upstream's mistake or an attack, and would cost
+    other clients time and memory, so it fails.
+    """
 
     __slots__ = ("_blocks", "_calls", "_citations")
 
@@ -132,7 +136,7 @@ class ReplySize:
         self._citations = 0
 
     def count(self, event: Opened | CitationAdded) -> Failure | None:
-        """Count the event; return the failure that it is if it is one too many."""
+        """Count the event. Return a failure if it exceeds a limit."""
         match event:
             case Opened(what=what):
                 self._blocks += 1
@@ -146,7 +150,7 @@ class ReplySize:
 
 
 def find_excess(calls: int = 0, blocks: int = 0, citations: int = 0) -> Failure | None:
-    """Return the failure of a reply that has so many of each; None where it has not too many."""
+    """Return the failure of a reply that exceeds a limit; None if it does not."""
     counts = (
         (calls, MAX_CALLS, "tool calls"),
         (blocks, MAX_BLOCKS, "content blocks"),
@@ -154,6 +158,6 @@ def find_excess(calls: int = 0, blocks: int = 0, citations: int = 0) -> Failure 
     )
     for count, most, name in counts:
         if count > most:
-            message = f"the upstream's reply has too many {name}: one reply may have {most}"
+            message = f"the upstream's reply has more than {most} {name}, which is the limit for one reply"
             return Failure(Kind.CORRUPT, message, code="reply_too_large")
     return None

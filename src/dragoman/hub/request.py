@@ -1,7 +1,7 @@
-"""A request, as what two or more protocols mean by it; what only one protocol knows rides in `ext`.
+"""Requests: the fields that two or more protocols share. Fields of only one protocol are kept in `ext`.
 
-Every value that can be lost on its own knows `at`, the JSON pointer where it stood in the client's body, so that
-the ledger can name it in the client's own terms.
+Every value that can be lost on its own has `at`, its JSON pointer in the client's body, so that the ledger can name it
+as the client wrote it.
 """
 
 from enum import Enum
@@ -22,7 +22,7 @@ class Role(Enum):
 
 
 class Cache(Struct, frozen=True):
-    """A cache breakpoint: everything up to here is worth keeping."""
+    """A cache breakpoint: everything up to here should be cached."""
 
     at: str
     ttl: str | None = None  # as the client wrote it: 5m, 30m, 1h, 12h
@@ -47,10 +47,10 @@ Media = Inline | Link | FileId
 class Citation(Struct, frozen=True):
     url: str | None = None
     title: str | None = None
-    quoted: str | None = None  # the cited words
+    quoted: str | None = None  # the cited text
     start: int | None = None  # characters within the block's text
     end: int | None = None
-    raw: Json = None  # the vendor's own record, for its own protocol
+    raw: Json = None  # the vendor's record, for its own protocol
 
 
 class Text(Struct, frozen=True, tag="text"):
@@ -97,7 +97,7 @@ class Thinking(Struct, frozen=True, tag="thinking"):
     text: str
     at: str = ""
     opaque: Opaque | None = None
-    raw: bool = False  # the model's raw thoughts rather than a summary of them (Responses tells them apart)
+    raw: bool = False  # the model's raw thoughts rather than a summary of them (Responses distinguishes them)
     ext: Ext = field(default_factory=dict)
 
 
@@ -134,7 +134,7 @@ Part = Text | Refusal | Image | Document | Audio | Thinking | ToolCall | ToolRes
 
 
 class Turn(Struct, frozen=True):
-    """What one side said. Tool results stand in user turns, as in Messages."""
+    """One message of a conversation. Tool results are part of user turns, as in Messages."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -187,12 +187,12 @@ class Hosted(Struct, frozen=True, tag="hosted"):
     blocked_domains: tuple[str, ...] = ()
     max_uses: int | None = None
     location: Json = None  # {"type": "approximate", city, country, region, timezone}: the same in both vendors
-    context_size: str | None = None  # how much of what is found is read: low, high
+    context_size: str | None = None  # how much of the search results the model reads: low, high
     server_url: str | None = None  # mcp
     server_name: str | None = None
     authorization: str | None = None
     allowed_tools: tuple[str, ...] | None = None  # the server's tools that may be called; None: all of them
-    ext: Ext = field(default_factory=dict)  # what has no name here
+    ext: Ext = field(default_factory=dict)  # fields without a counterpart in this struct
     known: bool = True  # whether its vendor documents such a type
 
 
@@ -217,7 +217,7 @@ class ToolChoice(Struct, frozen=True):
 
 
 class Switch(Enum):
-    """How the client set thinking itself, apart from its effort."""
+    """The client's setting of thinking itself, apart from its effort."""
 
     ADAPTIVE = "adaptive"
     ENABLED = "enabled"
@@ -232,7 +232,9 @@ class Reasoning(Struct, frozen=True):
     budget_at: str = ""
     switch: Switch | None = None
     switch_at: str = ""
-    show: str | None = None  # the client's word for how much to show: auto concise detailed summarized omitted updates
+    show: str | None = (
+        None  # how much reasoning to show, in the client's spelling: auto concise detailed summarized omitted updates
+    )
     show_at: str = ""
 
 
@@ -270,10 +272,10 @@ class Request(Struct, frozen=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     reasoning: Reasoning | None = None
-    encrypted_reasoning: bool = True  # the client asks for it (in the `include` of Responses)
+    encrypted_reasoning: bool = True  # whether the client wants it (in the `include` of Responses)
     format: Format | None = None
     verbosity: str | None = None
-    cache: Cache | None = None  # a breakpoint behind the last part that can bear one
+    cache: Cache | None = None  # a breakpoint after the last part that can have one
     cache_key: str | None = None
     user: str | None = None
     safety_identifier: str | None = None
@@ -289,11 +291,12 @@ class Request(Struct, frozen=True):
     )  # the client's body, for protocols whose replies repeat parts of it
 
     def pointer(self, name: str) -> str:
-        """Where the client wrote what this struct calls `name`."""
+        """Return the JSON pointer of a field of this struct in the client's body."""
         return self.where.get(name, "/" + name)
 
 
 def escape_key(key: str) -> str:
+    """Return a key as it is written in a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
@@ -302,5 +305,5 @@ def unescape_key(token: str) -> str:
 
 
 def split_pointer(pointer: str) -> list[str]:
-    """The keys on the way from the root; none for the root itself, nor for what does not begin with a slash."""
+    """Return the keys of a JSON pointer; none for the root, nor for text that does not begin with a slash."""
     return [unescape_key(token) for token in pointer.split("/")[1:]]

@@ -1,4 +1,4 @@
-"""Token counts in one meaning: input includes what was cached, output includes reasoning."""
+"""Token counts, with one definition for all protocols: input includes cached tokens, output includes reasoning."""
 
 import math
 from enum import Enum
@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from dragoman.hub.loss import Ledger
 
-MAX_COUNT = 10**10  # of one request: no upstream's nonsense may keep the others' rows from being added up
-MAX_CREDITS = 1e12  # likewise: two numbers near the largest that there is have no sum
+MAX_COUNT = 10**10  # of one request: an upstream's absurd count must not break the sums over all rows
+MAX_CREDITS = 1e12  # likewise: the sum of two huge floats overflows
 
 
 class Source(Enum):
-    """The best known first."""
+    """How a usage was determined, the most reliable source first."""
 
     REPORTED = "reported"
     DERIVED = "derived"
@@ -25,16 +25,16 @@ class Usage(Struct, frozen=True, gc=False):
     output: int = 0  # total: visible + reasoning
     cache_read: int = 0
     cache_write: int = 0
-    cache_write_1h: int = 0  # the part of cache_write that lives for an hour
+    cache_write_1h: int = 0  # the part of cache_write that is kept for an hour
     reasoning: int = 0
     web_searches: int = 0
-    context: int | None = None  # input and output together, where the upstream tells only that (then DERIVED)
+    context: int | None = None  # input plus output, where the upstream reports only that (then DERIVED)
     credits: float | None = None
     service_tier: str | None = None  # in OpenAI's spelling
     source: Source = Source.REPORTED
 
     def __add__(self, other: "Usage") -> "Usage":
-        """Of two replies together, no better known than the worse known of them."""
+        """Return the sum of two usages, with the less reliable source of the two."""
         credits = [usage.credits for usage in (self, other) if usage.credits is not None]
         has_contexts = self.context is not None and other.context is not None
         return Usage(
@@ -53,12 +53,12 @@ class Usage(Struct, frozen=True, gc=False):
 
     @property
     def fresh(self) -> int:
-        """Input that was neither read from nor written to a cache: what Anthropic calls input_tokens."""
+        """Return the input that was neither read from nor written to a cache: Anthropic's input_tokens."""
         return max(0, self.input - self.cache_read - self.cache_write)
 
 
 def clamp_usage(usage: Usage, ledger: Ledger) -> Usage:
-    """Return the usage with every count within 0 and its bound; what had to change is no longer `reported`."""
+    """Return the usage with every count between 0 and its limit. A changed usage is no longer `reported`."""
     counts = (
         usage.input, usage.output, usage.cache_read, usage.cache_write, usage.cache_write_1h, usage.reasoning,
         usage.web_searches, usage.context or 0,
@@ -84,8 +84,8 @@ def clamp_usage(usage: Usage, ledger: Ledger) -> Usage:
 
 
 def mark_clamped(usage: Usage, ledger: Ledger) -> Usage:
-    """Return the usage as one that was not reported like this, and tell the ledger so."""
-    ledger.note_approximated("/usage", f"counts that cannot be true are set to the nearest of 0 to {MAX_COUNT}")
+    """Return the usage as derived instead of reported, and note this in the ledger."""
+    ledger.note_approximated("/usage", f"impossible counts are clamped to the range from 0 to {MAX_COUNT}")
     return replace(usage, source=Source.DERIVED) if usage.source is Source.REPORTED else usage
 
 

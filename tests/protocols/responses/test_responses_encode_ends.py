@@ -1,4 +1,4 @@
-"""LossKind a Responses stream ends: every stop, every failure, whole bodies and repairs."""
+"""How a Responses stream ends: every stop, every failure, whole bodies and repairs."""
 
 import msgspec
 import pytest
