@@ -13,7 +13,7 @@ from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Part, Request, Role, Turn
 from dragoman.net.client import OutgoingRequest
 from dragoman.protocols.native import PROTOCOL
-from dragoman.providers.echo.upstream import Echo, EchoAnswer
+from dragoman.providers.echo.provider import Echo, EchoResponse
 from dragoman.stages.guard import Guard
 from laws import run
 
@@ -40,7 +40,7 @@ async def events_of(request: Request) -> list[Event]:
     return run(decoder, upstream.framer().feed(body))
 
 
-async def sent(request: Request, word_s: float = 0.0) -> EchoAnswer:
+async def sent(request: Request, word_s: float = 0.0) -> EchoResponse:
     upstream = PROTOCOL.upstream
     assert upstream is not None
     body = upstream.build(request, Target(request.model, "echo"), Ledger())

@@ -19,7 +19,7 @@ from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.profile import Target
 from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.profiles import profile_of
+from dragoman.providers.model_profiles import find_profile
 from wire_json import Json
 
 Path_ = tuple[str | int, ...]
@@ -93,7 +93,7 @@ def build(client: str, raw: bytes, upstream: str, model: str) -> tuple[bytes, Le
     ledger = Ledger()
     try:
         request, _ = adapt_tools(reads.parse(raw, ledger), writes.tool_limits, ledger)
-        return writes.build(request, Target(model, "up", profile_of(model)), ledger), ledger
+        return writes.build(request, Target(model, "up", find_profile(model)), ledger), ledger
     except RequestError as refused:
         return refused.failure
 

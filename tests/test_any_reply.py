@@ -19,9 +19,8 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Client, Issuer, ReplyContext, Upstream
 from dragoman.hub.request import Request
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.codex.output import filling_output
-from dragoman.providers.copilot.one_choice import OneChoice
-from dragoman.providers.copilot.steady_ids import steadying_ids
+from dragoman.providers.codex.provider import fill_output
+from dragoman.providers.copilot.response_fixes import ChoiceMerger, stabilize_ids
 from dragoman.stages.check_calls import CheckCalls
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.guard import Guard
@@ -179,7 +178,7 @@ def test_no_bytes_of_any_stream_raise(protocol: str) -> None:
         translate(protocol, items, CLIENTS[turn % 3])
 
 
-@pytest.mark.parametrize("make", [filling_output, steadying_ids, OneChoice])
+@pytest.mark.parametrize("make", [fill_output, stabilize_ids, ChoiceMerger])
 def test_no_bytes_raise_in_what_mends_a_providers_replies(make: type) -> None:
     chance = random.Random(14)
     bodies = [msgspec.json.encode(body) for body in (*WHOLE["responses"], *WHOLE["chat"], *WHOLE["messages"])]

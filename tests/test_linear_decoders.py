@@ -12,7 +12,7 @@ from dragoman.hub.ports import Issuer
 from dragoman.protocols import PROTOCOLS
 from dragoman.protocols.chat.decode_blocks import Calls
 from dragoman.protocols.chat.wire import CallPiece
-from dragoman.providers.codex.output import FilledOutput
+from dragoman.providers.codex.provider import OutputFiller
 from fakes.eventstream import event as kiro_event
 from laws import assert_linear_function, assert_linear_run
 from test_linear import parallel_calls
@@ -248,7 +248,7 @@ def test_reading_a_whole_reply_takes_linear_time(protocol: str) -> None:
 
 def test_filling_the_output_of_codex_takes_linear_time() -> None:
     def fill(events: list[bytes]) -> None:
-        machine = FilledOutput()
+        machine = OutputFiller()
         for event in events:
             machine.rewrite(event)
 

@@ -47,7 +47,7 @@ from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import lacking
 from dragoman.providers.catalogue import CachedCatalogue
-from dragoman.providers.pooled import make as make_provider
+from dragoman.providers.pooled import make_provider
 from dragoman.store import Store, StoreError
 from dragoman.telemetry.registry import make_registry
 from dragoman.telemetry.shared_counters import SharedCounters

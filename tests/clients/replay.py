@@ -11,7 +11,7 @@ from dragoman.hub.loss import Ledger, Loss, LossKind
 from dragoman.hub.profile import Target
 from dragoman.passes.adapt_tools import adapt_tools
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.profiles import profile_of
+from dragoman.providers.model_profiles import find_profile
 
 UPSTREAMS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.upstream is not None and name != "native")
 ISSUERS = {"responses": "openai", "messages": "anthropic"}  # who seals what a client of the protocol sends back
@@ -33,7 +33,7 @@ def build(body: bytes, protocol: str, upstream: str) -> Built:
     assert server is not None
     request = client.parse(body, ledger)
     lowered, _ = adapt_tools(request, server.tool_limits, ledger)
-    target = Target(request.model, ISSUERS.get(upstream, upstream), profile_of(request.model), BUDGETS)
+    target = Target(request.model, ISSUERS.get(upstream, upstream), find_profile(request.model), BUDGETS)
     built = server.build(lowered, target, ledger)
     return Built(msgspec.json.decode(built, type=dict), tuple(ledger))
 

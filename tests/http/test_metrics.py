@@ -3,7 +3,7 @@
 from dragoman.accounts.pool import EVERYTHING, Member, Pool
 from dragoman.http.metrics import provider_samples
 from dragoman.net.client import HttpClient
-from dragoman.providers.limits import Limits, Window
+from dragoman.providers.account_state import Limits, Window
 from dragoman.providers.provider import Account, Auth, Endpoint, Provider
 
 NOW = 1_800_000_000.0

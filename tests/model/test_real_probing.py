@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 from dragoman.config import ProviderConfig
 from dragoman.net.client import HttpClient
 from dragoman.providers.compatible.discovery import discover
-from dragoman.providers.compatible.probing.asking import Asker
-from dragoman.providers.compatible.probing.probe import Profile, probe
-from dragoman.providers.compatible.provider import make
+from dragoman.providers.compatible.probe import ProbeResult, probe
+from dragoman.providers.compatible.probe_client import ProbeClient
+from dragoman.providers.compatible.provider import make_compatible
 from dragoman.providers.compatible.quirks import SERVERS
 from model.server import ALIAS
 
@@ -20,12 +20,12 @@ def test_the_server_is_known_by_its_list_of_models(upstream: str) -> None:
     assert (server.name, server.endpoint, server.quirks) == ("llamacpp", upstream, ("llama-cpp-python",))
 
 
-def asked(upstream: str) -> Profile:
-    async def ask() -> Profile:
+def asked(upstream: str) -> ProbeResult:
+    async def ask() -> ProbeResult:
         http = HttpClient()
         config = ProviderConfig(name="p", kind="openai-compatible", endpoint=upstream, protocols=("chat",))
         try:
-            return await probe(Asker(make(config, http.send, {}), ALIAS), ALIAS)
+            return await probe(ProbeClient(make_compatible(config, http.send, {}), ALIAS), ALIAS)
         finally:
             await http.close()
 

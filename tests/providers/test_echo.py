@@ -43,9 +43,8 @@ from dragoman.hub.request import (
 )
 from dragoman.hub.usage import Source, Usage
 from dragoman.net.client import HttpClient
-from dragoman.providers.echo.models import LISTED, MODELS
-from dragoman.providers.echo.provider import make
-from dragoman.providers.echo.script import words, write
+from dragoman.providers.echo.provider import make_echo
+from dragoman.providers.echo.script import LISTED, MODELS, split_words, write_script
 from echoing import calls_of, counting, replied, said, sent, text_of
 
 WEATHER = Function(
@@ -76,7 +75,7 @@ def test_the_last_user_text_is_repeated_and_counted(stream: bool) -> None:
 @settings(max_examples=50)
 @given(st.text(max_size=60))
 def test_any_text_comes_back_word_by_word_and_whole(text: str) -> None:
-    pieces = words(text)
+    pieces = split_words(text)
     assert "".join(pieces) == text
     assert all(len(piece.split()) <= 1 for piece in pieces)
 
@@ -250,7 +249,7 @@ def test_a_call_cut_by_max_tokens_stays_cut() -> None:
 
 
 def test_every_model_listed_answers_or_fails_as_it_says() -> None:
-    provider = make(ProviderConfig(name="echo", kind="echo"), HttpClient().send, {})
+    provider = make_echo(ProviderConfig(name="echo", kind="echo"), HttpClient().send, {})
     assert provider.endpoint.protocols == ("native",)
     assert [model.id for model in provider.catalogue.models] == list(LISTED)
     for name, _ in MODELS:
@@ -261,7 +260,7 @@ def test_every_model_listed_answers_or_fails_as_it_says() -> None:
 
 
 def test_the_events_of_a_reply_come_in_order() -> None:
-    script = write(said(Text("hi"), model="echo-think"), counting())
+    script = write_script(said(Text("hi"), model="echo-think"), counting())
     assert [type(event) for event in script.events if not isinstance(event, Delta)][:3] == [
         Started,
         Opened,

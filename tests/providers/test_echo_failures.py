@@ -14,8 +14,8 @@ from dragoman.hub.request import (
 )
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.protocols.native import PROTOCOL
-from dragoman.providers.echo.script import Finish, write
-from dragoman.providers.echo.upstream import Echo
+from dragoman.providers.echo.provider import Echo
+from dragoman.providers.echo.script import Finish, write_script
 from echoing import counting, events_of, said, sent
 
 
@@ -70,7 +70,7 @@ def test_a_stalled_reply_says_something_and_then_nothing() -> None:
         return heard
 
     assert b"one" in asyncio.run(stalled())[0]
-    assert write(said(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE
+    assert write_script(said(Text("x"), model="error-stall"), counting()).finish is Finish.SILENCE
 
 
 def test_a_slow_piece_that_was_not_waited_for_is_not_lost() -> None:

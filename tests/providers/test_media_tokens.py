@@ -8,8 +8,15 @@ import pytest
 
 from dragoman.framing.media_header import image_size, media_kind
 from dragoman.hub.request import Audio, Document, Foreign, Image, Inline, Part, Request, Role, Text, ToolResult, Turn
-from dragoman.providers.count import count_request, estimate
-from dragoman.providers.media_tokens import IMAGE_TOKENS, MAX_PAGES, PAGE_TOKENS, guess_tokens, media_tokens
+from dragoman.providers.token_count import (
+    IMAGE_TOKENS,
+    MAX_PAGES,
+    PAGE_TOKENS,
+    count_media_tokens,
+    count_request,
+    estimate_body_tokens,
+    estimate_request_tokens,
+)
 from media_files import gif, jpeg, pdf, png, wav, webp
 
 IMAGES = {
@@ -37,9 +44,9 @@ PLAIN = count_request(asked())
 @pytest.mark.parametrize("name", IMAGES)
 def test_an_image_counts_by_the_size_in_its_header(name: str) -> None:
     assert image_size(IMAGES[name]) == (640, 480)
-    assert media_tokens(b64(IMAGES[name]).encode(), "claude-x") == 410  # 640 x 480 / 750
-    assert media_tokens(b64(IMAGES[name]).encode(), "gpt-x") == 85 + 170 * 2
-    assert media_tokens(b64(IMAGES[name]).encode(), "gemini-x") == 258
+    assert count_media_tokens(b64(IMAGES[name]).encode(), "claude-x") == 410  # 640 x 480 / 750
+    assert count_media_tokens(b64(IMAGES[name]).encode(), "gpt-x") == 85 + 170 * 2
+    assert count_media_tokens(b64(IMAGES[name]).encode(), "gemini-x") == 258
 
 
 @pytest.mark.parametrize(
@@ -55,9 +62,9 @@ def test_an_image_counts_by_the_size_in_its_header(name: str) -> None:
 )
 def test_large_images_are_scaled_down_as_the_vendors_do(size: tuple[int, int], claude: int, openai: int) -> None:
     data = b64(png(*size)).encode()
-    assert media_tokens(data, "claude-x") == claude
-    assert media_tokens(data, "gpt-x") == openai
-    assert media_tokens(data, "gpt-x", "low") == 85
+    assert count_media_tokens(data, "claude-x") == claude
+    assert count_media_tokens(data, "gpt-x") == openai
+    assert count_media_tokens(data, "gpt-x", "low") == 85
 
 
 def test_the_size_of_the_file_does_not_matter_for_an_image() -> None:
@@ -66,9 +73,9 @@ def test_the_size_of_the_file_does_not_matter_for_an_image() -> None:
 
 
 def test_a_pdf_counts_by_its_pages_or_else_by_its_size() -> None:
-    assert media_tokens(b64(pdf(3, 500_000)).encode(), "m") == 3 * PAGE_TOKENS
-    assert media_tokens(b64(b"%PDF-1.7" + b"x" * 299_992).encode(), "m") == 4 * PAGE_TOKENS
-    assert media_tokens(b64(pdf(999_999)).encode(), "m") == MAX_PAGES * PAGE_TOKENS
+    assert count_media_tokens(b64(pdf(3, 500_000)).encode(), "m") == 3 * PAGE_TOKENS
+    assert count_media_tokens(b64(b"%PDF-1.7" + b"x" * 299_992).encode(), "m") == 4 * PAGE_TOKENS
+    assert count_media_tokens(b64(pdf(999_999)).encode(), "m") == MAX_PAGES * PAGE_TOKENS
 
 
 def test_a_recording_counts_by_its_duration_or_else_by_its_size() -> None:
@@ -94,7 +101,7 @@ def test_an_image_in_a_tool_result_counts_as_one() -> None:
 
 def test_the_correction_for_claude_is_for_text_alone() -> None:
     image = Image(Inline("image/png", b64(png(640, 480))))
-    assert estimate(asked(image), "claude-x") == estimate(asked(), "claude-x") + 410
+    assert estimate_request_tokens(asked(image), "claude-x") == estimate_request_tokens(asked(), "claude-x") + 410
 
 
 def test_a_body_is_guessed_by_its_text_and_its_media_apart() -> None:
@@ -105,9 +112,9 @@ def test_a_body_is_guessed_by_its_text_and_its_media_apart() -> None:
         {"type": "x", "data": "data:image/png;base64," + b64(png(640, 480, 300_000))},
     ):
         body = msgspec.json.encode({"model": "claude-x", "messages": [{"role": "user", "content": [text, part]}]})
-        assert 500 + 410 <= guess_tokens(body, "claude-x") <= 600 + 410
+        assert 500 + 410 <= estimate_body_tokens(body, "claude-x") <= 600 + 410
     plain = msgspec.json.encode({"data": "not a file at all, but a long text of words. " * 40})
-    assert guess_tokens(plain, "m") == len(plain) // 4
+    assert estimate_body_tokens(plain, "m") == len(plain) // 4
 
 
 def test_a_text_document_counts_as_its_text() -> None:
@@ -125,4 +132,4 @@ def test_any_bytes_are_taken_for_something() -> None:
             data[at : at + 2] = chance.randbytes(2)
         assert media_kind(bytes(data))
         encoded = b64(bytes(data)).encode()[chance.randrange(3) :]
-        assert 0 <= media_tokens(encoded, chance.choice(["claude", "gpt", "gemini"])) <= MAX_PAGES * PAGE_TOKENS
+        assert 0 <= count_media_tokens(encoded, chance.choice(["claude", "gpt", "gemini"])) <= MAX_PAGES * PAGE_TOKENS

@@ -25,8 +25,14 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.providers.count import SLICE_CHARACTERS, count_request, count_text, estimate
-from dragoman.providers.media_tokens import IMAGE_TOKENS, PAGE_TOKENS
+from dragoman.providers.token_count import (
+    IMAGE_TOKENS,
+    PAGE_TOKENS,
+    SLICE_CHARACTERS,
+    count_request,
+    count_text,
+    estimate_request_tokens,
+)
 
 
 def asked(*parts: Part, **fields: object) -> Request:
@@ -60,9 +66,9 @@ def test_half_a_surrogate_pair_and_emoji_are_counted() -> None:
 
 def test_claude_gets_the_correction_and_others_do_not() -> None:
     request = asked(Text("word " * 400))
-    plain = estimate(request, "gpt-6-sol")
+    plain = estimate_request_tokens(request, "gpt-6-sol")
     assert plain == count_request(request)
-    assert estimate(request, "Claude-Opus-5") == round(plain * 1.15)
+    assert estimate_request_tokens(request, "Claude-Opus-5") == round(plain * 1.15)
 
 
 def test_everything_a_request_says_makes_the_count_grow() -> None:

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from dragoman.config.settings import ModelRoute
-from dragoman.providers.kiro.models import resolve
+from dragoman.providers.kiro.model_cache import resolve_name
 from dragoman.providers.provider import Catalogue
 from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets
 
@@ -15,7 +15,7 @@ class FakeProvider(Struct, frozen=True):
 
 
 PLAIN = FakeProvider(Catalogue())
-KIRO = FakeProvider(Catalogue(rename=lambda name: resolve(name, IDS)))
+KIRO = FakeProvider(Catalogue(rename=lambda name: resolve_name(name, IDS)))
 LISTED = {"kiro": Known(IDS, True, KIRO.catalogue.rename), "other": Known(("gpt-fake",), True)}
 
 

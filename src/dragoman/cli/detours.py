@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dragoman.http.metrics import COOLING_DOWN
 from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.observers.metrics_catalogue import FALLBACKS, POOL_CREDENTIALS
-from dragoman.providers.finding import WARNING, Finding
+from dragoman.providers.account_state import WARNING, Finding
 
 PATIENCE_S = 2.0
 MAX_BYTES = 16 * 1024 * 1024

@@ -25,7 +25,7 @@ from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, Ups
 from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
 from dragoman.providers import KINDS, lacking
-from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
+from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 from dragoman.providers.pooled import labels_of
 from dragoman.providers.provider import Provider
 from dragoman.store import StoreError, make_store, open_store

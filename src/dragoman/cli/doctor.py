@@ -10,7 +10,7 @@ from dragoman.cli.diagnosis import Findings, examine
 from dragoman.cli.screen import remark, show_json
 from dragoman.cli.settings import config_option, json_option, named_source, read_found_settings
 from dragoman.config import Config, ConfigError
-from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
+from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 
 SIGNS = {OK: "ok    ", WARNING: "note  ", BROKEN: "BROKEN"}
 

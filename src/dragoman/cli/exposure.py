@@ -10,7 +10,7 @@ from dragoman.config import ProviderConfig
 from dragoman.config.discovery import find_credentials, home_directory
 from dragoman.config.providers import list_credentials
 from dragoman.config.secret import SecretSource
-from dragoman.providers.finding import WARNING, Finding
+from dragoman.providers.account_state import WARNING, Finding
 
 OTHERS = 0o077
 

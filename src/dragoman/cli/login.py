@@ -58,13 +58,13 @@ def kiro(
     """Sign in with Kiro: a Builder ID, an organisation, Google or GitHub."""
     if social and start_url:
         raise click.UsageError("--social and --start-url exclude each other.")
-    from dragoman.providers.kiro.provider import line_of
+    from dragoman.providers.kiro.provider import make_service_client
 
     stanza = _stanza(read_settings(config_file), KiroProviderConfig(name="kiro", kind="kiro"))
     place = region or stanza.region
 
     async def sign_in(send: "SendRequest") -> "Table":
-        line = line_of(stanza, send, os.environ)
+        line = make_service_client(stanza, send, os.environ)
         table = (
             await _kiro_in_browser(line, stanza.auth_endpoint, place, social)
             if social
@@ -81,17 +81,17 @@ def kiro(
 @config_option
 def codex(device: bool, file: Path | None, config_file: str | None) -> None:
     """Sign in with ChatGPT, for the models of your plan."""
+    from dragoman.providers.codex.credential import ISSUER_URL
     from dragoman.providers.codex.login import App
-    from dragoman.providers.codex.provider import line_of
-    from dragoman.providers.codex.refresh import ISSUER
+    from dragoman.providers.codex.provider import make_service_client
 
     stanza = _stanza(read_settings(config_file), CodexProviderConfig(name="codex", kind="codex"))
-    app = App(stanza.auth_endpoint or ISSUER, stanza.client_id, stanza.originator)
+    app = App(stanza.auth_endpoint or ISSUER_URL, stanza.client_id, stanza.originator)
 
     async def sign_in(send: "SendRequest") -> "Table":
         from dragoman.providers.codex.login import BrowserLogin, DeviceLogin
 
-        line = line_of(stanza, send, os.environ)
+        line = make_service_client(stanza, send, os.environ)
         if not device:
             return await BrowserLogin(line, app).run(_show)
         login = DeviceLogin(line, app)
@@ -109,9 +109,9 @@ def codex(device: bool, file: Path | None, config_file: str | None) -> None:
 @config_option
 def copilot(client_id: str | None, file: Path | None, config_file: str | None) -> None:
     """Sign in with GitHub, for the models of Copilot."""
-    from dragoman.providers.copilot.hosts import addresses
+    from dragoman.providers.copilot.exchange import find_addresses
     from dragoman.providers.copilot.login import DeviceLogin
-    from dragoman.providers.copilot.provider import line_of
+    from dragoman.providers.copilot.provider import make_service_client
 
     stanza = _stanza(read_settings(config_file), CopilotProviderConfig(name="copilot", kind="copilot"))
     app = client_id or stanza.client_id
@@ -119,7 +119,7 @@ def copilot(client_id: str | None, file: Path | None, config_file: str | None) -
         raise Trouble(f"not signed in: {NO_APP.format(name=stanza.name)}.")
 
     async def sign_in(send: "SendRequest") -> "Table":
-        login = DeviceLogin(line_of(stanza, send, os.environ), addresses(stanza).login, app)
+        login = DeviceLogin(make_service_client(stanza, send, os.environ), find_addresses(stanza).login, app)
         prompt = await login.begin()
         click.echo(f"Open   {prompt.verification_uri}\nCode   {prompt.user_code}")
         with Waiting() as waiting:
@@ -181,8 +181,8 @@ async def _stored(sign_in: Callable[["SendRequest"], Awaitable["Table"]], path: 
 
 async def _kiro_by_code(line: "ServiceClient", root: str | None, region: str, start_url: str | None) -> "Table":
     from dragoman.providers.kiro.credential import BUILDER_ID_START
-    from dragoman.providers.kiro.device import DeviceLogin
     from dragoman.providers.kiro.hosts import oidc_host
+    from dragoman.providers.kiro.login import DeviceLogin
 
     login = DeviceLogin(line, root or oidc_host(region), start_url or BUILDER_ID_START)
     client, prompt = await login.begin()
@@ -193,7 +193,7 @@ async def _kiro_by_code(line: "ServiceClient", root: str | None, region: str, st
 
 async def _kiro_in_browser(line: "ServiceClient", root: str | None, region: str, provider: str) -> "Table":
     from dragoman.providers.kiro.hosts import desktop_host
-    from dragoman.providers.kiro.social import SocialLogin
+    from dragoman.providers.kiro.login import SocialLogin
 
     return await SocialLogin(line, root or desktop_host(region), provider).run(_show)
 

@@ -18,11 +18,10 @@ from dragoman.framing.known_secrets import Secrets, list_secrets, redact_known
 from dragoman.framing.redaction import redact
 from dragoman.net.client import HttpClient
 from dragoman.providers.catalogue import CachedCatalogue
-from dragoman.providers.compatible.probing.asking import Asker
-from dragoman.providers.compatible.probing.probe import Profile, probe
-from dragoman.providers.compatible.probing.traits import Trait
-from dragoman.providers.compatible.probing.trials import CAP, MAX_REQUESTS
-from dragoman.providers.compatible.provider import make
+from dragoman.providers.compatible.probe import ProbeResult, Trait, probe
+from dragoman.providers.compatible.probe_client import ProbeClient
+from dragoman.providers.compatible.probe_trials import CAP, MAX_REQUESTS
+from dragoman.providers.compatible.provider import make_compatible
 from dragoman.providers.compatible.quirks import quirks_of
 from dragoman.providers.provider import ModelInfo, Provider
 
@@ -55,7 +54,7 @@ def examine_one(config: Config, wish: Wish) -> None:
         remark(f"# `dragoman doctor {provider.name} --write` puts this into {_file(config)}")
 
 
-def stanza_of(profile: Profile, provider: ProviderConfig) -> Stanza:
+def stanza_of(profile: ProbeResult, provider: ProviderConfig) -> Stanza:
     """What to write down: the protocols, the configured ones first; the quirks, if there are or were any."""
     before = [name for name in provider.protocols if name in profile.protocols]
     spoken = [*before, *(name for name in profile.protocols if name not in before)]
@@ -81,16 +80,16 @@ def _chosen(config: Config, name: str) -> ProviderConfig:
     return provider
 
 
-async def _probed(config: ProviderConfig, model: str | None) -> Profile:
+async def _probed(config: ProviderConfig, model: str | None) -> ProbeResult:
     http = HttpClient()
     try:
-        provider = make(config, http.send, os.environ)
+        provider = make_compatible(config, http.send, os.environ)
         model = model or next((info.id for info in await _listed(provider)), None)
         if model is None:
             raise Trouble(f"{config.name} lists no models: is it up? `--model M` names one.")
         cost = f"at most {MAX_REQUESTS} small requests, each for at most {CAP} tokens"
         remark(f"Asking {model} at {provider.endpoint.url}: {cost} if it heeds the cap.")
-        profile = await probe(Asker(provider, model), model)
+        profile = await probe(ProbeClient(provider, model), model)
         return _hide_secrets(
             profile, list_secrets(await provider.auth.authorize(provider.endpoint.protocols[0]), provider.auth.secrets)
         )
@@ -98,7 +97,7 @@ async def _probed(config: ProviderConfig, model: str | None) -> Profile:
         await http.close()
 
 
-def _hide_secrets(profile: Profile, secrets: Secrets) -> Profile:
+def _hide_secrets(profile: ProbeResult, secrets: Secrets) -> ProbeResult:
     """A server's words may repeat what it was sent: its key, or a secret of `headers`."""
 
     def hide_in(trait: Trait) -> Trait:
@@ -112,7 +111,7 @@ async def _listed(provider: Provider) -> tuple[ModelInfo, ...]:
     return provider.catalogue.models or await CachedCatalogue(provider, asyncio.get_running_loop().time).wait_for_list()
 
 
-def _show(profile: Profile, provider: ProviderConfig, stanza: Stanza) -> None:
+def _show(profile: ProbeResult, provider: ProviderConfig, stanza: Stanza) -> None:
     rows = [(trait.what, trait.found, trait.quirk or "", _short(trait.said)) for trait in profile.traits]
     show_table(("WHAT", "FOUND", "QUIRK", "SAID"), rows)
     click.echo(f"\n[providers.{provider.name}]")

@@ -19,9 +19,9 @@ from dragoman.hub.ports import TokenCounting
 from dragoman.net.client import ConnectionLost, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.exchange import Exchange
 from dragoman.net.headers import JSON, Header
-from dragoman.providers.count import estimate
-from dragoman.providers.profiles import profile_of
+from dragoman.providers.model_profiles import find_profile
 from dragoman.providers.provider import Provider
+from dragoman.providers.token_count import estimate_request_tokens
 from dragoman.routing.resolve import Route
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ async def count_tokens(gateway: Gateway, exchange: Exchange, call: Call) -> None
 
 async def _estimated(call: Call, route: Route, counting: TokenCounting) -> int:
     def count() -> int:
-        return estimate(counting.parse(call.body, Ledger()), route.model)
+        return estimate_request_tokens(counting.parse(call.body, Ledger()), route.model)
 
     return await run_off_loop(len(call.body), count)
 
@@ -73,7 +73,7 @@ async def _relayed(runtime: Runtime, call: Call, route: Route, counting: TokenCo
         raise NoCount("there is no such provider")
     provider = choose_least_restricted(provider, route.model)
     speaks = await provider.protocols_for(route.model)
-    choice = choose_protocol(call.protocol.name, speaks, runtime.protocols, profile_of(route.model), call.body)
+    choice = choose_protocol(call.protocol.name, speaks, runtime.protocols, find_profile(route.model), call.body)
     if not choice.unchanged or not provider.endpoint.counts_tokens:
         raise NoCount("it does not count such requests")
     try:

@@ -12,7 +12,7 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Stage, Upstream
 from dragoman.net.headers import Headers
 from dragoman.net.tasks import describe_fault
-from dragoman.providers.count import count_text, estimate
+from dragoman.providers.token_count import count_text, estimate_request_tokens
 from dragoman.stages.estimate_usage import EstimateUsage
 from dragoman.stages.restore_tools import RestoreTools
 
@@ -33,7 +33,7 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
     stages = [] if prepared.provider.replies.stages is None else list(prepared.provider.replies.stages(request))
     if prepared.tools:
         stages.append(RestoreTools(prepared.tools))
-    return [*stages, EstimateUsage(count_text, lambda: estimate(request, model))]
+    return [*stages, EstimateUsage(count_text, lambda: estimate_request_tokens(request, model))]
 
 
 def read_events(prepared: Prepared, body: bytes, ledger: Ledger, streamed: bool) -> list[Event]:

@@ -18,7 +18,7 @@ from dragoman.net.errors import ClientDisconnected
 from dragoman.net.errors import RequestRejected as Unreadable
 from dragoman.net.headers import Headers
 from dragoman.observers.watch import Seen, Watch
-from dragoman.providers.media_tokens import BYTES_PER_TOKEN, guess_tokens
+from dragoman.providers.token_count import BYTES_PER_TOKEN, estimate_body_tokens
 from dragoman.routing.resolve import Route
 
 VERSION = re.compile(r"v?\d")
@@ -111,7 +111,7 @@ class RequestRecord:
         if reply is not None:
             self._watch, self._reported_usage = reply.watch, reply.usage
             if self._reported_usage is None and self._watch.counts is None:
-                self._guessed_input = guess_tokens(body, "" if self.route is None else self.route.model)
+                self._guessed_input = estimate_body_tokens(body, "" if self.route is None else self.route.model)
 
     def outcome(self) -> Outcome:
         """After the end."""

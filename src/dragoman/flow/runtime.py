@@ -14,7 +14,7 @@ from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.ports import Protocol
 from dragoman.hub.profile import Profile
 from dragoman.providers.failures import NO_CHAT_TOOLS
-from dragoman.providers.profiles import profile_of
+from dragoman.providers.model_profiles import find_profile
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest
 
@@ -84,7 +84,7 @@ def target_settings(runtime: Runtime, route: Route, tenant: str) -> TargetSettin
 
 def _profile(runtime: Runtime, route: Route) -> Profile:
     """What is known of a model; the most it writes is what its provider lists, where it lists that."""
-    profile = profile_of(route.model)
+    profile = find_profile(route.model)
     catalogue = runtime.catalogues.get(route.provider)
     most = None if catalogue is None else catalogue.max_output(route.model)
     return profile if most is None else replace(profile, max_output=most)

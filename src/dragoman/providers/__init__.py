@@ -4,25 +4,25 @@ from collections.abc import Callable, Mapping
 
 from dragoman.config.settings import ProviderConfig
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.anthropic.provider import make as anthropic
-from dragoman.providers.codex.provider import make as codex
-from dragoman.providers.compatible.provider import make as compatible
-from dragoman.providers.copilot.provider import make as copilot
-from dragoman.providers.echo.provider import make as echo
-from dragoman.providers.kiro.provider import make as kiro
-from dragoman.providers.openai.provider import make as openai
+from dragoman.providers.anthropic import make_anthropic
+from dragoman.providers.codex.provider import make_codex
+from dragoman.providers.compatible.provider import make_compatible
+from dragoman.providers.copilot.provider import make_copilot
+from dragoman.providers.echo.provider import make_echo
+from dragoman.providers.kiro.provider import make_kiro
+from dragoman.providers.openai import make_openai
 from dragoman.providers.provider import Provider, SendRequest
 
 Make = Callable[[ProviderConfig, SendRequest, Mapping[str, str]], Provider]
 
 KINDS: dict[str, Make] = {
-    "anthropic": anthropic,
-    "openai": openai,
-    "openai-compatible": compatible,
-    "codex": codex,
-    "copilot": copilot,
-    "kiro": kiro,
-    "echo": echo,
+    "anthropic": make_anthropic,
+    "openai": make_openai,
+    "openai-compatible": make_compatible,
+    "codex": make_codex,
+    "copilot": make_copilot,
+    "kiro": make_kiro,
+    "echo": make_echo,
 }
 
 

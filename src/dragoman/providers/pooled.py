@@ -17,7 +17,7 @@ from dragoman.providers.catalogue import fetch_models
 from dragoman.providers.provider import ModelInfo, Provider, SendRequest
 
 
-def make(
+def make_provider(
     config: ProviderConfig, send: SendRequest, environ: Mapping[str, str], old: Provider | None = None
 ) -> Provider:
     """`old`: what an edited stanza replaces; what its pool knows of credentials that stay is kept."""

@@ -19,10 +19,7 @@ from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.client import IncomingResponse as IncomingResponse
 from dragoman.net.client import SendRequest as SendRequest
 from dragoman.net.headers import Header, Headers
-from dragoman.providers.finding import Finding
-from dragoman.providers.limits import Limits
-from dragoman.providers.quota import Quota
-from dragoman.providers.spent import spent_until
+from dragoman.providers.account_state import Finding, Limits, Quota, read_exhausted_until
 
 Authorize = Callable[[str], Awaitable[tuple[Header, ...]]]  # upstream protocol -> headers with the credential
 Pass = Callable[[Request, Ledger], Request]
@@ -128,7 +125,7 @@ class Account(Struct, frozen=True):
     inspect: Callable[[], Awaitable[list[Finding]]] | None = None  # for `dragoman doctor`
     read_quotas: Callable[[], Awaitable[list[Quota]]] | None = None  # for `dragoman usage --plans`
     last_limits: Callable[[], Limits | None] = lambda: None  # as of the last response
-    exhausted_until: Callable[[Headers, float], float | None] = spent_until  # (response headers, now)
+    exhausted_until: Callable[[Headers, float], float | None] = read_exhausted_until  # (response headers, now)
     pool: Pool | None = None  # where the provider has several credentials
     chooser: CredentialChooser | None = None  # chooses instead of the pool, in captures and replays
     slot: int = 0  # this credential's index in the pool

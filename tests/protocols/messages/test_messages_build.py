@@ -10,15 +10,15 @@ from dragoman.hub.request import (
     Reasoning,
     Shape,
 )
-from dragoman.providers.profiles import profile_of
+from dragoman.providers.model_profiles import find_profile
 from protocols.messages.messages_dialogue import UPSTREAM, built, chat, losses, parse, refusal_at
 from wire_json import JsonObject
 
-OLD = profile_of("claude-sonnet-4-5")
-OPUS_4_6 = profile_of("claude-opus-4-6")
-OPUS_5 = profile_of("claude-opus-5")
-OPUS_5_5 = profile_of("claude-opus-5-5")
-SONNET_5_5 = profile_of("claude-sonnet-5-5")
+OLD = find_profile("claude-sonnet-4-5")
+OPUS_4_6 = find_profile("claude-opus-4-6")
+OPUS_5 = find_profile("claude-opus-5")
+OPUS_5_5 = find_profile("claude-opus-5-5")
+SONNET_5_5 = find_profile("claude-sonnet-5-5")
 
 
 def test_a_plain_request_is_plain() -> None:

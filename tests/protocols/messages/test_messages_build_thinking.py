@@ -6,14 +6,14 @@ from dragoman.hub.loss import Ledger, LossKind
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Reasoning, Role, Switch, Text, Thinking, ToolCall, ToolResult, Turn
-from dragoman.providers.profiles import profile_of
+from dragoman.providers.model_profiles import find_profile
 from protocols.messages.messages_dialogue import build, built, chat, parse
 
-OLD = profile_of("claude-sonnet-4-5")
-OPUS_4_6 = profile_of("claude-opus-4-6")
-OPUS_5 = profile_of("claude-opus-5")
-OPUS_5_5 = profile_of("claude-opus-5-5")
-SONNET_5_5 = profile_of("claude-sonnet-5-5")
+OLD = find_profile("claude-sonnet-4-5")
+OPUS_4_6 = find_profile("claude-opus-4-6")
+OPUS_5 = find_profile("claude-opus-5")
+OPUS_5_5 = find_profile("claude-opus-5-5")
+SONNET_5_5 = find_profile("claude-sonnet-5-5")
 
 
 def effort(word: str) -> Reasoning:
@@ -30,12 +30,12 @@ def effort(word: str) -> Reasoning:
         (OPUS_5, "none", {"type": "disabled"}, None),
         (SONNET_5_5, "none", {"type": "between_tools"}, None),
         (OPUS_5_5, "none", None, "low"),
-        (profile_of("claude-opus-4-5"), "max", None, "high"),
+        (find_profile("claude-opus-4-5"), "max", None, "high"),
         (OLD, "none", {"type": "disabled"}, None),
         (OLD, "minimal", {"type": "enabled", "budget_tokens": 1024}, None),
         (OLD, "medium", {"type": "enabled", "budget_tokens": 8192}, None),
         (OLD, "max", {"type": "enabled", "budget_tokens": 32768}, None),
-        (profile_of("claude-3-5-sonnet"), "none", None, None),
+        (find_profile("claude-3-5-sonnet"), "none", None, None),
     ],
 )
 def test_an_effort_is_told_in_the_models_own_terms(
@@ -48,7 +48,7 @@ def test_an_effort_is_told_in_the_models_own_terms(
 
 
 def test_an_effort_for_a_model_that_cannot_think_is_dropped() -> None:
-    body, told = built(chat(reasoning=effort("high")), profile_of("claude-3-5-sonnet"))
+    body, told = built(chat(reasoning=effort("high")), find_profile("claude-3-5-sonnet"))
     assert "thinking" not in body
     assert "/reasoning_effort" in told
 

@@ -11,8 +11,7 @@ from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient
 from dragoman.accounts.timestamps import ServerClock
 from dragoman.net.client import DialOptions, HttpClient
-from dragoman.providers.codex.credential import AuthFile, Credential
-from dragoman.providers.codex.refresh import Issuer
+from dragoman.providers.codex.credential import AuthFile, Credential, TokenIssuer
 from fakes.codex import CLIENT_ID, FakeCodex
 
 T = TypeVar("T")
@@ -40,7 +39,7 @@ class Rig:
         self.ahead_s = 0.0
         self.clock = ServerClock(lambda: time.time() + self.ahead_s)
         self.line = ServiceClient(self.http.send, DialOptions(), self.clock, ())
-        issuer = Issuer(self.line, fake.root, CLIENT_ID)
+        issuer = TokenIssuer(self.line, fake.root, CLIENT_ID)
         self.keeper: CredentialRefresher[Credential] = CredentialRefresher(
             "codex", lambda: AuthFile(path), issuer, self.clock, MARGIN_S
         )

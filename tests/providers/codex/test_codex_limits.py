@@ -1,8 +1,8 @@
 """What the ChatGPT backend's headers say of an account's allowance."""
 
 from dragoman.net.headers import Headers
-from dragoman.providers.codex.limits import Meter, read_limits
-from dragoman.providers.limits import Credits, Window
+from dragoman.providers.account_state import Credits, Window
+from dragoman.providers.codex.account import LimitTracker, read_limits
 
 NOW = 1_794_700_000.0
 
@@ -45,7 +45,7 @@ def test_a_relative_reset_becomes_a_moment() -> None:
 
 
 def test_headers_that_say_nothing_of_limits_change_nothing() -> None:
-    meter = Meter()
+    meter = LimitTracker()
     meter.see(PLUS, NOW)
     meter.see(told(content_type="text/event-stream"), NOW)
     assert meter.limits is not None
@@ -53,7 +53,7 @@ def test_headers_that_say_nothing_of_limits_change_nothing() -> None:
 
 
 def test_an_account_stays_parked_until_its_moment() -> None:
-    meter = Meter()
+    meter = LimitTracker()
     meter.park(NOW + 600)
     meter.see(PLUS, NOW + 1)
     assert meter.limits is not None

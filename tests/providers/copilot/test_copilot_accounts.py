@@ -21,8 +21,7 @@ from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.copilot.credential import Session, source_of
-from dragoman.providers.copilot.exchange import Exchange
-from dragoman.providers.copilot.hosts import addresses, is_trusted
+from dragoman.providers.copilot.exchange import TokenExchange, find_addresses, is_trusted
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, TOKEN, FakeCopilot
 from fakes.service import json_answer
 from fakes.upstream import Answer
@@ -46,7 +45,7 @@ class Rig:
         self.http = HttpClient()
         self.ahead_s = 0.0
         self.clock = ServerClock(lambda: time.time() + self.ahead_s)
-        exchange = Exchange(ServiceClient(self.http.send, DialOptions(), self.clock, ()), addresses(config))
+        exchange = TokenExchange(ServiceClient(self.http.send, DialOptions(), self.clock, ()), find_addresses(config))
         self.keeper: CredentialRefresher[Session] = CredentialRefresher(
             "copilot", source_of(config, environ), exchange, self.clock, 300.0
         )
@@ -222,7 +221,7 @@ def test_other_tokens_in_the_environment_are_not_taken_by_themselves(tmp_path: P
 
 
 def test_a_tenant_has_addresses_of_its_own_and_no_public_ones() -> None:
-    tenant = addresses(stanza(domain="acme.ghe.com"))
+    tenant = find_addresses(stanza(domain="acme.ghe.com"))
     assert (tenant.login, tenant.exchange) == ("https://acme.ghe.com", "https://api.acme.ghe.com")
     assert tenant.api == "https://copilot-api.acme.ghe.com"
     assert not is_trusted("https://api.individual.githubcopilot.com", tenant.trusted)

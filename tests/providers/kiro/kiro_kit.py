@@ -15,8 +15,8 @@ from dragoman.accounts.timestamps import ServerClock, format_timestamp
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.net.client import DialOptions, HttpClient
+from dragoman.providers.kiro.credential_sources import find_source
 from dragoman.providers.kiro.refresh import Issuers
-from dragoman.providers.kiro.sources import source_of
 from fakes.kiro import FakeKiro
 from narrowing import expect
 
@@ -86,7 +86,7 @@ class Rig:
         line = ServiceClient(self.http.send, DialOptions(), self.clock, ())
         issuers = Issuers(line, config.region, fake.root)
         self.keeper = CredentialRefresher(
-            "kiro", source_of(config, environ or {}), issuers, self.clock, config.refresh_margin_s
+            "kiro", find_source(config, environ or {}), issuers, self.clock, config.refresh_margin_s
         )
 
 

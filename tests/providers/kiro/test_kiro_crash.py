@@ -14,7 +14,7 @@ WRITER = """
 import itertools, sys
 from pathlib import Path
 from msgspec.structs import replace
-from dragoman.providers.kiro.json_file import JsonFile
+from dragoman.providers.kiro.credential_sources import JsonFile
 
 file = JsonFile(Path(sys.argv[1]))
 print("ready", flush=True)

@@ -12,11 +12,11 @@ from dragoman.config.settings import KiroProviderConfig
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import ConnectionLost, DialOptions, HttpClient, OutgoingRequest
 from dragoman.protocols.kiro.wire import KiroOptions
-from dragoman.providers.finding import Finding
+from dragoman.providers.account_state import Finding
 from dragoman.providers.kiro.credential import Credential, Method
+from dragoman.providers.kiro.headers import fingerprint, user_agent
 from dragoman.providers.kiro.hosts import addresses, api_region, region_of
-from dragoman.providers.kiro.identity import fingerprint, user_agent
-from dragoman.providers.kiro.provider import make
+from dragoman.providers.kiro.provider import make_kiro
 from dragoman.providers.provider import IncomingResponse, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
 from providers.kiro.kiro_kit import ide_file, stanza
@@ -86,7 +86,7 @@ def test_the_user_agent_names_us_and_a_stable_machine() -> None:
 async def provided(config: KiroProviderConfig, work: Callable[[Provider], Awaitable[T]]) -> T:
     http = HttpClient()
     try:
-        return await work(make(config, http.send, {}))
+        return await work(make_kiro(config, http.send, {}))
     finally:
         await http.close()
 
@@ -227,7 +227,7 @@ def test_a_truncated_refresh_token_is_told_before_it_is_needed(
 
 
 def test_nothing_is_said_of_a_token_that_is_never_renewed(caplog: pytest.LogCaptureFixture) -> None:
-    make(stanza("env:KIRO_API_KEY"), HttpClient().send, {"KIRO_API_KEY": "ksk_fake-key"})
+    make_kiro(stanza("env:KIRO_API_KEY"), HttpClient().send, {"KIRO_API_KEY": "ksk_fake-key"})
     assert not caplog.text
 
 
@@ -260,7 +260,7 @@ def test_another_account_that_signs_in_is_followed_to_its_hosts(tmp_path: Path) 
         sent.append(out.url)
         raise ConnectionLost("nobody is there", sent=False, received=False)
 
-    provider = make(stanza(None), send, {"HOME": str(tmp_path)})
+    provider = make_kiro(stanza(None), send, {"HOME": str(tmp_path)})
     assert provider.endpoint.url == "https://runtime.us-east-1.kiro.dev"
     cache = tmp_path / ".aws" / "sso" / "cache"
     cache.mkdir(parents=True)

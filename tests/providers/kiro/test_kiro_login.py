@@ -23,9 +23,8 @@ from dragoman.accounts.service_client import ServiceClient
 from dragoman.accounts.timestamps import ServerClock, parse_timestamp
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.kiro.credential import Method
-from dragoman.providers.kiro.device import DeviceLogin
-from dragoman.providers.kiro.json_file import JsonFile
-from dragoman.providers.kiro.social import SocialLogin
+from dragoman.providers.kiro.credential_sources import JsonFile
+from dragoman.providers.kiro.login import DeviceLogin, SocialLogin
 from fakes.kiro import ARN, FakeKiro, json_answer
 from providers.kiro.kiro_kit import read
 

@@ -5,11 +5,10 @@ import asyncio
 import pytest
 
 from dragoman.providers.kiro.control import ListedModel, TokenLimits
-from dragoman.providers.kiro.models import fallback, normalise, resolve
-from dragoman.providers.kiro.shelf import Shelf
+from dragoman.providers.kiro.model_cache import ModelCache, fallback_models, normalise_name, resolve_name
 
 WINDOW = 123_456
-IDS = [model.id for model in fallback(WINDOW)]
+IDS = [model.id for model in fallback_models(WINDOW)]
 
 
 @pytest.mark.parametrize(
@@ -43,50 +42,50 @@ IDS = [model.id for model in fallback(WINDOW)]
     ],
 )
 def test_a_name_in_any_spelling_is_the_id_that_kiro_knows(name: str, id: str) -> None:
-    assert normalise(name) == id
-    assert normalise(id) == id
+    assert normalise_name(name) == id
+    assert normalise_name(id) == id
 
 
 @pytest.mark.parametrize(
     "name", ["My-Model-1-2", "claude-3-5-sonnet-latest", "claude-2", "llama-3-1-70b", "x-20250101"]
 )
 def test_a_name_of_nothing_known_stays_as_it_is(name: str) -> None:
-    assert normalise(name) == name
+    assert normalise_name(name) == name
 
 
 def test_a_listed_id_wins_over_its_normal_spelling() -> None:
-    assert resolve("claude-sonnet-4-5", ["claude-sonnet-4-5"]) == "claude-sonnet-4-5"
-    assert resolve("claude-sonnet-4-5", IDS) == "claude-sonnet-4.5"
+    assert resolve_name("claude-sonnet-4-5", ["claude-sonnet-4-5"]) == "claude-sonnet-4-5"
+    assert resolve_name("claude-sonnet-4-5", IDS) == "claude-sonnet-4.5"
 
 
 def test_where_only_the_older_id_is_listed_it_is_meant() -> None:
-    assert resolve("claude-sonnet-4-5", ["CLAUDE_SONNET_4_5_20250929_V1_0"]) == "CLAUDE_SONNET_4_5_20250929_V1_0"
-    assert resolve("CLAUDE_SONNET_4_20250514_V1_0", IDS) == "claude-sonnet-4"
-    assert resolve("claude-3-7-sonnet", ["claude-3.7-sonnet"]) == "claude-3.7-sonnet"
+    assert resolve_name("claude-sonnet-4-5", ["CLAUDE_SONNET_4_5_20250929_V1_0"]) == "CLAUDE_SONNET_4_5_20250929_V1_0"
+    assert resolve_name("CLAUDE_SONNET_4_20250514_V1_0", IDS) == "claude-sonnet-4"
+    assert resolve_name("claude-3-7-sonnet", ["claude-3.7-sonnet"]) == "claude-3.7-sonnet"
 
 
 def test_a_wide_window_is_meant_where_it_is_listed() -> None:
-    assert resolve("claude-opus-4-6[1m]", ["claude-opus-4.6", "claude-opus-4.6-1m"]) == "claude-opus-4.6-1m"
-    assert resolve("claude-opus-4-6[1m]", ["claude-opus-4.6"]) == "claude-opus-4.6"
+    assert resolve_name("claude-opus-4-6[1m]", ["claude-opus-4.6", "claude-opus-4.6-1m"]) == "claude-opus-4.6-1m"
+    assert resolve_name("claude-opus-4-6[1m]", ["claude-opus-4.6"]) == "claude-opus-4.6"
 
 
 def test_what_is_not_listed_is_asked_for_all_the_same() -> None:
-    assert resolve("claude-opus-9-1", IDS) == "claude-opus-9.1"
-    assert resolve("something", IDS) == "something"
+    assert resolve_name("claude-opus-9-1", IDS) == "claude-opus-9.1"
+    assert resolve_name("something", IDS) == "something"
 
 
 def test_the_fallback_lists_each_model_once_with_a_window() -> None:
     assert len(set(IDS)) == len(IDS)
     assert "auto" in IDS
-    assert {model.max_input for model in fallback(WINDOW)} == {WINDOW}
-    assert all(normalise(id) == id for id in IDS)
+    assert {model.max_input for model in fallback_models(WINDOW)} == {WINDOW}
+    assert all(normalise_name(id) == id for id in IDS)
 
 
 def test_a_model_that_lists_no_window_has_the_usual_one_wherever_it_is_told() -> None:
     async def listed() -> list[ListedModel]:
         return [ListedModel("wide", token_limits=TokenLimits(max_input_tokens=1_000_000)), ListedModel("silent")]
 
-    shelf = Shelf(listed, WINDOW)
+    shelf = ModelCache(listed, WINDOW)
     told = {model.id: model.max_input for model in asyncio.run(shelf.models())}
     assert told == {"wide": 1_000_000, "silent": WINDOW}
     assert [shelf.window(id) for id in ("wide", "silent", "unheard-of")] == [1_000_000, WINDOW, WINDOW]

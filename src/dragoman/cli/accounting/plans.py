@@ -8,7 +8,7 @@ from dragoman.config.providers import split_by_credential
 from dragoman.hub.failure import RequestError
 from dragoman.net.client import HttpClient
 from dragoman.providers import KINDS
-from dragoman.providers.quota import Quota
+from dragoman.providers.account_state import Quota
 
 HEADINGS = ("PROVIDER", "PLAN", "WHAT", "USED", "LIMIT", "RESET ON")
 BAR = 20

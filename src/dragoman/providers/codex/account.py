@@ -1,26 +1,27 @@
-"""Questions to the ChatGPT backend about an account: its models, its allowance, and what doctor says of both."""
+"""A ChatGPT account: its models, its plan, and its limits as the response headers report them."""
 
+import re
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.accounts.credential import Unusable
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Failure, Kind, RequestError
-from dragoman.net.headers import Header
+from dragoman.net.headers import Header, Headers
 from dragoman.protocols.responses.errors import read as read_failure
+from dragoman.providers.account_state import BROKEN, OK, WARNING, Credits, Finding, Limits, Quota, Window
 from dragoman.providers.codex.credential import Credential
-from dragoman.providers.finding import BROKEN, OK, WARNING, Finding
 from dragoman.providers.provider import ModelInfo
-from dragoman.providers.quota import Quota
 
 T = TypeVar("T")
 
 HIDDEN = frozenset({"hide", "hidden", "none"})
-NEARLY_ALL = 90.0
+NEARLY_USED_PERCENT = 90.0
 END_OF_TIME = 1e11  # seconds; what is later is no moment
 
 
@@ -93,7 +94,14 @@ class CodexAccount:
         usage = await self._usage()
         plan = usage.plan_type or "unknown"
         return [
-            Quota(self._name, plan, f"% of {_hours(window):g} hours", window.used_percent or 0.0, 100.0, _reset(window))
+            Quota(
+                self._name,
+                plan,
+                f"% of {_window_hours(window):g} hours",
+                window.used_percent or 0.0,
+                100.0,
+                _format_reset(window),
+            )
             for window in _windows(usage)
         ]
 
@@ -108,8 +116,8 @@ class CodexAccount:
             return Finding(what, WARNING, f"not to be had: {refused.failure.message}", "try again later")
         limit = usage.rate_limit or _RateLimit()
         windows = _windows(usage)
-        told = ", ".join(_told(window) for window in windows) or "no windows"
-        if limit.limit_reached or any((window.used_percent or 0.0) >= NEARLY_ALL for window in windows):
+        told = ", ".join(_describe_window(window) for window in windows) or "no windows"
+        if limit.limit_reached or any((window.used_percent or 0.0) >= NEARLY_USED_PERCENT for window in windows):
             return Finding(what, WARNING, told, "nearly all is used, or all of it")
         return Finding(what, OK, told)
 
@@ -150,15 +158,97 @@ def _windows(usage: _Usage) -> list[_Window]:
     return [window for window in (limit.primary_window, limit.secondary_window) if window is not None]
 
 
-def _told(window: _Window) -> str:
-    return f"{window.used_percent or 0:g} % of {_hours(window):g} hours used"
+def _describe_window(window: _Window) -> str:
+    return f"{window.used_percent or 0:g} % of {_window_hours(window):g} hours used"
 
 
-def _hours(window: _Window) -> float:
+def _window_hours(window: _Window) -> float:
     return (window.limit_window_seconds or 0.0) / 3600
 
 
-def _reset(window: _Window) -> str | None:
+def _format_reset(window: _Window) -> str | None:
     """To the minute: a window may be over in hours."""
     moment = window.reset_at or 0.0
     return format_timestamp(moment)[:16].replace("T", " ") if 0 < moment < END_OF_TIME else None
+
+
+_USED = re.compile(r"x-(?P<limit>.+)-(?P<which>primary|secondary)-used-percent")
+_TRUE = frozenset({"true", "1"})
+
+
+class LimitTracker:
+    """What the account was last said to have left."""
+
+    def __init__(self) -> None:
+        self.limits: Limits | None = None
+
+    def see(self, headers: Headers, now: float) -> None:
+        told = read_limits(headers, now)
+        if told is not None:
+            self.limits = replace(told, parked_until=self._parked(now))
+
+    def park(self, until: float) -> None:
+        """It has refused to answer before that moment."""
+        self.limits = replace(self.limits or Limits(), parked_until=until)
+
+    def _parked(self, now: float) -> float | None:
+        until = self.limits.parked_until if self.limits else None
+        return until if until is not None and until > now else None
+
+
+def read_codex_exhausted_until(headers: Headers, now: float) -> float | None:
+    """When the account has an allowance again, where the headers say that it is used up and no credits step in."""
+    told = read_limits(headers, now)
+    if told is None or (told.credits is not None and (told.credits.has or told.credits.unlimited)):
+        return None
+    own = (told.windows[name] for name in ("primary", "secondary") if name in told.windows)
+    full = [window.resets_at for window in own if window.used_percent >= 100 and window.resets_at is not None]
+    return max((moment for moment in full if moment > now), default=None)
+
+
+def read_limits(headers: Headers, now: float) -> Limits | None:
+    """None where the answer says nothing of them. Other limits than Codex's own have names like `spark/primary`."""
+    fields = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in headers}
+    windows: dict[str, Window] = {}
+    for name in fields:
+        found = _USED.fullmatch(name)
+        if found is None:
+            continue
+        window = _read_window(fields, name.removesuffix("used-percent"), now)
+        if window is not None:
+            own = found["limit"] == "codex"
+            windows[found["which"] if own else f"{found['limit']}/{found['which']}"] = window
+    credits = _read_credits(fields)
+    plan = fields.get("x-codex-plan-type") or None
+    if not windows and credits is None and plan is None:
+        return None
+    return Limits(windows, credits, plan)
+
+
+def _read_window(fields: dict[str, str], prefix: str, now: float) -> Window | None:
+    used = _parse_number(fields.get(f"{prefix}used-percent"))
+    minutes = _parse_number(fields.get(f"{prefix}window-minutes"))
+    resets_at = _parse_number(fields.get(f"{prefix}reset-at"))
+    after = _parse_number(fields.get(f"{prefix}reset-after-seconds"))
+    if resets_at is None and after:
+        resets_at = now + after
+    if not used and not minutes and resets_at is None:
+        return None  # how the backend writes that there is none
+    return Window(used or 0.0, resets_at)
+
+
+def _read_credits(fields: dict[str, str]) -> Credits | None:
+    if "x-codex-credits-has-credits" not in fields:
+        return None
+    return Credits(
+        fields["x-codex-credits-has-credits"].lower() in _TRUE,
+        fields.get("x-codex-credits-unlimited", "").lower() in _TRUE,
+    )
+
+
+def _parse_number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if value == value and abs(value) != float("inf") else None

@@ -1,11 +1,16 @@
-"""A credential of a ChatGPT account, in the file that `codex login` and `dragoman login codex` write."""
+"""Credentials of a ChatGPT account: the file that `codex login` and `dragoman login codex` write, and their renewal."""
 
+import base64
+import binascii
+
+import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import InFile, Unusable, is_sendable
+from dragoman.accounts.credential import Declined, InFile, Unusable, is_sendable
 from dragoman.accounts.credential_files import Table, encode_table, load_table, read_table, read_text, replace_file
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
-from dragoman.providers.codex.claims import about, account_of, claims, expiry
+from dragoman.hub.failure import Kind
 
 REMEDY = "`codex login`, or `dragoman login codex`"
 UNREADABLE_LIFE_S = 8 * 86_400.0  # of a token that does not say when it ends, from its last renewal
@@ -39,11 +44,11 @@ class AuthFile(InFile):
 
     def read(self) -> Credential:
         _, table = load_table(self.path, REMEDY)
-        credential = credential_of(
+        credential = make_credential(
             read_table(table, "tokens"), parse_timestamp(read_text(table, "last_refresh")) or 0.0
         )
         if not credential.access_token and not credential.refresh_token:
-            raise Unusable(f"{self.where} {_instead(table)}: {REMEDY}")
+            raise Unusable(f"{self.where} {_describe_contents(table)}: {REMEDY}")
         if not is_sendable(credential.access_token + credential.refresh_token + credential.account):
             raise Unusable(f"{self.where} holds a token with characters that no token has: {REMEDY}")
         return credential
@@ -53,11 +58,11 @@ class AuthFile(InFile):
         tokens = read_table(table, "tokens")
         if read_text(tokens, "refresh_token") != consumed.refresh_token:
             return False
-        renewed = {"tokens": {**tokens, **tokens_of(fresh)}, "last_refresh": format_timestamp(fresh.renewed_at)}
+        renewed = {"tokens": {**tokens, **token_fields(fresh)}, "last_refresh": format_timestamp(fresh.renewed_at)}
         return replace_file(self.path, encode_table({**table, **renewed}), content)
 
 
-class Nowhere:
+class NoCredential:
     """Nothing is configured, and no tool has left anything."""
 
     where = "no credential"
@@ -71,26 +76,26 @@ class Nowhere:
         return False
 
 
-def credential_of(tokens: Table, renewed_at: float) -> Credential:
+def make_credential(tokens: Table, renewed_at: float) -> Credential:
     access, identity = read_text(tokens, "access_token"), read_text(tokens, "id_token")
-    claimed = claims(identity) or claims(access)
-    told = about(claimed)
+    claimed = read_claims(identity) or read_claims(access)
+    told = read_account_claims(claimed)
     residency = read_text(told, "chatgpt_compute_residency")
     unreadable = renewed_at + UNREADABLE_LIFE_S if renewed_at else 0.0
     return Credential(
         access_token=access,
         refresh_token=read_text(tokens, "refresh_token"),
         id_token=identity,
-        expires_at=expiry(access) or unreadable,
+        expires_at=read_expiry(access) or unreadable,
         renewed_at=renewed_at,
-        account=read_text(tokens, "account_id") or account_of(claimed),
+        account=read_text(tokens, "account_id") or read_account_id(claimed),
         plan=read_text(told, "chatgpt_plan_type"),
         fedramp=told.get("chatgpt_account_is_fedramp") is True,
         residency="" if residency == "no_constraint" else residency,
     )
 
 
-def tokens_of(credential: Credential) -> Table:
+def token_fields(credential: Credential) -> Table:
     """As they stand in the file."""
     return {
         "id_token": credential.id_token,
@@ -99,6 +104,131 @@ def tokens_of(credential: Credential) -> Table:
     }
 
 
-def _instead(table: Table) -> str:
+def _describe_contents(table: Table) -> str:
     mode = read_text(table, "auth_mode") or ("apikey" if read_text(table, "OPENAI_API_KEY") else "")
     return f"holds {OTHER_MODES[mode]}" if mode in OTHER_MODES else "holds no token"
+
+
+NAMESPACE = "https://api.openai.com/auth"
+
+_claims_decoder = msgspec.json.Decoder(dict[str, object])
+
+
+def read_claims(token: str) -> Table:
+    """Nothing where it is no JWT."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return {}
+    try:
+        return _claims_decoder.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        return {}
+
+
+def read_expiry(token: str) -> float | None:
+    match read_claims(token).get("exp"):
+        case bool():
+            return None
+        case int() | float() as moment:
+            return float(moment)
+        case _:
+            return None
+
+
+def read_account_claims(claimed: Table) -> Table:
+    """What OpenAI says of the account."""
+    return read_table(claimed, NAMESPACE)
+
+
+def read_account_id(claimed: Table) -> str:
+    """The account's id, wherever it stands."""
+    named = read_text(read_account_claims(claimed), "chatgpt_account_id") or read_text(claimed, "chatgpt_account_id")
+    if named:
+        return named
+    organizations = claimed.get("organizations")
+    first = organizations[0] if isinstance(organizations, list) and organizations else None
+    return read_text(first, "id") if isinstance(first, dict) else ""
+
+
+ISSUER_URL = "https://auth.openai.com"
+PERMANENT_ERRORS = frozenset(
+    {"refresh_token_expired", "refresh_token_reused", "refresh_token_invalidated", "invalid_grant"}
+)
+
+
+class Tokens(Struct):
+    """Every one may be missing, and then the old one stays."""
+
+    id_token: str | None = None
+    access_token: str | None = None
+    refresh_token: str | None = None
+    expires_in: float | None = None
+
+
+class _ErrorBody(Struct):
+    error: object = None
+    code: object = None
+
+
+class TokenIssuer:
+    remedy = "`codex login` or `dragoman login codex` makes a new one"
+
+    def __init__(self, line: ServiceClient, root: str, client_id: str) -> None:
+        self._line = line
+        self._root = root
+        self._client_id = client_id
+
+    async def renew(self, old: Credential) -> Credential:
+        question = {
+            "client_id": self._client_id,
+            "grant_type": "refresh_token",
+            "refresh_token": old.refresh_token,
+        }
+        tokens = read_tokens(await self._line.post(f"{self._root}/oauth/token", question))
+        return merge_tokens(old, tokens, self._line.clock.now())
+
+    def told(self, credential: Credential, declined: Declined) -> str:
+        return f"its refresh token was refused ({declined.code})"
+
+
+def read_tokens(told: ServiceResponse) -> Tokens:
+    """The tokens in OpenAI's answer."""
+    if told.status == 200:
+        try:
+            return msgspec.json.decode(told.body, type=Tokens)
+        except msgspec.MsgspecError:
+            raise Unusable("the token service gave an answer that cannot be read", Kind.UPSTREAM) from None
+    code = read_error_code(told)
+    if code in PERMANENT_ERRORS or told.status == 401:
+        raise Declined(code, for_good=True)
+    kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
+    raise Unusable(f"the token service answered {code}", kind)
+
+
+def read_error_code(told: ServiceResponse) -> str:
+    """OpenAI's word for what is wrong, in any of the three places where it has stood; else the status."""
+    try:
+        body = msgspec.json.decode(told.body, type=_ErrorBody)
+    except msgspec.MsgspecError:
+        body = _ErrorBody()
+    nested = body.error.get("code") if isinstance(body.error, dict) else body.error
+    for word in (nested, body.code):
+        if isinstance(word, str) and word:
+            return word[:64]
+    return f"HTTP {told.status}"
+
+
+def merge_tokens(old: Credential, new: Tokens, now: float) -> Credential:
+    access = new.access_token or old.access_token
+    if not access:
+        raise Unusable("the token service answered without a token", Kind.UPSTREAM)
+    table: Table = {
+        "id_token": new.id_token or old.id_token,
+        "access_token": access,
+        "refresh_token": new.refresh_token or old.refresh_token,
+        "account_id": old.account,
+    }
+    fresh = make_credential(table, now)
+    if read_expiry(access) is not None:
+        return fresh
+    return msgspec.structs.replace(fresh, expires_at=now + (new.expires_in or UNREADABLE_LIFE_S))

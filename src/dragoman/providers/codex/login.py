@@ -25,8 +25,7 @@ from dragoman.accounts.login import (
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Kind
-from dragoman.providers.codex.credential import Credential, tokens_of
-from dragoman.providers.codex.refresh import granted, merged, objection
+from dragoman.providers.codex.credential import Credential, merge_tokens, read_error_code, read_tokens, token_fields
 
 CALLBACK = "/auth/callback"
 PORTS = (1455, 1457)  # no others are registered
@@ -114,7 +113,7 @@ class DeviceLogin:
         if told.status == 404:
             raise LoginFailed("signing in by code is not enabled for this account: leave --device out")
         if told.status != 200:
-            raise LoginFailed(f"the sign-in service refused ({objection(told)})")
+            raise LoginFailed(f"the sign-in service refused ({read_error_code(told)})")
         try:
             return msgspec.json.decode(told.body, type=Prompt)
         except msgspec.MsgspecError as error:
@@ -150,8 +149,8 @@ async def exchanged(line: ServiceClient, app: App, code: str, verifier: str, bac
         "code_verifier": verifier,
     }
     try:
-        tokens = granted(await line.post_form(f"{app.root}/oauth/token", form))
-        credential = merged(Credential(), tokens, line.clock.now())
+        tokens = read_tokens(await line.post_form(f"{app.root}/oauth/token", form))
+        credential = merge_tokens(Credential(), tokens, line.clock.now())
     except Declined as declined:
         raise LoginFailed(f"the sign-in was refused ({declined.code})") from declined
     except Unusable as unheard:
@@ -159,7 +158,7 @@ async def exchanged(line: ServiceClient, app: App, code: str, verifier: str, bac
     return {
         "auth_mode": "chatgpt",
         "OPENAI_API_KEY": None,
-        "tokens": {**tokens_of(credential), "account_id": credential.account or None},
+        "tokens": {**token_fields(credential), "account_id": credential.account or None},
         "last_refresh": format_timestamp(line.clock.now()),
     }
 
@@ -170,7 +169,7 @@ def _confirmed(told: ServiceResponse) -> _Confirmed:
             return msgspec.json.decode(told.body, type=_Confirmed)
         except msgspec.MsgspecError:
             raise Unusable("the sign-in service gave an answer that cannot be read", Kind.UPSTREAM) from None
-    code = objection(told)
+    code = read_error_code(told)
     if told.status == 429:
         raise Waiting(slower=True)
     if told.status in (403, 404) and code not in ("access_denied", "expired_token"):

@@ -1,9 +1,11 @@
-"""Codex as a provider: one ChatGPT account, what its backend takes, and what its failures mean."""
+"""Codex: one ChatGPT account, what its backend accepts, and what its failures mean."""
 
 import re
 from collections.abc import Callable, Mapping
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
+import msgspec
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from dragoman.accounts.credential import Source
@@ -12,16 +14,16 @@ from dragoman.accounts.service_client import ServiceClient
 from dragoman.accounts.timestamps import ServerClock
 from dragoman.config.discovery import codex_credential_paths, home_directory
 from dragoman.config.settings import CodexProviderConfig, ProviderConfig
+from dragoman.framing.jsonspan import replace_value
+from dragoman.framing.sse import DataRewriter
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.request import Request, Role, Text
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
-from dragoman.providers.codex.account import CodexAccount, bearer
-from dragoman.providers.codex.allowed import fit, passing
-from dragoman.providers.codex.credential import AuthFile, Credential, Nowhere
-from dragoman.providers.codex.limits import Meter, spent_until
-from dragoman.providers.codex.output import filling_output
-from dragoman.providers.codex.refresh import ISSUER, Issuer
+from dragoman.providers.account_state import Limits
+from dragoman.providers.codex.account import CodexAccount, LimitTracker, bearer, read_codex_exhausted_until
+from dragoman.providers.codex.credential import ISSUER_URL, AuthFile, Credential, NoCredential, TokenIssuer
+from dragoman.providers.codex.request_rules import fit_request, passthrough_body
 from dragoman.providers.connection import (
     configured_models,
     read_dial,
@@ -30,8 +32,7 @@ from dragoman.providers.connection import (
     read_user_agent,
 )
 from dragoman.providers.failures import adjust_reasoning
-from dragoman.providers.limits import Limits
-from dragoman.providers.mended import Mended, is_event_stream
+from dragoman.providers.fixed_response import FixedResponse, is_event_stream
 from dragoman.providers.provider import (
     Account,
     Attempt,
@@ -45,21 +46,78 @@ from dragoman.providers.provider import (
     SendRequest,
 )
 
+ITEM_DONE = b'"response.output_item.done"'
+FINAL_EVENTS = (b'"response.completed"', b'"response.incomplete"')
+NULL = Raw(b"null")
+
+
+class _Event(Struct):
+    type: str = ""
+    output_index: int = 0
+    item: Raw = NULL
+    response: Raw = NULL
+
+
+class _Snapshot(Struct):
+    output: list[Raw] | None = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_snapshot = msgspec.json.Decoder(_Snapshot)
+
+
+class OutputFiller:
+    """This backend may end with an empty output; whoever reads only the end would take it for an empty reply."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: dict[int, Raw] = {}
+
+    def rewrite(self, data: bytes) -> bytes:
+        if ITEM_DONE not in data and not any(end in data for end in FINAL_EVENTS):
+            return data
+        try:
+            event = _event.decode(data)
+            if event.type == "response.output_item.done":
+                self._items[event.output_index] = event.item.copy()
+            elif event.type in ("response.completed", "response.incomplete"):
+                return self._filled(data, event)
+        except (ValueError, RecursionError):
+            return data
+        return data
+
+    def _filled(self, data: bytes, event: _Event) -> bytes:
+        if not self._items or _snapshot.decode(event.response).output:
+            return data
+        output = msgspec.json.encode([self._items[index] for index in sorted(self._items)])
+        self._items.clear()  # a stream has one end; a second one is not worth another copy of everything
+        response = bytes(event.response)
+        filled = replace_value(response, "output", output)
+        if filled == response:  # it had no such field at all
+            filled = response.rstrip()[:-1] + b',"output":' + output + b"}"
+        return replace_value(data, "response", filled)
+
+
+def fill_output() -> DataRewriter:
+    return DataRewriter(OutputFiller().rewrite)
+
+
 # What a client may tell this backend: which conversation it is, and how its body is to be read. All else, its name,
 # installation and attestation above all, is the client's own.
 FORWARDED = frozenset(
     b"session-id session_id thread-id conversation_id x-client-request-id x-codex-turn-state "
     b"x-openai-internal-codex-responses-lite".split()
 )
-STREAMS = (b"accept", b"text/event-stream")  # it has no other answers
+ACCEPT_STREAM = (b"accept", b"text/event-stream")  # it has no other answers
 MODEL_GATE = re.compile(r"not supported when using codex|requires a newer version of codex|model not found", re.I)
 
 
-def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, CodexProviderConfig)
-    line = line_of(config, send, environ)
-    issuer = Issuer(line, config.auth_endpoint or ISSUER, config.client_id)
-    keeper = CredentialRefresher(config.name, source_of(config, environ), issuer, line.clock, config.refresh_margin_s)
+    line = make_service_client(config, send, environ)
+    issuer = TokenIssuer(line, config.auth_endpoint or ISSUER_URL, config.client_id)
+    keeper = CredentialRefresher(config.name, find_source(config, environ), issuer, line.clock, config.refresh_margin_s)
     account = CodexAccount(config.name, line, keeper, config.endpoint or "", config.client_version)
     codex = Codex(account, line.clock)
     return Provider(
@@ -71,7 +129,7 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
             protocols=config.protocols,
             send=codex.sending(send),
             dial=read_dial(config, environ),
-            headers=((b"originator", config.originator.encode()), STREAMS, *read_headers(config, environ)),
+            headers=((b"originator", config.originator.encode()), ACCEPT_STREAM, *read_headers(config, environ)),
             first_token_timeout_s=config.first_token_timeout_s,
         ),
         auth=Auth(
@@ -84,8 +142,8 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
             models=configured_models(config), list_models=account.models, ttl_s=config.model_cache_ttl_s
         ),
         requests=RequestRules(
-            passes=(fit,),
-            passthrough_body=passing,
+            passes=(fit_request,),
+            passthrough_body=passthrough_body,
             forwards_header=FORWARDED.__contains__,
             headers=codex.session_headers,
             adjust=adjust_reasoning,
@@ -95,18 +153,18 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
             inspect=account.inspect,
             read_quotas=account.quota,
             last_limits=codex.limits,
-            exhausted_until=spent_until,
+            exhausted_until=read_codex_exhausted_until,
         ),
     )
 
 
-def line_of(config: CodexProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
+def make_service_client(config: CodexProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
     """How this account's small questions travel."""
     headers = (read_user_agent(config), (b"originator", config.originator.encode()))
     return ServiceClient(send, read_dial(config, environ), ServerClock(), headers)
 
 
-def source_of(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
+def find_source(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
     """Looked for at each use: a login made while we run is found without a restart."""
     home = home_directory(environ)
     if config.credentials is not None:
@@ -116,7 +174,7 @@ def source_of(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callab
 
     def found() -> Source[Credential]:
         path = next((path for path in places if path.is_file()), None)
-        return Nowhere() if path is None else AuthFile(path)
+        return NoCredential() if path is None else AuthFile(path)
 
     return found
 
@@ -127,7 +185,7 @@ class Codex:
     def __init__(self, account: CodexAccount, clock: ServerClock) -> None:
         self._account = account
         self._clock = clock
-        self._meter = Meter()
+        self._meter = LimitTracker()
 
     def sending(self, send: SendRequest) -> SendRequest:
         """The same way to send; clock and meter learn from every answer."""
@@ -148,7 +206,7 @@ class Codex:
         if b"session-id" in headers or b"session_id" in headers:
             return ()
         try:
-            session = session_of(request(), attempt.tenant)
+            session = derive_session_id(request(), attempt.tenant)
         except RequestError:  # a context that only this backend can read
             session = str(uuid4())
         return ((b"session-id", session.encode()),)
@@ -174,10 +232,10 @@ class Codex:
 
 def fix_response(out: OutgoingRequest, answer: IncomingResponse) -> IncomingResponse:
     """A stream ends with what it has told."""
-    return Mended(answer, filling_output()) if is_event_stream(answer) else answer
+    return FixedResponse(answer, fill_output()) if is_event_stream(answer) else answer
 
 
-def session_of(request: Request, tenant: str) -> str:
+def derive_session_id(request: Request, tenant: str) -> str:
     """Derive the session from the client's own key for the conversation, else from what it began with.
 
     The same words of two client keys are two sessions.

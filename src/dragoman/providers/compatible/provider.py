@@ -24,7 +24,7 @@ OBJECTIONS = {
 }
 
 
-def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     read_key = api_key_reader(config, environ)
 
     async def authorize(protocol: str) -> tuple[Header, ...]:

@@ -1,4 +1,6 @@
-"""A GitHub token comes in; the short-lived token that Copilot takes for it goes out, or a successor of its own."""
+"""GitHub's addresses, and the exchange of a GitHub token for a short-lived Copilot token."""
+
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -6,9 +8,45 @@ from msgspec.structs import replace
 
 from dragoman.accounts.credential import Declined, Unusable
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind
 from dragoman.providers.copilot.credential import Session
-from dragoman.providers.copilot.hosts import Addresses, is_trusted
+
+PUBLIC = "github.com"
+
+
+class Addresses(Struct, frozen=True):
+    login: str
+    exchange: str
+    api: str
+    trusted: str  # the domain that an answer may name another API host in
+
+
+def find_addresses(config: CopilotProviderConfig) -> Addresses:
+    domain = config.domain
+    if domain == PUBLIC:
+        usual = Addresses(
+            f"https://{PUBLIC}", f"https://api.{PUBLIC}", "https://api.githubcopilot.com", "githubcopilot.com"
+        )
+    else:
+        usual = Addresses(f"https://{domain}", f"https://api.{domain}", f"https://copilot-api.{domain}", domain)
+    return Addresses(
+        login=config.auth_endpoint or usual.login,
+        exchange=config.control_endpoint or usual.exchange,
+        api=config.endpoint or usual.api,
+        trusted=usual.trusted,
+    )
+
+
+def is_trusted(url: str, domain: str) -> bool:
+    """Whether a token may be sent there: by TLS, to that domain or below it."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return parts.scheme == "https" and (host == domain or host.endswith(f".{domain}"))
+
 
 LIFE_S = 1500.0
 GRACE_S = 60.0  # a token lives a little longer than it should be kept
@@ -44,7 +82,7 @@ class _Refusal(Struct):
     error_details: _Details | None = None
 
 
-class Exchange:
+class TokenExchange:
     remedy = "`dragoman login copilot` makes a new one"
 
     def __init__(self, line: ServiceClient, places: Addresses) -> None:
@@ -75,7 +113,7 @@ class Exchange:
     async def _exchanged(self, old: Session) -> Session:
         url = f"{self._places.exchange}/copilot_internal/v2/token"
         github = (b"authorization", b"token " + old.refresh_token.encode())
-        token = _granted(await self._line.ask("GET", url, (github,)))
+        token = _read_token(await self._line.ask("GET", url, (github,)))
         api = (token.endpoints.api if token.endpoints else None) or ""
         now = self._line.clock.now()
         # By our own clock where GitHub says how long: its moments are of no use to a clock that is wrong.
@@ -92,7 +130,7 @@ class Exchange:
         return f"GitHub {refused} ({declined.code})"
 
 
-def _granted(told: ServiceResponse) -> _Token:
+def _read_token(told: ServiceResponse) -> _Token:
     if told.status == 200:
         try:
             token = msgspec.json.decode(told.body, type=_Token)
@@ -104,10 +142,10 @@ def _granted(told: ServiceResponse) -> _Token:
     if told.status not in (401, 403, 404):
         kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
         raise Unusable(f"GitHub answered HTTP {told.status}", kind)
-    raise _refusal(told)
+    raise _read_refusal(told)
 
 
-def _refusal(told: ServiceResponse) -> Declined | Unusable:
+def _read_refusal(told: ServiceResponse) -> Declined | Unusable:
     try:
         body = msgspec.json.decode(told.body, type=_Refusal)
     except msgspec.MsgspecError:

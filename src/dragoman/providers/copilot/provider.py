@@ -14,6 +14,7 @@ from dragoman.hub.request import Request
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.protocols.chat.errors import read as read_failure
+from dragoman.providers.account_state import BROKEN, OK, Finding, Limits, Quota
 from dragoman.providers.connection import (
     USER_AGENT,
     configured_models,
@@ -22,19 +23,14 @@ from dragoman.providers.connection import (
     read_secrets,
     read_user_agent,
 )
-from dragoman.providers.copilot import asked
+from dragoman.providers.copilot.account import PLAN_PATH, find_github_token, read_limits, read_quotas
 from dragoman.providers.copilot.credential import Session, source_of
-from dragoman.providers.copilot.exchange import Exchange
-from dragoman.providers.copilot.hosts import Addresses, addresses
-from dragoman.providers.copilot.limits import read_limits
-from dragoman.providers.copilot.one_choice import OneChoice
-from dragoman.providers.copilot.plan import PATH, github_token, quotas
-from dragoman.providers.copilot.shelf import Shelf
-from dragoman.providers.copilot.steady_ids import steadying_ids
+from dragoman.providers.copilot.exchange import Addresses, TokenExchange, find_addresses
+from dragoman.providers.copilot.model_cache import ModelCache
+from dragoman.providers.copilot.request_rules import describe_request, fit_request, passthrough_body
+from dragoman.providers.copilot.response_fixes import ChoiceMerger, stabilize_ids
 from dragoman.providers.failures import adjust_reasoning
-from dragoman.providers.finding import BROKEN, OK, Finding
-from dragoman.providers.limits import Limits
-from dragoman.providers.mended import Mended, is_event_stream
+from dragoman.providers.fixed_response import FixedResponse, is_event_stream
 from dragoman.providers.provider import (
     Account,
     Attempt,
@@ -47,7 +43,6 @@ from dragoman.providers.provider import (
     RequestRules,
     SendRequest,
 )
-from dragoman.providers.quota import Quota
 
 PROTOCOLS = ("messages", "responses", "chat")
 API_VERSION = b"2026-06-01"
@@ -70,11 +65,11 @@ KINDS = {
 KINDS_BY_STATUS = {402: Kind.QUOTA, 422: Kind.REFUSED, 424: Kind.UPSTREAM, 466: Kind.BAD_REQUEST}
 
 
-def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, CopilotProviderConfig)
-    places = addresses(config)
-    line = line_of(config, send, environ)
-    source, exchange = source_of(config, environ), Exchange(line, places)
+    places = find_addresses(config)
+    line = make_service_client(config, send, environ)
+    source, exchange = source_of(config, environ), TokenExchange(line, places)
     keeper = CredentialRefresher(config.name, source, exchange, line.clock, config.refresh_margin_s)
     copilot = Copilot(config, line, keeper, places)
     return Provider(
@@ -105,8 +100,8 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
             context_window=copilot.shelf.window,
         ),
         requests=RequestRules(
-            passes=(asked.fit,),
-            passthrough_body=asked.passing,
+            passes=(fit_request,),
+            passthrough_body=passthrough_body,
             forwards_header=FORWARDED.__contains__,
             headers=copilot.initiator_headers,
             adjust=adjust_reasoning,
@@ -127,7 +122,7 @@ def identity(config: CopilotProviderConfig) -> tuple[Header, ...]:
     )
 
 
-def line_of(config: CopilotProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
+def make_service_client(config: CopilotProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
     """How this account's small questions travel."""
     headers = (read_user_agent(config), *identity(config))
     return ServiceClient(send, read_dial(config, environ), ServerClock(), headers)
@@ -137,9 +132,9 @@ def fix_response(out: OutgoingRequest, answer: IncomingResponse) -> IncomingResp
     """Items of a Responses stream keep their ids; a whole Chat reply is one choice, where no more were asked for."""
     place, streams = out.url.partition("?")[0], is_event_stream(answer)
     if streams and place.endswith("/responses"):
-        return Mended(answer, steadying_ids())
+        return FixedResponse(answer, stabilize_ids())
     if not streams and answer.status == 200 and place.endswith("/chat/completions") and b'"n"' not in out.body:
-        return Mended(answer, OneChoice())
+        return FixedResponse(answer, ChoiceMerger())
     return answer
 
 
@@ -161,7 +156,7 @@ class Copilot:
         self._places = places
         self._api = places.api
         self._limits: Limits | None = None
-        self.shelf = Shelf(self._list)
+        self.shelf = ModelCache(self._list)
 
     def sending(self, send: SendRequest) -> SendRequest:
         """The same way to send, to where the account is served."""
@@ -184,7 +179,7 @@ class Copilot:
         self, request: Callable[[], Request], headers: Headers, attempt: Attempt
     ) -> tuple[Header, ...]:
         try:
-            return asked.describe(request())
+            return describe_request(request())
         except RequestError:  # what only its own protocol understands passes unread
             return ((b"x-initiator", b"user"),)
 
@@ -210,15 +205,15 @@ class Copilot:
 
     async def quota(self) -> list[Quota]:
         """What `dragoman usage --plans` shows; RequestError where it is not to be had."""
-        token = github_token(await self._keeper.credential())
+        token = find_github_token(await self._keeper.credential())
         if token.startswith(INSTALLATION):
             return []  # an organisation's, which no person's plan pays for
         proof = (b"authorization", b"token " + token.encode())
         try:
-            told = await self._line.ask("GET", f"{self._places.exchange}{PATH}", (proof,))
+            told = await self._line.ask("GET", f"{self._places.exchange}{PLAN_PATH}", (proof,))
         except Unusable as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
-        return quotas(self._name, told)
+        return read_quotas(self._name, told)
 
     async def _list(self) -> bytes:
         credential = await self.authorize("chat")

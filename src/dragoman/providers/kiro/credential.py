@@ -75,3 +75,15 @@ def method_of(name: str, *, registered: bool, external: bool) -> Method:
     if folded in ("idc", "builder_id", "builderid", "sso", "sso_oidc"):
         return Method.OIDC
     return Method.OIDC if registered and folded != "social" else Method.DESKTOP
+
+
+def is_builder_id(provider: str, start_url: str) -> bool:
+    named = re.sub(r"[-_]", "", provider.lower()) == "builderid"
+    return named or start_url.rstrip("/") == BUILDER_ID_START
+
+
+def split_words(value: object) -> tuple[str, ...]:
+    """Scopes, in a list or as one string."""
+    if isinstance(value, str):
+        return tuple(value.split())
+    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()

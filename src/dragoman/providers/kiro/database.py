@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from dragoman.accounts.credential import InFile, Unusable
 from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
-from dragoman.providers.kiro.credential import Credential, Method, checked
-from dragoman.providers.kiro.json_file import is_builder_id, words
+from dragoman.providers.kiro.credential import Credential, Method, checked, is_builder_id, split_words
 
 T = TypeVar("T")
 
@@ -86,7 +85,7 @@ class Database(InFile):
             client_expires_at=parse_timestamp(expiry) if expiry else None,
             token_endpoint=token.token_endpoint or "",
             issuer_url=token.issuer_url or "",
-            scopes=words(token.scopes),
+            scopes=split_words(token.scopes),
             builder_id=row.method is Method.OIDC and (not token.start_url or is_builder_id("", token.start_url)),
         )
         return checked(credential, self.where)

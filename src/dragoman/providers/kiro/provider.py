@@ -21,16 +21,14 @@ from dragoman.net.headers import Header, Headers
 from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.providers.connection import configured_models, read_dial, read_secrets
-from dragoman.providers.kiro.account import KiroAccount
+from dragoman.providers.kiro.account import AccountProfile, KiroAccount
 from dragoman.providers.kiro.control import Control, bearer
 from dragoman.providers.kiro.credential import Credential, truncated
+from dragoman.providers.kiro.credential_sources import find_source
+from dragoman.providers.kiro.headers import chat_headers, control_headers
 from dragoman.providers.kiro.hosts import Place
-from dragoman.providers.kiro.identity import chat_headers, control_headers
-from dragoman.providers.kiro.models import NAMES, fallback, resolve
-from dragoman.providers.kiro.profile import Profile
+from dragoman.providers.kiro.model_cache import NAMES, ModelCache, fallback_models, resolve_name
 from dragoman.providers.kiro.refresh import Issuers
-from dragoman.providers.kiro.shelf import Shelf
-from dragoman.providers.kiro.sources import source_of
 from dragoman.providers.provider import (
     Account,
     Adjustment,
@@ -56,10 +54,10 @@ PROFILE_WANTED = re.compile(r"profile_?arn is required", re.IGNORECASE)
 TOOL_USE_MISREAD = re.compile(r"invalid tool use format", re.IGNORECASE)
 
 
-def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
+def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, KiroProviderConfig)
-    account = _account(config, line_of(config, send, environ), environ)
-    shelf = Shelf(account.models, config.default_max_input_tokens)
+    account = _account(config, make_service_client(config, send, environ), environ)
+    shelf = ModelCache(account.models, config.default_max_input_tokens)
     kiro = Kiro(config, account, shelf)
     return Provider(
         name=config.name,
@@ -83,7 +81,7 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
         ),
         catalogue=Catalogue(
             models=configured_models(config),
-            fallback_models=fallback(config.default_max_input_tokens),
+            fallback_models=fallback_models(config.default_max_input_tokens),
             list_models=shelf.models,
             ttl_s=config.model_cache_ttl_s,
             rename=kiro.rename,
@@ -95,13 +93,13 @@ def make(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) 
     )
 
 
-def line_of(config: KiroProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
+def make_service_client(config: KiroProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
     """How this account's small questions travel."""
     return ServiceClient(send, read_dial(config, environ), ServerClock(), control_headers(config))
 
 
 def _account(config: KiroProviderConfig, line: ServiceClient, environ: Mapping[str, str]) -> KiroAccount:
-    source = source_of(config, environ)
+    source = find_source(config, environ)
     issuers = Issuers(line, config.region, config.auth_endpoint)
     keeper = CredentialRefresher(config.name, source, issuers, line.clock, config.refresh_margin_s)
     try:
@@ -112,14 +110,14 @@ def _account(config: KiroProviderConfig, line: ServiceClient, environ: Mapping[s
         log.warning("provider %s: %s", config.name, why)
     place = Place(config, credential)
     control = Control(line, place, keeper)
-    profile = Profile(config.name, config.profile_arn, place, control, time.monotonic)
+    profile = AccountProfile(config.name, config.profile_arn, place, control, time.monotonic)
     return KiroAccount(config.name, place, keeper, profile, control)
 
 
 class Kiro:
     """What the gateway asks of a provider, answered for one account."""
 
-    def __init__(self, config: KiroProviderConfig, account: KiroAccount, shelf: Shelf) -> None:
+    def __init__(self, config: KiroProviderConfig, account: KiroAccount, shelf: ModelCache) -> None:
         self._config = config
         self._account = account
         self._shelf = shelf
@@ -170,7 +168,7 @@ class Kiro:
         )
 
     def rename(self, name: str) -> str:
-        return resolve(name, self._shelf.ids or NAMES)
+        return resolve_name(name, self._shelf.ids or NAMES)
 
     def stages(self, request: Request) -> list[Stage[Event, Event]]:
         stages: list[Stage[Event, Event]] = [ThinkingTags(Mode(self._config.thinking))]

@@ -1,0 +1,209 @@
+"""Requests of a probe: one provider, any protocol, and what its reply shows."""
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.framing.error_text import clean_message
+from dragoman.framing.sse import Frame, SseFramer
+from dragoman.hub.failure import Failure, Kind
+from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.headers import JSON, Header
+from dragoman.protocols.chat.errors import error_of, read, read_error
+from dragoman.protocols.chat.wire import DONE, CallPiece, Chunk, Message
+from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
+from dragoman.providers.provider import IncomingResponse, Provider
+
+TIMEOUT_S = 120.0  # a server may have to load the model first
+MAX_BYTES = 4 * 1024 * 1024
+PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
+# llama-cpp-python answers 500 to what it does not know.
+REFUSALS = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.UPSTREAM})
+
+Wire = dict[str, object]
+Manner = Literal["takes", "refuses", "unclear"]
+
+
+class ProbeReply(Struct, frozen=True):
+    """An answer: whole in one chunk, or streamed in many. `said` are the words of what went wrong."""
+
+    manner: Manner
+    said: str = ""
+    chunks: tuple[Chunk, ...] = ()
+    done: bool = False
+
+    @property
+    def messages(self) -> list[Message]:
+        choices = (choice for chunk in self.chunks for choice in chunk.choices or ())
+        return [message for choice in choices if (message := choice.message or choice.delta) is not None]
+
+    @property
+    def calls(self) -> list[CallPiece]:
+        return [call for message in self.messages for call in message.tool_calls or ()]
+
+    @property
+    def text(self) -> str:
+        return "".join(message.content for message in self.messages if isinstance(message.content, str))
+
+    @property
+    def pieces(self) -> int:
+        """In how many pieces the text came."""
+        return sum(bool(message.content) for message in self.messages)
+
+    @property
+    def finish(self) -> str | None:
+        told = [choice.finish_reason for chunk in self.chunks for choice in chunk.choices or ()]
+        return next((reason for reason in reversed(told) if reason), None)
+
+    @property
+    def tokens(self) -> int | None:
+        """How long the answer was, if it was told."""
+        told = [chunk.usage.completion_tokens for chunk in self.chunks if chunk.usage is not None]
+        return int(told[-1]) if told and told[-1] is not None else None
+
+
+class ProbeClient:
+    """Asks one provider in any protocol, and counts how often."""
+
+    def __init__(self, provider: Provider, model: str) -> None:
+        self._provider = provider
+        self._model = model
+        self.asked = 0
+
+    async def whole(self, fields: Wire) -> ProbeReply:
+        answer = await self._post("chat", fields)
+        return answer if isinstance(answer, ProbeReply) else await _read_reply(answer)
+
+    async def streamed(self, fields: Wire) -> ProbeReply:
+        return _collect([item async for item in self._stream(fields)])
+
+    async def glimpsed(self, fields: Wire, pieces: int) -> ProbeReply:
+        """A stream that is left after so many pieces: a server that ignores a cap may go on for minutes."""
+        items: list[Chunk | bytes | ProbeReply] = []
+        async with aclosing(self._stream(fields)) as stream:
+            async for item in stream:
+                items.append(item)
+                if _collect(items).pieces >= pieces:
+                    break
+        return _collect(items)
+
+    async def disturbed(self, fields: Wire, by: Wire) -> ProbeReply:
+        """A stream during which another request comes, as soon as it has begun."""
+        items = []
+        async for item in self._stream(fields):
+            items.append(item)
+            if len(items) == 1:
+                await self.whole(by)
+        return _collect(items)
+
+    async def _stream(self, fields: Wire) -> AsyncGenerator[Chunk | bytes | ProbeReply]:
+        """Chunks as they come, and DONE; or what was heard instead."""
+        answer = await self._post("chat", {**fields, "stream": True})
+        if isinstance(answer, ProbeReply):
+            yield answer
+            return
+        framer = SseFramer()
+        try:
+            while piece := await answer.chunk(TIMEOUT_S):
+                for item in _read_frames(framer.feed(piece)):
+                    yield item
+                    if item == DONE:  # some servers drop the connection after it
+                        return
+            for item in _read_frames(framer.finish()):
+                yield item
+        except (ConnectionLost, UpstreamTimeout, msgspec.MsgspecError) as fault:
+            yield ProbeReply("unclear", clean_message(str(fault)))
+        finally:
+            answer.close()
+
+    async def takes(self, protocol: str, fields: Wire, mark: str) -> ProbeReply:
+        """Whether a protocol's request gets an answer of that protocol, which has the marked field."""
+        answer = await self._post(protocol, fields)
+        if isinstance(answer, ProbeReply):
+            return answer
+        body = await _read_body(answer)
+        if isinstance(body, ProbeReply):
+            return body
+        try:
+            reply = msgspec.json.decode(body, type=dict[str, object])
+        except msgspec.MsgspecError:
+            reply = {}
+        # An empty answer of a model that has nothing to say is one, too.
+        speaks = mark in reply and not reply.get("error")
+        return ProbeReply("takes") if speaks else ProbeReply("refuses", "its answer is of another kind")
+
+    async def _post(self, protocol: str, fields: Wire) -> IncomingResponse | ProbeReply:
+        self.asked += 1
+        provider = self._provider
+        url = provider.endpoint.url + PATHS[protocol]
+        own: tuple[Header, ...] = (JSON,)
+        if protocol == "messages":
+            own = (*own, ANTHROPIC_VERSION)
+        headers = (*provider.endpoint.headers, *own, *await provider.auth.authorize(protocol))
+        body = msgspec.json.encode({"model": self._model, **fields})
+        try:
+            out = OutgoingRequest("POST", url, headers, body)
+            answer = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=TIMEOUT_S)
+            if answer.status == 200:
+                return answer
+            try:
+                failure = read(answer.status, dict(answer.headers), await answer.read(MAX_BYTES, TIMEOUT_S))
+            finally:
+                answer.close()
+        except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
+            return ProbeReply("unclear", clean_message(str(fault)))
+        return _read_failure(failure)
+
+
+def _read_failure(failure: Failure) -> ProbeReply:
+    return ProbeReply("refuses" if failure.kind in REFUSALS else "unclear", failure.message)
+
+
+async def _read_body(answer: IncomingResponse) -> bytes | ProbeReply:
+    try:
+        return await answer.read(MAX_BYTES, TIMEOUT_S)
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
+        return ProbeReply("unclear", clean_message(str(fault)))
+    finally:
+        answer.close()
+
+
+async def _read_reply(answer: IncomingResponse) -> ProbeReply:
+    body = await _read_body(answer)
+    if isinstance(body, ProbeReply):
+        return body
+    try:
+        chunk = msgspec.json.decode(body, type=Chunk)
+    except msgspec.MsgspecError:
+        return ProbeReply("refuses", "its answer is not Chat")
+    if not chunk.choices:
+        failure = read_error(error_of(body))
+        return ProbeReply("refuses", failure.message if failure is not None else "its answer has no choices")
+    return ProbeReply("takes", chunks=(chunk,))
+
+
+def _read_frames(frames: Iterable[object]) -> list[Chunk | bytes | ProbeReply]:
+    read_items: list[Chunk | bytes | ProbeReply] = []
+    for frame in frames:
+        data = frame.data.strip() if isinstance(frame, Frame) else b""
+        if data == DONE:
+            read_items.append(DONE)
+        elif data:
+            read_items.append(msgspec.json.decode(data, type=Chunk))
+    return read_items
+
+
+def _collect(items: list[Chunk | bytes | ProbeReply]) -> ProbeReply:
+    """A stream as one answer; one that says an error, or nothing at all, was not taken."""
+    instead = next((item for item in items if isinstance(item, ProbeReply)), None)
+    chunks = tuple(item for item in items if isinstance(item, Chunk))
+    if instead is not None:
+        return instead
+    wrong = next((chunk.error for chunk in chunks if chunk.error), None)
+    if wrong is not None or not any(chunk.choices for chunk in chunks):
+        failure = read_error(wrong)
+        return ProbeReply("refuses", failure.message if failure is not None else "its stream says nothing")
+    return ProbeReply("takes", chunks=chunks, done=DONE in items)

@@ -1,0 +1,200 @@
+"""The trials of a probe: one small Chat request for each thing servers differ in, and the quirk that helps."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.config.settings import Quirk
+from dragoman.providers.compatible.probe_client import ProbeReply, Wire
+
+CAP = 64  # tokens of answer that a trial asks for at most
+SHORT_CAP = 2  # so short that hardly any answer ends by itself before it
+SLACK = 2  # tokens beyond a cap that some servers count, for an end mark
+LONG_TEXT = 60  # characters that a capped answer cannot have
+MANY_PIECES = 12  # of a stream, which a capped answer cannot have
+DETERMINISTIC: Wire = {"temperature": 0, "seed": 1}  # the same answer each time, as far as the server can
+
+SAY: Wire = {"messages": [{"role": "user", "content": "Say ok."}]}
+LONG_PROMPTS = (
+    "Count from one to fifty, in words.",
+    "Write the numbers from 1 to 100, separated by commas.",
+    "Write a story about an interpreter who travels with a caravan.",
+)
+COUNTS: tuple[Wire, ...] = tuple({"messages": [{"role": "user", "content": text}]} for text in LONG_PROMPTS)
+GREET: Wire = {"messages": [{"role": "user", "content": "Hello! How are you today?"}]}
+SCHEMA: Wire = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+JSON_SCHEMA: Wire = {
+    "type": "json_schema",
+    "json_schema": {"name": "reply", "schema": SCHEMA, "strict": True},
+}
+WORD: Wire = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+TOOL: Wire = {
+    "type": "function",
+    "function": {"name": "look_up", "description": "Looks a word up in the dictionary.", "parameters": WORD},
+}
+BARE_TOOL: Wire = {"type": "function", "function": {"name": "look_up", "description": "Looks a word up."}}
+CUSTOM_TOOL: Wire = {"type": "custom", "custom": {"name": "note", "description": "Takes a note."}}
+NAMED: Wire = {"type": "function", "function": {"name": "look_up"}}
+LOOK_UP: Wire = {
+    "messages": [{"role": "user", "content": "Look up the word dragoman, which means an interpreter."}],
+    "tools": [TOOL],
+}
+EXTRAS: Wire = {
+    "prompt_cache_key": "dragoman-doctor",
+    "safety_identifier": "dragoman-doctor",
+    "metadata": {"from": "dragoman doctor"},
+    "service_tier": "auto",
+}
+
+
+def _turns(role: str, *, in_lists: bool) -> Wire:
+    said = ((role, "Be brief."), ("user", "Hi."), ("assistant", "Hello."), ("user", "Say ok."))
+
+    def content(text: str) -> object:
+        return [{"type": "text", "text": text}] if in_lists else text
+
+    return {"messages": [{"role": who, "content": content(text)} for who, text in said]}
+
+
+def _history_with_call(content: str | None) -> Wire:
+    """A turn in which a tool was called, and its result."""
+    function = {"name": "look_up", "arguments": '{"word":"dragoman"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    messages = [
+        {"role": "user", "content": "Look up the word dragoman."},
+        {"role": "assistant", "content": content, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "An interpreter."},
+    ]
+    return {"messages": messages, "tools": [TOOL]}
+
+
+def _was_capped(heard: ProbeReply) -> bool | None:
+    """None where the answer ended by itself: then nobody can tell whether the cap counts."""
+    if heard.tokens is not None and heard.tokens > SHORT_CAP + SLACK:
+        return False
+    if heard.pieces >= MANY_PIECES or len(heard.text) > LONG_TEXT:
+        return False
+    return True if heard.finish == "length" else None
+
+
+def _called_a_tool(heard: ProbeReply) -> bool | None:
+    """None where the answer ended before it came to a call: a thought may precede one, text does not."""
+    if heard.calls:
+        return True
+    thinking = not heard.text.strip() or heard.text.lstrip().startswith("<think")
+    return None if heard.finish == "length" and thinking else False
+
+
+def _is_json(heard: ProbeReply) -> bool | None:
+    """None where the answer was cut while it could still become an object."""
+    try:
+        msgspec.json.decode(heard.text, type=dict[str, object])
+    except msgspec.MsgspecError:
+        begun = heard.text.lstrip()
+        return None if heard.finish == "length" and (not begun or begun.startswith(("{", "<think"))) else False
+    return True
+
+
+class Trial(Struct, frozen=True):
+    """One thing tried. A quirk counts only where the request as it would be built then, `remedy`, is taken.
+
+    The verdict must not hang on what the model says. An answer that proves nothing is followed by the next of
+    `others`, and `proofs` answers in a row must obey where a model may do so by chance; one that does not is enough.
+    """
+
+    what: str
+    fields: Wire
+    quirk: Quirk | None = None
+    remedy: Wire | None = None
+    obeyed: Callable[[ProbeReply], bool | None] = lambda heard: True  # False: taken, but ignored; None: nobody can tell
+    capped: bool = True  # else it is asked for as a stream, which is left as soon as it is too long
+    complaint: tuple[str, Quirk] | None = None  # a word of the refusal that means another quirk
+    others: tuple[Wire, ...] = ()  # the same request in other words
+    proofs: int = 1
+
+
+ABOUT_TEXT = (
+    Trial(
+        "max_completion_tokens",
+        {**COUNTS[0], "max_completion_tokens": SHORT_CAP},
+        "max_tokens",
+        obeyed=_was_capped,
+        capped=False,
+        others=tuple({**count, "max_completion_tokens": SHORT_CAP} for count in COUNTS[1:]),
+    ),
+    Trial(
+        "developer messages",
+        _turns("developer", in_lists=False),
+        "no_developer",
+        remedy=_turns("system", in_lists=False),
+    ),
+    Trial(
+        "content as a list",
+        _turns("system", in_lists=True),
+        "text_content",
+        remedy=_turns("system", in_lists=False),
+    ),
+    Trial("cache key, metadata, tier", {**SAY, **EXTRAS}, "plain"),
+    Trial(
+        "response_format json_schema",
+        {**SAY, "response_format": JSON_SCHEMA},
+        "json_object_schema",
+        remedy={**SAY, "response_format": {"type": "json_object", "schema": SCHEMA}},
+        obeyed=_is_json,
+        others=({**GREET, "response_format": JSON_SCHEMA},),
+    ),
+    Trial("reasoning_effort", {**SAY, "reasoning_effort": "low"}),
+)
+
+TOOLS = Trial("tools", {**SAY, "tools": [TOOL]})
+
+ABOUT_TOOLS = (
+    Trial("a tool without parameters", {**SAY, "tools": [BARE_TOOL]}, "needs_parameters"),
+    Trial(
+        "tool_choice required",
+        {**SAY, "tools": [TOOL], "tool_choice": "required"},  # nothing to look up: only the server can make it call
+        "no_required",
+        remedy={**LOOK_UP, "tool_choice": NAMED},
+        obeyed=_called_a_tool,
+        others=({**GREET, "tools": [TOOL], "tool_choice": "required"}, {**LOOK_UP, "tool_choice": "required"}),
+        proofs=3,
+    ),
+    Trial("parallel_tool_calls", {**SAY, "tools": [TOOL], "parallel_tool_calls": False}),
+    Trial("freeform tools", {**SAY, "tools": [CUSTOM_TOOL]}, "no_custom_tools"),
+    Trial(
+        "a call without text in the history",
+        _history_with_call(None),
+        "text_content",
+        remedy=_history_with_call(""),
+        complaint=("reasoning", "replay_reasoning"),
+    ),
+)
+
+STREAM: Wire = {**SAY, "stream_options": {"include_usage": True}}
+
+# Of each protocol a request, and a field by which its answers are known.
+PROTOCOLS: Mapping[str, tuple[Wire, str]] = MappingProxyType(
+    {
+        "responses": ({"input": "Say ok.", "max_output_tokens": CAP}, "output"),
+        "messages": ({**SAY, "max_tokens": CAP}, "content"),
+    }
+)
+PLAIN_CHAT = 4  # with either name for the cap, and with or without `DETERMINISTIC`
+STREAMS = 3 + 2 * len(
+    COUNTS
+)  # one with and one without options, one with a call, and each that is disturbed by another
+TRIALS = (*ABOUT_TEXT, TOOLS, *ABOUT_TOOLS)
+MAX_REQUESTS = (
+    PLAIN_CHAT
+    + len(PROTOCOLS)
+    + sum((1 + len(trial.others)) * (1 if trial.capped else 2) for trial in TRIALS)
+    + sum(trial.remedy is not None for trial in TRIALS)
+    + STREAMS
+)

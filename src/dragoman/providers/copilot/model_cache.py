@@ -1,0 +1,138 @@
+"""Copilot's models as last listed, with the protocols and the context window of each."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dragoman.hub.failure import RequestError
+from dragoman.providers.model_profiles import normalise_name
+from dragoman.providers.provider import ModelInfo
+
+FIRST_LIST_TIMEOUT_S = 5.0  # how long a first request waits for it: without it nobody knows what a model speaks
+PATHS = {"/v1/messages": "messages", "/responses": "responses", "/chat/completions": "chat"}  # preferred first
+UNLISTED = ("chat",)
+
+
+class _Limits(Struct):
+    max_context_window_tokens: int | None = None
+    max_prompt_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+
+class _Capabilities(Struct):
+    type: str | None = None
+    limits: _Limits | None = None
+
+
+class _Policy(Struct):
+    state: str | None = None
+
+
+class _Model(Struct):
+    id: str
+    name: str = ""
+    vendor: str = ""
+    policy: _Policy | None = None
+    supported_endpoints: list[str] | None = None
+    capabilities: _Capabilities | None = None
+
+
+class _Page(Struct):
+    data: list[Raw] = []
+
+
+class _Known(Struct, frozen=True):
+    protocols: tuple[str, ...]
+    window: int | None
+
+
+class ModelCache:
+    """The models as last listed."""
+
+    def __init__(self, ask: Callable[[], Awaitable[bytes]]) -> None:
+        self._ask = ask
+        self._known: dict[str, _Known] = {}
+        self.locked: tuple[str, ...] = ()  # whose terms only the account's owner can accept
+        self._asked = False
+        self._asking = asyncio.Lock()
+
+    async def models(self) -> tuple[ModelInfo, ...]:
+        """Asks anew; RequestError where there is no answer, and then the old list stays."""
+        try:
+            listed, self.locked = _parse_list(await self._ask())
+        finally:
+            self._asked = True
+        self._known = {
+            model.id: _Known(_protocols(model), _limits(model).max_context_window_tokens) for model in listed
+        }
+        return tuple(_info(model) for model in listed)
+
+    async def speaks(self, model: str) -> tuple[str, ...]:
+        """Claude's own protocol alone where it is offered: cached tokens and thinking are told in no other."""
+        if not self._asked:
+            with contextlib.suppress(TimeoutError, RequestError):
+                async with asyncio.timeout(FIRST_LIST_TIMEOUT_S), self._asking:
+                    if not self._asked:
+                        await self.models()
+        known = self._known.get(model)
+        return known.protocols if known else UNLISTED
+
+    def rename(self, name: str) -> str:
+        """The listed id that is meant: `claude-sonnet-4-5-20250929` is their `claude-sonnet-4.5`."""
+        if name in self._known:
+            return name
+        wanted = normalise_name(name)
+        return next((id for id in self._known if normalise_name(id) == wanted), name)
+
+    def window(self, model: str) -> int | None:
+        known = self._known.get(model)
+        return known.window if known else None
+
+
+def _parse_list(body: bytes) -> tuple[list[_Model], tuple[str, ...]]:
+    """Those that can be asked, and the ids of those whose terms nobody has accepted.
+
+    Entries that cannot be read or answer no chat are passed over one by one.
+    """
+    listed: list[_Model] = []
+    locked: list[str] = []
+    for raw in msgspec.json.decode(body, type=_Page).data:
+        try:
+            model = msgspec.json.decode(raw, type=_Model)
+        except msgspec.MsgspecError:
+            continue
+        kind = model.capabilities.type if model.capabilities else None
+        if not model.id or kind not in (None, "chat"):
+            continue
+        if model.policy is not None and model.policy.state != "enabled":
+            locked.append(model.id)
+        else:
+            listed.append(model)
+    return listed, tuple(locked)
+
+
+def _protocols(model: _Model) -> tuple[str, ...]:
+    if model.supported_endpoints is None:
+        return UNLISTED
+    spoken = tuple(name for path, name in PATHS.items() if path in model.supported_endpoints)
+    if "messages" in spoken:
+        return ("messages",)
+    return spoken or UNLISTED
+
+
+def _limits(model: _Model) -> _Limits:
+    return (model.capabilities.limits if model.capabilities else None) or _Limits()
+
+
+def _info(model: _Model) -> ModelInfo:
+    limits = _limits(model)
+    return ModelInfo(
+        id=model.id,
+        name=model.name,
+        owned_by=model.vendor or "copilot",
+        max_input=limits.max_prompt_tokens or limits.max_context_window_tokens,
+        max_output=limits.max_output_tokens,
+    )

@@ -1,0 +1,153 @@
+"""Corrections of Copilot's responses.
+
+Copilot translates Claude's replies into Chat, but not always completely: text and calls may come as several choices,
+and the newest models' replies in the shape of Messages. In a Responses stream it gives an item a new id in every event,
+so that clients which assemble items by id see several.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dragoman.framing.sse import DataRewriter
+
+Table = dict[str, object]
+
+STOPS = {"max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
+
+_body = msgspec.json.Decoder(Table)
+
+
+class ChoiceMerger:
+    """Holds a body until its end; one that is in order leaves as it came."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+
+    def feed(self, item: bytes) -> Sequence[bytes]:
+        self._held.append(item)
+        return ()
+
+    def finish(self) -> Sequence[bytes]:
+        return (fix_body(b"".join(self._held)),)
+
+
+def fix_body(body: bytes) -> bytes:
+    if body.count(b'"message"') < 2 and b'"choices"' in body:
+        return body
+    try:
+        reply = _body.decode(body)
+    except (ValueError, RecursionError):
+        return body
+    choices, content = reply.get("choices"), reply.get("content")
+    if isinstance(choices, list) and len(choices) > 1:
+        return msgspec.json.encode(
+            {**reply, "choices": [_merge_choices([one for one in choices if isinstance(one, dict)])]}
+        )
+    if "choices" not in reply and reply.get("type") == "message" and isinstance(content, list):
+        return msgspec.json.encode(_convert_message(reply, [block for block in content if isinstance(block, dict)]))
+    return body
+
+
+def _merge_choices(choices: list[Table]) -> Table:
+    """The first one's fields win; words and calls are of all."""
+    messages: list[Table] = [told for choice in choices if isinstance(told := choice.get("message"), dict)]
+    message: Table = {}
+    for one in messages:
+        message.update({key: value for key, value in one.items() if message.get(key) is None})
+    texts = [text for one in messages if isinstance(text := one.get("content"), str)]
+    calls = [call for one in messages for call in _read_list(one.get("tool_calls"))]
+    message["content"] = "".join(texts) if texts else None
+    if calls:
+        message["tool_calls"] = calls
+    stop = "tool_calls" if calls else choices[0].get("finish_reason")
+    return {**choices[0], "index": 0, "message": message, "finish_reason": stop}
+
+
+def _convert_message(reply: Table, blocks: list[Table]) -> Table:
+    texts = [text for block in blocks if isinstance(text := block.get("text"), str)]
+    calls = [_convert_call(block) for block in blocks if block.get("type") == "tool_use"]
+    message: Table = {"role": "assistant", "content": "".join(texts) if texts else None}
+    if calls:
+        message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "finish_reason": STOPS.get(str(reply.get("stop_reason")), "stop")}
+    head = {"id": reply.get("id"), "object": "chat.completion", "created": 0, "model": reply.get("model")}
+    return {**head, "choices": [choice], "usage": _convert_usage(reply.get("usage"))}
+
+
+def _convert_call(block: Table) -> Table:
+    arguments = msgspec.json.encode(block.get("input") or {}).decode()
+    return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
+
+
+def _convert_usage(told: object) -> Table:
+    """Messages counts what was cached apart, Chat within its prompt."""
+    counts = told if isinstance(told, dict) else {}
+    cached = _read_count(counts, "cache_read_input_tokens")
+    given = _read_count(counts, "input_tokens") + cached + _read_count(counts, "cache_creation_input_tokens")
+    said = _read_count(counts, "output_tokens")
+    details = {"cached_tokens": cached}
+    total = given + said
+    return {
+        "prompt_tokens": given,
+        "completion_tokens": said,
+        "total_tokens": total,
+        "prompt_tokens_details": details,
+    }
+
+
+def _read_count(counts: Table, name: str) -> int:
+    value = counts.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _read_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+_event = msgspec.json.Decoder(dict[str, object])
+
+
+class IdStabilizer:
+    """The first id that an output_index is seen with is its id."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[int, str] = {}
+
+    def rewrite(self, data: bytes) -> bytes:
+        if b'"output_index"' not in data and b'"output"' not in data:
+            return data
+        try:
+            event = _event.decode(data)
+        except (ValueError, RecursionError):
+            return data
+        return msgspec.json.encode(event) if self._settle(event) else data
+
+    def _settle(self, event: Table) -> bool:
+        """Whether anything had to change."""
+        index = event.get("output_index")
+        if isinstance(index, int):
+            item = event.get("item")
+            changed = self._steady(event, "item_id", index)
+            return (isinstance(item, dict) and self._steady(item, "id", index)) or changed
+        response = event.get("response")
+        output = response.get("output") if isinstance(response, dict) else None
+        items = enumerate(output) if isinstance(output, list) else ()
+        changes = [isinstance(item, dict) and self._steady(item, "id", place) for place, item in items]
+        return True in changes
+
+    def _steady(self, table: Table, key: str, index: int) -> bool:
+        id_ = table.get(key)
+        if not isinstance(id_, str):
+            return False
+        steady = self._ids.setdefault(index, id_)
+        table[key] = steady
+        return steady != id_
+
+
+def stabilize_ids() -> DataRewriter:
+    return DataRewriter(IdStabilizer().rewrite)

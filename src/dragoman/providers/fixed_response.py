@@ -1,0 +1,52 @@
+"""An upstream response whose bytes are corrected while they are read."""
+
+import asyncio
+
+from dragoman.hub.ports import Stage
+from dragoman.net.client import IncomingResponse
+from dragoman.net.headers import Headers
+from dragoman.net.response_body import BodySink, stream_chunks
+
+
+class FixedResponse:
+    """An IncomingResponse whose bytes go through a machine."""
+
+    def __init__(self, answer: IncomingResponse, machine: Stage[bytes, bytes]) -> None:
+        self._answer = answer
+        self._machine = machine
+        self._over = False
+
+    @property
+    def status(self) -> int:
+        return self._answer.status
+
+    @property
+    def headers(self) -> Headers:
+        return self._answer.headers
+
+    async def chunk(self, timeout_s: float) -> bytes:
+        """Never empty before the end: what the machine holds back is waited for, within the same time."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
+        while not self._over:
+            chunk = await self._answer.chunk(max(0.001, deadline - clock()))
+            self._over = not chunk
+            out = b"".join(self._machine.feed(chunk) if chunk else self._machine.finish())
+            if out:
+                return out
+        return b""
+
+    async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
+        return await stream_chunks(self.chunk, sink, timeout_s)
+
+    async def read(self, limit: int, timeout_s: float) -> bytes:
+        body = await self._answer.read(limit, timeout_s)
+        return b"".join([*self._machine.feed(body), *self._machine.finish()])
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+def is_event_stream(answer: IncomingResponse) -> bool:
+    kind = answer.headers.get(b"content-type") or b""
+    return answer.status == 200 and kind.partition(b";")[0].strip().lower() == b"text/event-stream"

@@ -1,0 +1,203 @@
+"""Where a Kiro credential is read from and written back to: a JSON file, a database, an API key or a refresh token."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+from dragoman.accounts import credential as accounts
+from dragoman.accounts.credential import NEVER, InFile, Unusable
+from dragoman.accounts.credential_files import (
+    PATH_ENDS,
+    Table,
+    describe_place,
+    encode_table,
+    find_named_file,
+    holds_object,
+    load_table,
+    read_text,
+    replace_file,
+    reveal,
+)
+from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
+from dragoman.config.discovery import data_directory, home_directory, kiro_credential_paths
+from dragoman.config.secret import SecretSource
+from dragoman.config.settings import KiroProviderConfig
+from dragoman.providers.kiro.credential import Credential, Method, checked, is_builder_id, method_of, split_words
+from dragoman.providers.kiro.database import Database, is_database
+
+REMEDY = "sign in with Kiro, or `dragoman login kiro`"
+
+_HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no separators: the name must stay in its directory
+
+
+class JsonFile(InFile):
+    """`{clientIdHash}.json` beside it holds the registration that an IdC token needs; no other file is looked at."""
+
+    def read(self) -> Credential:
+        _, table = load_table(self.path, REMEDY)
+        return checked(self._credential(table), self.where)
+
+    def write(self, consumed: Credential, fresh: Credential) -> bool:
+        """False where the file no longer holds what was consumed: somebody else has renewed it, and is newer."""
+        content, table = load_table(self.path, REMEDY)
+        if read_text(table, "refreshToken") != consumed.refresh_token:
+            return False
+        return replace_file(self.path, encode_table({**table, **renewed_fields(fresh)}), content)
+
+    def _credential(self, table: Table) -> Credential:
+        method = method_of(
+            read_text(table, "authMethod"),
+            registered=bool(table.get("clientId") or table.get("clientIdHash")),
+            external=bool(table.get("tokenEndpoint")),
+        )
+        client = table
+        if method is Method.OIDC and not table.get("clientId"):
+            client = self._registration(read_text(table, "clientIdHash"))
+        return Credential(
+            method=method,
+            access_token=read_text(table, "accessToken"),
+            refresh_token=read_text(table, "refreshToken"),
+            expires_at=_read_timestamp(table, "expiresAt") or 0.0,
+            region=read_text(table, "region") or None,
+            profile_arn=read_text(table, "profileArn") or None,
+            client_id=read_text(client, "clientId"),
+            client_secret=read_text(client, "clientSecret"),
+            client_expires_at=_read_timestamp(client, "expiresAt" if client is not table else "clientSecretExpiresAt"),
+            token_endpoint=read_text(table, "tokenEndpoint"),
+            issuer_url=read_text(table, "issuerUrl"),
+            scopes=split_words(table.get("scopes")),
+            builder_id=is_builder_id(read_text(table, "provider"), read_text(table, "startUrl")),
+        )
+
+    def _registration(self, name: str) -> Table:
+        if not name:
+            return {}
+        if not _HASH.fullmatch(name):
+            raise Unusable(f"{self.where}: its clientIdHash cannot be the name of a file")
+        beside = self.path.with_name(f"{name}.json")
+        return load_table(beside, REMEDY)[1] if beside.is_file() else {}
+
+
+def renewed_fields(fresh: Credential) -> Table:
+    """The keys that a renewal changes."""
+    table: Table = {
+        "accessToken": fresh.access_token,
+        "refreshToken": fresh.refresh_token,
+        "expiresAt": format_timestamp(fresh.expires_at),
+    }
+    return {**table, "profileArn": fresh.profile_arn} if fresh.profile_arn else table
+
+
+def _read_timestamp(table: Table, key: str) -> float | None:
+    """ISO 8601, or seconds or milliseconds since the epoch."""
+    match table.get(key):
+        case str() as text:
+            return parse_timestamp(text)
+        case bool() | None:
+            return None
+        case int() | float() as number:
+            return number / 1000 if number > 1e11 else float(number)
+        case _:
+            return None
+
+
+class ApiKey:
+    """Used as it is; refused, it cannot be renewed."""
+
+    lock = None
+
+    def __init__(self, read: Callable[[], str], where: str) -> None:
+        self._read = read
+        self.where = where
+
+    def read(self) -> Credential:
+        return checked(Credential(Method.API_KEY, access_token=self._read(), expires_at=NEVER), self.where)
+
+    def write(self, consumed: Credential, fresh: Credential) -> bool:
+        return False
+
+
+class RefreshToken:
+    """Refresh tokens rotate, a variable does not: what became of this one is kept beside our store, under its hash."""
+
+    def __init__(self, read: Callable[[], str], where: str, directory: Path | None) -> None:
+        self._read = read
+        self._directory = directory
+        self.where = where
+
+    @property
+    def lock(self) -> Path | None:
+        if self._directory is None:
+            return None
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            return None
+        return self._kept()
+
+    def read(self) -> Credential:
+        kept = self._kept()
+        if kept is not None and kept.is_file():
+            return JsonFile(kept).read()
+        return checked(Credential(Method.DESKTOP, refresh_token=self._read()), self.where)
+
+    def write(self, consumed: Credential, fresh: Credential) -> bool:
+        kept = self._kept()
+        if kept is None:
+            return True
+        if kept.is_file():
+            return JsonFile(kept).write(consumed, fresh)
+        return replace_file(kept, encode_table({"authMethod": Method.DESKTOP.value, **renewed_fields(fresh)}), None)
+
+    def _kept(self) -> Path | None:
+        if self._directory is None:
+            return None
+        return self._directory / f"kiro-{sha256(self._read().encode()).hexdigest()[:16]}.json"
+
+
+API_KEY_PREFIX = "ksk_"
+
+Source = accounts.Source[Credential]
+
+
+class NoCredential:
+    """Nothing is configured, and no tool has left anything."""
+
+    where = "no credential"
+    lock = None
+
+    def read(self) -> Credential:
+        raise Unusable("it has no credential: `dragoman login kiro` makes one, or `credentials` names one")
+
+    def write(self, consumed: Credential, fresh: Credential) -> bool:
+        return False
+
+
+def find_source(config: KiroProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source]:
+    """Looked for at each use: a login made while we run is found without a restart."""
+    home = home_directory(environ)
+    secret = config.credentials or config.api_key
+    if secret is not None:
+        directory = data_directory(environ, home) if home is not None else None
+        return lambda: _open_configured(secret, environ, directory)
+    places = kiro_credential_paths(environ, home) if home is not None else ()
+    return lambda: _find_installed(places)
+
+
+def _find_installed(places: tuple[Path, ...]) -> Source:
+    path = next((path for path in places if path.is_file()), None)
+    return NoCredential() if path is None else _open_file(path)
+
+
+def _open_configured(secret: SecretSource, environ: Mapping[str, str], directory: Path | None) -> Source:
+    path = find_named_file(secret, PATH_ENDS, lambda file: is_database(file) or holds_object(file))
+    if path is not None:
+        return _open_file(path)
+    read, where = partial(reveal, secret, environ), describe_place(secret)
+    return ApiKey(read, where) if read().startswith(API_KEY_PREFIX) else RefreshToken(read, where, directory)
+
+
+def _open_file(path: Path) -> Source:
+    return Database(path) if is_database(path) or path.suffix.startswith((".sqlite", ".db")) else JsonFile(path)

@@ -1,0 +1,176 @@
+"""Signing in to Kiro: by a device code, or with Google or GitHub in a browser."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.credential_files import Table
+from dragoman.accounts.login import (
+    DEVICE_CODE,
+    PATIENCE_S,
+    SLOW_DOWN_S,
+    Callback,
+    LoginFailed,
+    Pace,
+    Sleep,
+    Tick,
+    code_from_browser,
+    new_proof,
+    poll,
+)
+from dragoman.accounts.service_client import ServiceClient, ServiceResponse
+from dragoman.accounts.timestamps import format_timestamp
+from dragoman.hub.failure import Kind
+from dragoman.providers.kiro.credential import BUILDER_ID_START, Method
+from dragoman.providers.kiro.refresh import LIFE_S, granted, objection
+
+T = TypeVar("T")
+
+CLIENT_NAME = "dragoman"
+SCOPES = ("completions", "analysis", "conversations", "transformations", "taskassist")
+
+
+class Registration(Struct, rename="camel"):
+    client_id: str
+    client_secret: str
+    client_secret_expires_at: float = 0.0
+
+
+class Prompt(Struct, rename="camel"):
+    """What the person is shown, and how long it is good for."""
+
+    device_code: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str = ""
+    expires_in: float = 600.0
+    interval: float = SLOW_DOWN_S
+
+    @property
+    def link(self) -> str:
+        return self.verification_uri_complete or self.verification_uri
+
+
+class DeviceLogin:
+    """The device flow of SSO OIDC, for a Builder ID or an organisation's identity centre."""
+
+    def __init__(
+        self,
+        line: ServiceClient,
+        root: str,
+        start_url: str = BUILDER_ID_START,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._line = line
+        self._root = root
+        self._start_url = start_url
+        self._sleep = sleep
+
+    async def begin(self) -> tuple[Registration, Prompt]:
+        registration = {
+            "clientName": CLIENT_NAME,
+            "clientType": "public",
+            "scopes": [f"codewhisperer:{scope}" for scope in SCOPES],
+            "grantTypes": [DEVICE_CODE, "refresh_token"],
+            "issuerUrl": self._start_url,
+        }
+        client = _parse_response(await self._post("/client/register", registration), Registration)
+        asked = {"clientId": client.client_id, "clientSecret": client.client_secret, "startUrl": self._start_url}
+        return client, _parse_response(await self._post("/device_authorization", asked), Prompt)
+
+    async def wait(self, client: Registration, prompt: Prompt, tick: Tick) -> Table:
+        """Polls until the person has decided; `tick` is told how many seconds are left."""
+        question = {
+            "clientId": client.client_id,
+            "clientSecret": client.client_secret,
+            "grantType": DEVICE_CODE,
+            "deviceCode": prompt.device_code,
+        }
+
+        async def ask() -> Table:
+            return self._credential(client, await self._line.post(f"{self._root}/token", question))
+
+        return await poll(ask, Pace(prompt.interval, prompt.expires_in, self._sleep), tick)
+
+    async def _post(self, path: str, question: object) -> ServiceResponse:
+        try:
+            return await self._line.post(self._root + path, question)
+        except Unusable as lost:
+            raise LoginFailed(str(lost)) from lost
+
+    def _credential(self, client: Registration, told: ServiceResponse) -> Table:
+        if told.status >= 500:  # a hiccup while the person still decides is no answer
+            raise Unusable(f"the token service answered HTTP {told.status}", Kind.OVERLOADED)
+        tokens = granted(told)
+        return {
+            "accessToken": tokens.accessToken,
+            "refreshToken": tokens.refreshToken or "",
+            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or LIFE_S)),
+            "authMethod": Method.OIDC.value,
+            "provider": "BuilderId" if self._start_url == BUILDER_ID_START else "Enterprise",
+            "startUrl": self._start_url,
+            "clientId": client.client_id,
+            "clientSecret": client.client_secret,
+            "clientSecretExpiresAt": client.client_secret_expires_at or None,
+        }
+
+
+def _parse_response(told: ServiceResponse, kind: type[T]) -> T:
+    if told.status != 200:
+        raise LoginFailed(f"the sign-in service refused ({objection(told)}): are --start-url and --region right?")
+    try:
+        return msgspec.json.decode(told.body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise LoginFailed("the sign-in service gave an answer that cannot be read") from error
+
+
+PROVIDERS = {"google": "Google", "github": "Github"}
+CALLBACK = "/oauth/callback"
+
+
+class SocialLogin:
+    """PKCE with a listener on the loopback: the browser brings the code back to us."""
+
+    def __init__(self, line: ServiceClient, root: str, provider: str, patience_s: float = PATIENCE_S) -> None:
+        self._line = line
+        self._root = root
+        self._provider = PROVIDERS[provider]
+        self._callback = Callback(CALLBACK, patience_s=patience_s)
+        self._proof = new_proof()
+
+    async def run(self, show: Callable[[str], None]) -> Table:
+        """`show` is given the link to open."""
+        code, back = await code_from_browser(self._callback, self._proof, show, self._link)
+        return await self._exchanged(code, back)
+
+    def _link(self, back: str) -> str:
+        query = {
+            "idp": self._provider,
+            "redirect_uri": back,
+            "code_challenge": self._proof.challenge,
+            "code_challenge_method": "S256",
+            "state": self._proof.state,
+        }
+        return f"{self._root}/login?{urlencode(query)}"
+
+    async def _exchanged(self, code: str, back: str) -> Table:
+        question = {"code": code, "code_verifier": self._proof.verifier, "redirect_uri": back}
+        try:
+            tokens = granted(await self._line.post(f"{self._root}/oauth/token", question))
+        except Declined as declined:
+            raise LoginFailed(f"the sign-in was refused ({declined.code})") from declined
+        except Unusable as unheard:
+            raise LoginFailed(str(unheard)) from unheard
+        table: Table = {
+            "accessToken": tokens.accessToken,
+            "refreshToken": tokens.refreshToken or "",
+            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or LIFE_S)),
+            "authMethod": Method.DESKTOP.value,
+            "provider": self._provider,
+        }
+        return {**table, "profileArn": tokens.profileArn} if tokens.profileArn else table

@@ -1,0 +1,174 @@
+"""Kiro's models: their names as clients write them, and what Kiro last listed of each."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Collection
+from functools import lru_cache
+
+import msgspec
+from msgspec import Raw, Struct
+
+from dragoman.hub.failure import Failure, RequestError
+from dragoman.net.tasks import spawn
+from dragoman.providers.kiro.control import ListedModel
+from dragoman.providers.provider import ModelInfo
+
+_FAMILIES = "opus|sonnet|haiku|fable|mythos"
+_TAIL = re.compile(r"(?:-20\d{6}|-latest|-v\d+(?::\d+)?|@[\w.-]+|\[[^\]]*\])$")
+_EFFORT = re.compile(r"-(?:minimal|low|medium|high|xhigh|max|thinking|fast)$")
+_INVERTED = re.compile(rf"claude-([4-9](?:\.\d+)?)-({_FAMILIES})$")
+_DASHED = re.compile(r"^((?:claude-(?:[a-z]+-)?|gpt-|deepseek-|glm-|minimax-m|kimi-k)\d+)-(\d{1,2})(?=$|-)")
+_KNOWN = re.compile(rf"(?:claude-(?:{_FAMILIES})-|gpt-|deepseek-|glm-|minimax-m|kimi-k)\d")
+_WIDE = re.compile(r"\[1m\]$")
+
+# What Kiro called its models before they had short names.
+_LEGACY = {
+    "claude-sonnet-4": "CLAUDE_SONNET_4_20250514_V1_0",
+    "claude-sonnet-4.5": "CLAUDE_SONNET_4_5_20250929_V1_0",
+    "claude-3.7-sonnet": "CLAUDE_3_7_SONNET_20250219_V1_0",
+}
+_SHORT = {legacy: short for short, legacy in _LEGACY.items()}
+_ONLY_LEGACY = {"claude-3.7-sonnet": _LEGACY["claude-3.7-sonnet"]}  # it never had a short one
+
+NAMES = {
+    "auto": "Auto",
+    "claude-sonnet-4": "Claude Sonnet 4",
+    "claude-sonnet-4.5": "Claude Sonnet 4.5",
+    "claude-sonnet-4.6": "Claude Sonnet 4.6",
+    "claude-sonnet-5": "Claude Sonnet 5",
+    "claude-haiku-4.5": "Claude Haiku 4.5",
+    "claude-opus-4.5": "Claude Opus 4.5",
+    "claude-opus-4.6": "Claude Opus 4.6",
+    "claude-opus-4.7": "Claude Opus 4.7",
+    "claude-opus-4.8": "Claude Opus 4.8",
+    "claude-opus-5": "Claude Opus 5",
+    "deepseek-3.2": "DeepSeek 3.2",
+    "glm-5": "GLM 5",
+    "minimax-m2.1": "MiniMax M2.1",
+    "minimax-m2.5": "MiniMax M2.5",
+    "qwen3-coder-next": "Qwen3 Coder Next",
+}
+
+
+def fallback_models(window: int) -> tuple[ModelInfo, ...]:
+    """What is served while Kiro has not been asked, or does not answer."""
+    return tuple(ModelInfo(id, name, owned_by="kiro", max_input=window) for id, name in NAMES.items())
+
+
+@lru_cache(maxsize=512)
+def normalise_name(name: str) -> str:
+    """One spelling for all: `claude-sonnet-4-5-20250929` and `claude-4.5-sonnet-high` are `claude-sonnet-4.5`.
+
+    A name that is none of Kiro's families comes back as it is.
+    """
+    asked = name.strip().rpartition("/")[2]
+    if asked in _SHORT:
+        return _ONLY_LEGACY.get(_SHORT[asked], _SHORT[asked])
+    plain = asked.lower().removeprefix("anthropic.")
+    while (shorter := _TAIL.sub("", plain)) != plain:
+        plain = shorter
+    plain = _DASHED.sub(r"\1.\2", plain)
+    bare = _EFFORT.sub("", plain)
+    plain = _INVERTED.sub(r"claude-\2-\1", bare) if _INVERTED.match(bare) else plain
+    if plain in _ONLY_LEGACY:
+        return _ONLY_LEGACY[plain]
+    return plain if plain in NAMES or _KNOWN.match(plain) else asked
+
+
+def resolve_name(name: str, listed: Collection[str]) -> str:
+    """The listed id that a name means; its normal spelling where nothing like it is listed."""
+    if name in listed:
+        return name
+    plain = normalise_name(name)
+    wide = f"{plain}-1m" if _WIDE.search(name) else plain
+    for candidate in (wide, plain, _LEGACY.get(plain), _SHORT.get(plain)):
+        if candidate is not None and candidate in listed:
+            return candidate
+    return plain
+
+
+FIRST_LIST_TIMEOUT_S = 2.0  # how long a first request waits for it: without it thinking cannot be asked for natively
+OWNER = "kiro"
+
+Schema = dict[str, object]
+
+
+class _Known(Struct, frozen=True):
+    window: int
+    schema: Schema | None
+
+
+class ModelCache:
+    """The models as last listed. `usual_window` is that of a model which lists none."""
+
+    def __init__(self, ask: Callable[[], Awaitable[list[ListedModel]]], usual_window: int) -> None:
+        self._ask = ask
+        self._usual_window = usual_window
+        self._known: dict[str, _Known] = {}
+        self._asking: asyncio.Task[tuple[ModelInfo, ...] | Failure] | None = None
+        self._asked = False
+
+    async def models(self) -> tuple[ModelInfo, ...]:
+        """Asks anew; whoever asks at the same time gets the same answer. RequestError where there is none."""
+        if self._asking is None:
+            self._asking = spawn(self._list(), name="models of kiro")
+        landed = await asyncio.shield(self._asking)
+        if isinstance(landed, Failure):
+            raise RequestError(landed)
+        return landed
+
+    async def fields_schema(self, model: str) -> Schema | None:
+        """What the model takes besides the conversation; None where it, or anything, is not known."""
+        if not self._asked:
+            with contextlib.suppress(TimeoutError, RequestError):
+                async with asyncio.timeout(FIRST_LIST_TIMEOUT_S):
+                    await self.models()
+            self._asked = True
+        known = self._known.get(model)
+        return known.schema if known else None
+
+    @property
+    def ids(self) -> Collection[str]:
+        return self._known.keys()
+
+    def window(self, model: str) -> int:
+        known = self._known.get(model)
+        return known.window if known else self._usual_window
+
+    async def _list(self) -> tuple[ModelInfo, ...] | Failure:
+        try:
+            listed = [model for model in await self._ask() if model.model_id]
+        except RequestError as refused:
+            return refused.failure
+        finally:
+            self._asked = True
+            self._asking = None
+        self._known = {model.model_id: _Known(self._window(model), _read_schema(model)) for model in listed}
+        return tuple(self._info(model) for model in listed)
+
+    def _info(self, model: ListedModel) -> ModelInfo:
+        limits = model.token_limits
+        return ModelInfo(
+            id=model.model_id,
+            name=model.model_name or "",
+            owned_by=OWNER,
+            max_input=self._window(model),
+            max_output=limits.max_output_tokens if limits else None,
+        )
+
+    def _window(self, model: ListedModel) -> int:
+        listed = model.token_limits.max_input_tokens if model.token_limits else None
+        return listed or self._usual_window
+
+
+def _read_schema(model: ListedModel) -> Schema | None:
+    """It comes as an object, or as a string that holds one."""
+    raw: Raw | str = model.additional_model_request_fields_schema
+    try:
+        value = msgspec.json.decode(raw)
+        if isinstance(value, str):
+            value = msgspec.json.decode(value)
+    except msgspec.MsgspecError:
+        return None
+    return value if isinstance(value, dict) and value else None
