@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(chain(ROOT.glob("*.md"), ROOT.glob("docs/**/*.md"), (ROOT / "tests/README.md",)))
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)(?:#[^)\s]*)?\)")
+ANCHOR = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 NAMED_FILE = re.compile(r"`((?:src|tests|docs|bench|tools|contrib)/[\w./*-]+|[\w-]+\.(?:md|toml))`")
 BELOW_PACKAGE = re.compile(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|\.toml|/))`")
 PLACEHOLDER = re.compile(r"NAME|/X\b")
@@ -23,6 +25,19 @@ def find_missing_links(document: Path, text: str) -> list[str]:
     return [link for link in LINK.findall(text) if not (document.parent / link).exists()]
 
 
+def find_missing_anchors(document: Path, text: str) -> list[str]:
+    return [
+        f"{link}#{anchor}"
+        for link, anchor in ANCHOR.findall(text)
+        if anchor not in map(_anchor_of, HEADING.findall((document.parent / link if link else document).read_text()))
+    ]
+
+
+def _anchor_of(heading: str) -> str:
+    """Return the anchor that code hosts give a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def find_missing_files(base: Path, names: list[str]) -> list[str]:
     wanted = (name for name in names if not PLACEHOLDER.search(name) and name not in USERS_FILES)
     return [name for name in wanted if not any(base.glob(name.rstrip("/")))]
@@ -31,6 +46,11 @@ def find_missing_files(base: Path, names: list[str]) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_to_a_file(document: Path) -> None:
     assert not find_missing_links(document, document.read_text())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_anchor_leads_to_a_heading(document: Path) -> None:
+    assert not find_missing_anchors(document, document.read_text())
 
 
 @pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md"])
@@ -82,4 +102,6 @@ def test_a_dead_link_and_a_missing_file_are_found(tmp_path: Path) -> None:
     text = "[gone](docs/gone.md#part) [here](here.md) [web](https://example.com) `tests/gone.py` `tests/NAME.py`"
     (tmp_path / "here.md").touch()
     assert find_missing_links(tmp_path / "page.md", text) == ["docs/gone.md"]
+    (tmp_path / "here.md").write_text("## Part one\n")
+    assert find_missing_anchors(tmp_path / "page.md", "[a](here.md#part-one) [b](here.md#part)") == ["here.md#part"]
     assert find_missing_files(tmp_path, NAMED_FILE.findall(text)) == ["tests/gone.py"]
