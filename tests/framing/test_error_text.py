@@ -32,10 +32,10 @@ def test_words_about_tokens_stay() -> None:
 def test_a_page_is_told_by_its_words_and_shortened() -> None:
     page = b"<html><style>p{}</style><h1>502</h1>\n<p>" + b"word " * 200 + b"</p></html>"
     told = describe_error_page(502, page)
-    assert told.startswith("the upstream answered 502: 502 word word")
+    assert told.startswith("the upstream returned HTTP 502: 502 word word")
     assert len(told) < 340
     assert "<" not in told
-    assert describe_error_page(503, b"") == "the upstream answered 503 without a message"
+    assert describe_error_page(503, b"") == "the upstream returned HTTP 503 without a message"
 
 
 @pytest.mark.parametrize(

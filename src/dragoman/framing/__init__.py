@@ -1,1 +1,1 @@
-"""Bytes and frames: what every wire language is written in, and what may not be shown of it."""
+"""Bytes and frames: SSE, AWS event streams, JSON text, and the redaction of secrets."""

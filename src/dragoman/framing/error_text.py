@@ -1,4 +1,4 @@
-"""What all error answers have in common: status, headers and words come in; their meaning, safe to show, goes out."""
+"""Interpretation of error responses that all protocols share: status, retry headers, and text that is safe to show."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from dragoman.hub.failure import Kind
 from dragoman.hub.request import split_pointer
 
 SHOWN = 300
-READ = 20_000  # of a page that is no error body
+READ = 20_000  # bytes of a page that is not an error body of the protocol
 
 KIND_BY_STATUS: dict[int, Kind] = {
     401: Kind.CREDENTIAL,
@@ -23,7 +23,7 @@ KIND_BY_STATUS: dict[int, Kind] = {
     529: Kind.OVERLOADED,
 }
 
-# Upstreams quote what they were sent: keys, tokens, and names of accounts.
+# Upstreams quote keys, tokens and account names of the request.
 _SECRET = re.compile(
     r"\b(?:(?:sk|pk|rk|ksk|sess|at|gh[opsu])[-_]|AIza|eyJ|ao[ar])[\w.*:+/=-]{6,}"
     r"|(?<=\bBearer )[^\s\"',;]{8,}"
@@ -36,12 +36,12 @@ _TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^<>]*>", re.IGNORECASE | re.D
 
 
 def kind_for_status(status: int) -> Kind:
-    """What a status means where the body does not say more."""
+    """Return the kind of failure that a status means, where the body is not more specific."""
     return KIND_BY_STATUS.get(status) or (Kind.UPSTREAM if status >= 500 else Kind.BAD_REQUEST)
 
 
 def retry_after(headers: Mapping[bytes, bytes]) -> float | None:
-    """Seconds to wait, if the upstream names a number of them."""
+    """Return the seconds to wait, if the upstream states a number."""
     for name, unit in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * unit
@@ -52,13 +52,13 @@ def retry_after(headers: Mapping[bytes, bytes]) -> float | None:
     return None
 
 
-def plausible_seconds(told: float | None) -> float | None:
-    """Return a number of seconds, or a moment, that an upstream has told; None where it cannot be meant."""
-    return told if told is not None and 0 <= told < 1e11 else None
+def plausible_seconds(seconds: float | None) -> float | None:
+    """Return a duration or timestamp from an upstream; None if it is out of any plausible range."""
+    return seconds if seconds is not None and 0 <= seconds < 1e11 else None
 
 
 def format_parameter(pointer: str | None) -> str | None:
-    """A JSON pointer as OpenAI names a parameter: `/messages/0/content` is `messages[0].content`."""
+    """Return a JSON pointer in OpenAI's spelling of parameters: `/messages/0/content` is `messages[0].content`."""
     if not pointer:
         return None
     path = ""
@@ -68,17 +68,21 @@ def format_parameter(pointer: str | None) -> str | None:
 
 
 def clean_message(text: str) -> str:
-    """One line without secrets, not too long."""
+    """Return the text as one line of limited length, without secrets."""
     line = _SECRET.sub("[hidden]", " ".join(text.split()))
     return line if len(line) <= SHOWN else line[: SHOWN - 1] + "…"
 
 
 def strip_html(body: bytes) -> str:
-    """The words of a page, without its tags."""
+    """Return the text of an HTML page."""
     return clean_message(_TAG.sub(" ", body[:READ].decode(errors="replace")))
 
 
 def describe_error_page(status: int, body: bytes) -> str:
-    """What to say of an answer that is no error body."""
+    """Return a message for an error response whose body the protocol does not define."""
     text = strip_html(body)
-    return f"the upstream answered {status}: {text}" if text else f"the upstream answered {status} without a message"
+    return (
+        f"the upstream returned HTTP {status}: {text}"
+        if text
+        else f"the upstream returned HTTP {status} without a message"
+    )

@@ -1,8 +1,8 @@
-"""AWS event streams: bytes as they arrive come in, whole messages whose checksums are right go out.
+"""Read AWS event streams: bytes in any chunks to whole messages with valid checksums.
 
 A message is, big-endian: total length u32, headers' length u32, CRC-32 of these eight bytes, headers, payload, and
-CRC-32 of everything before it. The first checksum is checked as soon as it is there: a corrupt length would
-otherwise make us wait for bytes that never come. After the first message that is wrong nothing more is read.
+CRC-32 of everything before it. The first checksum is verified as soon as it has arrived: a corrupt length would
+otherwise make us wait for bytes that never come. Nothing is read after the first malformed message.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,9 @@ _CRC = Layout(">I")
 _LENGTH = Layout(">H")
 _INTEGERS = {2: Layout(">b"), 3: Layout(">h"), 4: Layout(">i"), 5: Layout(">q"), 8: Layout(">q")}
 _TRUE, _FALSE, _BYTES, _STRING, _UUID = 0, 1, 6, 7, 9
-_MEMORABLE = 512  # bytes of headers: the same few sets of headers come with nearly every message
+_CACHED_HEADERS_BYTES = (
+    512  # bytes of headers that are cached when decoded: nearly all messages have one of a few sets of headers
+)
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -37,13 +39,13 @@ class Message(Struct, frozen=True, gc=False):
 
 
 class EventStreamFramer:
-    """Cuts a byte stream into messages; any cutting of the input gives the same messages."""
+    """Split a byte stream into messages. The result does not depend on how the input is cut into chunks."""
 
     __slots__ = ("_broken", "_held", "_held_bytes", "_max_message_bytes", "_needed")
 
     def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._max_message_bytes = max_message_bytes
-        self._held: list[bytes] = []  # pieces of the unfinished message, joined once enough have come
+        self._held: list[bytes] = []  # pieces of the incomplete message, joined when it is complete
         self._held_bytes = 0
         self._needed = _PRELUDE.size
         self._broken = False
@@ -61,9 +63,9 @@ class EventStreamFramer:
         messages: list[Message | Broken] = []
         try:
             rest = self._read(chunk, messages)
-        except _Wrong as wrong:
+        except _Malformed as error:
             self._broken = True
-            messages.append(Broken(str(wrong)))
+            messages.append(Broken(str(error)))
             return messages
         if rest < len(chunk):
             self._held.append(chunk[rest:])
@@ -78,23 +80,23 @@ class EventStreamFramer:
         return [Broken(CUT)]
 
     def _read(self, data: bytes, messages: list[Message | Broken]) -> int:
-        """Appends every whole message of `data`; gives the place where the unfinished one starts."""
+        """Append every whole message of `data`; return the offset of the incomplete one."""
         at, end = 0, len(data)
         while at < end:
             if end - at < _PRELUDE.size:
                 self._needed = _PRELUDE.size
                 break
             total, headers_length, checksum = _PRELUDE.unpack_from(data, at)
-            summed = crc32(data[at : at + 8])
-            if summed != checksum:
-                raise _Wrong("the checksum of a frame's prelude is wrong")
+            actual = crc32(data[at : at + 8])
+            if actual != checksum:
+                raise _Malformed("the checksum of a frame's prelude is wrong")
             self._check_lengths(total, headers_length)
             if end - at < total:
                 self._needed = total
                 break
             last = at + total - _CRC.size
-            if crc32(data[at + 8 : last], summed) != _CRC.unpack_from(data, last)[0]:
-                raise _Wrong("the checksum of a frame is wrong")
+            if crc32(data[at + 8 : last], actual) != _CRC.unpack_from(data, last)[0]:
+                raise _Malformed("the checksum of a frame is wrong")
             start = at + _PRELUDE.size
             body = start + headers_length
             messages.append(Message(_headers(data[start:body]), data[body:last]))
@@ -103,19 +105,19 @@ class EventStreamFramer:
 
     def _check_lengths(self, total: int, headers_length: int) -> None:
         if total > self._max_message_bytes:
-            raise _Wrong(f"a frame is larger than {self._max_message_bytes} bytes")
+            raise _Malformed(f"a frame is larger than {self._max_message_bytes} bytes")
         if total < SMALLEST or headers_length > total - SMALLEST:
-            raise _Wrong("the lengths of a frame contradict each other")
+            raise _Malformed("the lengths of a frame contradict each other")
         if headers_length > MAX_HEADERS_BYTES:
-            raise _Wrong(f"the headers of a frame are larger than {MAX_HEADERS_BYTES} bytes")
+            raise _Malformed(f"the headers of a frame are larger than {MAX_HEADERS_BYTES} bytes")
 
 
-class _Wrong(Exception):
-    """Why a stream cannot be read; never leaves this module."""
+class _Malformed(Exception):
+    """The reason why a stream cannot be read; caught in this module."""
 
 
 def _headers(block: bytes) -> Mapping[str, HeaderValue]:
-    return _known_headers(block) if len(block) <= _MEMORABLE else _read_headers(block)
+    return _known_headers(block) if len(block) <= _CACHED_HEADERS_BYTES else _read_headers(block)
 
 
 def _read_headers(block: bytes) -> Mapping[str, HeaderValue]:
@@ -128,10 +130,10 @@ def _read_headers(block: bytes) -> Mapping[str, HeaderValue]:
             name = str(block[start:at], "utf-8")
             value, at = _read_value(block, at + 1, block[at])
             if name in headers:
-                raise _Wrong(f"a frame has the header {name!r:.80} twice")
+                raise _Malformed(f"a frame has the header {name!r:.80} twice")
             headers[name] = value
     except (IndexError, ValueError) as error:
-        raise _Wrong("the headers of a frame cannot be read") from error
+        raise _Malformed("the headers of a frame cannot be read") from error
     return headers
 
 
@@ -139,7 +141,7 @@ _known_headers = lru_cache(maxsize=256)(_read_headers)
 
 
 def _read_value(block: bytes, at: int, kind: int) -> tuple[HeaderValue, int]:
-    """The value at `at` and the place after it; raises ValueError for what is cut or unknown."""
+    """Return the value at `at` and the offset after it; raises ValueError if it is cut off or of an unknown type."""
     if kind in (_TRUE, _FALSE):
         return kind == _TRUE, at
     if kind in (_BYTES, _STRING):
@@ -147,18 +149,18 @@ def _read_value(block: bytes, at: int, kind: int) -> tuple[HeaderValue, int]:
         end = start + int.from_bytes(block[at:start], "big")
         raw = block[start:end]
         if len(block) < end or len(block) < start:
-            raise ValueError("cut")
+            raise ValueError("cut off")
         return (str(raw, "utf-8") if kind == _STRING else raw), end
     if kind == _UUID:
         return UUID(bytes=block[at : at + 16]), at + 16
     layout = _INTEGERS.get(kind)
     if layout is None or len(block) < at + layout.size:
-        raise ValueError("cut, or of no type there is")
+        raise ValueError("cut off, or of an unknown type")
     return layout.unpack_from(block, at)[0], at + layout.size
 
 
 def update_checksums(masked: bytes, original: bytes) -> bytes:
-    """Frame by frame: what was whole before stays whole, what was broken before stays broken."""
+    """Return a stream with masked payloads and matching checksums. Frames that were malformed stay malformed."""
     out = bytearray(masked)
     view = memoryview(original)
     at = 0

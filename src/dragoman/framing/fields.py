@@ -1,6 +1,6 @@
-"""Request objects: a decoded JSON object comes in, typed values go out, and what was not read can be named.
+"""Typed access to the JSON object of a request, with a record of the fields that were not read.
 
-An explicit null equals an absent key. What is wrong raises `BadField`, which says where and what.
+An explicit null equals an absent key. A wrong value raises `BadField` with its JSON pointer.
 """
 
 from collections.abc import Collection
@@ -17,11 +17,11 @@ from dragoman.hub.request import escape_key
 _SHOWN = 80
 
 _T = TypeVar("_T")
-_anything = msgspec.json.Decoder()
+_any_json = msgspec.json.Decoder()
 
 
 class BadField(Exception):
-    """The client's mistake: `at` is a JSON pointer into its request, `message` names the field and the value."""
+    """A wrong value in a client's request: `at` is its JSON pointer, `message` names the field and the value."""
 
     def __init__(self, at: str, problem: str) -> None:
         self.at = at
@@ -30,9 +30,9 @@ class BadField(Exception):
 
 
 def read_body(body: bytes) -> dict[str, object]:
-    """The object that a request's body is."""
+    """Return the JSON object of a request's body; raises BadField."""
     try:
-        value = read_json(_anything, body)
+        value = read_json(_any_json, body)
     except RecursionError as error:
         raise BadField("", "nests too deeply") from error
     except ValueError as error:
@@ -43,7 +43,7 @@ def read_body(body: bytes) -> dict[str, object]:
 
 
 class Fields:
-    """A JSON object being read: it remembers what was read, so that nothing vanishes."""
+    """A JSON object that records which keys were read, so that no field is lost unnoticed."""
 
     __slots__ = ("_raw", "_read", "at")
 
@@ -53,29 +53,29 @@ class Fields:
         self.at = at
 
     def pointer(self, key: str) -> str:
-        """The JSON pointer (RFC 6901) of one of this object's values."""
-        if "~" in key or "/" in key:  # hardly ever, and this is asked of every value
+        """Return the JSON pointer (RFC 6901) of a key of this object."""
+        if "~" in key or "/" in key:  # rare, and this function is called for every value
             key = escape_key(key)
         return f"{self.at}/{key}"
 
     def has(self, key: str) -> bool:
-        """Whether the key is there and not null; does not count as reading."""
+        """Return whether the key exists and is not null. Does not count as reading."""
         return self._raw.get(key) is not None
 
     def raw(self, key: str) -> object | None:
-        """Any JSON value, as decoded."""
+        """Return the decoded JSON value of any type."""
         value = self._raw.get(key)
-        if value is not None:  # most of what may be said is not
+        if value is not None:  # most optional fields are absent
             self._read.add(key)
         return value
 
     def rest(self) -> dict[str, object]:
-        """What was not read. Objects handed out by `obj` and `objects` report their own."""
+        """Return the fields that were not read. Objects returned by `obj` and `objects` report their own."""
         return {key: value for key, value in self._raw.items() if value is not None and key not in self._read}
 
-    def bad(self, key: str, wanted: str) -> BadField:
-        """The error for a value that is there but wrong: `raise fields.bad("n", "must be 1")`."""
-        return BadField(self.pointer(key), f"{wanted}, got {_shown(self._raw.get(key))}")
+    def bad(self, key: str, requirement: str) -> BadField:
+        """Return the error for a wrong value: `raise fields.bad("n", "must be 1")`."""
+        return BadField(self.pointer(key), f"{requirement}, got {_format_value(self._raw.get(key))}")
 
     @overload
     def text(self, key: str) -> str | None: ...
@@ -108,7 +108,7 @@ class Fields:
     @overload
     def integer(self, key: str, default: int) -> int: ...
     def integer(self, key: str, default: int | None = None) -> int | None:
-        """A whole number; 3.0 is one, true is none."""
+        """Return an integer. 3.0 is accepted, true is not."""
         value = self._raw.get(key)
         if value is None:
             return default
@@ -136,7 +136,7 @@ class Fields:
         value = self.raw(key)
         if value is None or (isinstance(value, str) and value in allowed):
             return value
-        raise self.bad(key, "must be one of " + ", ".join(map(_shown, sorted(allowed))))
+        raise self.bad(key, "must be one of " + ", ".join(map(_format_value, sorted(allowed))))
 
     def obj(self, key: str) -> "Fields | None":
         value = self.raw(key)
@@ -147,19 +147,19 @@ class Fields:
         raise self.bad(key, "must be an object")
 
     def items(self, key: str) -> list[object] | None:
-        """An array of anything."""
+        """Return an array with values of any type."""
         value = self.raw(key)
         if value is None or isinstance(value, list):
             return value
         raise self.bad(key, "must be an array")
 
     def objects(self, key: str) -> "list[Fields] | None":
-        """An array of objects."""
+        """Return an array of objects."""
         items = self.items(key)
         return None if items is None else _each(items, self.pointer(key))
 
     def text_or_objects(self, key: str) -> "str | list[Fields] | None":
-        """What all three protocols allow as content: a string, or an array of parts."""
+        """Return content, which all protocols allow as a string or an array of parts."""
         value = self.raw(key)
         if value is None or isinstance(value, str):
             return value
@@ -168,15 +168,15 @@ class Fields:
         raise self.bad(key, "must be a string or an array")
 
     def need_text(self, key: str) -> str:
-        return self._needed(key, self.text(key))
+        return self._require(key, self.text(key))
 
     def need_obj(self, key: str) -> "Fields":
-        return self._needed(key, self.obj(key))
+        return self._require(key, self.obj(key))
 
     def need_objects(self, key: str) -> "list[Fields]":
-        return self._needed(key, self.objects(key))
+        return self._require(key, self.objects(key))
 
-    def _needed(self, key: str, value: _T | None) -> _T:
+    def _require(self, key: str, value: _T | None) -> _T:
         if value is None:
             raise BadField(self.pointer(key), "is required")
         return value
@@ -186,12 +186,12 @@ def _each(items: list[object], at: str) -> list[Fields]:
     fields: list[Fields] = []
     for index, item in enumerate(items):
         if not isinstance(item, dict):
-            raise BadField(f"{at}/{index}", f"must be an object, got {_shown(item)}")
+            raise BadField(f"{at}/{index}", f"must be an object, got {_format_value(item)}")
         fields.append(Fields(item, f"{at}/{index}"))
     return fields
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, str):
         value = value[:_SHOWN]
     shown = msgspec.json.encode(value).decode()
@@ -222,10 +222,10 @@ def read_body_call(path: str, query: str, body: bytes) -> CallHead:
     if head.model is None:
         raise BadRequest("/model", "model is missing: name the model to use.")
     if not isinstance(head.model, str) or not head.model:
-        raise BadRequest("/model", f"model must be a non-empty string, got {_shown(head.model)}.")
+        raise BadRequest("/model", f"model must be a non-empty string, got {_format_value(head.model)}.")
     if len(head.model) > MAX_MODEL_BYTES // 4 and len(head.model.encode(errors="surrogatepass")) > MAX_MODEL_BYTES:
-        got = f"{len(head.model)} characters that begin with {_shown(head.model[:60])}"
+        got = f"{len(head.model)} characters that begin with {_format_value(head.model[:60])}"
         raise BadRequest("/model", f"model must be at most {MAX_MODEL_BYTES} bytes long, got {got}.")
     if head.stream is not None and not isinstance(head.stream, bool):
-        raise BadRequest("/stream", f"stream must be true or false, got {_shown(head.stream)}.")
+        raise BadRequest("/stream", f"stream must be true or false, got {_format_value(head.stream)}.")
     return CallHead(head.model, bool(head.stream))

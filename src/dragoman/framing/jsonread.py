@@ -1,4 +1,4 @@
-"""JSON as clients and servers write it comes in; what a decoder makes of it goes out, half surrogate pairs mended."""
+"""Decode JSON as clients and servers really write it: with lone surrogates, invalid UTF-8, or wrong types."""
 
 import re
 from collections.abc import Collection
@@ -8,73 +8,73 @@ import msgspec
 
 _T = TypeVar("_T")
 
-_WRONG_FIELDS = 8  # in one text, before it is taken for something else altogether
-_PLACE = re.compile(r"at `\$([^`]*)`")  # how msgspec says where an error is: `$.choices[0].logprobs`
+_MAX_WRONG_FIELDS = 8  # of wrong type that are ignored in one text before it is rejected
+_PLACE = re.compile(r"at `\$([^`]*)`")  # msgspec's path of an error: `$.choices[0].logprobs`
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-_anything = msgspec.json.Decoder(float_hook=float)  # 1e999 too, which is read as infinite and written as null
+_any_json = msgspec.json.Decoder(float_hook=float)  # 1e999 too: it is read as infinity and written as null
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-# A surrogate's escape with the backslashes before it, which tell whether it is one; group 2 if it is a whole pair.
+# A surrogate's escape, with the backslashes before it (an even number of them escapes it); group 2 is a whole pair.
 _SURROGATE_ESCAPE = re.compile(
     rb"(?<!\\)((?:\\\\)*+\\)u[dD](?:([89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|[89a-fA-F][0-9a-fA-F]{2})"
 )
 
 
 def read_json(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw) -> _T:
-    """What the decoder makes of it; where that fails for half a surrogate pair, what it makes of it mended."""
+    """Decode JSON. If that fails because of lone surrogates, replace them and decode again."""
     try:
         return decoder.decode(json)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        mended = replace_lone_surrogates(bytes(json))
-        if mended == bytes(json):
+        repaired = replace_lone_surrogates(bytes(json))
+        if repaired == bytes(json):
             raise
-        return decoder.decode(mended)
+        return decoder.decode(repaired)
 
 
-def read_json_leniently(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw, beside: Collection[str]) -> _T:
-    """What the decoder makes of it without those of the fields `beside` the point that have a wrong type.
+def read_json_leniently(decoder: msgspec.json.Decoder[_T], json: bytes | msgspec.Raw, optional: Collection[str]) -> _T:
+    """Decode JSON, ignoring those of the `optional` fields that have a wrong type.
 
-    A reply is none the worse for a count that cannot be read.
+    A reply is still useful if, say, one of its token counts cannot be read.
     """
     try:
-        return decoder.decode(json)  # as nearly always
+        return decoder.decode(json)  # succeeds nearly always
     except msgspec.DecodeError:
         pass
-    for _ in range(_WRONG_FIELDS):
+    for _ in range(_MAX_WRONG_FIELDS):
         try:
             return read_json(decoder, json)
         except msgspec.ValidationError as error:
-            fewer = _without(json, str(error), beside)
-            if fewer is None:
+            shorter = _remove_field(json, str(error), optional)
+            if shorter is None:
                 raise
-            json = fewer
+            json = shorter
     return read_json(decoder, json)
 
 
-def _without(json: bytes | msgspec.Raw, error: str, beside: Collection[str]) -> bytes | None:
-    """The same JSON without the field that the error is about; None where that one matters."""
+def _remove_field(json: bytes | msgspec.Raw, error: str, optional: Collection[str]) -> bytes | None:
+    """Return the JSON without the field that the error is about; None if that field is not optional."""
     found = _PLACE.search(error)
     steps = [int(index) if index else name for name, index in _STEP.findall(found[1])] if found else []
-    end = next((number for number, step in enumerate(steps) if step in beside), None)
+    end = next((number for number, step in enumerate(steps) if step in optional), None)
     if end is None:
         return None
-    body = holder = read_json(_anything, json)
+    body = holder = read_json(_any_json, json)
     try:
         for step in steps[:end]:
             holder = holder[step]
         del holder[steps[end]]
-    except (LookupError, TypeError):  # of two fields with one name the decoder minds both, and this one is the other
+    except (LookupError, TypeError):  # a duplicate key: the error is about the other one
         return None
     return msgspec.json.encode(body)
 
 
 def replace_lone_surrogates(json: bytes) -> bytes:
-    """The same JSON with every escape of half a surrogate pair as `\\ufffd`; the length stays the same.
+    """Return the JSON with every escape of a lone surrogate replaced by `\\ufffd`; the length stays the same.
 
-    Clients and servers that cut strings at UTF-16 units write such escapes, and msgspec refuses the whole
-    text for one. Costs too much for every text: for those that could not be decoded.
+    Clients and servers that cut strings between UTF-16 units write such escapes, and msgspec rejects the whole text
+    for one. This is too slow for every text: use it for texts that could not be decoded.
     """
     if rb"\ud" not in json and rb"\uD" not in json:
         return json
@@ -82,7 +82,7 @@ def replace_lone_surrogates(json: bytes) -> bytes:
 
 
 def replace_invalid_utf8(data: bytes) -> bytes:
-    """Return the bytes with every sequence that is not UTF-8 replaced by U+FFFD: it costs a character, not the text."""
+    """Return the bytes with every invalid UTF-8 sequence replaced by U+FFFD, so that the rest stays readable."""
     if data.isascii():
         return data
     try:
@@ -93,7 +93,7 @@ def replace_invalid_utf8(data: bytes) -> bytes:
 
 
 def is_json_object(json: bytes) -> bool:
-    """Whether this is a JSON object, whatever it holds; one that nests too deeply to be read counts."""
+    """Return whether this is a JSON object, even one that nests too deeply to be decoded."""
     try:
         _object.decode(replace_invalid_utf8(json))
     except RecursionError:

@@ -1,7 +1,7 @@
-"""Any text comes in, in pieces; the JSON objects that stand in it go out, each whole, with all else left aside.
+"""Scan JSON without decoding it: find objects in a stream of text, and count the values of a document.
 
-BraceCounter are counted, strings and escapes known, nothing more: what lies between two braces may still be no JSON.
-Bytes are scanned, so characters cut in two by a read stay whole: no byte of one looks like a brace or a quote.
+Only braces, strings and escapes are recognised: what is between two braces may still be invalid JSON. The scan works on
+bytes, so characters may be cut by a read: no byte of a multi-byte character looks like a brace or a quote.
 """
 
 import re
@@ -22,29 +22,29 @@ _object = msgspec.json.Decoder(dict[str, object])
 
 
 def validate_object(text: str) -> str | None:
-    """The text, if it is one whole JSON object, with half surrogate pairs mended; None if it is not."""
+    """Return the text, with lone surrogates replaced, if it is one whole JSON object; else None."""
     try:
         json = text.encode()
         try:
             _object.decode(json)
         except msgspec.DecodeError:
-            mended = replace_lone_surrogates(json)
-            if mended == json:
+            repaired = replace_lone_surrogates(json)
+            if repaired == json:
                 return None
-            _object.decode(mended)
-            return mended.decode()
+            _object.decode(repaired)
+            return repaired.decode()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return text
 
 
 def compact(json: str) -> str:
-    """A JSON text without the whitespace between its tokens, so that two can be compared."""
+    """Return JSON without whitespace between its tokens, so that two texts can be compared."""
     return msgspec.json.format(json, indent=-1)
 
 
 class Marks(NamedTuple, Generic[AnyStr]):
-    """What an object is followed by, in bytes or in text."""
+    """The characters that matter to the scan, as bytes or as text."""
 
     structure: re.Pattern[AnyStr]  # outside of strings
     string: re.Pattern[AnyStr]  # inside
@@ -58,7 +58,7 @@ IN_TEXT = Marks(re.compile(r'["{}]'), re.compile(r'["\\]'), '"', "\\", "{")
 
 
 class BraceCounter(Generic[AnyStr]):
-    """Follows one object from its opening brace to the brace that closes it."""
+    """Follow one object from its opening brace to its closing brace."""
 
     __slots__ = ("_escaped", "_in_string", "_marks", "depth")
 
@@ -69,7 +69,7 @@ class BraceCounter(Generic[AnyStr]):
         self.depth = 0
 
     def advance(self, chunk: AnyStr, at: int) -> int:
-        """Reads on to the end of the object or of the chunk; gives the place after what was read."""
+        """Read to the end of the object or of the chunk; return the offset after it."""
         structure, string, quote, backslash, opening = self._marks
         while at < len(chunk):
             if self._escaped:
@@ -94,13 +94,13 @@ class BraceCounter(Generic[AnyStr]):
 
 
 class ObjectScanner:
-    """Finds the outermost objects; a brace that no member or end follows opens none."""
+    """Find the outermost objects. A brace must be followed by a member or a closing brace."""
 
     __slots__ = ("_begun", "_braces", "_broken", "_held", "_held_bytes", "_max_object_bytes")
 
     def __init__(self, max_object_bytes: int = MAX_OBJECT_BYTES) -> None:
         self._max_object_bytes = max_object_bytes
-        self._held: list[bytes] = []  # pieces of the object under way
+        self._held: list[bytes] = []  # pieces of the current object
         self._held_bytes = 0
         self._braces = BraceCounter(IN_BYTES)
         self._begun = False  # whether more than its opening brace has been seen
@@ -111,7 +111,7 @@ class ObjectScanner:
             return []
         found: list[bytes | Broken] = []
         braces = self._braces
-        start = at = 0  # where this chunk's part of the object under way begins, and where to read on
+        start = at = 0  # where the current object begins in this chunk, and where to continue
         while at < len(chunk):
             if not braces.depth:
                 opening = _OPENING.search(chunk, at)
@@ -125,13 +125,13 @@ class ObjectScanner:
                 at = braces.advance(chunk, at)
                 if not braces.depth:
                     self._hold(chunk[start:at])
-                    found.append(self._taken())
+                    found.append(self._take_object())
                     if self._broken:
                         return found
         if braces.depth:
             self._hold(chunk[start:])
             if self._held_bytes > self._max_object_bytes:
-                found.append(self._taken())
+                found.append(self._take_object())
         return found
 
     def finish(self) -> list[bytes | Broken]:
@@ -142,7 +142,7 @@ class ObjectScanner:
         return [Broken(CUT)]
 
     def _begin(self, chunk: bytes, at: int) -> int:
-        """After an opening brace only a member's name or the end can follow; anything else was no object."""
+        """Check that a member's name or a closing brace follows the opening brace."""
         following = _NEXT.search(chunk, at)
         if following is None:
             return len(chunk)
@@ -156,14 +156,14 @@ class ObjectScanner:
         self._held.append(piece)
         self._held_bytes += len(piece)
 
-    def _taken(self) -> bytes | Broken:
+    def _take_object(self) -> bytes | Broken:
         if self._held_bytes > self._max_object_bytes:
             self._broken = True
             self._drop()
             return Broken(f"an object is larger than {self._max_object_bytes} bytes")
-        taken = b"".join(self._held)
+        found = b"".join(self._held)
         self._drop()
-        return taken
+        return found
 
     def _drop(self) -> None:
         self._held.clear()
@@ -172,15 +172,15 @@ class ObjectScanner:
         self._braces.depth = 0
 
 
-WINDOW = 256 * 1024  # small enough that other threads get their turn between two
+WINDOW = 256 * 1024  # small enough that other threads can run between two windows
 
 _SEPARATORS = (b",", b"[", b"{")
-_CONTENT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # of a string, from behind its opening quote
+_CONTENT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # of a string, after its opening quote
 _QUOTE, _BACKSLASH = b'"\\'
 
 
 def exceeds_value_count(json: bytes, most: int) -> bool:
-    """Whether the text holds more than `most` values; of a text that is no JSON, some answer."""
+    """Return whether the text has more than `most` values. The result is arbitrary if the text is not JSON."""
     if len(json) <= 2 * most:  # the shortest value and its separator are two bytes
         return False
     starts = range(0, len(json), WINDOW)
@@ -197,12 +197,12 @@ def _exceeds_outside_strings(json: bytes, most: int) -> bool:
         if quote < 0:
             return values > most
         strings += 1
-        at = _end_of_string(json, quote + 1)
+        at = _find_string_end(json, quote + 1)
     return True
 
 
-def _end_of_string(json: bytes, at: int) -> int:
-    """Where the string ends, its closing quote included, whose content begins at `at`."""
+def _find_string_end(json: bytes, at: int) -> int:
+    """Return the offset after the closing quote of the string whose content begins at `at`."""
     while at < len(json):
         content = _CONTENT.match(json, at, at + WINDOW)
         assert content is not None  # it may be empty

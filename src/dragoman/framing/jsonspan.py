@@ -1,7 +1,7 @@
-"""A JSON object's bytes come in; the same bytes with the value of one top-level key replaced go out.
+"""Replace the value of a top-level key in the bytes of a JSON object; all other bytes stay unchanged.
 
-msgspec checks the whole body and measures each top-level value in C; only the top-level keys are walked here.
-Measured against a compiled scan of strings and brackets it is more than ten times faster, and it refuses bad JSON.
+msgspec validates the whole body and measures each top-level value in C; only the top-level keys are visited here. This
+is more than ten times faster than a compiled scan of strings and brackets, and it rejects invalid JSON.
 """
 
 import re
@@ -19,7 +19,7 @@ _STRING = re.compile(rb'(\s*+:\s*+)"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 
 
 class _Key:
-    """A key that equals no other, so that a dict of them keeps duplicates."""
+    """A key that equals no other key, so that a dict keeps duplicates."""
 
     __slots__ = ("name",)
 
@@ -27,17 +27,17 @@ class _Key:
         self.name = name
 
 
-def _own_key(_: type, name: str) -> _Key:
+def _make_key(_: type, name: str) -> _Key:
     return _Key(name)
 
 
-_object = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_own_key)
+_object = msgspec.json.Decoder(dict[_Key, msgspec.Raw], dec_hook=_make_key)
 
 
 def replace_value(body: bytes, key: str, new: bytes) -> bytes:
-    """The body with `new` as the value of a top-level key and every other byte kept.
+    """Return the body with `new` as the value of a top-level key.
 
-    All duplicates are replaced: parsers differ in which they believe. Without the key the body comes back as it was.
+    All duplicates are replaced, because parsers differ in which one they use. Without the key the body is unchanged.
     """
     view = memoryview(body)
     pieces: list[bytes | memoryview] = []
@@ -50,9 +50,9 @@ def replace_value(body: bytes, key: str, new: bytes) -> bytes:
 
 
 def replace_string(body: bytes, key: str, new: bytes) -> bytes:
-    """`replace_value` in a body that is known to be JSON, with a string under that key; seldom a second look at it all.
+    """Do the same as `replace_value`, faster, in a body that is known to be JSON with a string under that key.
 
-    Where the quoted name occurs once in the whole body, and no letter is escaped, that one place must be the key.
+    If the quoted name occurs once in the whole body, and there are no escapes, that occurrence must be the key.
     """
     quoted = b'"%b"' % key.encode()
     if body.count(quoted) != 1 or rb"\u" in body:
@@ -69,7 +69,7 @@ def replace_model(body: bytes, model: str) -> bytes:
 
 
 def _spans(body: bytes, name: str) -> Iterator[Span]:
-    """Where the values of this key start and end; walks no further than the last of them."""
+    """Return where the values of this key start and end."""
     values = _values(body)
     places = [place for place, key in enumerate(values) if key.name == name]
     at = body.find(b"{")
@@ -84,7 +84,7 @@ def _spans(body: bytes, name: str) -> Iterator[Span]:
 
 
 def _values(body: bytes) -> dict[_Key, msgspec.Raw]:
-    """Mended JSON is as long as it was, so its spans are those of the body."""
+    """Replacing lone surrogates keeps the length, so the spans are those of the original body."""
     try:
         return read_json(_object, body)
     except RecursionError as error:

@@ -1,7 +1,7 @@
-"""Find and hide secrets that we know in what an upstream says, however they are escaped and wherever they are cut.
+"""Redact known secrets in an upstream's reply, however they are escaped and wherever they are cut.
 
-A secret may come as it is, quoted for a URL, in base64, or with any of its characters written as `\\u0073`. Looking for
-the last costs something only where a text holds such an escape of an ASCII character, which is rare.
+A secret may appear unchanged, quoted for a URL, in base64, or with any of its characters written as `\\u0073`. The
+last form costs time only where a text contains such an escape of an ASCII character, which is rare.
 """
 
 import re
@@ -19,21 +19,21 @@ MASK_BYTES = b"***"
 Secrets = tuple[bytes, ...]
 Span = tuple[int, int]
 
-STARTS = 4  # so many characters of a secret are looked for first
+STARTS = 4  # the first characters of a secret, which are searched for first
 SHORT_TEXT = 40
-_BEGUN_ESCAPES = tuple(MARK[:count] for count in range(1, len(MARK)))
-_BEGUN_ESCAPE = re.compile(r"\\+(?:u(?:0(?:0[2-7]?)?)?)?\Z")
+_PARTIAL_ESCAPES = tuple(MARK[:count] for count in range(1, len(MARK)))
+_PARTIAL_ESCAPE = re.compile(r"\\+(?:u(?:0(?:0[2-7]?)?)?)?\Z")
 
 
 def list_secrets(credentials: Iterable[tuple[bytes, bytes]], others: Iterable[bytes] = ()) -> Secrets:
-    """The words that only the upstream and we may know: the values of its credential headers, without their scheme."""
+    """Return all forms of the secrets in credential headers (without the scheme) and in `others`."""
     words = (*(value.rpartition(b" ")[2] for _, value in credentials), *others)
-    return tuple(form for word in words if len(word) >= SHORTEST for form in _disguises(word))
+    return tuple(form for word in words if len(word) >= SHORTEST for form in _encoded_forms(word))
 
 
 @lru_cache(maxsize=256)
-def _disguises(word: bytes) -> Secrets:
-    """The word as it is, and as JSON, URLs and base64 may write it."""
+def _encoded_forms(word: bytes) -> Secrets:
+    """Return the word unchanged, and as it appears in JSON, URLs and base64."""
     forms = {
         word: None,
         msgspec.json.encode(word.decode("latin-1"))[1:-1]: None,
@@ -45,7 +45,7 @@ def _disguises(word: bytes) -> Secrets:
 
 
 def _in_base64(word: bytes) -> Iterator[bytes]:
-    """What of it does not depend on what stands around it, for each of the three places where it may begin."""
+    """Return the part of its base64 form that does not depend on its neighbours, for each of three alignments."""
     for before in range(3):
         for encode in (b64encode, urlsafe_b64encode):
             text = encode(b"\0" * before + word)[4 if before else 0 :]
@@ -67,8 +67,7 @@ def redact_known_in_fields(fields: Iterable[tuple[bytes, bytes]], secrets: Secre
 
 
 def _hide_escaped(text: bytes, secrets: Secrets) -> bytes:
-    shown = text.decode("latin-1")
-    spans = make_finder(secrets).spans(shown)
+    spans = make_finder(secrets).spans(text.decode("latin-1"))
     if not spans:
         return text
     pieces, at = [], 0
@@ -79,71 +78,71 @@ def _hide_escaped(text: bytes, secrets: Secrets) -> bytes:
 
 
 class StreamRedactor:
-    """Hides secrets in bytes that come piece by piece, wherever they are cut."""
+    """Redact secrets in a stream of bytes, wherever it is cut into chunks."""
 
     __slots__ = ("_held", "_secrets")
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
-        self._held = b""  # what may be the beginning of one
+        self._held = b""  # what may be the beginning of a secret
 
     def feed(self, chunk: bytes) -> bytes:
         if self._held:
             chunk, self._held = self._held + chunk, b""
         text = redact_known(chunk, self._secrets)
-        if not self._secrets or text.endswith(b"\n"):  # so end events, and no secret has one
+        if not self._secrets or text.endswith(b"\n"):  # the end of an event; no secret contains it
             return text
         finder = make_finder(self._secrets)
-        begun = finder.partial_length(text[-finder.reach :].decode("latin-1"))
-        if begun == 0:
+        partial = finder.partial_length(text[-finder.reach :].decode("latin-1"))
+        if partial == 0:
             return text
-        self._held = text[-begun:]
-        return text[:-begun]
+        self._held = text[-partial:]
+        return text[:-partial]
 
     def finish(self) -> bytes:
-        """What was held back; if so much of a secret that the rest could be guessed, not even that."""
+        """Return the bytes held back, or a mask if they are so much of a secret that the rest could be guessed."""
         held, self._held = self._held, b""
         return MASK_BYTES if len(held) >= SHORTEST else held
 
 
 class SecretFinder:
-    """Finds a set of secrets in text, escaped or not, and how much of one a text ends with."""
+    """Find a set of secrets in text, escaped or not, and partial secrets at the end of a text."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._forms = tuple(secret.decode("latin-1") for secret in secrets)
-        # So many characters at the end of a text are enough to tell whether a secret has begun there.
+        # The number of last characters that decide whether a secret begins at the end of a text.
         self.reach = 6 * max(map(len, self._forms), default=0) + 6
         self._starts = (*{form[:STARTS]: None for form in self._forms}, MARK)
         # Each alternative begins with a plain character, which lets the search skip most of a text.
-        either = (*map(re.escape, self._starts), *(re.escape(end) + r"\Z" for end in _BEGUN_ESCAPES))
+        either = (*map(re.escape, self._starts), *(re.escape(end) + r"\Z" for end in _PARTIAL_ESCAPES))
         self._any_start = re.compile("|".join(either)).search
 
     def may_contain(self, text: str) -> bool:
-        """Tell cheaply that a text holds no secret, and at most three characters of one at its end."""
-        if len(text) <= SHORT_TEXT:  # beyond, so many searches for one word are faster
+        """Return quickly whether a text may contain a secret, or more than three characters of one at its end."""
+        if len(text) <= SHORT_TEXT:  # in longer texts, one search per word is faster
             return self._any_start(text) is not None
         for start in self._starts:
             if start in text:
                 return True
-        return text.endswith(_BEGUN_ESCAPES)
+        return text.endswith(_PARTIAL_ESCAPES)
 
     def spans(self, text: str) -> list[Span]:
-        """Return where secrets are, in order and without overlaps."""
+        """Return the spans of secrets, in order and without overlaps."""
         found = [*_occurrences(text, self._forms)]
         if MARK in text:
             plain, place = unescape_with_places(text)
             found += [(place(start), place(end)) for start, end in _occurrences(plain, self._forms)]
-        return _without_overlaps(found)
+        return _merge_overlaps(found)
 
     def partial_length(self, text: str) -> int:
-        """Return how many of the last characters may be the beginning of a secret, or of an escape in one."""
+        """Return how many of the last characters may be the beginning of a secret, or of an escape in a secret."""
         if "\\" not in text:
-            return max((_begun(text, form) for form in self._forms), default=0)
-        escape = _BEGUN_ESCAPE.search(text)
+            return max((_prefix_at_end(text, form) for form in self._forms), default=0)
+        escape = _PARTIAL_ESCAPE.search(text)
         whole = text if escape is None else text[: escape.start()]
         plain, place = unescape_with_places(whole)
-        begun = max((_begun(plain, form) for form in self._forms), default=0)
-        return len(text) - place(len(plain) - begun)
+        partial = max((_prefix_at_end(plain, form) for form in self._forms), default=0)
+        return len(text) - place(len(plain) - partial)
 
 
 @lru_cache(maxsize=256)
@@ -159,7 +158,7 @@ def _occurrences(text: str, forms: tuple[str, ...]) -> Iterator[Span]:
             at = text.find(form, at + len(form))
 
 
-def _without_overlaps(found: list[Span]) -> list[Span]:
+def _merge_overlaps(found: list[Span]) -> list[Span]:
     spans: list[Span] = []
     for start, end in sorted(found):
         if spans and start < spans[-1][1]:
@@ -169,8 +168,8 @@ def _without_overlaps(found: list[Span]) -> list[Span]:
     return spans
 
 
-def _begun(text: str, secret: str) -> int:
-    """How many of the last characters are the first ones of the secret."""
+def _prefix_at_end(text: str, secret: str) -> int:
+    """Return how many of the last characters are the first characters of the secret."""
     at = text.find(secret[:4], max(0, len(text) - len(secret) + 1))
     while at >= 0:
         if secret.startswith(text[at:]):

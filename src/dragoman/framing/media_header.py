@@ -1,6 +1,6 @@
-"""What the first bytes of a media file say: its kind, the size of an image, the length of a recording, pages of a PDF.
+"""Read the header of a media file: its kind, the size of an image, the duration of a recording, the pages of a PDF.
 
-Only headers are read, so the cost does not grow with the file. Nothing here raises on any bytes.
+Only headers are read, so the cost does not grow with the file. No input makes these functions raise.
 """
 
 import re
@@ -36,7 +36,7 @@ def media_kind(head: bytes) -> Media:
 
 
 def image_size(head: bytes) -> Size | None:
-    """Return width and height in pixels of a PNG, JPEG, GIF or WebP; None where the bytes do not tell."""
+    """Return width and height in pixels of a PNG, JPEG, GIF or WebP; None if they cannot be determined."""
     size: Size | None = None
     if head.startswith(_PNG):
         size = (_big(head, 16, 4), _big(head, 20, 4))
@@ -50,7 +50,7 @@ def image_size(head: bytes) -> Size | None:
 
 
 def wav_seconds(head: bytes, size: int) -> float | None:
-    """Return the duration of a WAV file of so many bytes; None where it is none, or does not say."""
+    """Return the duration of a WAV file of `size` bytes; None if it is not a WAV file or lacks the rate."""
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE" or head[12:16] != b"fmt ":
         return None
     bytes_per_second = _little(head, 28, 4)
@@ -58,7 +58,7 @@ def wav_seconds(head: bytes, size: int) -> float | None:
 
 
 def pdf_pages(head: bytes, tail: bytes) -> int | None:
-    """Return the number of pages that the beginning or the end of a PDF tells; None where neither does."""
+    """Return the number of pages, from the beginning or the end of a PDF; None if neither contains it."""
     linearized = _LINEARIZED.search(head[:2048])
     if linearized is not None:
         return int(linearized[1])

@@ -1,7 +1,7 @@
-"""Text or bytes come in; the same without anything that looks like a credential goes out.
+"""Remove everything that looks like a credential from text (`redact`) and from bytes (`mask`).
 
-Text for a person gets a short mask. Bytes that are kept for later keep their length and their shape: a frame stays a
-frame, JSON stays JSON, and what a secret's shape would make of it still happens.
+Text for people gets a short mask. Bytes of a capture keep their length and their structure: a frame stays a frame, JSON
+stays JSON, and a masked secret is still recognised by its form.
 """
 
 import re
@@ -9,11 +9,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 MASK = "***"
-SHORTEST = 8  # a shorter word is no secret, and would be found everywhere
-_OPENING = re.compile(
+SHORTEST = 8  # a shorter word is not a secret, and would be found everywhere
+_KNOWN_PREFIX = re.compile(
     rb"(?:sk|pk|rk)-|(?:dgm|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_|AIza|AKIA|xox[abps]-|ao[ar]|eyJ"
 )
-_COVER = (
+_MASK_CHARACTERS = (
     bytes(
         ord("0" if character.isdigit() else "X" if character.isupper() else "x" if character.isalpha() else character)
         if character.isalnum() or character in "-_.=+/"
@@ -23,7 +23,7 @@ _COVER = (
     + b"*" * 128
 )
 
-_SHAPED = r"""(?<![A-Za-z0-9])(?:
+_BY_FORM = r"""(?<![A-Za-z0-9])(?:
             (?:sk|pk|rk)-[A-Za-z0-9_-]{8,}
           | (?:dgm|ksk|ghp|gho|ghu|ghs|ghr|github_pat|hf|gsk|xai)_[A-Za-z0-9_-]{8,}
           | AIza[A-Za-z0-9_-]{20,}
@@ -32,8 +32,8 @@ _SHAPED = r"""(?<![A-Za-z0-9])(?:
           | ao[ar][A-Za-z0-9_-]{20,}
           | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?
         )"""
-SECRET = re.compile(_SHAPED, re.VERBOSE)
-_PROSE = r"(?-i:[a-z]+\x20[a-z])"  # plain words: what is wrong with a setting of that name
+SECRET = re.compile(_BY_FORM, re.VERBOSE)
+_PROSE = r"(?-i:[a-z]+\x20[a-z])"  # plain words: a message about a setting of that name
 CARRIED = re.compile(
     rf"""(?P<before>\b(?:bearer|basic)\s+
           | \b(?:x-)?(?:goog-)?api[-_]?key["']?\s*[:=]\s*["']?(?!{_PROSE})
@@ -45,12 +45,12 @@ CARRIED = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
-# In bodies a label alone proves nothing: a tool may well have a parameter called `password`. A value must follow.
+# In bodies a label alone proves nothing: a tool may have a parameter called `password`. A value must follow.
 _LABELS = r"""(?:x-)?(?:goog-)?api[-_]?key | authorization | (?:proxy|x)-authorization | password | passphrase
           | (?:refresh|access|auth|authorization|api|bearer|session|security|id)[-_]?token | client[-_]?secret
           | secret[-_]?(?:access[-_]?)?key | private[-_]?key"""
-# Searched in lower case, and every branch begins with a character: that lets the search skip most of a text.
-_HELD = re.compile(
+# Searched in lower case. Every branch begins with a character, so that the search can skip most of a text.
+_LABELLED = re.compile(
     rf"""(?:bearer|basic)\x20+(?=[^\s"'\\]*[0-9=])(?P<scheme>[a-z0-9._~+/=-]{{8,}})
       | ["'](?:{_LABELS})\\?["']\s*:\s*\\?["'](?:(?:bearer|basic)\x20+)?(?P<field>[^"'\\\s]{{6,}})
       | [?&](?:key|{_LABELS}|token|sig|signature|x-amz-signature|x-amz-credential)=(?P<query>[^\s"'&\\\#]{{6,}})
@@ -59,10 +59,10 @@ _HELD = re.compile(
       | -----begin\ [a-z\ ]*private\ key-----(?P<pem>[a-z0-9+/=\s\\]{{16,4000}}?)-----end""".encode(),
     re.VERBOSE,
 )
-_SHAPED_BYTES = re.compile(_SHAPED.encode(), re.VERBOSE)
+_BY_FORM_BYTES = re.compile(_BY_FORM.encode(), re.VERBOSE)
 _GROUPS = ("scheme", "field", "query", "set", "url", "pem")
 
-# What a secret or its label holds, in lower case: a text without any of these needs no closer look.
+# Parts of secrets and labels, in lower case: a text without any of these needs no further search.
 MARKS = (
     *(
         "sk-",
@@ -87,15 +87,15 @@ MARKS = (
 ANY_MARK = re.compile("|".join(map(re.escape, MARKS)))
 _MARKS_BYTES = tuple(mark.encode() for mark in MARKS)
 
-# By their names: what these carry is a credential, whatever it looks like.
-_TELLING = re.compile(
+# Header fields with these names contain a credential, whatever it looks like.
+_CREDENTIAL_FIELD = re.compile(
     r"(?:^|[-_])(?:authorization|api-?key|key|token|secret|cookie2?|password|signature)$", re.IGNORECASE
 )
 _QUERY = re.compile(
     rf"([?&](?:key|{_LABELS}|token|sig|signature|x-amz-signature|x-amz-credential)=)[^&#]*", re.VERBOSE | re.IGNORECASE
 )
 
-# A long text is searched in windows, so that other threads get their turn.
+# A long text is searched in windows, so that other threads can run in between.
 WINDOW = 16 * 1024
 OVERLAP = 4 * 1024
 
@@ -103,7 +103,7 @@ Field = tuple[str, str]
 
 
 def redact(text: str) -> str:
-    """Return the text with secrets masked; escapes of ASCII characters are resolved only where they hide one."""
+    """Return the text without secrets. Escapes of ASCII characters are resolved only where they hide a secret."""
     direct = _mask_secrets(text)
     if MARK not in text:
         return direct
@@ -119,42 +119,42 @@ def _mask_secrets(text: str) -> str:
 
 
 def mask(data: bytes, secrets: Iterable[bytes] = ()) -> bytes:
-    """The same number of bytes; an `x` or `0` stands for each letter or digit of what is, or looks like, a secret."""
+    """Return as many bytes, with `x` or `0` for each letter or digit of what is, or looks like, a secret."""
     secrets = tuple(secrets)
-    spans = sorted({*_known(data, secrets), *_found(data)})
+    spans = sorted({*_find_known(data, secrets), *_find_by_form(data)})
     if MARK_BYTES in data:
-        spans = sorted({*spans, *_escaped(data, secrets)})
+        spans = sorted({*spans, *_find_escaped(data, secrets)})
     if not spans:
         return data
     out = bytearray(data)
     for start, end in spans:
-        out[start:end] = _covered(data[start:end])
+        out[start:end] = _mask_secret(data[start:end])
     return bytes(out)
 
 
 def mask_text(text: str, secrets: Iterable[bytes] = ()) -> str:
-    """As many characters; where there is nothing to hide, the very same text."""
-    said = text.encode(errors="surrogatepass")
-    hidden = mask(said, secrets)
-    return text if hidden == said else hidden.decode(errors="replace")
+    """Return as many characters; the same object if there is nothing to mask."""
+    data = text.encode(errors="surrogatepass")
+    masked = mask(data, secrets)
+    return text if masked == data else masked.decode(errors="replace")
 
 
 def mask_lines(lines: Sequence[str], secrets: Iterable[bytes] = ()) -> list[str]:
-    """Texts without line breaks, looked at as one: a look costs more than most texts are long."""
+    """Mask texts without line breaks in one pass, which is faster than one pass for each."""
     text = "\n".join(lines)
-    hidden = mask_text(text, secrets)
-    return list(lines) if hidden is text else hidden.split("\n")
+    masked = mask_text(text, secrets)
+    return list(lines) if masked is text else masked.split("\n")
 
 
 def mask_fields(fields: Iterable[Field], secrets: Sequence[bytes] = ()) -> tuple[Field, ...]:
-    """Header fields; one whose name tells that it is a credential keeps only its scheme."""
-    named = [(name, _scheme_of(value) if _TELLING.search(name) else value) for name, value in fields]
+    """Mask header fields. Fields that contain a credential, by their name, keep only its scheme."""
+    named = [(name, _scheme_of(value) if _CREDENTIAL_FIELD.search(name) else value) for name, value in fields]
     values = mask_lines([value for _, value in named], secrets)
     return tuple((name, value) for (name, _), value in zip(named, values, strict=True))
 
 
 def mask_url(url: str, secrets: Sequence[bytes] = ()) -> str:
-    """A URL, or the query of one with its question mark."""
+    """Mask a URL, or a query with its question mark."""
     return mask_text(_QUERY.sub(rf"\1{MASK}", url), secrets)
 
 
@@ -163,14 +163,14 @@ def _scheme_of(value: str) -> str:
     return f"{scheme} {MASK}" if space and scheme.lower() in ("bearer", "basic") else MASK
 
 
-def _covered(secret: bytes) -> bytes:
-    """What a secret opens with is no secret, and tells what it was."""
-    opening = _OPENING.match(secret)
-    start = 0 if opening is None else opening.end()
-    return secret[:start] + secret[start:].translate(_COVER)
+def _mask_secret(secret: bytes) -> bytes:
+    """Mask a secret except for a well-known prefix, which shows what kind of secret it was."""
+    prefix = _KNOWN_PREFIX.match(secret)
+    start = 0 if prefix is None else prefix.end()
+    return secret[:start] + secret[start:].translate(_MASK_CHARACTERS)
 
 
-def _known(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+def _find_known(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
     for secret in secrets:
         at = data.find(secret)
         while at >= 0:
@@ -178,35 +178,35 @@ def _known(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
             at = data.find(secret, at + len(secret))
 
 
-def _escaped(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-    """What is a secret once the escapes of ASCII characters are resolved."""
+def _find_escaped(data: bytes, secrets: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+    """Return the spans of secrets that contain escapes of ASCII characters."""
     text, place = unescape_with_places(data.decode("latin-1"))
     plain = text.encode("latin-1")
-    for start, end in (*_known(plain, secrets), *_found(plain)):
+    for start, end in (*_find_known(plain, secrets), *_find_by_form(plain)):
         yield place(start), place(end)
 
 
-def _is_marked(window: bytes) -> bool:
+def _has_mark(window: bytes) -> bool:
     for mark in _MARKS_BYTES:  # noqa: SIM110 - half the time of any()
         if mark in window:
             return True
     return False
 
 
-def _found(data: bytes) -> Iterator[tuple[int, int]]:
+def _find_by_form(data: bytes) -> Iterator[tuple[int, int]]:
     for start in range(0, len(data), WINDOW):
         end = min(len(data), start + WINDOW + OVERLAP)
         window = data[start:end].lower()
-        if not _is_marked(window):
+        if not _has_mark(window):
             continue
-        for match in _SHAPED_BYTES.finditer(data, start, end):
+        for match in _BY_FORM_BYTES.finditer(data, start, end):
             yield match.span()
-        for match in _HELD.finditer(window):
+        for match in _LABELLED.finditer(window):
             for first, last in (match.span(group) for group in _GROUPS if match[group] is not None):
                 yield start + first, start + last
 
 
-SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 MAX_LINE_BYTES = 4096
@@ -214,7 +214,7 @@ CUT_MARK = "… (cut)"
 
 
 def cut_text(text: str, most_bytes: int) -> str:
-    """The text, cut where it is longer than so many bytes of UTF-8, with a mark at its end."""
+    """Return the text, truncated to a number of bytes of UTF-8, with a mark at its end if it was longer."""
     if len(text) * 4 <= most_bytes:
         return text
     data = text[:most_bytes].encode(errors="backslashreplace")
@@ -224,7 +224,10 @@ def cut_text(text: str, most_bytes: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """A line break in a record would let a client write log lines of its own."""
+    """Return the text as one printable line without secrets.
+
+    A line break in a log record would let a client forge log lines.
+    """
     text = redact(text)
     if text.isprintable():
         return text
@@ -232,14 +235,16 @@ def one_line(text: str) -> str:
 
 
 def _escape_character(character: str) -> str:
-    """Valid inside a JSON string too."""
-    if character in SHORT:
-        return SHORT[character]
+    """Return an escape that is valid inside a JSON string as well."""
+    if character in SHORT_ESCAPES:
+        return SHORT_ESCAPES[character]
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
-MARK = "\\u00"  # a text without this holds no such escape
+# JSON's escapes of ASCII characters: `\\u0073` is an `s`. Hardly any writer of JSON uses them, but they hide a
+# word from a search. The backslashes of JSON inside a JSON string are doubled; any number of them is recognised.
+MARK = "\\u00"  # a text without this contains no such escape
 MARK_BYTES = MARK.encode()
 
 _ESCAPE = re.compile(r"\\+(?:u00([2-6][0-9A-Fa-f]|7[0-9A-Ea-e])|([/\"]))")

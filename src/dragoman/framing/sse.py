@@ -1,14 +1,14 @@
-"""Server-sent events: bytes as they arrive come in, whole events go out; and one event written as bytes.
+"""Read, write and rewrite server-sent events.
 
-Reading follows the WHATWG event stream rules, with two deviations that servers in the field demand:
+Reading follows the WHATWG event stream rules, with two deviations that real servers require:
 
-* The last block counts even without its blank line, if it carries data: several servers end with `data: [DONE]`
-  and nothing after it. A block cut in half looks the same, so a decoder must not take a last frame that
-  does not parse for anything but a truncated stream.
-* `id` and `retry` are ignored: nobody reconnects to a model's answer.
+* The last block counts even without its blank line, if it has data: several servers end with `data: [DONE]` and
+  nothing after it. A block that was cut off looks the same, so a decoder must treat a last frame that does not parse
+  as a truncated stream.
+* `id` and `retry` are ignored: clients do not reconnect to a model's reply.
 
-`Frame.data` is always valid UTF-8: a wrong byte becomes U+FFFD, as WHATWG demands, so it costs one character
-and not the event. Everything else, NUL and trailing spaces included, is kept as sent.
+`Frame.data` is always valid UTF-8: an invalid byte becomes U+FFFD, as WHATWG requires, so it costs one character
+and not the event. Everything else, NUL and trailing spaces included, is kept unchanged.
 """
 
 import re
@@ -39,23 +39,23 @@ class Broken(msgspec.Struct, frozen=True, gc=False):
 
 
 class SseFramer:
-    """Cuts a byte stream into events; any cutting of the input gives the same events."""
+    """Split a byte stream into events. The result does not depend on how the input is cut into chunks."""
 
     __slots__ = ("_after_cr", "_broken", "_held", "_held_bytes", "_max_event_bytes", "_opening")
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
-        self._opening: bytes | None = b""  # what may be a byte order mark, until that is settled
+        self._opening: bytes | None = b""  # what may be a byte order mark; None once that is decided
         self._after_cr = False
-        self._held: list[bytes] = []  # pieces of the unfinished block, joined once when it ends
+        self._held: list[bytes] = []  # pieces of the incomplete block, joined when it ends
         self._held_bytes = 0
         self._broken = False
 
     def feed(self, chunk: bytes) -> list[Frame | Broken]:
         if self._opening is not None:
-            chunk = self._without_bom(self._opening + chunk)
+            chunk = self._strip_bom(self._opening + chunk)
         if self._after_cr or b"\r" in chunk:
-            chunk = self._with_lf_only(chunk)
+            chunk = self._normalise_line_ends(chunk)
         if not chunk or self._broken:
             return []
         if self._held:
@@ -68,7 +68,7 @@ class SseFramer:
         blocks = chunk.split(b"\n\n")
         tail = blocks.pop()
         if len(chunk) > self._max_event_bytes:
-            blocks = self._within_bounds(blocks)
+            blocks = self._check_sizes(blocks)
         frames = _read_blocks(blocks) if chunk.isascii() else _read_blocks(map(replace_invalid_utf8, blocks))
         if self._broken:
             frames.append(self._too_large())
@@ -83,15 +83,15 @@ class SseFramer:
             frame for frame in _read_blocks([replace_invalid_utf8(tail)]) if isinstance(frame, Frame) and frame.data
         ]
 
-    def _without_bom(self, start: bytes) -> bytes:
+    def _strip_bom(self, start: bytes) -> bytes:
         if len(start) < len(_BOM) and _BOM.startswith(start):
             self._opening = start
             return b""
         self._opening = None
         return start.removeprefix(_BOM)
 
-    def _with_lf_only(self, chunk: bytes) -> bytes:
-        # A CR ends its line at once; the LF that may open the next read belongs to it.
+    def _normalise_line_ends(self, chunk: bytes) -> bytes:
+        # A CR ends its line at once. An LF at the start of the next chunk belongs to it.
         if not chunk:
             return chunk
         if self._after_cr:
@@ -111,7 +111,7 @@ class SseFramer:
         self._held.clear()
         return [self._too_large()]
 
-    def _within_bounds(self, blocks: list[bytes]) -> list[bytes]:
+    def _check_sizes(self, blocks: list[bytes]) -> list[bytes]:
         for index, block in enumerate(blocks):
             if len(block) > self._max_event_bytes:
                 self._broken = True
@@ -123,7 +123,7 @@ class SseFramer:
 
 
 def encode_event(data: bytes, event: bytes = b"") -> bytes:
-    """One event as bytes, for a single write."""
+    """Return one event as bytes, for a single write."""
     if b"\n" in data or b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
     return b"event: %b\ndata: %b\n\n" % (event, data) if event else b"data: %b\n\n" % data
@@ -132,7 +132,7 @@ def encode_event(data: bytes, event: bytes = b"") -> bytes:
 def _read_blocks(blocks: Iterable[bytes]) -> list[Frame | Broken]:
     frames: list[Frame | Broken] = []
     for block in blocks:
-        # The two shapes that make up nearly every model's stream need no line by line reading.
+        # Nearly all events of models' streams have one of two forms, which need not be read line by line.
         line, more, _ = block.partition(b"\n")
         if not more and line.startswith(b"data: "):
             frames.append(Frame("", line[6:]))
@@ -161,7 +161,10 @@ _LONGEST_END = 4
 
 
 class DataRewriter:
-    """Stage[bytes, bytes]. Comments, names and line ends stay as they are; data over several lines does too."""
+    """Apply a function to the data of each event; a Stage[bytes, bytes].
+
+    Comments, names and line ends stay unchanged, and so does data of several lines.
+    """
 
     __slots__ = ("_held", "_rewrite", "_searched")
 
@@ -175,18 +178,18 @@ class DataRewriter:
         events: list[bytes] = []
         start = 0
         for end in _END.finditer(self._held, self._searched):
-            events.append(self._rewritten(bytes(self._held[start : end.end()])))
+            events.append(self._rewrite_event(bytes(self._held[start : end.end()])))
             start = end.end()
         del self._held[:start]
         self._searched = max(0, len(self._held) - _LONGEST_END + 1)
         return events
 
     def finish(self) -> list[bytes]:
-        """What never came to its end passes as it is."""
+        """Pass on an incomplete last event."""
         rest, self._held = bytes(self._held), bytearray()
-        return [self._rewritten(rest)] if rest else []
+        return [self._rewrite_event(rest)] if rest else []
 
-    def _rewritten(self, event: bytes) -> bytes:
+    def _rewrite_event(self, event: bytes) -> bytes:
         found = _DATA.findall(event)
         if len(found) != 1:
             return event

@@ -119,7 +119,7 @@ def test_an_upstreams_answer_has_its_kind(status: int, answer: bytes, kind: Kind
 def test_a_page_of_html_becomes_a_short_line() -> None:
     page = b"<html><head><style>p{color:red}</style></head><body><h1>502</h1>" + b"<p>word</p>" * 500
     message = read(502, {}, page).message
-    assert message.startswith("the upstream answered 502: 502 word")
+    assert message.startswith("the upstream returned HTTP 502: 502 word")
     assert len(message) < 340
     assert "<" not in message
     assert "color" not in message
