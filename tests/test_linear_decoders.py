@@ -214,7 +214,7 @@ def test_telling_chat_calls_apart_takes_linear_time(piece: Callable[[int, str], 
     def tell_apart(pieces: list[CallPiece]) -> None:
         calls = Calls()
         for one in pieces:
-            calls.of(one, "tool", "reply")
+            calls.find_or_add(one, "tool", "reply")
 
     assert_linear_function(tell_apart, lambda size: [piece(at, f"call_{at}") for at in range(size)], 3000)
 

@@ -21,7 +21,7 @@ from dragoman.hub.opaque import Form
 from dragoman.hub.ports import Issuer
 from dragoman.hub.reply import Piece
 from dragoman.hub.usage import Usage
-from dragoman.protocols.chat.decode_whole import whole
+from dragoman.protocols.chat.decode_whole import decode_whole
 from protocols.chat.chat_decoding import (
     FIXTURES,
     USAGE,
@@ -287,5 +287,5 @@ def test_calls_of_a_whole_message_are_told_apart_by_their_place() -> None:
 
     message = {"role": "assistant", "content": None, "tool_calls": [entry("f"), entry("g"), entry("f")]}
     body = msgspec.json.encode({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
-    told = whole(body, Issuer("up", "m"), Ledger())
+    told = decode_whole(body, Issuer("up", "m"), Ledger())
     assert calls(told) == [("same", "f", "{}"), ("same_1", "g", "{}"), ("same_2", "f", "{}")]

@@ -23,7 +23,7 @@ from dragoman.hub.failure import Kind
 from dragoman.hub.loss import Ledger
 from dragoman.hub.reply import Piece, Reply, collect
 from dragoman.protocols.chat.decode import Decoder
-from dragoman.protocols.chat.decode_whole import whole
+from dragoman.protocols.chat.decode_whole import decode_whole
 from dragoman.stages.guard import Guard
 from laws import assert_any_cut_agrees, assert_linear, assert_total, run
 from protocols.chat.chat_decoding import (
@@ -192,7 +192,7 @@ def test_unknown_fields_and_events_are_ignored() -> None:
 
 
 def test_a_whole_reply_means_the_same_as_its_stream() -> None:
-    events = whole((FIXTURES / "whole.json").read_bytes(), ISSUER, Ledger())
+    events = decode_whole((FIXTURES / "whole.json").read_bytes(), ISSUER, Ledger())
     reply = collect(events)
     assert [(type(piece.what), piece.text) for piece in reply.pieces] == [
         (ThinkingBlock, "Let me think."),
@@ -218,12 +218,12 @@ def test_a_whole_reply_means_the_same_as_its_stream() -> None:
     ],
 )
 def test_a_body_that_is_no_reply_fails(body: bytes, kind: Kind) -> None:
-    assert failure_kind(whole(body, ISSUER, Ledger())) is kind
+    assert failure_kind(decode_whole(body, ISSUER, Ledger())) is kind
 
 
 def test_a_whole_reply_without_a_reason_has_ended() -> None:
     body = b'{"id":"x","choices":[{"message":{"role":"assistant","content":"hi"}}]}'
-    assert whole(body, ISSUER, Ledger())[-1] == Ended(Stop.END)
+    assert decode_whole(body, ISSUER, Ledger())[-1] == Ended(Stop.END)
 
 
 @pytest.mark.parametrize("path", STREAMS, ids=lambda path: path.stem)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dragoman.hub.events import Ended, Event, Failed, Started, UsageReported
 from dragoman.hub.loss import Ledger
-from dragoman.protocols.chat.decode_whole import glance, whole
+from dragoman.protocols.chat.decode_whole import decode_outline, decode_whole
 from protocols.chat.chat_decoding import FIXTURES, ISSUER
 from wire_json import JsonObject
 
@@ -20,7 +20,7 @@ def framing(events: list[Event]) -> list[Event]:
 
 
 def assert_glance_agrees(body: bytes) -> None:
-    assert framing(glance(body, ISSUER, Ledger())) == framing(whole(body, ISSUER, Ledger()))
+    assert framing(decode_outline(body, ISSUER, Ledger())) == framing(decode_whole(body, ISSUER, Ledger()))
 
 
 _fields = st.fixed_dictionaries(
@@ -58,16 +58,16 @@ def test_a_glance_agrees_with_reading_in_full(reply: JsonObject) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"<html>busy</html>", b'{"error":{"message":"busy"}}', b"[" * 100_000])
 def test_a_glance_at_what_is_no_reply_finds_the_same_failure(body: bytes) -> None:
-    assert isinstance(glance(body, ISSUER, Ledger())[-1], Failed)
+    assert isinstance(decode_outline(body, ISSUER, Ledger())[-1], Failed)
     assert_glance_agrees(body)
 
 
 def test_a_glance_leaves_the_words_unread_unless_they_must_be_counted() -> None:
     plain = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
     told = msgspec.json.encode({**plain, "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
-    assert [type(event) for event in glance(told, ISSUER, Ledger())] == [Started, UsageReported, Ended]
+    assert [type(event) for event in decode_outline(told, ISSUER, Ledger())] == [Started, UsageReported, Ended]
     untold = msgspec.json.encode(plain)
-    assert glance(untold, ISSUER, Ledger()) == whole(untold, ISSUER, Ledger())
+    assert decode_outline(untold, ISSUER, Ledger()) == decode_whole(untold, ISSUER, Ledger())
 
 
 def test_a_glance_agrees_about_a_recorded_reply() -> None:

@@ -26,7 +26,7 @@ from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.chat.decode import Decoder
-from dragoman.protocols.chat.encode import Encoder, whole
+from dragoman.protocols.chat.encode import Encoder, encode_whole
 from dragoman.protocols.chat.errors import repair
 from laws import assert_any_recut_agrees
 from protocols.chat.chat_encoding import (
@@ -50,14 +50,14 @@ from protocols.chat.chat_encoding import (
 @pytest.mark.parametrize("name", REPLIES)
 def test_the_sdks_accumulator_reads_the_stream_as_the_whole_reply(name: str) -> None:
     streamed = meaning(accumulated(encode(REPLIES[name])))
-    assert streamed == meaning(completed(whole(REPLIES[name], asked(), Ledger())))
+    assert streamed == meaning(completed(encode_whole(REPLIES[name], asked(), Ledger())))
 
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_both_modes_lose_the_same(name: str) -> None:
     streamed, at_once = Ledger(), Ledger()
     encode(REPLIES[name], streamed)
-    whole(REPLIES[name], asked(), at_once)
+    encode_whole(REPLIES[name], asked(), at_once)
     assert list(streamed) == list(at_once)
 
 
@@ -131,7 +131,7 @@ def test_a_custom_call_is_told_as_one() -> None:
     first, *more = [delta["tool_calls"][0] for delta in deltas(encode(events)) if "tool_calls" in delta]
     assert first == {"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}
     assert more == [{"index": 0, "custom": {"input": "*** Be"}}, {"index": 0, "custom": {"input": "gin"}}]
-    (call,) = completed(whole(events, asked(), Ledger())).choices[0].message.tool_calls or []
+    (call,) = completed(encode_whole(events, asked(), Ledger())).choices[0].message.tool_calls or []
     assert call.type == "custom"
     assert call.custom.input == "*** Begin"
 
@@ -164,7 +164,7 @@ def test_opaque_reasoning_goes_out_in_the_envelope_with_the_text_it_vouches_for(
 def test_each_stop_has_its_reason(stop: Stop, finish: str) -> None:
     events = reply(block(0, TextBlock(), "x"), end=Ended(stop))
     assert meaning(accumulated(encode(events)))["finish"] == finish
-    assert meaning(completed(whole(events, asked(), Ledger())))["finish"] == finish
+    assert meaning(completed(encode_whole(events, asked(), Ledger())))["finish"] == finish
 
 
 def test_calls_make_the_reason_tool_calls() -> None:
@@ -178,7 +178,7 @@ def test_a_refusal_without_words_is_explained_in_the_refusal() -> None:
     got = meaning(accumulated(encode(events, ledger)))
     assert (got["refusal"], got["text"], got["finish"]) == ("Not that.", "", "content_filter")
     assert [(loss.path, loss.how) for loss in ledger] == [("/stop_details/category", LossKind.DROPPED)]
-    assert meaning(completed(whole(events, asked(), Ledger()))) == got
+    assert meaning(completed(encode_whole(events, asked(), Ledger()))) == got
 
 
 def test_a_refusal_after_words_keeps_them() -> None:
@@ -244,7 +244,7 @@ def test_a_failure_before_anything_is_an_error_chunk_too() -> None:
 
 def test_a_whole_reply_that_failed_is_raised() -> None:
     with pytest.raises(RequestError, match="gone"):
-        whole([Started("x", "m"), Failed(Failure(Kind.LOST, "gone"))], asked(), Ledger())
+        encode_whole([Started("x", "m"), Failed(Failure(Kind.LOST, "gone"))], asked(), Ledger())
 
 
 def test_a_cut_passthrough_stream_is_ended_by_an_error_the_sdk_raises() -> None:

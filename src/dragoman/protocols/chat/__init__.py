@@ -16,13 +16,13 @@ from dragoman.protocols.chat.parse import body_protocol, parse
 from dragoman.protocols.chat.wire import NAME
 
 
-def _is_document(part: Part) -> bool:
-    """Chat links to images, but takes documents only in the body."""
+def _needs_inline(part: Part) -> bool:
+    """Return whether a part must be sent in the body: Chat takes links to images, but none to documents."""
     return isinstance(part, Document)
 
 
 def _accepts(profile: Profile, body: bytes) -> bool:
-    """Some models take function tools on another endpoint only."""
+    """Return whether this endpoint takes the body: some models take function tools on another endpoint only."""
     return profile.chat_tools or b'"tools"' not in body
 
 
@@ -46,7 +46,7 @@ PROTOCOL = Protocol(
         read_call=read_body_call,
         parse=parse,
         encoder=encode.Encoder,
-        encode_whole=encode.whole,
+        encode_whole=encode.encode_whole,
         render_error=errors.render,
         render_stream_error=errors.repair,
         serial_blocks=False,
@@ -60,13 +60,13 @@ PROTOCOL = Protocol(
         build=build,
         decoder=decode.Decoder,
         framer=SseFramer,
-        decode_whole=decode_whole.whole,
+        decode_whole=decode_whole.decode_whole,
         read_error=errors.read,
         tool_limits=ToolLimits(custom=True, namespaces=False, name_max=64),
-        needs_inline=_is_document,
-        decode_outline=decode_whole.glance,
+        needs_inline=_needs_inline,
+        decode_outline=decode_whole.decode_outline,
         accepts=_accepts,
     ),
-    # The list is the one that clients get who ask for no other.
+    # OpenAI's list is the default, so no request has to ask for it.
     models=ModelList(_render_models, _render_model, is_requested=lambda header, query: False),
 )

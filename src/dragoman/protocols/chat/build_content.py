@@ -22,47 +22,47 @@ from dragoman.protocols.chat.wire import AUDIO_TYPES, CALL_KEY, FIELD_KEY, FILE_
 
 _AUDIO_FORMATS = {media_type: name for name, media_type in AUDIO_TYPES.items()} | {"audio/mp3": "mp3"}
 _EXTENSIONS = {media_type: name for name, media_type in FILE_TYPES.items()}
-_TTLS = {"5m": "30m", "1h": "12h"}  # Anthropic's lifetimes as the shortest of OpenAI's that last as long
+_TTLS = {"5m": "30m", "1h": "12h"}  # Anthropic's lifetimes -> the shortest of OpenAI's that is not shorter
 
 
 class PartWriter:
-    """Writes parts for one target."""
+    """Build the content parts of one request."""
 
-    __slots__ = ("_caches", "_citations", "_files", "_foreign", "_ledger", "_own")
+    __slots__ = ("_caches", "_citations_key", "_files", "_ledger", "_other_vendor", "_same_protocol")
 
     def __init__(self, *, client: str, caches: bool, files: bool, ledger: Ledger) -> None:
-        self._own = client == NAME
-        self._foreign = client not in OPENAI_PROTOCOLS
-        self._citations = "annotations" if client == "responses" else "citations"  # as the client spells them
+        self._same_protocol = client == NAME
+        self._other_vendor = client not in OPENAI_PROTOCOLS
+        self._citations_key = "annotations" if client == "responses" else "citations"  # in its protocol
         self._caches = caches  # the server takes cache breakpoints
-        self._files = files  # the client's file ids are this vendor's
+        self._files = files  # the client's file ids belong to this vendor
         self._ledger = ledger
 
     def write(self, part: Text | Image | Document | Audio | Foreign) -> dict[str, object] | None:
-        """The part in Chat's words; None where Chat has none, which the ledger knows by then."""
+        """Return the part as Chat writes it; None for a foreign part, which is in the ledger already."""
         match part:
             case Text():
-                return self._written({"type": "text", "text": part.text}, part)
+                return self._finish_part({"type": "text", "text": part.text}, part)
             case Image():
-                return self._written(self._image(part), part)
+                return self._finish_part(self._build_image(part), part)
             case Document():
-                return self._written(self._document(part), part)
+                return self._finish_part(self._build_document(part), part)
             case Audio():
-                return self._written(_audio(part), part)
+                return self._finish_part(_build_audio(part), part)
             case Foreign():
-                return dict(part.raw) if self._own and isinstance(part.raw, dict) else None
+                return dict(part.raw) if self._same_protocol and isinstance(part.raw, dict) else None
 
     def drop_cache(self, cache: Cache | None, what: str) -> None:
         if cache is not None:
             self._ledger.note_dropped(cache.at, f"Chat has no cache breakpoint on {what}")
 
-    def _written(self, wire: dict[str, object], part: Text | Image | Document | Audio) -> dict[str, object]:
+    def _finish_part(self, wire: dict[str, object], part: Text | Image | Document | Audio) -> dict[str, object]:
         if not isinstance(part, Audio) and part.cache is not None:
             self._write_cache(wire, part.cache)
-        if self._own:
+        if self._same_protocol:
             restore(wire, part.ext)
-        if isinstance(part, Text) and part.citations and not self._own:
-            self._ledger.note_dropped(f"{part.at}/{self._citations}", "Chat does not take citations back")
+        if isinstance(part, Text) and part.citations and not self._same_protocol:
+            self._ledger.note_dropped(f"{part.at}/{self._citations_key}", "Chat does not take citations back")
         return wire
 
     def _write_cache(self, wire: dict[str, object], cache: Cache) -> None:
@@ -71,12 +71,12 @@ class PartWriter:
             return
         written: dict[str, object] = {"mode": "explicit"}
         if cache.ttl is not None:
-            written["ttl"] = _TTLS.get(cache.ttl, cache.ttl) if self._foreign else cache.ttl
-        if self._foreign:
+            written["ttl"] = _TTLS.get(cache.ttl, cache.ttl) if self._other_vendor else cache.ttl
+        if self._other_vendor:
             self._ledger.note_approximated(cache.at, "the breakpoint is kept, how long it lives is the vendor's")
         wire["prompt_cache_breakpoint"] = written
 
-    def _image(self, part: Image) -> dict[str, object]:
+    def _build_image(self, part: Image) -> dict[str, object]:
         match part.source:
             case Inline(media_type=media_type, data=data):
                 image: dict[str, object] = {"url": f"data:{media_type};base64,{data}"}
@@ -88,7 +88,7 @@ class PartWriter:
             image["detail"] = part.detail
         return {"type": "image_url", "image_url": image}
 
-    def _document(self, part: Document) -> dict[str, object]:
+    def _build_document(self, part: Document) -> dict[str, object]:
         match part.source:
             case str(text):
                 self._ledger.note_approximated(part.at, "Chat has no text documents: it is sent as plain text")
@@ -108,28 +108,28 @@ class PartWriter:
                 raise BadRequest(part.at, f"Chat takes no document by address ({url}); enable [fetch] or send its data")
 
 
-def _audio(part: Audio) -> dict[str, object]:
+def _build_audio(part: Audio) -> dict[str, object]:
     sound = _AUDIO_FORMATS.get(part.source.media_type) or part.source.media_type.removeprefix("audio/")
     return {"type": "input_audio", "input_audio": {"data": part.source.data, "format": sound}}
 
 
-def vouchers(thoughts: list[Thinking]) -> dict[str, object]:
-    """What stands beside calls to vouch for them, by the calls' ids."""
+def find_call_signatures(thoughts: list[Thinking]) -> dict[str, object]:
+    """Return the signatures that belong beside calls, by the ids of the calls."""
     opaques = [thought.opaque for thought in thoughts if thought.opaque is not None]
     entries = [_read_entry(opaque) for opaque in opaques if opaque.form is Form.DETAIL]
     return {str(entry[CALL_KEY]): entry.get("extra_content") for entry in entries if CALL_KEY in entry}
 
 
 def _read_entry(opaque: Opaque) -> dict[str, object]:
-    """An entry as it was; nothing of one that a client has forged."""
+    """Return an entry as the server sent it; empty if a client has altered it beyond reading."""
     try:
         return msgspec.json.decode(opaque.payload, type=dict[str, object])
     except (ValueError, RecursionError):
         return {}
 
 
-def write_thoughts(thoughts: list[Thinking]) -> dict[str, object]:
-    """The fields of a message that give thoughts back to the server that had them."""
+def write_reasoning(thoughts: list[Thinking]) -> dict[str, object]:
+    """Return the fields of a message that return reasoning to the server that issued it."""
     fields: dict[str, object] = {}
     text = "".join(thought.text for thought in thoughts)
     if text:

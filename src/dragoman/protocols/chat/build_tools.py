@@ -9,44 +9,44 @@ from dragoman.hub.profile import Target
 from dragoman.hub.request import Custom, Function, Hosted, Pick, Request, Tool, ToolChoice
 from dragoman.protocols.chat.wire import NAME, SEARCH_OPTIONS
 
-_WORDS = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "required"}
+_CHOICES = {Pick.AUTO: "auto", Pick.NONE: "none", Pick.REQUIRED: "required"}
 
 
 def write_tools(request: Request, target: Target, ledger: Ledger) -> dict[str, object]:
-    """The fields of the body that say which tools there are and which may be called."""
-    own = request.protocol == NAME
+    """Return the fields of the body that list the tools and choose among them."""
+    same_protocol = request.protocol == NAME
     body: dict[str, object] = {}
     tools: list[dict[str, object]] = []
     for tool in request.tools:
         match tool:
             case Function():
-                tools.append(_write_function(tool, own, target, ledger))
+                tools.append(_write_function(tool, same_protocol, target, ledger))
             case Custom():
-                tools.append(_write_custom(tool, own))
+                tools.append(_write_custom(tool, same_protocol))
             case Hosted():
-                _write_hosted(tool, own, body, tools)
-    if not own:
+                _write_hosted(tool, same_protocol, body, tools)
+    if not same_protocol:
         _drop_hosted(request, ledger)
     if tools:
         body["tools"] = tools
     if request.tool_choice is not None:
         choice = request.tool_choice
         if choice.pick is Pick.REQUIRED and "no_required" in target.quirks:
-            choice = _by_name(choice, request.tools, ledger)
+            choice = _choose_only_tool(choice, request.tools, ledger)
         body |= _write_choice(choice, request.tools, bool(tools))
     if request.parallel is not None and tools:
         body["parallel_tool_calls"] = request.parallel
     return body
 
 
-def _write_function(tool: Function, own: bool, target: Target, ledger: Ledger) -> dict[str, object]:
+def _write_function(tool: Function, same_protocol: bool, target: Target, ledger: Ledger) -> dict[str, object]:
     function: dict[str, object] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
     if tool.parameters is not None:
         function["parameters"] = tool.parameters
     elif "needs_parameters" in target.quirks:
-        function["parameters"] = {"type": "object", "properties": {}}  # what leaving them out means
+        function["parameters"] = {"type": "object", "properties": {}}  # the same as leaving them out
     if tool.strict is not None:
         function["strict"] = tool.strict
     if tool.deferred:
@@ -54,12 +54,12 @@ def _write_function(tool: Function, own: bool, target: Target, ledger: Ledger) -
     if tool.cache is not None:
         ledger.note_dropped(tool.cache.at, "Chat has no cache breakpoint on tools")
     wire: dict[str, object] = {"type": "function", "function": function}
-    if own:
+    if same_protocol:
         restore(wire, tool.ext)
     return wire
 
 
-def _write_custom(tool: Custom, own: bool) -> dict[str, object]:
+def _write_custom(tool: Custom, same_protocol: bool) -> dict[str, object]:
     custom: dict[str, object] = {"name": tool.name}
     if tool.description is not None:
         custom["description"] = tool.description
@@ -67,13 +67,13 @@ def _write_custom(tool: Custom, own: bool) -> dict[str, object]:
         rules = {"syntax": tool.grammar.syntax, "definition": tool.grammar.definition}
         custom["format"] = {"type": "grammar", "grammar": rules}
     wire: dict[str, object] = {"type": "custom", "custom": custom}
-    if own:
+    if same_protocol:
         restore(wire, tool.ext)
     return wire
 
 
-def _write_hosted(tool: Hosted, own: bool, body: dict[str, object], tools: list[dict[str, object]]) -> None:
-    if not own:
+def _write_hosted(tool: Hosted, same_protocol: bool, body: dict[str, object], tools: list[dict[str, object]]) -> None:
+    if not same_protocol:
         return
     if tool.at == f"/{SEARCH_OPTIONS}":
         body[SEARCH_OPTIONS] = tool.raw
@@ -82,7 +82,7 @@ def _write_hosted(tool: Hosted, own: bool, body: dict[str, object], tools: list[
 
 
 def _drop_hosted(request: Request, ledger: Ledger) -> None:
-    """A tool that the vendor runs is refused where the answer hangs on it, and else left out."""
+    """Leave out tools that the vendor runs; raise BadRequest if the answer depends on one of them."""
     others = [tool for tool in request.tools if not isinstance(tool, Hosted)]
     for tool in request.tools:
         if not isinstance(tool, Hosted):
@@ -92,8 +92,8 @@ def _drop_hosted(request: Request, ledger: Ledger) -> None:
         ledger.note_dropped(tool.at, f"a Chat upstream cannot run {tool.kind!r}")
 
 
-def _by_name(choice: ToolChoice, tools: Sequence[Tool], ledger: Ledger) -> ToolChoice:
-    """For a server that hears only a named choice: a tool that is the only one can be named."""
+def _choose_only_tool(choice: ToolChoice, tools: Sequence[Tool], ledger: Ledger) -> ToolChoice:
+    """Replace "required" by the name of the only tool, for servers that honour only a named choice."""
     allowed = [t for t in tools if not isinstance(t, Hosted) and (choice.allowed is None or t.name in choice.allowed)]
     if len(allowed) == 1:
         only = allowed[0]
@@ -113,7 +113,7 @@ def _write_choice(choice: ToolChoice, tools: Sequence[Tool], offered: bool) -> d
     if choice.pick is Pick.NAMED:
         kind = "custom" if choice.custom else "function"
         return {"tool_choice": {"type": kind, kind: {"name": choice.name}}}
-    word = _WORDS[choice.pick]
+    word = _CHOICES[choice.pick]
     if choice.allowed is None or choice.pick is Pick.NONE:
         return {"tool_choice": word}
     custom = {tool.name for tool in tools if isinstance(tool, Custom)}

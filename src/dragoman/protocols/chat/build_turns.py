@@ -24,16 +24,16 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.chat.build_content import PartWriter, vouchers, write_thoughts
+from dragoman.protocols.chat.build_content import PartWriter, find_call_signatures, write_reasoning
 from dragoman.protocols.chat.wire import NAME, OPENAI, OPENAI_PROTOCOLS
 
 _Wire = dict[str, object]
 _UNANSWERED = "[no result]"
-_BETWEEN = "\n\n"  # between what were separate blocks
+_SEPARATOR = "\n\n"  # between texts that were separate blocks
 
 
-class _Found(Struct, frozen=True):
-    """A result, its place among all results, and which run of turns of one side it stands in."""
+class _PlacedResult(Struct, frozen=True):
+    """A tool result, its position among all results, and the index of the run of turns that holds it."""
 
     place: int
     result: ToolResult
@@ -47,37 +47,37 @@ def write_messages(request: Request, target: Target, ledger: Ledger) -> list[_Wi
 class _Writer:
     __slots__ = (
         "_answered",
-        "_gone",
         "_ledger",
         "_messages",
-        "_own",
         "_parts",
-        "_plain",
+        "_plain_text",
+        "_results",
         "_runs",
+        "_same_protocol",
+        "_sent",
         "_target",
-        "_waiting",
     )
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
-        self._own = request.protocol == NAME
+        self._same_protocol = request.protocol == NAME
         self._target = target
         self._ledger = ledger
         files = request.protocol in OPENAI_PROTOCOLS
-        self._plain = "text_content" in target.quirks  # content is a string wherever it can be
-        caches = not self._plain and (self._own or "plain" not in target.quirks)
+        self._plain_text = "text_content" in target.quirks  # send content as a string if possible
+        caches = not self._plain_text and (self._same_protocol or "plain" not in target.quirks)
         self._parts = PartWriter(client=request.protocol, caches=caches, files=files, ledger=ledger)
         self._runs = [list(run) for _, run in groupby(request.turns, key=lambda turn: turn.role)]
-        self._waiting = _results_by_call(self._runs)
-        self._gone: set[int] = set()  # results that have gone out, by identity
+        self._results = _results_by_call(self._runs)
+        self._sent: set[int] = set()  # results, by identity
         self._answered: set[str] = set()
         self._messages: list[_Wire] = []
 
     def messages(self) -> list[_Wire]:
-        for number, run in enumerate(self._runs):
+        for run_index, run in enumerate(self._runs):
             if run[0].role is Role.ASSISTANT:
                 # Each call of Responses is an item of its own; in Chat the calls of one step share a message.
-                for turns in [[turn] for turn in run] if self._own else [run]:
-                    self._write_assistant(turns, number)
+                for turns in [[turn] for turn in run] if self._same_protocol else [run]:
+                    self._write_assistant(turns, run_index)
             else:
                 for turn in run:
                     self._write_turn(turn)
@@ -88,24 +88,24 @@ class _Writer:
     def _write_turn(self, turn: Turn) -> None:
         orphans = [part for part in turn.parts if isinstance(part, ToolResult) and self._is_orphan(part)]
         parts = [part for part in turn.parts if not isinstance(part, ToolResult)]
-        content = [wire for part in parts for wire in self._content_part(part, turn.role)]
+        content = [wire for part in parts for wire in self._write_part(part, turn.role)]
         if turn.role is Role.USER:
-            content = [wire for result in orphans for wire in self._retold(result)] + content
+            content = [wire for result in orphans for wire in self._write_orphan(result)] + content
         if not content and any(isinstance(part, ToolResult | Foreign) for part in turn.parts):
-            return  # the results have left already, and what Chat has no words for is told
+            return  # the results are sent already, and foreign parts are in the ledger
         role = turn.role
         if role is Role.DEVELOPER and "no_developer" in self._target.quirks:
             role = Role.SYSTEM
-        joined = self._plain or (turn.role is not Role.USER and not self._own)
-        self._add({"role": role.value, "content": _content(content, joined)}, turn)
+        joined = self._plain_text or (turn.role is not Role.USER and not self._same_protocol)
+        self._add({"role": role.value, "content": _as_content(content, joined)}, turn)
 
-    def _content_part(self, part: Part, role: Role) -> Iterable[_Wire]:
+    def _write_part(self, part: Part, role: Role) -> Iterable[_Wire]:
         match part:
             case Thinking() | ToolCall() | ToolResult():
                 self._ledger.note_dropped(part.at, f"Chat has no such part in a message of the {role.value}")
             case Refusal():
                 yield {"type": "text", "text": part.text}
-            case Text(cache=cache) if role is not Role.USER and cache is not None and not self._own:
+            case Text(cache=cache) if role is not Role.USER and cache is not None and not self._same_protocol:
                 self._parts.drop_cache(cache, "instructions")
                 yield {"type": "text", "text": part.text}
             case _:
@@ -114,7 +114,7 @@ class _Writer:
                     yield wire
 
     def _add(self, message: _Wire, *turns: Turn) -> None:
-        if self._own:
+        if self._same_protocol:
             for turn in turns:
                 restore(message, turn.ext)
         self._messages.append(message)
@@ -122,34 +122,34 @@ class _Writer:
     # Tool results
 
     def _is_orphan(self, result: ToolResult) -> bool:
-        """Whether a result has not gone out; one that answers a call for the second time goes nowhere."""
-        if id(result) in self._gone:
+        """Return whether a result has not been sent; a second result of the same call is dropped."""
+        if id(result) in self._sent:
             return False
         if result.call_id in self._answered:
             self._ledger.note_dropped(result.at, f"the call {result.call_id!r} has a result already")
             return False
         return True
 
-    def _write_results(self, calls: list[ToolCall], number: int) -> None:
-        """The results of these calls, wherever they stand: Chat wants them at once and together."""
+    def _write_results(self, calls: list[ToolCall], run_index: int) -> None:
+        """Write the results of these calls, wherever they stand: Chat wants them directly after the calls."""
         media: list[_Wire] = []
-        # Within this step: some servers give every step the same ids.
-        taken = {call.id: found for call in calls if (found := self._first_after(number, call.id)) is not None}
-        for found in sorted(taken.values(), key=lambda found: found.place):
-            result = found.result
-            self._gone.add(id(result))
-            if found.run > number + 1:
+        # Only within this step: some servers use the same ids in every step.
+        taken = {call.id: placed for call in calls if (placed := self._find_result(run_index, call.id)) is not None}
+        for placed in sorted(taken.values(), key=lambda placed: placed.place):
+            result = placed.result
+            self._sent.add(id(result))
+            if placed.run > run_index + 1:
                 self._ledger.note_approximated(result.at, "moved up behind the call that it answers")
             media += self._write_result(result)
         self._answered |= taken.keys()
-        if not self._own:
+        if not self._same_protocol:
             self._write_missing([call for call in calls if call.id not in taken])
         if media:
             self._messages.append({"role": "user", "content": media})
 
-    def _first_after(self, number: int, call_id: str) -> _Found | None:
-        waiting = self._waiting.get(call_id, ())
-        while waiting and (waiting[0].run <= number or id(waiting[0].result) in self._gone):
+    def _find_result(self, run_index: int, call_id: str) -> _PlacedResult | None:
+        waiting = self._results.get(call_id, ())
+        while waiting and (waiting[0].run <= run_index or id(waiting[0].result) in self._sent):
             waiting.popleft()
         return waiting[0] if waiting else None
 
@@ -159,11 +159,11 @@ class _Writer:
             self._messages.append({"role": "tool", "tool_call_id": call.id, "content": _UNANSWERED})
 
     def _write_result(self, result: ToolResult) -> list[_Wire]:
-        """Writes the tool message; gives back what Chat takes from a user only."""
+        """Write the tool message and return the media that Chat takes only from a user."""
         texts: list[_Wire] = []
         media: list[_Wire] = []
         for part in result.content:
-            if isinstance(part, Image | Document) and not isinstance(part.source, str) and not self._own:
+            if isinstance(part, Image | Document) and not isinstance(part.source, str) and not self._same_protocol:
                 kind = "image" if isinstance(part, Image) else "document"
                 self._ledger.note_approximated(
                     part.at, f"a tool's result is text in Chat: the {kind} follows as a user's"
@@ -174,10 +174,10 @@ class _Writer:
             else:
                 texts += self._write(part)
         self._parts.drop_cache(result.cache, "tool results")
-        message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": self._joined(texts)}
+        message: _Wire = {"role": "tool", "tool_call_id": result.call_id, "content": self._join_content(texts)}
         if result.is_error:
             self._mark_error(result, message)
-        if self._own:
+        if self._same_protocol:
             restore(message, result.ext)
         self._messages.append(message)
         return media
@@ -187,11 +187,11 @@ class _Writer:
         content = message["content"]
         mark = "[tool error] "
         message["content"] = (
-            mark + content if isinstance(content, str) else [{"type": "text", "text": mark}, *_list(content)]
+            mark + content if isinstance(content, str) else [{"type": "text", "text": mark}, *_as_list(content)]
         )
 
-    def _retold(self, result: ToolResult) -> list[_Wire]:
-        """A result whose call is not in the conversation, as something that the user says."""
+    def _write_orphan(self, result: ToolResult) -> list[_Wire]:
+        """Write a result whose call is not in the conversation as text of the user."""
         self._ledger.note_approximated(result.at, f"no call {result.call_id!r} stands before it: told as a user's text")
         label = "error" if result.is_error else "result"
         return [
@@ -205,47 +205,52 @@ class _Writer:
 
     # Assistants
 
-    def _write_assistant(self, turns: list[Turn], number: int) -> None:
+    def _write_assistant(self, turns: list[Turn], run_index: int) -> None:
         parts = [part for turn in turns for part in turn.parts]
         calls = [part for part in parts if isinstance(part, ToolCall)]
-        content = [wire for part in parts for wire in self._spoken(part)]
-        wire_calls = [wire for part in parts for wire in self._called(part)]
-        refusal = _BETWEEN.join(part.text for part in parts if isinstance(part, Refusal))
-        message: _Wire = {"role": "assistant", "content": self._joined(content)}
-        if not content and (wire_calls or refusal) and not self._plain:
+        content = [wire for part in parts for wire in self._write_spoken_part(part)]
+        wire_calls = [wire for part in parts for wire in self._write_call(part)]
+        refusal = _SEPARATOR.join(part.text for part in parts if isinstance(part, Refusal))
+        message: _Wire = {"role": "assistant", "content": self._join_content(content)}
+        if not content and (wire_calls or refusal) and not self._plain_text:
             message["content"] = None
         if refusal:
             message["refusal"] = refusal
-        kept = [thought for part in parts for thought in self._kept(part)]
-        message |= write_thoughts(kept)
-        vouched = vouchers(kept)
+        thinking = [thought for part in parts for thought in self._keep_thinking(part)]
+        message |= write_reasoning(thinking)
+        signatures = find_call_signatures(thinking)
         for wire in wire_calls:
-            if wire["id"] in vouched:
-                wire["extra_content"] = vouched[wire["id"]]
+            if wire["id"] in signatures:
+                wire["extra_content"] = signatures[wire["id"]]
         if wire_calls:
             message["tool_calls"] = wire_calls
-        if len(message) > 2 or content or self._own:
+        if len(message) > 2 or content or self._same_protocol:
             self._add(message, *turns)
-        self._write_results(calls, number)
+        self._write_results(calls, run_index)
 
-    def _joined(self, content: list[_Wire]) -> object:
-        return _content(content, self._plain or not self._own)
+    def _join_content(self, content: list[_Wire]) -> object:
+        return _as_content(content, self._plain_text or not self._same_protocol)
 
-    def _spoken(self, part: Part) -> Iterable[_Wire]:
+    def _write_spoken_part(self, part: Part) -> Iterable[_Wire]:
         match part:
             case Text():
                 yield from self._write(part)
             case Foreign() if "/tool_calls/" not in part.at:
                 yield from self._write(part)
-            case Image() | Document() if self._own:
+            case Image() | Document() if self._same_protocol:
                 yield from self._write(part)
             case Image() | Document() | ToolResult():
                 self._ledger.note_dropped(part.at, "Chat has no such part in a message of the assistant")
             case _:
                 return
 
-    def _called(self, part: Part) -> Iterable[_Wire]:
-        if isinstance(part, Foreign) and self._own and "/tool_calls/" in part.at and isinstance(part.raw, dict):
+    def _write_call(self, part: Part) -> Iterable[_Wire]:
+        if (
+            isinstance(part, Foreign)
+            and self._same_protocol
+            and "/tool_calls/" in part.at
+            and isinstance(part.raw, dict)
+        ):
             yield dict(part.raw)
         if not isinstance(part, ToolCall):
             return
@@ -253,17 +258,17 @@ class _Writer:
         kind, field = ("custom", "input") if part.custom else ("function", "arguments")
         arguments = part.arguments if part.custom else part.arguments or "{}"
         wire: _Wire = {"id": part.id, "type": kind, kind: {"name": part.name, field: arguments}}
-        if self._own:
+        if self._same_protocol:
             restore(wire, part.ext)
         yield wire
 
-    def _kept(self, part: Part) -> Iterable[Thinking]:
-        """A thought goes back to who had it; to others only as text, and only if they ask for it."""
+    def _keep_thinking(self, part: Part) -> Iterable[Thinking]:
+        """Return reasoning to its issuer; to other servers only as text, and only if they want it."""
         if not isinstance(part, Thinking):
             return
         issuer = None if part.opaque is None else part.opaque.issuer
-        theirs = issuer == self._target.issuer and issuer != OPENAI and not _is_item(part)
-        if theirs or (self._own and issuer in (None, "")):
+        theirs = issuer == self._target.issuer and issuer != OPENAI and not _is_reasoning_item(part)
+        if theirs or (self._same_protocol and issuer in (None, "")):
             yield part
         elif part.text and "replay_reasoning" in self._target.quirks:
             if part.opaque is not None:
@@ -273,28 +278,28 @@ class _Writer:
             self._ledger.note_dropped(part.at, "this server takes no reasoning back")
 
 
-def _is_item(thought: Thinking) -> bool:
-    """Whether a thought is a reasoning item of Responses, for which Chat has no place."""
+def _is_reasoning_item(thought: Thinking) -> bool:
+    """Return whether this is a reasoning item of Responses, which Chat cannot carry."""
     return thought.opaque is not None and thought.opaque.form is Form.ENCRYPTED
 
 
-def _results_by_call(runs: list[list[Turn]]) -> dict[str, deque[_Found]]:
-    found: dict[str, deque[_Found]] = {}
+def _results_by_call(runs: list[list[Turn]]) -> dict[str, deque[_PlacedResult]]:
+    placed: dict[str, deque[_PlacedResult]] = {}
     place = 0
-    for number, run in enumerate(runs):
+    for run_index, run in enumerate(runs):
         for part in (part for turn in run for part in turn.parts if isinstance(part, ToolResult)):
-            found.setdefault(part.call_id, deque()).append(_Found(place, part, number))
+            placed.setdefault(part.call_id, deque()).append(_PlacedResult(place, part, run_index))
             place += 1
-    return found
+    return placed
 
 
-def _content(parts: list[_Wire], joined: bool) -> object:
-    """A plain string wherever it says the same: not every server takes an array."""
+def _as_content(parts: list[_Wire], joined: bool) -> object:
+    """Return a string if it means the same as the parts: not every server takes an array."""
     texts = [part["text"] for part in parts if part.keys() == {"type", "text"} and part["type"] == "text"]
     if len(texts) < len(parts) or not (joined or len(parts) < 2):
         return parts
-    return _BETWEEN.join(map(str, texts))
+    return _SEPARATOR.join(map(str, texts))
 
 
-def _list(content: object) -> list[object]:
+def _as_list(content: object) -> list[object]:
     return content if isinstance(content, list) else []

@@ -35,46 +35,49 @@ from dragoman.hub.request import Citation
 from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.chat.decode_blocks import (
     Calls,
-    Details,
-    argument_text,
-    block_opaque,
-    call_opaque,
-    field_opaque,
+    ReasoningDetails,
+    arguments_as_text,
+    as_array,
     is_opaque,
-    number,
-    part_text,
+    number_calls,
+    read_block_opaque,
+    read_call_opaque,
+    read_field_opaque,
+    read_thinking_text,
 )
-from dragoman.protocols.chat.errors import UNEXPLAINED, failure_in, read_error
+from dragoman.protocols.chat.errors import UNEXPLAINED, read_error, read_event_error
 from dragoman.protocols.chat.wire import (
-    BESIDE,
     DONE,
     FAILED_STOPS,
+    INESSENTIAL_FIELDS,
     STOPS,
     Annotation,
     CallPiece,
     Choice,
     Chunk,
+    Content,
     ContentPart,
     FunctionPiece,
     Message,
     Tokens,
-    detail_text,
-    is_alias,
+    may_be_same_model,
+    visible_text,
 )
 
 CHUNKS = msgspec.json.Decoder(Chunk)
 _TEXT = TextBlock()
 _REFUSAL = RefusalBlock()
 _THINKING = ThinkingBlock()
-_CUT = "truncated"  # how msgspec says that the JSON goes on
+_CUT = "truncated"  # in msgspec's message for JSON that breaks off
 
 
 class Decoder:
-    """Reads the frames of one reply."""
+    """Decode the frames of one reply."""
 
     __slots__ = (
-        "_base", "_block", "_blocks", "_calls", "_chars", "_cut", "_details", "_finish", "_id", "_issuer", "_ledger",
-        "_matched", "_model", "_over", "_plain", "_speaking", "_started", "_tier", "_usage",
+        "_base", "_block", "_blocks", "_calls", "_chars", "_details", "_finish", "_has_cut_frame",
+        "_has_plain_reasoning", "_id", "_is_over", "_issuer", "_ledger", "_matched", "_model", "_open_kind", "_started",
+        "_tier", "_usage",
     )  # fmt: skip
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
@@ -83,15 +86,15 @@ class Decoder:
         self._id = ""
         self._model = ""
         self._started = False
-        self._over = False
-        self._cut = False  # a frame broke off: the stream's last one, or a corrupt one
-        self._blocks = 0  # how many have been opened
-        self._speaking: Block | None = None  # the open block of words, if any, and its number
+        self._is_over = False
+        self._has_cut_frame = False  # a frame broke off: either the last one of the stream, or a corrupt one
+        self._blocks = 0  # number of blocks opened so far
+        self._open_kind: Block | None = None  # the kind of the open text, refusal or thinking block, and its number
         self._block = 0
-        self._base = 0  # characters of text before the open text block, and in all
+        self._base = 0  # characters of text before the open text block, and in total
         self._chars = 0
-        self._details = Details()
-        self._plain = False  # whether thoughts come in a field of their own: details then repeat them
+        self._details = ReasoningDetails()
+        self._has_plain_reasoning = False  # reasoning has a field of its own, and the details repeat it
         self._calls = Calls()
         self._finish: str | None = None
         self._matched: str | None = None
@@ -100,63 +103,63 @@ class Decoder:
 
     @property
     def progress(self) -> Progress:
-        """After the finish reason only counts and `[DONE]` follow, without which the reply is complete too."""
+        """Return how far the reply has come: after a finish reason only usage and `[DONE]` may follow."""
         has_stopped = self._finish is not None and self._finish not in FAILED_STOPS
         return Progress.COMPLETE if has_stopped else Progress.READING
 
     def feed(self, item: object) -> list[Event]:
-        if self._over:
+        if self._is_over:
             return []
         if not isinstance(item, Frame):
             why = item.why if isinstance(item, Broken) else f"{type(item).__name__} is no frame"
             return self._fail(Failure(Kind.CORRUPT, f"the upstream's stream cannot be read: {why}"))
-        if self._cut:
-            return self._fail(Failure(Kind.CORRUPT, "the upstream's stream has a chunk of broken JSON"))
+        if self._has_cut_frame:
+            return self._fail(Failure(Kind.CORRUPT, "the upstream sent a chunk that is not valid JSON"))
         data = item.data.strip()
-        if not data:  # a keep-alive of servers that do not know comments
+        if not data:  # a keep-alive of servers that send no comments
             return []
         if item.event == "error":
-            return self._fail(failure_in(data))
+            return self._fail(read_event_error(data))
         if data[:1] == b"[" and DONE.startswith(data):
-            return self._told_done()
+            return self._read_done_marker()
         try:
-            chunk = read_json_leniently(CHUNKS, data, BESIDE)
+            chunk = read_json_leniently(CHUNKS, data, INESSENTIAL_FIELDS)
         except (ValueError, RecursionError) as error:
-            return self._unreadable(error)
-        return self._take(chunk)
+            return self._read_invalid(error)
+        return self._read_chunk(chunk)
 
     def finish(self) -> list[Event]:
-        if self._over:
+        if self._is_over:
             return []
         if self._finish is not None:
-            return self._done()
+            return self._end()
         if not self._started:
-            return self._fail(_empty())
-        return self._fail(_cut_off())
+            return self._fail(_no_content())
+        return self._fail(_truncated())
 
-    def _told_done(self) -> list[Event]:
+    def _read_done_marker(self) -> list[Event]:
         if not self._started:
-            return self._fail(_empty())
+            return self._fail(_no_content())
         if self._finish is None and "cut_then_done" in self._issuer.quirks:
-            return self._fail(_cut_off())
-        return self._done()
+            return self._fail(_truncated())
+        return self._end()
 
-    def take_whole(self, chunk: Chunk) -> list[Event]:
-        """A body that is the whole reply ends it, with or without a finish_reason."""
-        events = self._take(chunk)
-        if self._over:
+    def read_whole(self, chunk: Chunk) -> list[Event]:
+        """Return the events of a body that is the whole reply, with or without a finish_reason."""
+        events = self._read_chunk(chunk)
+        if self._is_over:
             return events
         if not self._started:
             return events + self._fail(Failure(Kind.CORRUPT, "the upstream's reply has no choice with index 0"))
-        return events + self._done()
+        return events + self._end()
 
-    def _unreadable(self, error: Exception) -> list[Event]:
+    def _read_invalid(self, error: Exception) -> list[Event]:
         if _CUT in str(error) and not isinstance(error, msgspec.ValidationError):
-            self._cut = True  # if nothing follows, this is where the connection ended
+            self._has_cut_frame = True  # if nothing follows, the connection ended here
             return []
-        return self._fail(Failure(Kind.CORRUPT, "the upstream's stream has a chunk that is not Chat"))
+        return self._fail(Failure(Kind.CORRUPT, "the upstream sent a chunk that is not of Chat Completions"))
 
-    def _take(self, chunk: Chunk) -> list[Event]:
+    def _read_chunk(self, chunk: Chunk) -> list[Event]:
         if chunk.error:
             return self._fail(read_error(chunk.error) or Failure(Kind.UPSTREAM, UNEXPLAINED))
         if chunk.service_tier:
@@ -166,51 +169,52 @@ class Decoder:
         usage = chunk.usage
         for choice in chunk.choices or ():
             if choice.index:
-                self._ledger.note_dropped(f"/choices/{choice.index}", "one answer is translated")
+                self._ledger.note_dropped(f"/choices/{choice.index}", "only the first choice is translated")
                 continue
-            if not self._same_reply(chunk, finished):
-                return self._fail(Failure(Kind.CORRUPT, "the upstream's stream changed its id or model midway"))
+            if not self._is_same_reply(chunk, finished):
+                return self._fail(Failure(Kind.CORRUPT, "the upstream changed the id or model within its stream"))
             if not self._blocks:
-                self._start(chunk, events)
-            self._tell(choice, events)
-            if self._over:
+                self._start_reply(chunk, events)
+            self._read_choice(choice, events)
+            if self._is_over:
                 return events
             usage = usage or choice.usage
         if usage is not None:
             self._usage = usage
             if finished:
-                events += self._done()
+                events += self._end()
         return events
 
-    def _same_reply(self, chunk: Chunk, finished: bool) -> bool:
-        """Another id or model, once something was said, is another reply; before that, some servers leave them open."""
+    def _is_same_reply(self, chunk: Chunk, finished: bool) -> bool:
+        """Return whether a chunk belongs to this reply: after the first content, id and model must not change."""
         if not self._blocks or finished:
             return True
         same_id = not chunk.id or not self._id or chunk.id == self._id
-        return same_id and (not chunk.model or chunk.model == self._model or is_alias(chunk.model, self._model))
+        same_model = not chunk.model or chunk.model == self._model
+        return same_id and (same_model or may_be_same_model(chunk.model or "", self._model))
 
-    def _start(self, chunk: Chunk, events: list[Event]) -> None:
+    def _start_reply(self, chunk: Chunk, events: list[Event]) -> None:
         self._id = chunk.id or self._id
         self._model = chunk.model or self._model
         if not self._started:
             self._started = True
             events.append(Started(self._id, chunk.model or self._issuer.model))
 
-    def _tell(self, choice: Choice, events: list[Event]) -> None:
+    def _read_choice(self, choice: Choice, events: list[Event]) -> None:
         message = choice.delta or choice.message
         if message is not None:
-            self._think(message, events)
+            self._read_reasoning(message, events)
             logprobs = choice.logprobs
-            self._say(message.content, _array(logprobs.content) if logprobs else None, events)
-            refused = _array(logprobs.refusal) if logprobs else None
+            self._read_content(message.content, as_array(logprobs.content) if logprobs else None, events)
+            refused = as_array(logprobs.refusal) if logprobs else None
             if message.refusal or refused:
-                events.append(Delta(self._speak(_REFUSAL, events), message.refusal or "", refused))
+                events.append(Delta(self._open_block(_REFUSAL, events), message.refusal or "", refused))
             for annotation in message.annotations or ():
-                self._cite(annotation, events)
+                self._read_annotation(annotation, events)
             if message.tool_calls or message.function_call is not None:
                 if message.tool_calls and message is choice.message:
-                    number(message.tool_calls)
-                self._call(message, events)
+                    number_calls(message.tool_calls)
+                self._read_calls(message, events)
         if choice.finish_reason:
             self._stop(choice, events)
 
@@ -221,171 +225,166 @@ class Decoder:
         if self._finish in FAILED_STOPS:
             events += self._fail(Failure(Kind.UPSTREAM, f"the upstream ended with finish_reason {self._finish!r}"))
 
-    # Words: text, refusals and thoughts. One such block is open at a time; calls stay open beside it.
+    # Text, refusals and reasoning: one such block is open at a time, and calls stay open beside it.
 
-    def _speak(self, what: Block, events: list[Event]) -> int:
-        if self._speaking is not what:
-            self._hush(events)
-            self._block = self._open(what, events)
-            self._speaking = what
+    def _open_block(self, what: Block, events: list[Event]) -> int:
+        if self._open_kind is not what:
+            self._close_block(events)
+            self._block = self._add_block(what, events)
+            self._open_kind = what
             self._base = self._chars
         return self._block
 
-    def _hush(self, events: list[Event]) -> None:
-        if self._speaking is None:
+    def _close_block(self, events: list[Event]) -> None:
+        if self._open_kind is None:
             return
         opaques: list[Opaque] = []
-        if self._speaking is _THINKING:
+        if self._open_kind is _THINKING:
             opaques += self._details.opaques(self._issuer.name, self._issuer.model)
-            self._details = Details()
+            self._details = ReasoningDetails()
         events += [OpaqueAdded(self._block, opaque) for opaque in opaques[:1]]
         events.append(Closed(self._block))
-        self._speaking = None
+        self._open_kind = None
         for opaque in opaques[1:]:
-            self._seal(opaque, events)
+            self._add_opaque(opaque, events)
 
-    def _seal(self, opaque: Opaque, events: list[Event]) -> None:
-        """Ends the open thought with its opaque value, or tells a thought that has nothing else."""
-        block = self._speak(_THINKING, events)
+    def _add_opaque(self, opaque: Opaque, events: list[Event]) -> None:
+        """Close the open thinking block with its opaque value, or add a block that holds nothing else."""
+        block = self._open_block(_THINKING, events)
         events += (OpaqueAdded(block, opaque), Closed(block))
-        self._speaking = None
+        self._open_kind = None
 
-    def _open(self, what: Block, events: list[Event]) -> int:
+    def _add_block(self, what: Block, events: list[Event]) -> int:
         block = self._blocks
         self._blocks += 1
         events.append(Opened(block, what))
         return block
 
-    def _say(self, content: str | list[ContentPart] | None, logprobs: msgspec.Raw | None, events: list[Event]) -> None:
+    def _read_content(self, content: Content, logprobs: msgspec.Raw | None, events: list[Event]) -> None:
         if isinstance(content, list):
             for part in content:
-                self._say_part(part, events)
+                self._read_content_part(part, events)
             content = ""
         if content or logprobs is not None:
             text = content or ""
-            events.append(Delta(self._speak(_TEXT, events), text, logprobs))
+            events.append(Delta(self._open_block(_TEXT, events), text, logprobs))
             self._chars += len(text)
 
-    def _say_part(self, part: ContentPart, events: list[Event]) -> None:
+    def _read_content_part(self, part: ContentPart, events: list[Event]) -> None:
         if part.thinking:
-            self._muse(part_text(part.thinking), events)
+            self._add_thinking(read_thinking_text(part.thinking), events)
         elif part.refusal:
-            events.append(Delta(self._speak(_REFUSAL, events), part.refusal))
+            events.append(Delta(self._open_block(_REFUSAL, events), part.refusal))
         else:
-            self._say(part.text, None, events)
+            self._read_content(part.text, None, events)
 
-    def _cite(self, annotation: Annotation, events: list[Event]) -> None:
+    def _read_annotation(self, annotation: Annotation, events: list[Event]) -> None:
         cited = annotation.url_citation
-        if cited is None or self._speaking is not _TEXT:
+        if cited is None or self._open_kind is not _TEXT:
             self._ledger.note_dropped("/choices/0/message/annotations", f"nothing to attach {annotation.type!r} to")
             return
         start, end = (None if at is None else max(0, at - self._base) for at in (cited.start_index, cited.end_index))
         events.append(CitationAdded(self._block, Citation(url=cited.url, title=cited.title, start=start, end=end)))
 
-    def _think(self, message: Message, events: list[Event]) -> None:
+    def _read_reasoning(self, message: Message, events: list[Event]) -> None:
         plain = message.reasoning_content or message.reasoning or message.reasoning_text
         if not (plain or message.reasoning_details or message.thinking_blocks or message.reasoning_opaque):
             return
         blocks = message.thinking_blocks or ()
-        # LiteLLM tells the same thoughts in both places.
+        # LiteLLM sends the same reasoning in both fields.
         text = plain if isinstance(plain, str) and not any(block.thinking for block in blocks) else ""
-        self._plain |= bool(text)
-        self._muse(text, events)
+        self._has_plain_reasoning |= bool(text)
+        self._add_thinking(text, events)
         for detail in message.reasoning_details or ():
-            if not self._plain and not blocks:
-                self._muse(detail_text(detail), events)
-            if self._speaking is _THINKING or is_opaque(detail):
-                self._speak(_THINKING, events)
+            if not self._has_plain_reasoning and not blocks:
+                self._add_thinking(visible_text(detail), events)
+            if self._open_kind is _THINKING or is_opaque(detail):
+                self._open_block(_THINKING, events)
                 self._details.add(detail)
         for block in blocks:
-            self._muse(block.thinking or "", events)
-            opaque = block_opaque(block, self._issuer.name, self._issuer.model)
+            self._add_thinking(block.thinking or "", events)
+            opaque = read_block_opaque(block, self._issuer.name, self._issuer.model)
             if opaque is not None:
-                self._seal(opaque, events)
+                self._add_opaque(opaque, events)
         if message.reasoning_opaque:
-            self._seal(field_opaque(message.reasoning_opaque, self._issuer.name, self._issuer.model), events)
+            self._add_opaque(read_field_opaque(message.reasoning_opaque, self._issuer.name, self._issuer.model), events)
 
-    def _muse(self, text: str, events: list[Event]) -> None:
+    def _add_thinking(self, text: str, events: list[Event]) -> None:
         if text:
-            events.append(Delta(self._speak(_THINKING, events), text))
+            events.append(Delta(self._open_block(_THINKING, events), text))
 
     # Tool calls
 
-    def _call(self, message: Message, events: list[Event]) -> None:
+    def _read_calls(self, message: Message, events: list[Event]) -> None:
         if message.tool_calls:
             for piece in message.tool_calls:
                 if len(self._calls) > MAX_CALLS:  # the reply has failed; the rest of a long list is not worth reading
                     break
-                self._take_piece(piece, events)
+                self._read_call_piece(piece, events)
         elif message.function_call is not None:
-            self._take_piece(CallPiece(index=-1, function=message.function_call), events)
+            self._read_call_piece(CallPiece(index=-1, function=message.function_call), events)
 
-    def _take_piece(self, piece: CallPiece, events: list[Event]) -> None:
+    def _read_call_piece(self, piece: CallPiece, events: list[Event]) -> None:
         custom = piece.custom
         if custom is not None:
             name, text = custom.name, custom.input or ""
         else:
             function = piece.function or FunctionPiece()
-            name, text = function.name, argument_text(function.arguments)
-        call = self._calls.of(piece, name, self._id)
+            name, text = function.name, arguments_as_text(function.arguments)
+        call = self._calls.find_or_add(piece, name, self._id)
         if call.block is None:
             if not name:
                 call.held.append(text)
                 return
-            self._hush(events)
-            vouched = call_opaque(piece.extra_content, call.id, self._issuer.name, self._issuer.model)
-            if vouched is not None:
-                self._seal(vouched, events)
-            call.block = self._open(CallBlock(call.id, name, custom=custom is not None), events)
+            self._close_block(events)
+            signature = read_call_opaque(piece.extra_content, call.id, self._issuer.name, self._issuer.model)
+            if signature is not None:
+                self._add_opaque(signature, events)
+            call.block = self._add_block(CallBlock(call.id, name, custom=custom is not None), events)
             text = "".join((*call.held, text))
         if text:
             events.append(Delta(call.block, text))
 
     # The end
 
-    def _done(self) -> list[Event]:
+    def _end(self) -> list[Event]:
         events: list[Event] = []
-        self._hush(events)
+        self._close_block(events)
         blocks = self._calls.blocks()
         if len(blocks) < len(self._calls):
-            return events + self._fail(Failure(Kind.CORRUPT, "the upstream called a tool without naming it"))
-        self._over = True
+            return events + self._fail(Failure(Kind.CORRUPT, "the upstream called a tool without a name"))
+        self._is_over = True
         events += map(Closed, blocks)
-        events += self._used()
-        events.append(self._ended())
+        events += self._usage_events()
+        events.append(self._end_event())
         return events
 
-    def _ended(self) -> Ended:
+    def _end_event(self) -> Ended:
         finish = self._finish or "stop"
         stop = STOPS.get(finish)
         if stop is None:
             self._ledger.note_approximated("/choices/0/finish_reason", f"{finish!r} is taken for a natural end")
             stop = Stop.END
-        # Agents run tools by the reason given, and servers give the wrong one both ways.
+        # Agents run tools depending on this reason, and servers get it wrong in both directions.
         if stop in (Stop.END, Stop.TOOL):
             stop = Stop.TOOL if self._calls else Stop.END
         if stop is Stop.END and self._matched:
             return Ended(Stop.STOP_SEQUENCE, sequence=self._matched)
         return Ended(stop)
 
-    def _used(self) -> list[Event]:
-        if self._usage is None or not self._usage.is_told or not self._started:
+    def _usage_events(self) -> list[Event]:
+        if self._usage is None or not self._usage.has_counts or not self._started:
             return []
-        return [UsageReported(clamp_usage(self._usage.meaning(self._tier), self._ledger))]
+        return [UsageReported(clamp_usage(self._usage.to_usage(self._tier), self._ledger))]
 
     def _fail(self, failure: Failure) -> list[Event]:
-        self._over = True
-        return [*self._used(), Failed(failure)]
+        self._is_over = True
+        return [*self._usage_events(), Failed(failure)]
 
 
-def _array(logprobs: msgspec.Raw) -> msgspec.Raw | None:
-    text = bytes(logprobs)
-    return logprobs if text.startswith(b"[") and text != b"[]" else None
+def _no_content() -> Failure:
+    return Failure(Kind.TRUNCATED, "the upstream's stream ended without any content")
 
 
-def _empty() -> Failure:
-    return Failure(Kind.TRUNCATED, "the upstream's stream ended before it said anything")
-
-
-def _cut_off() -> Failure:
+def _truncated() -> Failure:
     return Failure(Kind.TRUNCATED, "the upstream's stream ended without a finish_reason")

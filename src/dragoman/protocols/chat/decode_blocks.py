@@ -8,12 +8,12 @@ import msgspec
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.protocols.chat.wire import CALL_KEY, FIELD_KEY, VISIBLE_KEYS, CallPiece, ThinkingPart
 
-_GROWING = (*VISIBLE_KEYS, "data", "signature")
+_STREAMED_KEYS = (*VISIBLE_KEYS, "data", "signature")
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def part_text(thinking: object) -> str:
-    """Mistral's thinking part holds a list of text parts."""
+def read_thinking_text(thinking: object) -> str:
+    """Return the text of Mistral's thinking part, which holds a list of text parts."""
     if isinstance(thinking, str):
         return thinking
     parts = thinking if isinstance(thinking, list) else []
@@ -21,12 +21,12 @@ def part_text(thinking: object) -> str:
 
 
 def is_opaque(detail: dict[str, object]) -> bool:
-    """Whether only its issuer can read this entry, or vouch for it."""
+    """Return whether an entry holds a signature or encrypted data."""
     return bool(detail.get("signature") or detail.get("data"))
 
 
-class _Entry:
-    """One entry of reasoning_details; its texts are joined once, at the end."""
+class _DetailEntry:
+    """One entry of reasoning_details; its pieces of text are join once, at the end."""
 
     __slots__ = ("_fields", "_pieces")
 
@@ -36,7 +36,7 @@ class _Entry:
 
     def add(self, detail: dict[str, object]) -> None:
         for name, value in detail.items():
-            if name in _GROWING and isinstance(value, str):
+            if name in _STREAMED_KEYS and isinstance(value, str):
                 if not isinstance(self._fields.get(name), str):
                     self._pieces[name] = []
                 self._fields[name] = ""
@@ -44,41 +44,41 @@ class _Entry:
             elif value is not None:
                 self._fields[name] = value
 
-    def joined(self) -> dict[str, object]:
+    def join(self) -> dict[str, object]:
         texts = {name: "".join(pieces) for name, pieces in self._pieces.items() if self._fields[name] == ""}
         return {**self._fields, **texts}
 
 
 def _entry_key(index: object, count: int) -> object:
-    """What pieces of one entry have in common; an entry without a usable index stands alone."""
+    """Return the key that the pieces of one entry share; an entry without a usable index has its own."""
     return ("index", index) if isinstance(index, str | int | float) else count
 
 
-class Details:
-    """The reasoning_details of one run of thought: entries grow by `index` until the run ends."""
+class ReasoningDetails:
+    """The reasoning_details of one thinking block; pieces with the same `index` belong to one entry."""
 
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[object, _Entry] = {}
+        self._entries: dict[object, _DetailEntry] = {}
 
     def add(self, detail: dict[str, object]) -> None:
         key = _entry_key(detail.get("index"), len(self._entries))
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry()
+            entry = self._entries[key] = _DetailEntry()
         entry.add(detail)
 
     def opaques(self, issuer: str, model: str) -> Iterator[Opaque]:
-        """The entries that only their issuer can read or vouch for; a plain text needs no carrying."""
+        """Yield the entries with a signature or encrypted data; plain text is sent without them."""
         for growing in self._entries.values():
-            entry = growing.joined()
+            entry = growing.join()
             if is_opaque(entry):
                 yield Opaque(issuer, Form.DETAIL, msgspec.json.encode(entry).decode(), model)
 
 
-def block_opaque(block: ThinkingPart, issuer: str, model: str) -> Opaque | None:
-    """What a LiteLLM thinking block holds besides its text."""
+def read_block_opaque(block: ThinkingPart, issuer: str, model: str) -> Opaque | None:
+    """Return the signature or encrypted data of a LiteLLM thinking block."""
     if block.data:
         return Opaque(issuer, Form.REDACTED, block.data, model)
     if block.signature:
@@ -86,8 +86,8 @@ def block_opaque(block: ThinkingPart, issuer: str, model: str) -> Opaque | None:
     return None
 
 
-def call_opaque(extra: object, call_id: str, issuer: str, model: str) -> Opaque | None:
-    """What Google writes beside a call to vouch for it; without it the next request is refused."""
+def read_call_opaque(extra: object, call_id: str, issuer: str, model: str) -> Opaque | None:
+    """Return the signature that Google writes beside a call, and demands in the next request."""
     google = extra.get("google") if isinstance(extra, dict) else None
     if not isinstance(google, dict) or not google.get("thought_signature"):
         return None
@@ -95,26 +95,26 @@ def call_opaque(extra: object, call_id: str, issuer: str, model: str) -> Opaque 
     return Opaque(issuer, Form.DETAIL, msgspec.json.encode(entry).decode(), model)
 
 
-def field_opaque(value: str, issuer: str, model: str) -> Opaque:
-    """What Copilot writes beside a thought's text, and wants back beside it."""
+def read_field_opaque(value: str, issuer: str, model: str) -> Opaque:
+    """Return the opaque value that Copilot writes beside the reasoning text, and wants back there."""
     return Opaque(issuer, Form.DETAIL, msgspec.json.encode({FIELD_KEY: value}).decode(), model)
 
 
-def argument_text(value: object) -> str:
-    """Arguments as text; some servers send the object itself."""
+def arguments_as_text(value: object) -> str:
+    """Return arguments as JSON text; some servers send the object itself."""
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
-def number(calls: list[CallPiece]) -> None:
-    """In a whole message each entry is a call of its own, whatever its id."""
+def number_calls(calls: list[CallPiece]) -> None:
+    """Number the calls of a whole message, where each entry is a call of its own whatever its id."""
     for place, call in enumerate(calls):
         call.index = place
 
 
 class Call:
-    """A tool call; it opens when its name is known, and `held` keeps arguments that came before."""
+    """A tool call. Its block opens when its name is known; `held` keeps arguments that came earlier."""
 
     __slots__ = ("block", "held", "id")
 
@@ -127,39 +127,44 @@ class Call:
 class Calls:
     """The calls of one reply in the order of their first appearance."""
 
-    __slots__ = ("_by_id", "_by_index", "_met")
+    __slots__ = ("_by_id", "_by_index", "_calls")
 
     def __init__(self) -> None:
-        self._met: list[Call] = []
+        self._calls: list[Call] = []
         self._by_id: dict[str, Call] = {}
         self._by_index: dict[int, Call] = {}
 
     def __len__(self) -> int:
-        return len(self._met)
+        return len(self._calls)
 
     def blocks(self) -> list[int]:
-        return [call.block for call in self._met if call.block is not None]
+        return [call.block for call in self._calls if call.block is not None]
 
-    def of(self, piece: CallPiece, name: str | None, reply: str) -> Call:
-        """The call that the piece continues, or a new one; without an id of its own it gets one from the reply's."""
-        call = self._known(piece, name)
+    def find_or_add(self, piece: CallPiece, name: str | None, reply: str) -> Call:
+        """Return the call that a piece continues, or a new one; without an id it gets one made from the reply's id."""
+        call = self._find(piece, name)
         if call is None:
-            call = Call(self._fresh(piece.id or f"call_{_NOT_IN_IDS.sub('', reply)}_{len(self._met)}"))
-            self._met.append(call)
+            call = Call(self._unique_id(piece.id or f"call_{_NOT_IN_IDS.sub('', reply)}_{len(self._calls)}"))
+            self._calls.append(call)
             self._by_id.setdefault(call.id, call)
             if piece.index is not None:
                 self._by_index[piece.index] = call
         return call
 
-    def _fresh(self, id: str) -> str:
-        """An id that no other call of the reply has: a client could not tell their results apart."""
-        return f"{id}_{len(self._met)}" if id in self._by_id else id
+    def _unique_id(self, id: str) -> str:
+        """Return an id that no other call of the reply has, so that results can be told apart."""
+        return f"{id}_{len(self._calls)}" if id in self._by_id else id
 
-    def _known(self, piece: CallPiece, name: str | None) -> Call | None:
+    def _find(self, piece: CallPiece, name: str | None) -> Call | None:
         if piece.index is not None:
             call = self._by_index.get(piece.index)
             # Some servers give every parallel call the index 0: a new id with a name is a new call.
             return None if call and name and piece.id and piece.id != call.id else call
         if piece.id:
             return self._by_id.get(piece.id)
-        return self._met[-1] if self._met and not name else None
+        return self._calls[-1] if self._calls and not name else None
+
+
+def as_array(logprobs: msgspec.Raw) -> msgspec.Raw | None:
+    text = bytes(logprobs)
+    return logprobs if text.startswith(b"[") and text != b"[]" else None

@@ -1,4 +1,4 @@
-"""Decode a whole Chat reply into hub events."""
+"""Decode a decode_whole Chat reply into hub events."""
 
 from dragoman.framing.error_text import strip_html
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8
@@ -8,39 +8,47 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer
 from dragoman.hub.usage import clamp_usage
 from dragoman.protocols.chat.decode import CHUNKS, Decoder
-from dragoman.protocols.chat.errors import error_of, read_error
-from dragoman.protocols.chat.wire import BESIDE, PLAIN_STOPS, Chunk
+from dragoman.protocols.chat.errors import find_error, read_error
+from dragoman.protocols.chat.wire import INESSENTIAL_FIELDS, PLAIN_STOPS, Chunk
 
 
-def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """A whole reply's events; an error body or something that is no reply gives Failed."""
+def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+    """Return the events of a decode_whole reply; an error body, or one that is no reply, gives Failed."""
     body = replace_invalid_utf8(body)
     try:
-        chunk = read_json_leniently(CHUNKS, body, BESIDE)
+        chunk = read_json_leniently(CHUNKS, body, INESSENTIAL_FIELDS)
     except (ValueError, RecursionError):
-        said = strip_html(body)
-        return [Failed(Failure(Kind.CORRUPT, "the upstream's reply is not Chat" + (f": {said}" if said else "")))]
+        excerpt = strip_html(body)
+        return [
+            Failed(
+                Failure(
+                    Kind.CORRUPT,
+                    "the upstream's reply does not have the shape of Chat Completions"
+                    + (f": {excerpt}" if excerpt else ""),
+                )
+            )
+        ]
     if not chunk.choices and not chunk.error:
-        failure = read_error(error_of(body))
+        failure = read_error(find_error(body))
         return [Failed(failure or Failure(Kind.CORRUPT, "the upstream's reply has no choices", code=NO_REPLY))]
-    return Decoder(issuer, ledger).take_whole(chunk)
+    return Decoder(issuer, ledger).read_whole(chunk)
 
 
-def glance(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """How a whole reply starts and ends and what it used; one that is not plain, or tells no use, is read in full."""
+def decode_outline(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
+    """Return only start, usage and end of a simple decode_whole reply; any other reply is decoded in full."""
     try:
-        chunk = read_json_leniently(CHUNKS, body, BESIDE)
+        chunk = read_json_leniently(CHUNKS, body, INESSENTIAL_FIELDS)
     except (ValueError, RecursionError):
-        return whole(body, issuer, ledger)
-    stop = _plain_stop(chunk)
-    if stop is None or chunk.usage is None or not chunk.usage.is_told:
-        return whole(body, issuer, ledger)
-    used = UsageReported(clamp_usage(chunk.usage.meaning(chunk.service_tier or None), ledger))
+        return decode_whole(body, issuer, ledger)
+    stop = _read_simple_stop(chunk)
+    if stop is None or chunk.usage is None or not chunk.usage.has_counts:
+        return decode_whole(body, issuer, ledger)
+    used = UsageReported(clamp_usage(chunk.usage.to_usage(chunk.service_tier or None), ledger))
     return [Started(chunk.id or "", chunk.model or issuer.model), used, Ended(stop)]
 
 
-def _plain_stop(chunk: Chunk) -> Stop | None:
-    """Why one answer of words alone ended, where nothing about it needs weighing."""
+def _read_simple_stop(chunk: Chunk) -> Stop | None:
+    """Return why a reply of text alone ended; None if anything about it needs the decoder."""
     if chunk.error or not chunk.choices or len(chunk.choices) > 1:
         return None
     choice = chunk.choices[0]

@@ -34,10 +34,10 @@ from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import Reply, collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
-from dragoman.protocols.chat.errors import error_frame
+from dragoman.protocols.chat.errors import encode_error_event
 from dragoman.protocols.chat.wire import FINISHES
 
-# Where a kind of block stands in a Chat message; whatever comes after a later one has lost its place.
+# The order of the kinds in a Chat message; a block that comes after a later kind loses its position.
 _ORDER: dict[type[Block], int] = {ThinkingBlock: 0, TextBlock: 1, RefusalBlock: 1, CallBlock: 2}
 _encode = msgspec.json.encode
 _FIELDS: dict[type[Block], bytes] = {
@@ -47,8 +47,8 @@ _FIELDS: dict[type[Block], bytes] = {
 }
 
 
-class Losses:
-    """Tells the ledger which blocks a Chat message cannot show as they were."""
+class LossRecorder:
+    """Record what a Chat message cannot represent."""
 
     __slots__ = ("_last", "_ledger", "_text_seen")
 
@@ -68,7 +68,7 @@ class Losses:
         if place < self._last:
             self._ledger.note_approximated(at, "Chat does not tell the order of text, thoughts and calls")
         elif isinstance(what, TextBlock) and self._text_seen:
-            self._ledger.note_approximated(at, "Chat has one text per reply: this is joined to what stood before")
+            self._ledger.note_approximated(at, "Chat has one text per reply: this is joined to what stood prefix")
         self._last = max(self._last, place)
         self._text_seen |= isinstance(what, TextBlock)
 
@@ -92,21 +92,21 @@ class Losses:
             self._ledger.note_approximated("/stop_reason", "Chat does not tell a full context from the cap on tokens")
 
 
-def whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes:
-    """The whole reply; a failure is raised, for it has a status and a body of its own."""
+def encode_whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes:
+    """Return the whole reply; raises RequestError if it failed, because errors have a status of their own."""
     reply = collect(events)
     if isinstance(reply.end, Failed):
         raise RequestError(reply.end.failure)
-    losses = Losses(ledger)
+    losses = LossRecorder(ledger)
     for number, piece in enumerate(reply.pieces):
         losses.block(number, piece.what)
         for citation in piece.citations:
             losses.citation(number, citation)
-    message = _message(reply, reply.end)
+    message = _encode_message(reply, reply.end)
     losses.end(reply.end, message["refusal"] is not None and message["refusal"] == reply.end.explanation)
     calls = "tool_calls" in message
     body: dict[str, object] = {
-        "id": reply_id(reply.id, asked),
+        "id": choose_reply_id(reply.id, asked),
         "object": "chat.completion",
         "created": asked.created,
         "model": asked.model,
@@ -114,66 +114,66 @@ def whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes
             {
                 "index": 0,
                 "message": message,
-                "logprobs": _logprobs(reply),
-                "finish_reason": finish_reason(reply.end.stop, calls),
+                "logprobs": _encode_logprobs(reply),
+                "finish_reason": choose_finish_reason(reply.end.stop, calls),
             }
         ],
     }
     if reply.usage is not None:
-        body["usage"] = tokens(reply.usage)
+        body["usage"] = encode_usage(reply.usage)
         if reply.usage.service_tier is not None:
             body["service_tier"] = reply.usage.service_tier
     return msgspec.json.encode(body)
 
 
-def _message(reply: Reply, end: Ended) -> dict[str, object]:
-    text = _joined(reply, TextBlock)
-    thoughts = _joined(reply, ThinkingBlock)
-    refusal = _joined(reply, RefusalBlock) or (None if text else end.explanation) or None
-    calls = [_write_call(piece.what, piece.text) for piece in reply.pieces if isinstance(piece.what, CallBlock)]
-    sealed = [(piece.opaque, piece.text) for piece in reply.pieces if piece.opaque is not None]
+def _encode_message(reply: Reply, end: Ended) -> dict[str, object]:
+    text = _join_blocks(reply, TextBlock)
+    thoughts = _join_blocks(reply, ThinkingBlock)
+    refusal = _join_blocks(reply, RefusalBlock) or (None if text else end.explanation) or None
+    calls = [_encode_call(piece.what, piece.text) for piece in reply.pieces if isinstance(piece.what, CallBlock)]
+    opaques = [(piece.opaque, piece.text) for piece in reply.pieces if piece.opaque is not None]
     message: dict[str, object] = {
         "role": "assistant",
         "content": text if text or not (calls or refusal) else None,
         "refusal": refusal,
-        "annotations": list(_annotations(reply)),
+        "annotations": list(_encode_annotations(reply)),
     }
     if thoughts:
         message["reasoning_content"] = thoughts
-    if sealed:
-        message["reasoning_details"] = [detail_entry(index, *what) for index, what in enumerate(sealed)]
+    if opaques:
+        message["reasoning_details"] = [encode_opaque(index, *what) for index, what in enumerate(opaques)]
     if calls:
         message["tool_calls"] = calls
     return message
 
 
-def _joined(reply: Reply, kind: type[Block]) -> str:
+def _join_blocks(reply: Reply, kind: type[Block]) -> str:
     return "".join(piece.text for piece in reply.pieces if isinstance(piece.what, kind))
 
 
-def _write_call(what: CallBlock, text: str) -> dict[str, object]:
+def _encode_call(what: CallBlock, text: str) -> dict[str, object]:
     if what.custom:
         return {"id": what.id, "type": "custom", "custom": {"name": what.name, "input": text}}
     return {"id": what.id, "type": "function", "function": {"name": what.name, "arguments": text or "{}"}}
 
 
-def detail_entry(index: int, opaque: Opaque, text: str) -> dict[str, object]:
-    """The client's opaque slot. What a signature vouches for rides along: blocks are joined in reasoning_content."""
+def encode_opaque(index: int, opaque: Opaque, text: str) -> dict[str, object]:
+    """Return an entry of reasoning_details: an opaque value with its text, which reasoning_content joins to others."""
     token = encode_envelope(opaque, text if opaque.form is not Form.REDACTED else "")
     return {"type": "reasoning.encrypted", "data": token, "format": "unknown", "index": index}
 
 
-def _annotations(reply: Reply) -> Iterator[dict[str, object]]:
+def _encode_annotations(reply: Reply) -> Iterator[dict[str, object]]:
     start = 0
     for piece in reply.pieces:
         if isinstance(piece.what, TextBlock):
             for citation in piece.citations:
                 if citation.url:
-                    yield annotation(citation, start, len(piece.text))
+                    yield encode_annotation(citation, start, len(piece.text))
             start += len(piece.text)
 
 
-def annotation(citation: Citation, start: int, length: int) -> dict[str, object]:
+def encode_annotation(citation: Citation, start: int, length: int) -> dict[str, object]:
     cited = {
         "url": citation.url,
         "title": citation.title or citation.url,
@@ -183,12 +183,15 @@ def annotation(citation: Citation, start: int, length: int) -> dict[str, object]
     return {"type": "url_citation", "url_citation": cited}
 
 
-def _logprobs(reply: Reply) -> dict[str, object] | None:
-    told: dict[str, object] = {"content": _token_list(reply, TextBlock), "refusal": _token_list(reply, RefusalBlock)}
-    return told if any(tokens is not None for tokens in told.values()) else None
+def _encode_logprobs(reply: Reply) -> dict[str, object] | None:
+    logprobs: dict[str, object] = {
+        "content": _join_logprobs(reply, TextBlock),
+        "refusal": _join_logprobs(reply, RefusalBlock),
+    }
+    return logprobs if any(tokens is not None for tokens in logprobs.values()) else None
 
 
-def _token_list(reply: Reply, kind: type[Block]) -> list[msgspec.Raw] | None:
+def _join_logprobs(reply: Reply, kind: type[Block]) -> list[msgspec.Raw] | None:
     tokens: list[msgspec.Raw] = []
     for piece in reply.pieces:
         if isinstance(piece.what, kind) and piece.logprobs is not None:
@@ -196,75 +199,75 @@ def _token_list(reply: Reply, kind: type[Block]) -> list[msgspec.Raw] | None:
     return tokens or None
 
 
-def reply_id(upstream: str, asked: ReplyContext) -> str:
+def choose_reply_id(upstream: str, asked: ReplyContext) -> str:
     return upstream if upstream.startswith("chatcmpl") else asked.new_id("chatcmpl-")
 
 
-def finish_reason(stop: Stop, calls: bool) -> str:
-    """The reason, made to agree with the calls: agents run tools by it."""
+def choose_finish_reason(stop: Stop, calls: bool) -> str:
+    """Return the finish reason; it agrees with the calls, because agents run tools depending on it."""
     if stop in (Stop.END, Stop.TOOL):
         stop = Stop.TOOL if calls else Stop.END
     return FINISHES[stop]
 
 
-def tokens(usage: Usage) -> dict[str, object]:
-    """Credits are no field of OpenAI's; clients of credit-counting gateways know them by this name."""
-    told: dict[str, object] = {
+def encode_usage(usage: Usage) -> dict[str, object]:
+    """Return `usage`. `credits_used` is not OpenAI's: gateways that count credits use this name."""
+    counts: dict[str, object] = {
         "prompt_tokens": usage.input,
         "completion_tokens": usage.output,
         "total_tokens": usage.input + usage.output,
         "prompt_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
     }
-    return told if usage.credits is None else {**told, "credits_used": usage.credits}
+    return counts if usage.credits is None else {**counts, "credits_used": usage.credits}
 
 
-class _Slot:
-    """An open block: the bytes around the text of its deltas, and what later events must know of it."""
+class _OpenBlock:
+    """An open block: the bytes prefix and after the text of its deltas, and its length so far."""
 
-    __slots__ = ("before", "behind", "length", "start", "texts", "what")
+    __slots__ = ("length", "prefix", "start", "suffix", "texts", "what")
 
-    def __init__(self, what: Block, before: bytes, behind: bytes, start: int) -> None:
+    def __init__(self, what: Block, prefix: bytes, suffix: bytes, start: int) -> None:
         self.what = what
-        self.before = before
-        self.behind = behind
-        self.start = start  # characters of content before it
+        self.prefix = prefix
+        self.suffix = suffix
+        self.start = start  # characters of content prefix it
         self.length = 0
         self.texts: list[str] | None = [] if isinstance(what, ThinkingBlock) else None
 
 
 class Encoder:
-    """Writes one reply as the events of a Chat stream."""
+    """Encode one reply as a Chat stream."""
 
     __slots__ = (
         "_asked",
-        "_before",
-        "_behind",
+        "_blocks",
         "_calls",
-        "_cited",
+        "_citations",
+        "_content_length",
         "_created",
         "_details",
+        "_has_visible_text",
         "_head",
         "_losses",
-        "_said",
-        "_slots",
-        "_spoken",
+        "_prefix",
+        "_suffix",
         "_usage",
     )  # fmt: skip
 
     def __init__(self, asked: ReplyContext, ledger: Ledger) -> None:
         self._asked = asked
-        self._losses = Losses(ledger)
-        self._head = self._before = b""
+        self._losses = LossRecorder(ledger)
+        self._head = self._prefix = b""
         # The usage of every chunk but the last is null, if the client wants usage at all.
-        nulled = b',"usage":null' if asked.request.include_usage else b""
-        self._behind = b',"logprobs":null,"finish_reason":null}]' + nulled + b"}\n\n"
-        self._slots: dict[int, _Slot] = {}
+        null_usage = b',"usage":null' if asked.request.include_usage else b""
+        self._suffix = b',"logprobs":null,"finish_reason":null}]' + null_usage + b"}\n\n"
+        self._blocks: dict[int, _OpenBlock] = {}
         self._calls = 0
         self._details = 0
-        self._said = 0  # characters of content
-        self._spoken = False  # whether the client has anything to read, a refusal included
-        self._cited: list[tuple[Citation, _Slot]] = []
+        self._content_length = 0  # characters of content
+        self._has_visible_text = False  # text or a refusal
+        self._citations: list[tuple[Citation, _OpenBlock]] = []
         self._usage: Usage | None = None
 
     def feed(self, event: Event) -> Sequence[bytes]:
@@ -280,7 +283,7 @@ class Encoder:
             case CitationAdded(block=block, citation=citation):
                 self._losses.citation(block, citation)
                 if citation.url:
-                    self._cited.append((citation, self._slots[block]))
+                    self._citations.append((citation, self._blocks[block]))
             case Started():
                 return self._start(event)
             case UsageReported(usage=usage):
@@ -288,7 +291,7 @@ class Encoder:
             case Ended():
                 return self._end(event)
             case Failed(failure=failure):
-                return (error_frame(failure),)
+                return (encode_error_event(failure),)
         return ()
 
     def finish(self) -> Sequence[bytes]:
@@ -297,24 +300,24 @@ class Encoder:
     def _start(self, event: Started) -> Sequence[bytes]:
         self._usage = event.usage
         self._head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":[' % (
-            _encode(reply_id(event.id, self._asked)),
+            _encode(choose_reply_id(event.id, self._asked)),
             self._asked.created,
             _encode(self._asked.model),
         )
-        self._before = self._head + b'{"index":0,"delta":'
-        return (self._before + b'{"role":"assistant","content":""}' + self._behind,)
+        self._prefix = self._head + b'{"index":0,"delta":'
+        return (self._prefix + b'{"role":"assistant","content":""}' + self._suffix,)
 
     def _delta(self, event: Delta) -> Sequence[bytes]:
-        slot = self._slots[event.block]
+        block_state = self._blocks[event.block]
         text = event.text
-        slot.length += len(text)
-        if slot.texts is not None:
-            slot.texts.append(text)
-        chunk = slot.before + _encode(text) + slot.behind
+        block_state.length += len(text)
+        if block_state.texts is not None:
+            block_state.texts.append(text)
+        chunk = block_state.prefix + _encode(text) + block_state.suffix
         if event.logprobs is not None:
-            field = b"refusal" if isinstance(slot.what, RefusalBlock) else b"content"
-            told = b'"logprobs":{"%b":%b}' % (field, bytes(event.logprobs))
-            chunk = slot.before + _encode(text) + slot.behind.replace(b'"logprobs":null', told)
+            field = b"refusal" if isinstance(block_state.what, RefusalBlock) else b"content"
+            logprobs = b'"logprobs":{"%b":%b}' % (field, bytes(event.logprobs))
+            chunk = block_state.prefix + _encode(text) + block_state.suffix.replace(b'"logprobs":null', logprobs)
         return (chunk,)
 
     def _open(self, block: int, what: Block) -> Sequence[bytes]:
@@ -323,51 +326,54 @@ class Encoder:
             return self._open_call(block, what)
         field = _FIELDS.get(type(what))
         if field is not None:
-            self._slots[block] = _Slot(what, self._before + field, b"}" + self._behind, self._said)
+            self._blocks[block] = _OpenBlock(what, self._prefix + field, b"}" + self._suffix, self._content_length)
         return ()
 
     def _open_call(self, block: int, what: CallBlock) -> Sequence[bytes]:
         kind, field = ("custom", "input") if what.custom else ("function", "arguments")
         index = self._calls
         self._calls += 1
-        before = self._before + b'{"tool_calls":[{"index":%d,"%b":{"%b":' % (index, kind.encode(), field.encode())
-        self._slots[block] = _Slot(what, before, b"}}]}" + self._behind, self._said)
+        prefix = self._prefix + b'{"tool_calls":[{"index":%d,"%b":{"%b":' % (index, kind.encode(), field.encode())
+        self._blocks[block] = _OpenBlock(what, prefix, b"}}]}" + self._suffix, self._content_length)
         call = {"index": index, "id": what.id, "type": kind, kind: {"name": what.name, field: ""}}
         return (self._chunk({"tool_calls": [call]}),)
 
     def _close(self, block: int) -> Sequence[bytes]:
-        slot = self._slots.get(block)
-        if slot is None:
+        block_state = self._blocks.get(block)
+        if block_state is None:
             return ()
-        if isinstance(slot.what, TextBlock):
-            self._said += slot.length
-        elif isinstance(slot.what, CallBlock) and not slot.what.custom and not slot.length:
-            return (slot.before + b'"{}"' + slot.behind,)
-        self._spoken |= isinstance(slot.what, TextBlock | RefusalBlock) and slot.length > 0
+        if isinstance(block_state.what, TextBlock):
+            self._content_length += block_state.length
+        elif isinstance(block_state.what, CallBlock) and not block_state.what.custom and not block_state.length:
+            return (block_state.prefix + b'"{}"' + block_state.suffix,)
+        self._has_visible_text |= isinstance(block_state.what, TextBlock | RefusalBlock) and block_state.length > 0
         return ()
 
     def _seal(self, block: int, opaque: Opaque) -> Sequence[bytes]:
-        detail = detail_entry(self._details, opaque, "".join(self._slots[block].texts or ()))
+        detail = encode_opaque(self._details, opaque, "".join(self._blocks[block].texts or ()))
         self._details += 1
         return (self._chunk({"reasoning_details": [detail]}),)
 
     def _end(self, event: Ended) -> Sequence[bytes]:
-        refusal = None if self._spoken else event.explanation
+        refusal = None if self._has_visible_text else event.explanation
         self._losses.end(event, refusal is not None)
-        told: list[bytes] = []
+        frames: list[bytes] = []
         if refusal:
-            told.append(self._chunk({"refusal": refusal}))
-        if self._cited:
-            # All at once: accumulators that join lists refuse a second one without indices.
-            cited = [annotation(citation, slot.start, slot.length) for citation, slot in self._cited]
-            told.append(self._chunk({"annotations": cited}))
-        finish = b'"finish_reason":' + _encode(finish_reason(event.stop, self._calls > 0))
-        told.append(self._before + b"{}" + self._behind.replace(b'"finish_reason":null', finish))
+            frames.append(self._chunk({"refusal": refusal}))
+        if self._citations:
+            # In one chunk: accumulators that join lists reject a second list without indices.
+            cited = [
+                encode_annotation(citation, block_state.start, block_state.length)
+                for citation, block_state in self._citations
+            ]
+            frames.append(self._chunk({"annotations": cited}))
+        finish = b'"finish_reason":' + _encode(choose_finish_reason(event.stop, self._calls > 0))
+        frames.append(self._prefix + b"{}" + self._suffix.replace(b'"finish_reason":null', finish))
         if self._asked.request.include_usage and self._usage is not None:
             tier = self._usage.service_tier
             named = b"" if tier is None else b',"service_tier":' + _encode(tier)
-            told.append(self._head + b"]" + named + b',"usage":' + _encode(tokens(self._usage)) + b"}\n\n")
-        return [*told, b"data: [DONE]\n\n"]
+            frames.append(self._head + b"]" + named + b',"usage":' + _encode(encode_usage(self._usage)) + b"}\n\n")
+        return [*frames, b"data: [DONE]\n\n"]
 
     def _chunk(self, delta: dict[str, object]) -> bytes:
-        return self._before + _encode(delta) + self._behind
+        return self._prefix + _encode(delta) + self._suffix

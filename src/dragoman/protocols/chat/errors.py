@@ -1,4 +1,4 @@
-"""Errors in Chat's shape: an upstream's error answer comes in as a Failure, a Failure goes out as a body or a frame."""
+"""Read the errors of Chat upstreams into failures, and render failures as Chat errors."""
 
 import re
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ _RENDERED: dict[Kind, tuple[int, str, str | None]] = {
 }
 
 # What vendors write as error.code or error.type; the status decides where neither is listed.
-_NAMED: dict[str, Kind] = {
+_KIND_BY_WORD: dict[str, Kind] = {
     "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
     "exceed_context_size_error": Kind.CONTEXT_TOO_LONG,
     "insufficient_quota": Kind.QUOTA,
@@ -68,7 +68,7 @@ _NAMED: dict[str, Kind] = {
     "timeout": Kind.TIMEOUT,
 }
 
-UNEXPLAINED = "the upstream failed without saying why"
+UNEXPLAINED = "the upstream reported an error without a message"
 
 _TOO_LONG = re.compile(
     r"context (?:length|window|size)|maximum context|prompt is too long|input is too long|too many (?:input )?tokens",
@@ -78,90 +78,92 @@ _NO_CREDIT = re.compile(r"insufficient (?:balance|credits?|funds)|credit balance
 
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
-    """What an upstream's error answer says."""
-    failure = read_error(error_of(body), status)
+    """Return the failure that an error response reports."""
+    failure = read_error(find_error(body), status)
     if failure is None:
-        failure = Failure(_kind(status, "", "", strip_html(body)), describe_error_page(status, body), status=status)
+        failure = Failure(
+            _choose_kind(status, "", "", strip_html(body)), describe_error_page(status, body), status=status
+        )
     wait = retry_after(headers)
     return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
 
 def read_error(error: object, status: int | None = None) -> Failure | None:
-    """What an error object says, from an error body or in the middle of a stream; None if it says nothing."""
+    """Return the failure that an error object reports, in a body or a stream; None if it reports nothing."""
     if isinstance(error, str):
         error = {"message": error}
     if not isinstance(error, dict):
         return None
-    code = _word(error.get("code"))
-    kind_of_error = _word(error.get("type"))
+    code = _as_word(error.get("code"))
+    error_type = _as_word(error.get("type"))
     message = error.get("message") or error.get("detail") or error.get("msg")
-    if message is None and not code and not kind_of_error:
+    if message is None and not code and not error_type:
         return None
     if status is None and code.isdigit() and 400 <= int(code) < 600:
-        status = int(code)  # OpenRouter tells the status inside the stream
-    said = message if isinstance(message, str) else msgspec.json.encode(message or code or kind_of_error).decode()
+        status = int(code)  # OpenRouter writes the HTTP status here
+    text = message if isinstance(message, str) else msgspec.json.encode(message or code or error_type).decode()
     return Failure(
-        _kind(status, code, kind_of_error, said),
-        clean_message(said),
+        _choose_kind(status, code, error_type, text),
+        clean_message(text),
         status=status,
-        code=(code if code and not code.isdigit() else kind_of_error) or None,
+        code=(code if code and not code.isdigit() else error_type) or None,
     )
 
 
-def failure_in(data: bytes) -> Failure:
-    """What a stream event named `error` says, in whatever shape."""
-    return read_error(error_of(data)) or Failure(Kind.UPSTREAM, strip_html(data) or UNEXPLAINED)
+def read_event_error(data: bytes) -> Failure:
+    """Return the failure that a stream event named `error` reports, in whatever shape."""
+    return read_error(find_error(data)) or Failure(Kind.UPSTREAM, strip_html(data) or UNEXPLAINED)
 
 
 def render(failure: Failure, request_id: str) -> ErrorResponse:
-    """The whole error answer; Chat has no place for the request's id in it."""
+    """Return the error response; Chat has no field for the request id."""
     status = _RENDERED[failure.kind][0]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
         status = 500
-    return ErrorResponse(status, error_body(failure))
+    return ErrorResponse(status, encode_error(failure))
 
 
 def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
-    """The frame that ends a stream whose upstream did not end it: no finish_reason and no [DONE] may follow."""
-    return error_frame(failure)
+    """Return the event that ends a stream whose upstream did not; neither finish_reason nor [DONE] follow it."""
+    return encode_error_event(failure)
 
 
-def error_frame(failure: Failure) -> bytes:
-    return encode_event(error_body(failure))
+def encode_error_event(failure: Failure) -> bytes:
+    return encode_event(encode_error(failure))
 
 
-def error_body(failure: Failure) -> bytes:
-    kind_of_error = _RENDERED[failure.kind][1]
+def encode_error(failure: Failure) -> bytes:
+    error_type = _RENDERED[failure.kind][1]
     error = {
         "message": failure.message,
-        "type": kind_of_error,
+        "type": error_type,
         "param": format_parameter(failure.at),
-        "code": _code(failure),
+        "code": _choose_code(failure),
     }
     return msgspec.json.encode({"error": error})
 
 
-def _code(failure: Failure) -> str | None:
+def _choose_code(failure: Failure) -> str | None:
     if failure.kind is Kind.NOT_FOUND and failure.status is None:
-        return failure.code  # not every path that leads nowhere is a model
+        return failure.code  # a path that does not exist is not an unknown model
     return _RENDERED[failure.kind][2] or failure.code
 
 
-def _kind(status: int | None, code: str, kind_of_error: str, message: str) -> Kind:
+def _choose_kind(status: int | None, code: str, error_type: str, message: str) -> Kind:
     if status in (None, 400, 413, 422) and _TOO_LONG.search(message):
         return Kind.CONTEXT_TOO_LONG
     if _NO_CREDIT.search(message):
         return Kind.QUOTA
-    named = _NAMED.get(code) or _NAMED.get(kind_of_error)
+    named = _KIND_BY_WORD.get(code) or _KIND_BY_WORD.get(error_type)
     if named is not None:
         return named
     if status is None:
-        return Kind.BAD_REQUEST if kind_of_error == "invalid_request_error" else Kind.UPSTREAM
+        return Kind.BAD_REQUEST if error_type == "invalid_request_error" else Kind.UPSTREAM
     return kind_for_status(status)
 
 
-def error_of(body: bytes) -> object:
-    """The error object in a body: under `error`, in a list of one, or the body itself."""
+def find_error(body: bytes) -> object:
+    """Return the error object of a body: under `error`, in a list of one, or the body itself."""
     try:
         value: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -173,5 +175,5 @@ def error_of(body: bytes) -> object:
     return None
 
 
-def _word(value: object) -> str:
+def _as_word(value: object) -> str:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""

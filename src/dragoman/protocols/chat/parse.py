@@ -23,13 +23,13 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.chat.parse_content import read_content, read_thoughts, unread, unread_with
+from dragoman.protocols.chat.parse_content import read_content, read_reasoning, unread_fields, unread_fields_with
 from dragoman.protocols.chat.parse_tools import read_choice, read_tools
 from dragoman.protocols.chat.wire import NAME
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "user": Role.USER}
 
-# Fields of the hub that Chat spells otherwise; the rest have the same name in both.
+# Fields that Chat spells differently from the hub; all others have the same name.
 _SPELLINGS = {
     "turns": "messages",
     "parallel": "parallel_tool_calls",
@@ -39,7 +39,7 @@ _SPELLINGS = {
 }
 _POINTERS = {field: f"/{_SPELLINGS.get(field, field)}" for field in Request.__struct_fields__}
 
-# Values that mean what leaving the field out means.
+# Values that mean the same as leaving the field out.
 _DEFAULTS: dict[str, Json] = {
     "store": False,
     "logit_bias": {},
@@ -50,7 +50,7 @@ _DEFAULTS: dict[str, Json] = {
 
 def read_turns(messages: list[Fields]) -> tuple[Turn, ...]:
     turns: list[Turn] = []
-    custom: set[str] = set()  # the calls of custom tools: their results must be told apart in other protocols
+    custom: set[str] = set()  # ids of custom tools' calls: other protocols give their results a type of their own
     for message in messages:
         turn = _read_turn(message, custom)
         custom |= {part.id for part in turn.parts if isinstance(part, ToolCall) and part.custom}
@@ -69,13 +69,13 @@ def _read_turn(message: Fields, custom: set[str]) -> Turn:
     if role not in _ROLES:
         raise message.bad("role", "must be system, developer, user, assistant or tool")
     parts = read_content(message)
-    return Turn(_ROLES[role], parts, message.at, unread(message))
+    return Turn(_ROLES[role], parts, message.at, unread_fields(message))
 
 
 def _read_assistant(message: Fields) -> Turn:
     if message.has("audio"):
         raise BadField(message.pointer("audio"), "names an earlier spoken reply, which this gateway does not keep")
-    parts: list[Part] = [*read_thoughts(message), *read_content(message)]
+    parts: list[Part] = [*read_reasoning(message), *read_content(message)]
     refusal = message.text("refusal")
     if refusal:
         parts.append(Refusal(refusal, message.pointer("refusal")))
@@ -83,7 +83,7 @@ def _read_assistant(message: Fields) -> Turn:
     legacy = message.obj("function_call")
     if legacy is not None:
         parts.append(_read_legacy_call(legacy, message.at))
-    return Turn(Role.ASSISTANT, tuple(parts), message.at, _without_sdk_defaults(unread(message)))
+    return Turn(Role.ASSISTANT, tuple(parts), message.at, _without_sdk_defaults(unread_fields(message)))
 
 
 def _read_call(call: Fields) -> Part:
@@ -95,18 +95,18 @@ def _read_call(call: Fields) -> Part:
     custom = kind == "custom"
     name = called.need_text("name")
     arguments = called.text("input", "") if custom else _read_arguments(called)
-    ext = unread_with(call, kind, called)
+    ext = unread_fields_with(call, kind, called)
     return ToolCall(call_id, name, arguments, call.at, custom=custom, ext=ext)
 
 
 def _read_legacy_call(call: Fields, at: str) -> ToolCall:
-    made_up = "call_" + at.rpartition("/")[2]
+    call_id = "call_" + at.rpartition("/")[2]
     name, arguments = call.need_text("name"), _read_arguments(call)
-    return ToolCall(made_up, name, arguments, call.at, ext=unread(call))
+    return ToolCall(call_id, name, arguments, call.at, ext=unread_fields(call))
 
 
 def _read_arguments(called: Fields) -> str:
-    """Text of an object; some clients send the object itself, or nothing for no arguments."""
+    """Return arguments as JSON text; some clients send the object itself, or nothing for no arguments."""
     if isinstance(called.raw("arguments"), dict):
         return msgspec.json.encode(called.raw("arguments")).decode()
     return called.text("arguments") or "{}"
@@ -115,7 +115,7 @@ def _read_arguments(called: Fields) -> str:
 def _read_result(message: Fields, custom: set[str]) -> Turn:
     call_id = message.need_text("tool_call_id")
     content = tuple(_result_part(part) for part in read_content(message))
-    result = ToolResult(call_id, content, message.at, custom=call_id in custom, ext=unread(message))
+    result = ToolResult(call_id, content, message.at, custom=call_id in custom, ext=unread_fields(message))
     return Turn(Role.USER, (result,), message.at)
 
 
@@ -128,12 +128,12 @@ def _result_part(part: Part) -> Text | Image | Document | Foreign:
 
 
 def _without_sdk_defaults(ext: Ext) -> Ext:
-    """Without what SDKs write when they send their own message back."""
+    """Leave out the empty fields that SDKs add when they return a message."""
     return {key: value for key, value in ext.items() if not (key in ("annotations", "parsed") and not value)}
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
-    """Reads a client's body; what cannot be meant raises Refused."""
+    """Parse a client's body; raises BadRequest for what no upstream could understand."""
     try:
         raw = read_body(body)
         return _read_request(Fields(raw), raw, ledger)
@@ -147,7 +147,7 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
     _refuse_speech(body)
     stream = body.flag("stream", False)
     include_usage, stream_ext = _read_stream_options(body)
-    wanted, format_ext = _read_format(body)
+    format, format_ext = _read_format(body)
     request = Request(
         protocol=NAME,
         model=body.need_text("model"),
@@ -155,7 +155,7 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
         tools=read_tools(body),
         tool_choice=read_choice(body),
         parallel=body.flag("parallel_tool_calls"),
-        max_tokens=_read_cap(body, ledger),
+        max_tokens=_read_max_tokens(body, ledger),
         temperature=body.number("temperature"),
         top_p=body.number("top_p"),
         top_k=body.integer("top_k"),
@@ -167,21 +167,21 @@ def _read_request(body: Fields, raw: dict[str, Json], ledger: Ledger) -> Request
         logprobs=body.flag("logprobs") or None,
         top_logprobs=body.integer("top_logprobs"),
         reasoning=_read_reasoning(body),
-        format=wanted,
-        verbosity=_unless(body.text("verbosity"), "medium"),
+        format=format,
+        verbosity=_none_if(body.text("verbosity"), "medium"),
         cache_key=body.text("prompt_cache_key"),
         user=body.text("user"),
         safety_identifier=body.text("safety_identifier"),
         metadata=_read_metadata(body),
-        service_tier=_unless(body.text("service_tier"), "auto"),
+        service_tier=_none_if(body.text("service_tier"), "auto"),
         stream=stream,
         include_usage=include_usage,
         raw=raw,
     )
     cache = body.obj("prompt_cache_options")
-    ext = unread(body) | stream_ext | format_ext | (_below(cache) if cache is not None else {})
-    told = {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
-    return msgspec.structs.replace(request, where=_where(body), ext=told)
+    ext = unread_fields(body) | stream_ext | format_ext | (_unread_below(cache) if cache is not None else {})
+    meaningful = {key: value for key, value in ext.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
+    return msgspec.structs.replace(request, where=_where(body), ext=meaningful)
 
 
 class _Shape(msgspec.Struct):
@@ -189,15 +189,15 @@ class _Shape(msgspec.Struct):
     input: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_shape = msgspec.json.Decoder(_Shape)
+_shape_decoder = msgspec.json.Decoder(_Shape)
 
 
 def body_protocol(body: bytes) -> str | None:
-    """Return "responses" for a body of that shape on the path of Chat: Cursor posts such, and awaits Chat's replies."""
+    """Return "responses" for a body of that protocol: Cursor posts such to Chat's path and expects Chat replies."""
     if b'"input"' not in body:
         return None
     try:
-        shape = _shape.decode(body)
+        shape = _shape_decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return "responses" if bytes(shape.messages) == b"null" != bytes(shape.input) else None
@@ -232,11 +232,11 @@ def _read_stream_options(body: Fields) -> tuple[bool, Ext]:
     if options is None:
         return False, {}
     include_usage = options.flag("include_usage", False)
-    options.flag("include_obfuscation")  # padding against eavesdroppers: says nothing
-    return include_usage, _below(options)
+    options.flag("include_obfuscation")  # padding against traffic analysis: no effect on the reply
+    return include_usage, _unread_below(options)
 
 
-def _read_cap(body: Fields, ledger: Ledger) -> int | None:
+def _read_max_tokens(body: Fields, ledger: Ledger) -> int | None:
     older, cap = body.integer("max_tokens"), body.integer("max_completion_tokens")
     if older is not None and cap is not None and older != cap:
         ledger.note_dropped("/max_tokens", "max_completion_tokens wins")
@@ -267,31 +267,31 @@ def _read_reasoning(body: Fields) -> Reasoning | None:
 
 
 def _read_format(body: Fields) -> tuple[Format | None, Ext]:
-    wanted = body.obj("response_format")
-    if wanted is None:
+    format = body.obj("response_format")
+    if format is None:
         return None, {}
-    kind = wanted.one_of("type", ("text", "json_object", "json_schema")) or "text"
+    kind = format.one_of("type", ("text", "json_object", "json_schema")) or "text"
     if kind == "text":
-        return None, _below(wanted)
+        return None, _unread_below(format)
     if kind == "json_object":
-        schema = wanted.raw("schema")  # llama.cpp takes one here
+        schema = format.raw("schema")  # llama.cpp takes one here
         shape = Shape.JSON if schema is None else Shape.SCHEMA
-        return Format(shape, wanted.at, schema=schema), _below(wanted)
-    inner = wanted.need_obj("json_schema")
+        return Format(shape, format.at, schema=schema), _unread_below(format)
+    inner = format.need_obj("json_schema")
     schema_format = Format(
         Shape.SCHEMA,
-        wanted.at,
+        format.at,
         name=inner.need_text("name"),
         description=inner.text("description"),
         schema=inner.raw("schema"),
         strict=inner.flag("strict"),
     )
-    return schema_format, _below(wanted) | _below(inner)
+    return schema_format, _unread_below(format) | _unread_below(inner)
 
 
-def _below(fields: Fields) -> Ext:
-    """What was not read of an object somewhere below the body."""
-    return {f"{fields.at[1:]}/{name}": value for name, value in unread(fields).items()}
+def _unread_below(fields: Fields) -> Ext:
+    """Return the unread_fields fields of an object below the body, by pointers from the body."""
+    return {f"{fields.at[1:]}/{name}": value for name, value in unread_fields(fields).items()}
 
 
 def _read_metadata(body: Fields) -> dict[str, Json] | None:
@@ -299,5 +299,5 @@ def _read_metadata(body: Fields) -> dict[str, Json] | None:
     return (metadata.rest() or None) if metadata is not None else None
 
 
-def _unless(value: str | None, default: str) -> str | None:
+def _none_if(value: str | None, default: str) -> str | None:
     return None if value == default else value

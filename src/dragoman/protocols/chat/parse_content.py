@@ -24,11 +24,11 @@ from dragoman.hub.request import (
     Text,
     Thinking,
 )
-from dragoman.protocols.chat.wire import AUDIO_TYPES, FILE_TYPES, detail_text
+from dragoman.protocols.chat.wire import AUDIO_TYPES, FILE_TYPES, visible_text
 
 
 def read_content(message: Fields) -> tuple[Part, ...]:
-    """A string, or an array of parts; an empty string says nothing."""
+    """Parse `content`, a string or an array of parts; an empty string has no parts."""
     content = message.text_or_objects("content")
     if content is None or content == "":
         return ()
@@ -37,14 +37,14 @@ def read_content(message: Fields) -> tuple[Part, ...]:
     return tuple(_read_part(part) for part in content)
 
 
-def unread(fields: Fields) -> Ext:
-    """What was not read of an object, by pointers relative to it."""
+def unread_fields(fields: Fields) -> Ext:
+    """Return the unread_fields fields of an object, by pointers relative to it."""
     return {fields.pointer(key)[len(fields.at) + 1 :]: value for key, value in fields.rest().items()}
 
 
-def unread_with(outer: Fields, key: str, inner: Fields) -> Ext:
-    """What was not read of an object and of one that it holds."""
-    return unread(outer) | {f"{key}/{name}": value for name, value in unread(inner).items()}
+def unread_fields_with(outer: Fields, key: str, inner: Fields) -> Ext:
+    """Return the unread_fields fields of an object and of one inside it."""
+    return unread_fields(outer) | {f"{key}/{name}": value for name, value in unread_fields(inner).items()}
 
 
 def _read_part(part: Fields) -> Part:
@@ -67,23 +67,23 @@ def _read_part(part: Fields) -> Part:
 def _read_text(part: Fields) -> Text:
     text = part.text("text", "")
     cache = _read_cache(part)
-    return Text(text, part.at, cache=cache, ext=unread(part))
+    return Text(text, part.at, cache=cache, ext=unread_fields(part))
 
 
 def _read_refusal(part: Fields) -> Refusal:
     refusal = part.text("refusal", "")
-    return Refusal(refusal, part.at, ext=unread(part))
+    return Refusal(refusal, part.at, ext=unread_fields(part))
 
 
 def _read_image(part: Fields) -> Image:
     if isinstance(part.raw("image_url"), str):  # a shorthand that many servers take
         source = _read_url(part.need_text("image_url"), part.pointer("image_url"))
-        return Image(source, part.at, cache=_read_cache(part), ext=unread(part))
+        return Image(source, part.at, cache=_read_cache(part), ext=unread_fields(part))
     image = part.need_obj("image_url")
     source = _read_url(image.need_text("url"), image.pointer("url"))
     detail = image.text("detail")
     cache = _read_cache(part)
-    ext = unread_with(part, "image_url", image)
+    ext = unread_fields_with(part, "image_url", image)
     return Image(
         source,
         part.at,
@@ -107,14 +107,14 @@ def _read_file(part: Fields) -> Document:
     else:
         raise BadField(file.at, "must have file_data or file_id")
     cache = _read_cache(part)
-    return Document(source, part.at, title=name, cache=cache, ext=unread_with(part, "file", file))
+    return Document(source, part.at, title=name, cache=cache, ext=unread_fields_with(part, "file", file))
 
 
 def _read_audio(part: Fields) -> Audio:
     audio = part.need_obj("input_audio")
     sound = audio.need_text("format")
     source = Inline(AUDIO_TYPES.get(sound, f"audio/{sound}"), audio.need_text("data"))
-    return Audio(source, part.at, ext=unread_with(part, "input_audio", audio))
+    return Audio(source, part.at, ext=unread_fields_with(part, "input_audio", audio))
 
 
 def _read_cache(part: Fields) -> Cache | None:
@@ -147,33 +147,33 @@ def _read_file_data(data: str, name: str | None, at: str) -> Inline:
     return Inline(FILE_TYPES.get(extension, "application/pdf"), data)
 
 
-def read_thoughts(message: Fields) -> list[Thinking]:
-    """The thoughts that a client sends back, told once however many fields repeat them."""
+def read_reasoning(message: Fields) -> list[Thinking]:
+    """Parse the reasoning that a client returns, once even if several fields repeat it."""
     key = "reasoning_content" if message.has("reasoning_content") else "reasoning"
     visible = message.text("reasoning_content")
     if visible is None and isinstance(message.raw("reasoning"), str):
         visible = message.text("reasoning")
-    carried = [*_read_details(message), *_read_blocks(message)]
-    return _told_once(visible or "", message.pointer(key), carried)
+    entries = [*_read_details(message), *_read_blocks(message)]
+    return _merge_reasoning(visible or "", message.pointer(key), entries)
 
 
-def _told_once(visible: str, at: str, carried: list[Thinking]) -> list[Thinking]:
-    """Places the carried thoughts within the visible text, which joins the texts of all."""
-    thoughts: list[Thinking] = []
+def _merge_reasoning(visible: str, at: str, entries: list[Thinking]) -> list[Thinking]:
+    """Place the entries within the visible text, which joins the texts of all."""
+    thinking: list[Thinking] = []
     rest, exact = visible, True
-    for thought in carried:
-        before, found, behind = rest.partition(thought.text) if thought.text else ("", "", rest)
+    for thought in entries:
+        prefix, found, suffix = rest.partition(thought.text) if thought.text else ("", "", rest)
         if thought.text and not found:
             exact = False
         else:
-            if before:
-                thoughts.append(Thinking(before, at))
-            rest = behind
-        thoughts.append(thought)
-    # If the visible text is not made of theirs, the client has altered it: it would tell the same again.
+            if prefix:
+                thinking.append(Thinking(prefix, at))
+            rest = suffix
+        thinking.append(thought)
+    # If the visible text does not contain theirs, the client has altered it; adding it would repeat them.
     if rest and exact:
-        thoughts.append(Thinking(rest, at))
-    return thoughts
+        thinking.append(Thinking(rest, at))
+    return thinking
 
 
 def _read_details(message: Fields) -> Iterator[Thinking]:
@@ -184,7 +184,7 @@ def _read_details(message: Fields) -> Iterator[Thinking]:
             ours = read_opaque(data, Form.DETAIL, "")
             yield Thinking(ours.text, detail.at, ours)
         else:
-            yield Thinking(detail_text(entry), detail.at, Opaque("", Form.DETAIL, msgspec.json.encode(entry).decode()))
+            yield Thinking(visible_text(entry), detail.at, Opaque("", Form.DETAIL, msgspec.json.encode(entry).decode()))
 
 
 def _read_blocks(message: Fields) -> Iterator[Thinking]:

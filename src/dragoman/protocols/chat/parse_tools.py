@@ -2,7 +2,7 @@
 
 from dragoman.framing.fields import Fields
 from dragoman.hub.request import Custom, Ext, Function, Grammar, Hosted, Pick, Tool, ToolChoice
-from dragoman.protocols.chat.parse_content import unread, unread_with
+from dragoman.protocols.chat.parse_content import unread_fields, unread_fields_with
 from dragoman.protocols.chat.wire import SEARCH_OPTIONS
 
 WEB_SEARCH = "web_search"
@@ -10,7 +10,7 @@ _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED, "any"
 
 
 def read_tools(body: Fields) -> tuple[Tool, ...]:
-    """`tools`, the older `functions`, and the search that Chat keeps among its settings."""
+    """Parse `tools`, the older `functions`, and `web_search_options`, which stands for a tool."""
     tools = [_read_tool(tool) for tool in body.objects("tools") or ()]
     tools += [_read_function(function, function.at, None) for function in body.objects("functions") or ()]
     search = body.obj(SEARCH_OPTIONS)
@@ -24,10 +24,10 @@ def _read_tool(tool: Fields) -> Tool:
     if kind == "custom":
         return _read_custom(tool)
     if kind != "function":
-        return Hosted(kind, {"type": kind, **tool.rest()}, tool.at, ext=unread(tool), known=False)
+        return Hosted(kind, {"type": kind, **tool.rest()}, tool.at, ext=unread_fields(tool), known=False)
     if tool.has("function"):
         return _read_function(tool.need_obj("function"), tool.at, tool)
-    return _read_function(tool, tool.at, None)  # as Responses writes it; some clients do so here
+    return _read_function(tool, tool.at, None)  # the shape of Responses; some clients use it here too
 
 
 def _read_function(function: Fields, at: str, holder: Fields | None) -> Function:
@@ -41,7 +41,7 @@ def _read_function(function: Fields, at: str, holder: Fields | None) -> Function
         description=description,
         parameters=schema,
         strict=strict,
-        ext=unread(function) if holder is None else unread_with(holder, "function", function),
+        ext=unread_fields(function) if holder is None else unread_fields_with(holder, "function", function),
         fields_at="" if holder is None else function.at,
     )
 
@@ -56,13 +56,13 @@ def _read_custom(tool: Fields) -> Custom:
     if shape is not None and shape.text("type", "text") == "grammar":
         rules = shape.need_obj("grammar")
         grammar = Grammar(rules.need_text("syntax"), rules.need_text("definition"))
-        ext = {f"custom/format/{name}": value for name, value in unread(shape).items()}
+        ext = {f"custom/format/{name}": value for name, value in unread_fields(shape).items()}
     return Custom(
         name,
         tool.at,
         description=description,
         grammar=grammar,
-        ext=unread_with(tool, "custom", custom) | ext,
+        ext=unread_fields_with(tool, "custom", custom) | ext,
         fields_at=custom.at,
     )
 
@@ -74,14 +74,14 @@ def _read_search(search: Fields, raw: object) -> Hosted:
         near = place.obj("approximate")
         location = {"type": place.text("type", "approximate"), **(near.rest() if near is not None else {})}
     size = search.text("search_context_size")
-    told = unread(search) if place is None else unread_with(search, "user_location", place)
+    unread_options = unread_fields(search) if place is None else unread_fields_with(search, "user_location", place)
     return Hosted(
         WEB_SEARCH,
         raw,
         search.at,
         location=location,
         context_size=None if size == "medium" else size,
-        ext=told,
+        ext=unread_options,
     )
 
 

@@ -7,15 +7,15 @@ from dragoman.hub.usage import Usage
 
 NAME = "chat"
 OPENAI = "openai"  # the vendor
-OPENAI_PROTOCOLS = frozenset({NAME, "responses"})  # what shares its meanings, its scales and its file ids
+OPENAI_PROTOCOLS = frozenset({NAME, "responses"})  # of one vendor, with the same effort scale and file ids
 DONE = b"[DONE]"
 NOTHING = Raw(b"")
-Count = int | float | None  # servers that are written in a language without integers send 12.0
+Count = int | float | None  # servers written in languages without integers send 12.0
 
-# Fields of a reply that are not its words: one of a wrong type is left unread.
-BESIDE = frozenset(("id", "model", "usage", "service_tier", "logprobs", "annotations"))
+# Fields that the reply can do without: one of a wrong type is ignored.
+INESSENTIAL_FIELDS = frozenset(("id", "model", "usage", "service_tier", "logprobs", "annotations"))
 
-# What upstreams write as finish_reason. OpenAI's five, and what compatible servers have been seen to add.
+# Values of finish_reason: OpenAI's five, and those that compatible servers add.
 STOPS: dict[str, Stop] = {
     "stop": Stop.END,
     "length": Stop.LENGTH,
@@ -31,13 +31,13 @@ STOPS: dict[str, Stop] = {
     "safety": Stop.FILTERED,
 }
 
-# Of these, the ones that mean the same whatever else a reply without tool calls says.
+# Those that decide alone why a reply without tool calls ended.
 PLAIN_STOPS = {finish: STOPS[finish] for finish in ("stop", "length", "content_filter")}
 
-# Finish reasons that tell of a failure rather than of an end: OpenRouter's, DeepSeek's.
+# Values that report a failure instead of an end: OpenRouter's and DeepSeek's.
 FAILED_STOPS = frozenset({"error", "insufficient_system_resource"})
 
-# What clients read as finish_reason.
+# The finish_reason that clients get.
 FINISHES: dict[Stop, str] = {
     Stop.END: "stop",
     Stop.STOP_SEQUENCE: "stop",
@@ -58,8 +58,8 @@ FILE_TYPES = {
 }
 SEARCH_OPTIONS = "web_search_options"
 VISIBLE_KEYS = ("text", "summary")
-CALL_KEY = "tool_call"  # in an entry of ours: the call that it belongs to
-FIELD_KEY = "reasoning_opaque"  # in an entry of ours: it is no entry there, but a field of the message
+CALL_KEY = "tool_call"  # in our own entries: the call that a signature belongs to
+FIELD_KEY = "reasoning_opaque"  # in our own entries: a value that is a field of the message
 
 
 class FunctionPiece(Struct, gc=False):
@@ -90,7 +90,7 @@ class ContentPart(Struct):
 
 
 class ThinkingPart(Struct):
-    """LiteLLM's thinking_blocks: Anthropic's blocks in Chat clothes."""
+    """An entry of LiteLLM's thinking_blocks, which has the shape of Anthropic's blocks."""
 
     type: str = ""
     thinking: str | None = None
@@ -110,10 +110,13 @@ class Annotation(Struct):
     url_citation: UrlCitation | None = None
 
 
+Content = str | list[ContentPart] | None
+
+
 class Message(Struct, gc=False):
     """A stream's delta, or a whole reply's message: the same fields."""
 
-    content: str | list[ContentPart] | None = None
+    content: Content = None
     refusal: str | None = None
     tool_calls: list[CallPiece] | None = None
     function_call: FunctionPiece | None = None
@@ -148,11 +151,11 @@ class Tokens(Struct, gc=False):
     prompt_cache_hit_tokens: Count = None  # DeepSeek's name for cached_tokens
 
     @property
-    def is_told(self) -> bool:
-        """Some servers send the object and leave its counts empty."""
+    def has_counts(self) -> bool:
+        """Return whether there are counts: some servers send the object without any."""
         return self.prompt_tokens is not None or self.completion_tokens is not None
 
-    def meaning(self, service_tier: str | None) -> Usage:
+    def to_usage(self, service_tier: str | None) -> Usage:
         prompt = self.prompt_tokens_details or PromptDetails()
         completion = self.completion_tokens_details or CompletionDetails()
         return Usage(
@@ -187,11 +190,11 @@ class Chunk(Struct, gc=False):
     error: object = None
 
 
-def is_alias(name: str, other: str) -> bool:
-    """Whether two names may mean one model: servers add dates and vendors to them in the middle of a stream."""
+def may_be_same_model(name: str, other: str) -> bool:
+    """Return whether two names may mean one model: servers add dates or vendors in the middle of a stream."""
     return name in other or other in name
 
 
-def detail_text(detail: dict[str, object]) -> str:
-    """What a reader may see of one entry of reasoning_details."""
+def visible_text(detail: dict[str, object]) -> str:
+    """Return the readable text of one entry of reasoning_details."""
     return "".join(value for key in VISIBLE_KEYS if isinstance(value := detail.get(key), str))

@@ -12,7 +12,7 @@ from dragoman.framing.sse import Frame, SseFramer
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import JSON, Header
-from dragoman.protocols.chat.errors import error_of, read, read_error
+from dragoman.protocols.chat.errors import find_error, read, read_error
 from dragoman.protocols.chat.wire import DONE, CallPiece, Chunk, Message
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION
 from dragoman.providers.provider import IncomingResponse, Provider
@@ -180,7 +180,7 @@ async def _read_reply(answer: IncomingResponse) -> ProbeReply:
     except msgspec.MsgspecError:
         return ProbeReply("refuses", "its answer is not Chat")
     if not chunk.choices:
-        failure = read_error(error_of(body))
+        failure = read_error(find_error(body))
         return ProbeReply("refuses", failure.message if failure is not None else "its answer has no choices")
     return ProbeReply("takes", chunks=(chunk,))
 
