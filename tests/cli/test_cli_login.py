@@ -6,7 +6,7 @@ import msgspec
 
 from cli.shell import Shell
 from dragoman.admin.clients import Target
-from dragoman.cli.serving.banner import Keys, banner
+from dragoman.cli.serving.startup import Keys, render_banner
 from dragoman.config import load
 from fakes.kiro import FakeKiro
 
@@ -52,6 +52,6 @@ def test_a_file_that_the_ide_left_makes_a_kiro_provider_appear(tmp_path: Path) -
     shown = shell.run("config", "show", "--json").json
     kind = next(value for value in shown if value["key"] == "providers.kiro.kind")
     assert (kind["value"], kind["origin"]) == ("kiro", str(path))
-    said = banner(load(None, {}, tmp_path, tmp_path), Target("http://127.0.0.1:8484"), Keys(None, 1, False))
+    said = render_banner(load(None, {}, tmp_path, tmp_path), Target("http://127.0.0.1:8484"), Keys(None, 1, False))
     assert f"kiro  kiro  from {path}" in said
     assert "FAKE" not in said

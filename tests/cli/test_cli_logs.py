@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.cli import logs
-from dragoman.cli.logs import Gathered, JsonLine, Line
+from dragoman.cli.logs import BatchingHandler, JsonFormatter, TextFormatter
 from dragoman.framing.redaction import redact
 from dragoman.net.tasks import request_id
 
@@ -76,7 +76,7 @@ def record(message: str, *args: object) -> logging.LogRecord:
 
 
 def test_a_record_is_one_line_even_if_a_client_wants_two() -> None:
-    line = Line().format(record("asked for %s", "a\n2026 info dragoman: all is well\r\x1b[2J\u2028"))
+    line = TextFormatter().format(record("asked for %s", "a\n2026 info dragoman: all is well\r\x1b[2J\u2028"))
     assert line.splitlines() == [line]
     assert "\\n2026" in line
     assert line.isprintable()
@@ -88,23 +88,23 @@ def test_a_fault_is_told_by_type_and_place_never_by_its_text() -> None:
     except ValueError:
         faulty = record("it failed")
         faulty.exc_info = sys.exc_info()
-    line = Line().format(faulty)
+    line = TextFormatter().format(faulty)
     assert "ValueError at test_cli_logs.py" in line
     assert "in a message" not in line
 
 
 def test_json_lines_hold_the_same_and_parse() -> None:
-    line = JsonLine().format(record('Bearer %s said "hi"\n', "fake0123456789"))
+    line = JsonFormatter().format(record('Bearer %s said "hi"\n', "fake0123456789"))
     told = msgspec.json.decode(line, type=dict[str, str])
     assert (told["level"], told["logger"], told["message"]) == ("error", "dragoman.x", 'Bearer *** said "hi"\n')
 
 
 @given(st.text() | st.text(st.characters(categories=["Cs", "Cc", "Zl", "Cf", "Cn"])))
 def test_any_text_is_one_line_and_valid_json(text: str) -> None:
-    line = JsonLine().format(record("%s", text))
+    line = JsonFormatter().format(record("%s", text))
     assert line.splitlines() == [line]
     assert msgspec.json.decode(line, type=dict[str, str])["logger"] == "dragoman.x"
-    assert Line().format(record("%s", text)).isprintable()
+    assert TextFormatter().format(record("%s", text)).isprintable()
 
 
 class Writes(io.StringIO):
@@ -125,11 +125,11 @@ def news(message: str) -> logging.LogRecord:
 
 def test_what_one_turn_of_the_loop_tells_is_one_write() -> None:
     writes = Writes()
-    handler = Gathered(writes)
+    handler = BatchingHandler(writes)
 
     async def turn() -> None:
         handler.handle(news("one"))
-        handler.tell("two")
+        handler.write("two")
         assert writes.all == []
         await asyncio.sleep(0)
 
@@ -139,13 +139,13 @@ def test_what_one_turn_of_the_loop_tells_is_one_write() -> None:
 
 def test_lines_that_come_in_a_hurry_wait_for_company_but_not_for_long() -> None:
     writes = Writes()
-    handler = Gathered(writes)
+    handler = BatchingHandler(writes)
 
     async def turns() -> None:
-        handler.tell("first")
+        handler.write("first")
         await asyncio.sleep(0)
         for number in range(20):
-            handler.tell(f"{number}")
+            handler.write(f"{number}")
             await asyncio.sleep(0)
         for _ in range(500):
             if writes.all[-1].endswith("19\n"):
@@ -163,10 +163,10 @@ class FullDisk(io.StringIO):
 
 
 def test_a_log_that_cannot_be_written_harms_nobody() -> None:
-    handler = Gathered(FullDisk())
+    handler = BatchingHandler(FullDisk())
 
     async def turn() -> None:
-        handler.tell("lost")
+        handler.write("lost")
         handler.handle(record("lost, too"))
         handler.flush()
 
@@ -188,12 +188,12 @@ def test_a_reader_that_has_stopped_reading_holds_nobody_up_and_misses_no_line_th
 ) -> None:
     reader, writer = pipe
     monkeypatch.setattr(logs, "LAST_PATIENCE_S", 20.0)
-    handler = Gathered(writer)
+    handler = BatchingHandler(writer)
     told = [f"{number} {LONG}" for number in range(500)]  # far more than a pipe holds
 
     async def turns() -> None:
         for line in told:
-            handler.tell(line)
+            handler.write(line)
             handler.flush()
 
     asyncio.run(turns())
@@ -217,12 +217,12 @@ def test_lines_that_nobody_takes_for_long_are_counted_and_their_loss_is_told(
             pieces.append(piece)
             time.sleep(0.002)
 
-    handler = Gathered(writer)
+    handler = BatchingHandler(writer)
     logging.getLogger("dragoman.cli.logs").addHandler(handler)
-    handler.setFormatter(JsonLine())
+    handler.setFormatter(JsonFormatter())
     try:
         for _ in range(3000):
-            handler.tell(LONG)
+            handler.write(LONG)
         pieces: list[bytes] = []
         taking = threading.Thread(target=take_slowly)
         taking.start()
@@ -241,17 +241,17 @@ def test_whatever_is_logged_while_a_request_is_answered_names_it() -> None:
     async def answering() -> tuple[str, str]:
         request_id.set("req_1")
         told = record("broken")
-        return Line().format(told), JsonLine().format(told)
+        return TextFormatter().format(told), JsonFormatter().format(told)
 
     line, coded = asyncio.run(answering())
     assert line.endswith(" error dragoman.x: req_1 broken")
     assert msgspec.json.decode(coded, type=dict[str, str])["request_id"] == "req_1"
-    assert "request_id" not in msgspec.json.decode(JsonLine().format(record("broken")), type=dict[str, str])
+    assert "request_id" not in msgspec.json.decode(JsonFormatter().format(record("broken")), type=dict[str, str])
 
 
 def test_a_warning_takes_along_what_waits_and_waits_for_nothing() -> None:
     writes = Writes()
-    handler = Gathered(writes)
+    handler = BatchingHandler(writes)
 
     async def turn() -> None:
         handler.handle(news("before"))
@@ -263,13 +263,13 @@ def test_a_warning_takes_along_what_waits_and_waits_for_nothing() -> None:
 
 def test_outside_an_event_loop_each_line_goes_out_at_once() -> None:
     writes = Writes()
-    Gathered(writes).handle(news("alone"))
+    BatchingHandler(writes).handle(news("alone"))
     assert writes.all == ["alone\n"]
 
 
 def test_what_still_waits_is_written_when_the_handler_is_flushed() -> None:
     writes = Writes()
-    handler = Gathered(writes)
+    handler = BatchingHandler(writes)
 
     async def turn() -> None:
         handler.handle(news("last words"))
@@ -282,14 +282,14 @@ def test_what_still_waits_is_written_when_the_handler_is_flushed() -> None:
 def test_a_line_tells_its_moment_to_the_millisecond() -> None:
     told = news("x")
     told.created, told.msecs = 1763199637.123456, 123.0
-    assert Line().format(told) == "2025-11-15T09:40:37.123Z info dragoman.x: x"
+    assert TextFormatter().format(told) == "2025-11-15T09:40:37.123Z info dragoman.x: x"
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\x00", '"', "\\", "\U0001f600", "\u2028", "\ud800"])
 def test_a_line_is_at_most_4_kb(character: str) -> None:
     long = record("%s", character * 300_000)
-    assert len(Line().format(long).encode(errors="surrogatepass")) <= 4096
-    line = JsonLine().format(long)
+    assert len(TextFormatter().format(long).encode(errors="surrogatepass")) <= 4096
+    line = JsonFormatter().format(long)
     assert len(line.encode()) <= 4096
     assert msgspec.json.decode(line, type=dict[str, str])["message"].endswith("(cut)")
-    assert Line().format(long).endswith("(cut)")
+    assert TextFormatter().format(long).endswith("(cut)")

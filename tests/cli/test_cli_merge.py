@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.admin.settings_text import CannotMerge, merge_env, merge_json, merge_toml, merge_yaml
+from dragoman.admin.settings_file import CannotMerge, merge_env, merge_json, merge_toml, merge_yaml
 
 PROVIDER = {"name": "dragoman", "base_url": "http://127.0.0.1:8484/v1"}
 CODEX = {"model_provider": "dragoman", "model_providers": {"dragoman": PROVIDER}}

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.admin.frames import brief
-from dragoman.cli.capturing.timeline import SHARES, TIME, WIDTH, told
-from dragoman.cli.screen import columns, shortened
+from dragoman.admin.timeline import shorten_frame
+from dragoman.cli.screen import fit, width_of
+from dragoman.cli.timeline import SHARES, TIME_WIDTH, WIDTH, render_timeline
 from dragoman.flow.capture.file_format import read
 from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, event_json
 from dragoman.hub.events import Delta, Failed
 from dragoman.hub.failure import Failure, Kind
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
-CLIENT_COLUMN = TIME + SHARES[0] + SHARES[1] + 3 * len("  ")
+CLIENT_COLUMN = TIME_WIDTH + SHARES[0] + SHARES[1] + 3 * len("  ")
 
 
 def capture(**changes: object) -> Capture:
@@ -24,20 +24,21 @@ def capture(**changes: object) -> Capture:
 def test_a_chat_chunk_shows_first_what_it_says() -> None:
     choice = '{"index":0,"delta":{"role":"assistant","content":"Hello"},"finish_reason":null}'
     chunk = f'{{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{choice}]}}'
-    assert brief(chunk) == 'delta:{content:"Hello"},id:"chatcmpl-1",model:"m"'
+    assert shorten_frame(chunk) == 'delta:{content:"Hello"},id:"chatcmpl-1",model:"m"'
 
 
 def test_a_responses_event_shows_first_what_it_says() -> None:
     event = '{"type":"response.output_text.delta","item_id":"msg_1","output_index":0,"delta":"Hello"}'
     assert (
-        brief(f"response.output_text.delta {event}") == 'output_text.delta delta:"Hello",item_id:"msg_1",output_index:0'
+        shorten_frame(f"response.output_text.delta {event}")
+        == 'output_text.delta delta:"Hello",item_id:"msg_1",output_index:0'
     )
 
 
 def test_chunks_of_another_shape_are_shown_as_they_are() -> None:
-    assert brief('{"choices":[],"usage":{"prompt_tokens":3}}') == "usage:{prompt_tokens:3}"
-    assert brief('{"choices":[3]}') == "choices:[3]"
-    assert brief("[DONE]") == "[DONE]"
+    assert shorten_frame('{"choices":[],"usage":{"prompt_tokens":3}}') == "usage:{prompt_tokens:3}"
+    assert shorten_frame('{"choices":[3]}') == "choices:[3]"
+    assert shorten_frame("[DONE]") == "[DONE]"
 
 
 @pytest.mark.parametrize(
@@ -47,27 +48,27 @@ def test_wide_letters_move_no_column(said: str) -> None:
     first = capture().events[2]
     assert '"delta"' in first.event
     moments = (*capture().events[:2], replace(first, event=event_json(Delta(0, said))), *capture().events[3:])
-    lines = list(told(capture(events=moments)))
+    lines = list(render_timeline(capture(events=moments)))
     [line] = [line for line in lines if said[:4] in line and "delta 0" in line]
     before, _, after = line.rpartition("  ")
-    assert columns(line) <= WIDTH
-    assert columns(before) + 2 == CLIENT_COLUMN
+    assert width_of(line) <= WIDTH
+    assert width_of(before) + 2 == CLIENT_COLUMN
     assert after.startswith("content_block_start")
 
 
 @pytest.mark.parametrize("width", [80, 81, 120, 187, 240])
 def test_a_wider_terminal_shows_more_of_each_frame(width: int) -> None:
-    lines = list(told(capture(), width=width))
-    assert max(map(columns, lines)) <= width
-    assert sum(map(columns, lines)) > sum(map(columns, told(capture(), width=width - 20)))
+    lines = list(render_timeline(capture(), width=width))
+    assert max(map(width_of, lines)) <= width
+    assert sum(map(width_of, lines)) > sum(map(width_of, render_timeline(capture(), width=width - 20)))
 
 
 @pytest.mark.parametrize("text", ["plain", "日本語のテキスト", "e\u0301" * 9, ""])
 def test_what_is_shortened_fits_and_no_more_is_cut_than_must_be(text: str) -> None:
     for width in range(1, 20):
-        short = shortened(text, width)
-        assert columns(short) <= width
-        assert short == text or columns(short) >= width - 1
+        short = fit(text, width)
+        assert width_of(short) <= width
+        assert short == text or width_of(short) >= width - 1
 
 
 def test_a_failure_in_the_stream_is_told_whole_on_top() -> None:
@@ -75,33 +76,35 @@ def test_a_failure_in_the_stream_is_told_whole_on_top() -> None:
         "The connection to kiro was lost before the reply was whole, " + "and nobody else could be asked for it. " * 9
     )
     failed = replace(capture().events[-1], event=event_json(Failed(Failure(Kind.LOST, message))))
-    lines = list(told(capture(outcome="lost", events=(*capture().events[:-1], failed))))
-    place = next(place for place, line in enumerate(lines) if line.startswith("why       The"))
+    lines = list(render_timeline(capture(outcome="lost", events=(*capture().events[:-1], failed))))
+    place = next(place for place, line in enumerate(lines) if line.startswith("error     The"))
     end = lines.index("")
     assert " ".join(line[10:] for line in lines[place:end]) == message.strip()
-    assert max(map(columns, lines[place:end])) <= WIDTH
+    assert max(map(width_of, lines[place:end])) <= WIDTH
 
 
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b'{"type":"error","error":{"type":"api_error","message":"No such\\nmodel."}}', "why       No such model."),
+        (b'{"type":"error","error":{"type":"api_error","message":"No such\\nmodel."}}', "error     No such model."),
         (b'{"error":"just a word"}', None),
         (b"<html>", None),
     ],
 )
 def test_a_refusal_is_told_in_the_words_that_the_client_got(body: bytes, why: str | None) -> None:
     sent = ClientResponse(502, (("content-type", "application/json"),), (Chunk(0.1, body),))
-    lines = list(told(capture(outcome="upstream", events=(), response=sent)))
-    assert [line for line in lines if line.startswith("why")] == ([] if why is None else [why])
+    lines = list(render_timeline(capture(outcome="upstream", events=(), response=sent)))
+    assert [line for line in lines if line.startswith("error")] == ([] if why is None else [why])
 
 
 def test_a_request_without_a_model_asked_for_none() -> None:
-    assert list(told(capture(requested_model="")))[1].endswith("bytes, for no model")
+    assert list(render_timeline(capture(requested_model="")))[1].endswith("bytes, no model")
 
 
 def test_no_name_steers_the_terminal() -> None:
-    shown = "\n".join(told(capture(requested_model="\x1b[2Jgone\r\n$ rm", route="kiro/\x1b]0;title\x07"), full=True))
+    shown = "\n".join(
+        render_timeline(capture(requested_model="\x1b[2Jgone\r\n$ rm", route="kiro/\x1b]0;title\x07"), full=True)
+    )
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert "gone $ rm" in shown

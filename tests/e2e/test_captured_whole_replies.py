@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.admin.captures import export
+from dragoman.admin.captures import export_capture
 from dragoman.admin.replay.difference import compared
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
@@ -42,7 +42,7 @@ def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: P
         for listen in (WHOLE[client], STREAMS[client][0]):
             listen(shared.sdk, asked(client, MODEL))
             [capture] = kept.fresh(1)
-            files = export(capture, tmp_path / f"export-{capture.request_id}")
+            files = export_capture(capture, tmp_path / f"export-{capture.request_id}")
             assert {file.name for file in files} == PLAIN_NAMES
             [answer] = [request.response for request in capture.upstream_requests]
             assert answer is not None
@@ -56,7 +56,7 @@ def test_of_a_whole_reply_that_was_asked_for_twice_the_second_has_the_plain_name
     retry = "[retry]\nattempts = 2\nbase_s = 0.01\n"
     with FakeUpstream(answers) as fake:
         capture = captured(tmp_path, fake, PATHS[client], body_of(client, "up/m", stream=False), retry)
-    written = {file.name: file.read_bytes() for file in export(capture, tmp_path / "out")}
+    written = {file.name: file.read_bytes() for file in export_capture(capture, tmp_path / "out")}
     assert b"Later." in written["response_stream_raw_1.txt"]
     assert b"You said" in written["response_stream_raw.txt"]
     assert {"up_request_body.json", "up_request_body_1.json"} < written.keys()

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from cli.shell import wait_for
-from dragoman.cli.capturing.timeline import told as timeline
+from dragoman.cli.timeline import render_timeline as timeline
 from dragoman.flow.capture import recording as recordings
 from dragoman.flow.capture.capturing import MEMORY_BYTES
 from dragoman.flow.capture.directory import Bounds, Captures, load

@@ -1,30 +1,33 @@
-"""An address and a model come in; what each client must be told goes out: lines to paste, and settings to write."""
+"""How to point each client at the gateway: lines to paste, and the settings to write into its own file."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.admin.settings_text import Settings, merge_env, merge_json, merge_toml, merge_yaml
+from dragoman.admin.configuration import suggest_model
+from dragoman.admin.settings_file import Merge, Settings, merge_env, merge_json, merge_toml, merge_yaml
+from dragoman.config import Config
+from dragoman.routing.resolve import configured_targets
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"
 KEY = f"${KEY_VARIABLE}"
 PRINT_KEY = f"printenv {KEY_VARIABLE}"
 
-Where = Callable[[Mapping[str, str], Path], Path]  # environment, home -> the client's settings file
+FindFile = Callable[[Mapping[str, str], Path], Path]  # environment, home directory -> the client's settings file
 
 
 class Target(Struct, frozen=True):
-    """`root` is the gateway's address without a path; `model` is None where the person must choose."""
+    """The gateway's address without a path, and a model; None where the user must choose one."""
 
     root: str
     model: str | None = None
 
     @property
     def api(self) -> str:
-        """The address as OpenAI's clients want it, with the version."""
+        """The address with the API version, as OpenAI's clients expect it."""
         return f"{self.root}/v1"
 
     @property
@@ -33,17 +36,17 @@ class Target(Struct, frozen=True):
 
 
 class SettingsFile(Struct, frozen=True):
-    """A client's own settings at user level. No key is ever written into one."""
+    """A client's own settings file at user level. No key is ever written into one."""
 
-    where: Where
-    merge: Callable[[str, Settings], str]
+    find: FindFile
+    merge: Merge
     settings: Callable[[Target], Settings]
     needs_model: bool = False
-    read_model: Callable[[str], object] = lambda text: None  # the model that the file's text names already
+    read_model: Callable[[str], object] = lambda text: None  # the model that the text of the file names already
 
 
 class Recipe(Struct, frozen=True):
-    """One client. `lines` belong into a shell or onto a settings page, or are the text of the settings file."""
+    """One client. `lines` are for a shell or a settings page, or are the text of the settings file."""
 
     title: str
     protocol: str
@@ -53,14 +56,14 @@ class Recipe(Struct, frozen=True):
     why_no_file: str = ""
     notes: tuple[str, ...] = ()
     notes_on_file: tuple[str, ...] = ()
-    prefers: tuple[str, ...] = ()  # parts of model names; the client works best with the first that is there
+    preferred_models: tuple[str, ...] = ()  # parts of model names, the best first
 
 
-def _folder(variable: str, default: str, name: str) -> Where:
-    def where(environ: Mapping[str, str], home: Path) -> Path:
+def _in_directory(variable: str, default: str, name: str) -> FindFile:
+    def find(environ: Mapping[str, str], home: Path) -> Path:
         return Path(environ.get(variable) or home / default).expanduser() / name
 
-    return where
+    return find
 
 
 def _claude_lines(to: Target) -> list[str]:
@@ -74,7 +77,7 @@ def _claude_lines(to: Target) -> list[str]:
 def _claude_settings(to: Target) -> Settings:
     env = {"ANTHROPIC_BASE_URL": to.root}
     if to.model is not None:
-        # The second one is asked for titles and the like, in the background.
+        # Claude Code uses the second one for titles and the like, in the background.
         env |= {"ANTHROPIC_MODEL": to.model, "ANTHROPIC_DEFAULT_HAIKU_MODEL": to.model}
     return {"apiKeyHelper": PRINT_KEY, "env": env}
 
@@ -201,15 +204,15 @@ RECIPES: dict[str, Recipe] = {
         "messages",
         _claude_lines,
         SettingsFile(
-            _folder("CLAUDE_CONFIG_DIR", ".claude", "settings.json"),
+            _in_directory("CLAUDE_CONFIG_DIR", ".claude", "settings.json"),
             merge_json,
             _claude_settings,
             read_model=_claude_model,
         ),
-        prefers=("claude-sonnet", "claude"),
+        preferred_models=("claude-sonnet", "claude"),
         notes_on_file=(
-            f"The key is asked for with `{PRINT_KEY}`: export {KEY_VARIABLE} where you start claude.",
-            "An exported ANTHROPIC_AUTH_TOKEN or ANTHROPIC_API_KEY would win over it: unset them.",
+            f"Claude Code runs `{PRINT_KEY}` to get the key: export {KEY_VARIABLE} where you start claude.",
+            "Unset ANTHROPIC_AUTH_TOKEN and ANTHROPIC_API_KEY: they take precedence.",
         ),
     ),
     "codex": Recipe(
@@ -217,9 +220,9 @@ RECIPES: dict[str, Recipe] = {
         "responses",
         _codex_lines,
         SettingsFile(
-            _folder("CODEX_HOME", ".codex", "config.toml"), merge_toml, _codex_settings, read_model=_codex_model
+            _in_directory("CODEX_HOME", ".codex", "config.toml"), merge_toml, _codex_settings, read_model=_codex_model
         ),
-        prefers=("codex", "gpt-5", "gpt"),
+        preferred_models=("codex", "gpt-5", "gpt"),
         lines_are_file=True,
         notes_on_file=(f"Codex reads the key from ${KEY_VARIABLE}: export it where you start codex.",),
     ),
@@ -227,8 +230,8 @@ RECIPES: dict[str, Recipe] = {
         "Gemini CLI",
         "gemini",
         _gemini_lines,
-        SettingsFile(_folder("GEMINI_CLI_HOME", "", ".gemini/.env"), merge_env, _gemini_settings),
-        prefers=("gemini",),
+        SettingsFile(_in_directory("GEMINI_CLI_HOME", "", ".gemini/.env"), merge_env, _gemini_settings),
+        preferred_models=("gemini",),
         notes_on_file=(f"The key is not written: export GEMINI_API_KEY={KEY} where you start gemini.",),
     ),
     "opencode": Recipe(
@@ -236,7 +239,7 @@ RECIPES: dict[str, Recipe] = {
         "chat",
         _opencode_lines,
         SettingsFile(
-            _folder("XDG_CONFIG_HOME", ".config", "opencode/opencode.json"),
+            _in_directory("XDG_CONFIG_HOME", ".config", "opencode/opencode.json"),
             merge_json,
             _opencode_settings,
             needs_model=True,
@@ -255,25 +258,53 @@ RECIPES: dict[str, Recipe] = {
         "Cline",
         "chat",
         _cline_lines,
-        why_no_file="Cline keeps its settings in the editor's own storage; enter these on its settings page.",
+        why_no_file="Cline keeps its settings in the editor's storage. Enter these on its settings page.",
     ),
     "cursor": Recipe(
         "Cursor",
         "chat",
         _cursor_lines,
-        why_no_file="Cursor keeps its settings in its own database; enter these under Settings, Models.",
-        notes=("Cursor calls from its own servers: the gateway's address must be one that they can reach.",),
+        why_no_file="Cursor keeps its settings in its own database. Enter these under Settings, Models.",
+        notes=("Cursor calls from its own servers: they must be able to reach the gateway's address.",),
     ),
     "openai": Recipe(
         "OpenAI SDK",
         "responses",
         _openai_lines,
-        why_no_file="the SDK has no settings file; it reads these variables.",
+        why_no_file="The SDK has no settings file: it reads these variables.",
     ),
     "anthropic": Recipe(
         "Anthropic SDK",
         "messages",
         _anthropic_lines,
-        why_no_file="the SDK has no settings file; it reads these variables.",
+        why_no_file="The SDK has no settings file: it reads these variables.",
     ),
 }
+
+
+def choose_model(recipe: Recipe, config: Config, present: object, list_ids: Callable[[], Sequence[str]]) -> str | None:
+    """Return the model that the settings name already if the gateway serves it, else the most suitable one.
+
+    `list_ids` returns the models that the gateway lists; it is called only if needed. None where there are none and
+    the configuration names none.
+    """
+    suggested = suggest_model(config)
+    if present is None and suggested is not None:
+        return suggested
+    ids = list_ids()
+    if isinstance(present, str) and _is_served(present, ids, config):
+        return present
+    return suggested or _most_suitable(ids, recipe.preferred_models)
+
+
+def _is_served(name: str, ids: Sequence[str], config: Config) -> bool:
+    return name in ids or bool(configured_targets(name, config.models, {}))
+
+
+def _most_suitable(ids: Sequence[str], preferred: Sequence[str]) -> str | None:
+    """Return the first model whose name contains the best of the preferred parts that any name contains."""
+    for part in (*preferred, ""):
+        matching = [id for id in ids if part in id.rpartition("/")[2]]
+        if matching:
+            return matching[0]
+    return None

@@ -1,5 +1,17 @@
-"""The error that every operation of this package raises when it cannot do what it was asked to do."""
+"""Errors of this package: each message names what is wrong, why, and what to do next."""
 
 
 class AdminError(Exception):
-    """The operation failed; the message names the cause and the next step."""
+    """The operation failed."""
+
+
+class InvalidArgument(AdminError):
+    """An argument cannot be used as it is."""
+
+
+class NotFound(AdminError):
+    """What the argument names does not exist."""
+
+
+class Conflict(AdminError):
+    """What should be created exists already."""

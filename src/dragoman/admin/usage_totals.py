@@ -1,4 +1,4 @@
-"""Sums by quarter of an hour come in; totals by day, model, key, client or provider go out."""
+"""Totals of usage by day, model, key, client or provider, made from the store's sums of quarters of an hour."""
 
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, timedelta
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from dragoman.store.usage_rows import SLOT_MS, Span, UsageSum
 
-NOBODY = "(none)"
+NO_NAME = "(none)"
 COUNTS = (
     *("requests", "failed", "client_gone", "input_tokens", "cache_read_tokens", "cache_write_tokens"),
     *("output_tokens", "reasoning_tokens", "credits", "cost_nano_usd"),
@@ -17,7 +17,7 @@ COUNTS = (
 
 
 class Total(Struct):
-    """What the requests of one group used. Input counts what was read from and written to a cache too."""
+    """What the requests of one group used. Input includes what was read from and written to a cache."""
 
     name: str
     key: str = ""  # the key's id, where the group is one
@@ -48,13 +48,13 @@ class Total(Struct):
         return self.input_tokens + self.output_tokens
 
     @property
-    def fresh(self) -> int:
-        """Input that came from and went to no cache."""
+    def fresh_input_tokens(self) -> int:
+        """Input that was neither read from a cache nor written to one."""
         return max(0, self.input_tokens - self.cache_read_tokens - self.cache_write_tokens)
 
     @property
     def unpriced(self) -> int:
-        """Requests with counts and without a price."""
+        """Requests with token counts and without a known price."""
         return self.counted - self.priced
 
     @property
@@ -68,45 +68,45 @@ class Total(Struct):
             self.days[day] = self.days.get(day, 0) + tokens
 
     def as_row(self, by: str) -> dict[str, object]:
-        """For machines: the same names as in the store, and the cost in dollars too."""
+        """Return the counts by the names of the store's columns, and the cost in dollars."""
         head: dict[str, object] = {by: self.name} if by != "key" else {"key": self.key, "name": self.name}
         counts: dict[str, object] = {name: getattr(self, name) for name in COUNTS}
-        counts["credits"] = round(self.credits, 12)  # beyond, only the noise of adding them up
+        counts["credits"] = round(self.credits, 12)  # further digits are rounding errors of the sum
         if not self.priced:
             return head | counts | {"cost_nano_usd": None, "cost_usd": None}
         return head | counts | {"cost_usd": float(self.dollars)}
 
 
-def totals_of(parts: Iterable[UsageSum], by: str, names: Mapping[str, str]) -> list[Total]:
-    """By day in order of time, by anything else the greatest first. `names` are those of keys."""
-    found: dict[str, Total] = {}
+def group_totals(parts: Iterable[UsageSum], by: str, names: Mapping[str, str]) -> list[Total]:
+    """Return the totals: days in their order, any other group by size. `names` are the names of keys by their ids."""
+    groups: dict[str, Total] = {}
     for part in parts:
         day = _day(part)
         group = day.isoformat() if by == "day" else part.group
-        if group not in found:
-            found[group] = Total(_name(group, by, names), group if by == "key" else "")
-        found[group].add(part, {day: part.input_tokens + part.output_tokens})
+        if group not in groups:
+            groups[group] = Total(_name(group, by, names), group if by == "key" else "")
+        groups[group].add(part, {day: part.input_tokens + part.output_tokens})
     if by == "day":
-        days = all_days(day for total in found.values() for day in total.days)
-        return [found.get(day.isoformat()) or Total(day.isoformat()) for day in days]
-    return sorted(found.values(), key=lambda total: (-total.tokens, -total.requests, total.name))
+        days = fill_days(day for total in groups.values() for day in total.days)
+        return [groups.get(day.isoformat()) or Total(day.isoformat()) for day in days]
+    return sorted(groups.values(), key=lambda total: (-total.tokens, -total.requests, total.name))
 
 
-def sum_of(totals: Iterable[Total]) -> Total:
+def add_totals(totals: Iterable[Total]) -> Total:
     whole = Total("total")
     for total in totals:
         whole.add(total, total.days)
     return whole
 
 
-def all_days(days: Iterable[date]) -> list[date]:
-    """From the first to the last, those of which nothing is known too."""
+def fill_days(days: Iterable[date]) -> list[date]:
+    """Return every day from the first to the last, including those without usage."""
     known = sorted(days)
     return [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
 
 
-def as_json(totals: list[Total], by: str, span: Span) -> dict[str, object]:
-    whole = sum_of(totals).as_row("total")
+def as_record(totals: list[Total], by: str, span: Span) -> dict[str, object]:
+    whole = add_totals(totals).as_row("total")
     whole.pop("total")
     rows = [total.as_row(by) for total in totals]
     return {"since": _moment(span.since_ms), "until": _moment(span.until_ms), "by": by, "rows": rows, "total": whole}
@@ -122,5 +122,5 @@ def _moment(ms: int) -> str:
 
 def _name(group: str, by: str, names: Mapping[str, str]) -> str:
     if by == "key":
-        return names.get(group, group or NOBODY)
-    return group.strip("/") or NOBODY
+        return names.get(group, group or NO_NAME)
+    return group.strip("/") or NO_NAME

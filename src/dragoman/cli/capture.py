@@ -1,26 +1,28 @@
-"""The name of a capture comes in; what happened in that exchange goes out, as a table, a timeline or plain files."""
+"""`dragoman capture`: list, show and export captured exchanges."""
 
 import shutil
 from datetime import datetime
 from pathlib import Path
 
 import click
+import msgspec
 
-from dragoman.cli.capturing.choosing import chosen, kept_captures
+from dragoman.admin.captures import export_capture, find_capture, list_captures, read_capture
 from dragoman.cli.screen import remark, show_json, show_table
-from dragoman.cli.settings import config_option, json_option
+from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.flow.capture.directory import Kept
+from dragoman.flow.capture.format import Capture
 
 HEADINGS = ("ID", "TIME", "CLIENT", "PROTOCOLS", "ROUTE", "OUTCOME", "SIZE")
-NARROWEST = 80  # of a terminal that a timeline is fitted to
-OFF = "Nothing is captured unless debug.capture says so: `errors` keeps what went wrong, `all` keeps everything."
+MIN_WIDTH = 80
+HOW_TO_CAPTURE = "Set debug.capture to `errors` to keep failed exchanges, or to `all` to keep every one."
 
 
 @click.group("capture")
 def command() -> None:
     """List, show and export captured exchanges.
 
-    An exchange is named by `last`, by its request id, or by the beginning or the end of that.
+    ID is a request id, its beginning or its end, or `last`.
     """
 
 
@@ -29,13 +31,13 @@ def command() -> None:
 @json_option
 def show_list(config_file: str | None, as_json: bool) -> None:
     """List the captures, the newest last."""
-    kept = kept_captures(config_file).listed()
+    captures = list_captures(read_settings(config_file).debug)
     if as_json:
-        show_json([{**_fields(one), "file": str(one.file), "size": one.size} for one in kept])
-    elif kept:
-        show_table(HEADINGS, [_row(one) for one in kept])
+        show_json([_fields(kept) for kept in captures])
+    elif captures:
+        show_table(HEADINGS, [_format_row(kept) for kept in captures])
     else:
-        remark(f"There are no captures. {OFF}")
+        remark(f"There are no captures. {HOW_TO_CAPTURE}")
 
 
 @command.command("show")
@@ -44,16 +46,16 @@ def show_list(config_file: str | None, as_json: bool) -> None:
 @config_option
 @json_option
 def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> None:
-    """Show an exchange as a timeline: what came from upstream, what it meant, what was sent."""
-    from dragoman.cli.capturing.timeline import WIDTH, told
+    """Show an exchange as a timeline: upstream frames, hub events, and what the client received."""
+    from dragoman.cli.timeline import WIDTH, render_timeline
     from dragoman.flow.capture.file_format import to_json
 
-    capture = chosen(which, config_file)
+    capture = choose_capture(which, config_file)
     if as_json:
         click.echo(to_json(capture), nl=False)
         return
     width = shutil.get_terminal_size((WIDTH, 0)).columns
-    for line in told(capture, full, max(width, NARROWEST)):
+    for line in render_timeline(capture, full, max(width, MIN_WIDTH)):
         click.echo(line)
 
 
@@ -63,29 +65,24 @@ def show_one(which: str, full: bool, config_file: str | None, as_json: bool) -> 
 @config_option
 def export_one(which: str, directory: Path | None, config_file: str | None) -> None:
     """Write an exchange's bodies and streams into DIRECTORY, as plain files."""
-    from dragoman.admin.captures import export
-
-    capture = chosen(which, config_file)
-    for file in export(capture, directory or Path(f"capture-{capture.request_id}")):
+    capture = choose_capture(which, config_file)
+    for file in export_capture(capture, directory or Path(f"capture-{capture.request_id}")):
         click.echo(str(file))
 
 
-def _row(kept: Kept) -> tuple[str, ...]:
+def choose_capture(which: str, config_file: str | None) -> Capture:
+    """Read a capture from a file, or from the configured directory by its id."""
+    file = Path(which)
+    return read_capture(file) if file.is_file() else find_capture(read_settings(config_file).debug, which)
+
+
+def _format_row(kept: Kept) -> tuple[str, ...]:
     summary = kept.summary
-    moment = datetime.fromisoformat(summary.time).astimezone().strftime("%m-%d %H:%M:%S")
+    time = datetime.fromisoformat(summary.time).astimezone().strftime("%m-%d %H:%M:%S")
     size = f"{kept.size / 1024:.1f} kB"
-    return (
-        summary.request_id,
-        moment,
-        summary.client or "–",
-        summary.protocols,
-        summary.route or "–",
-        summary.outcome,
-        size,
-    )
+    names = (summary.client or "–", summary.protocols, summary.route or "–")
+    return (summary.request_id, time, *names, summary.outcome, size)
 
 
 def _fields(kept: Kept) -> dict[str, object]:
-    import msgspec
-
-    return msgspec.structs.asdict(kept.summary)
+    return {**msgspec.structs.asdict(kept.summary), "file": str(kept.file), "size": kept.size}

@@ -1,4 +1,4 @@
-"""A text comes in; a model's answer is shown as it comes, its thoughts dimmed and beside it."""
+"""`dragoman chat`: send a prompt to a model and show the reply as it streams."""
 
 import asyncio
 import logging
@@ -8,11 +8,12 @@ import time
 import click
 import msgspec
 
-from dragoman.cli.faults import Trouble
-from dragoman.cli.gateway import Gateway, known_key, reach
+from dragoman.admin.errors import AdminError
+from dragoman.admin.running_gateway import GatewayClient, choose_key
+from dragoman.cli.gateway import open_gateway
 from dragoman.cli.models import Page
 from dragoman.cli.screen import show_json
-from dragoman.cli.settings import config_option, json_option, read_found_settings
+from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings
 from dragoman.config import Config
 
 MAX_TOKENS = 8192
@@ -21,11 +22,11 @@ THINKING_TOKENS = 4096
 
 @click.command("chat")
 @click.argument("text", nargs=-1, required=True)
-@click.option("-m", "--model", metavar="MODEL", help="The model to ask; the first of `dragoman models` if not given.")
+@click.option("-m", "--model", metavar="MODEL", help="The model to use. [default: the first of `dragoman models`]")
 @click.option("--think", is_flag=True, help="Ask the model to think first.")
-@click.option("-v", "--verbose", is_flag=True, help="Say who answered, how fast, and how many tokens it took.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the route, the timing and the token counts.")
 @config_option
-@click.option("--key", metavar="KEY", help="The client key; $DRAGOMAN_API_KEY is the better place.")
+@key_option
 @json_option
 def command(
     text: tuple[str, ...],
@@ -36,74 +37,75 @@ def command(
     key: str | None,
     as_json: bool,
 ) -> None:
-    """Ask a model and see its answer as it comes. TEXT "-" reads standard input."""
-    from dragoman.cli.logs import Remark, log_to_stderr
+    """Send TEXT to a model and show the reply as it streams. TEXT "-" reads standard input."""
+    from dragoman.cli.logs import RemarkFormatter, log_to_stderr
 
-    log_to_stderr(Remark(), logging.ERROR)
-    said = sys.stdin.read() if text == ("-",) else " ".join(text)
-    if not said.strip():
-        raise click.UsageError("there is nothing to say: TEXT is empty.")
-    for name, words in (("TEXT", said), ("--model", model or "")):
-        if not _is_text(words):
+    log_to_stderr(RemarkFormatter(), logging.ERROR)
+    prompt = sys.stdin.read() if text == ("-",) else " ".join(text)
+    if not prompt.strip():
+        raise click.UsageError("TEXT is empty.")
+    for name, value in (("TEXT", prompt), ("--model", model or "")):
+        if not _is_decoded(value):
             raise click.UsageError(f"{name} is not valid UTF-8.")
-    asyncio.run(_chat(read_found_settings(config_file), key, _Question(said, model, think), _Manner(verbose, as_json)))
+    output = _Output(verbose, as_json)
+    asyncio.run(_chat(read_found_settings(config_file), key, _Prompt(prompt, model, think), output))
 
 
-def _is_text(words: str) -> bool:
-    """Whether all bytes that the shell passed on could be decoded."""
-    return not any("\ud800" <= character <= "\udfff" for character in words)
+def _is_decoded(text: str) -> bool:
+    """Return whether all bytes that the shell passed on could be decoded."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-class _Question(msgspec.Struct, frozen=True):
+class _Prompt(msgspec.Struct, frozen=True):
     text: str
     model: str | None
     think: bool
 
 
-class _Manner(msgspec.Struct, frozen=True):
+class _Output(msgspec.Struct, frozen=True):
     verbose: bool
     as_json: bool
 
 
-async def _chat(config: Config, given_key: str | None, question: _Question, manner: _Manner) -> None:
-    from dragoman.cli.conversation import Answered, Reader, Screen, told
+async def _chat(config: Config, given_key: str | None, prompt: _Prompt, output: _Output) -> None:
+    from dragoman.cli.conversation import ChatResult, ReplyReader, Screen
 
-    async with reach(config, known_key(config, given_key)) as gateway:
-        model = question.model or await _first_model(gateway)
+    async with open_gateway(config, choose_key(config, given_key)) as gateway:
+        model = prompt.model or await _first_model(gateway)
         began = time.monotonic()
-        silence_s = config.server.idle_timeout_s
-        answer = await gateway.send("POST", "/v1/messages", _body(question, model), silence_s)
-        screen = None if manner.as_json else Screen()
+        timeout_s = config.server.idle_timeout_s
+        response = await gateway.send("POST", "/v1/messages", _body(prompt, model), timeout_s)
+        screen = None if output.as_json else Screen()
         try:
-            reader = Reader(answer, screen, silence_s)
+            reader = ReplyReader(response, screen, timeout_s)
             reply = await reader.read()
         finally:
-            answer.close()
+            response.close()
             if screen is not None:
                 screen.close()
-        route = (answer.headers.get(b"x-dragoman-route") or b"").decode("latin-1")
-        answered = Answered(reply, route, reader.first_s(began), time.monotonic() - began)
-    if manner.as_json:
-        show_json(told(answered))
-    elif screen is not None:
-        screen.conclude(answered, verbose=manner.verbose)
-    answered.raise_failure()
+        route = (response.headers.get(b"x-dragoman-route") or b"").decode("latin-1")
+        result = ChatResult(reply, route, reader.first_s(began), time.monotonic() - began)
+    if output.as_json:
+        show_json(result.as_record())
+    elif screen is not None and output.verbose:
+        screen.show_summary(result)
+    result.raise_failure()
 
 
-def _body(question: _Question, model: str) -> bytes:
+def _body(prompt: _Prompt, model: str) -> bytes:
     body: dict[str, object] = {
         "model": model,
-        "max_tokens": MAX_TOKENS + (THINKING_TOKENS if question.think else 0),
+        "max_tokens": MAX_TOKENS + (THINKING_TOKENS if prompt.think else 0),
         "stream": True,
-        "messages": [{"role": "user", "content": question.text}],
+        "messages": [{"role": "user", "content": prompt.text}],
     }
-    if question.think:
+    if prompt.think:
         body["thinking"] = {"type": "enabled", "budget_tokens": THINKING_TOKENS}
     return msgspec.json.encode(body)
 
 
-async def _first_model(gateway: Gateway) -> str:
+async def _first_model(gateway: GatewayClient) -> str:
     models = msgspec.json.decode(await gateway.get("/v1/models"), type=Page).data
     if not models:
-        raise Trouble("no provider lists its models: name one with -m, or see `dragoman doctor`.")
+        raise AdminError("No provider lists its models. Name a model with -m, or run `dragoman doctor`.")
     return models[0].id

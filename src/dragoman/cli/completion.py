@@ -1,4 +1,4 @@
-"""A shell's name comes in; the script that teaches it our words goes out."""
+"""`dragoman completion`: print a completion script for a shell."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -7,7 +7,7 @@ from click.shell_completion import get_completion_class
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print a completion script; for bash: eval "$(dragoman completion bash)"."""
+    """Print a completion script. For bash: eval "$(dragoman completion bash)"."""
     from dragoman.cli.main import PROGRAM, program
 
     completion = get_completion_class(shell)

@@ -1,4 +1,4 @@
-"""The stream of a reply comes in; words go to stdout and thoughts to stderr as they come, and the whole reply out."""
+"""Read the stream of a reply, and show its text on stdout and its thinking on stderr as it arrives."""
 
 import sys
 import time
@@ -8,8 +8,8 @@ from typing import TextIO
 import msgspec
 from msgspec import Struct
 
-from dragoman.cli.faults import Trouble
-from dragoman.cli.screen import DIM, PLAIN, harmless, has_colour
+from dragoman.admin.errors import AdminError
+from dragoman.cli.screen import DIM, PLAIN, count, has_colour, remove_control
 from dragoman.framing.redaction import redact
 from dragoman.hub.events import (
     CallBlock,
@@ -33,50 +33,60 @@ from dragoman.net.client import HttpResponse
 from dragoman.protocols import PROTOCOLS
 
 
-class Answered(Struct, frozen=True):
-    """A reply, who gave it, and how long it took to begin and to end."""
+class ChatResult(Struct, frozen=True):
+    """A reply, its route, and how long it took until its first token and until its end."""
 
     reply: Reply
     route: str
     first_s: float
     whole_s: float
 
+    def as_record(self) -> dict[str, object]:
+        """Return the reply as `--json` prints it."""
+        reply = self.reply
+        return {
+            "model": reply.model,
+            "route": self.route,
+            "text": _join(reply, TextBlock, RefusalBlock),
+            "thinking": _join(reply, ThinkingBlock),
+            "calls": [_call(piece) for piece in reply.pieces if isinstance(piece.what, CallBlock)],
+            "stop": reply.end.stop.value if isinstance(reply.end, Ended) else None,
+            "usage": reply.usage,
+        }
+
     def raise_failure(self) -> None:
         if isinstance(self.reply.end, Failed):
             failure = self.reply.end.failure
-            raise Trouble(redact(f"the reply broke off: {failure.message} ({failure.kind.value})"))
+            raise AdminError(redact(f"The reply ended early: {failure.message} ({failure.kind.value})"))
 
 
-class Reader:
-    """Reads a Messages stream with the same machines that read upstreams."""
+class ReplyReader:
+    """Reads a Messages stream with the framer and the decoder that read upstreams."""
 
-    def __init__(self, answer: HttpResponse, screen: "Screen | None", silence_s: float) -> None:
+    def __init__(self, response: HttpResponse, screen: "Screen | None", timeout_s: float) -> None:
         upstream = PROTOCOLS["messages"].upstream
         assert upstream is not None
-        self._answer = answer
+        self._response = response
         self._screen = screen
-        self._silence_s = silence_s
+        self._timeout_s = timeout_s
         self._framer = upstream.framer()
         self._decoder = upstream.decoder(Issuer("", ""), Ledger())
         self._events: list[Event] = []
         self._first_at: float | None = None
 
     async def read(self) -> Reply:
-        while chunk := await self._answer.chunk(self._silence_s):
+        while chunk := await self._response.chunk(self._timeout_s):
             for frame in self._framer.feed(chunk):
-                self._take(frame)
+                self._add(self._decoder.feed(frame))
         for frame in self._framer.finish():
-            self._take(frame)
-        self._see(self._decoder.finish())
+            self._add(self._decoder.feed(frame))
+        self._add(self._decoder.finish())
         return collect(self._events)
 
     def first_s(self, began: float) -> float:
         return (self._first_at or time.monotonic()) - began
 
-    def _take(self, frame: object) -> None:
-        self._see(self._decoder.feed(frame))
-
-    def _see(self, events: Iterable[Event]) -> None:
+    def _add(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Delta) and self._first_at is None:
                 self._first_at = time.monotonic()
@@ -86,7 +96,7 @@ class Reader:
 
 
 class Screen:
-    """Words on stdout, so that a pipe gets nothing else; thoughts and calls on stderr."""
+    """Shows text on stdout, so that a pipe gets nothing else, and thinking and tool calls on stderr."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, Opened] = {}
@@ -111,13 +121,12 @@ class Screen:
                 pass
 
     def close(self) -> None:
-        """Leaves the terminal as it was found."""
+        """Reset the terminal's colour and end the line."""
         self._set_dim(False)
         self._end_line()
 
-    def conclude(self, answered: Answered, *, verbose: bool) -> None:
-        if verbose:
-            self._note(summary(answered))
+    def show_summary(self, result: ChatResult) -> None:
+        self._note(summarise(result))
         self.close()
 
     def _show_delta(self, block: int, text: str) -> None:
@@ -145,7 +154,7 @@ class Screen:
     def _write(self, stream: TextIO, text: str) -> None:
         if self._open_line not in (None, stream):
             self._end_line()
-        stream.write(harmless(text) if stream.isatty() else text)
+        stream.write(remove_control(text) if stream.isatty() else text)
         stream.flush()
         if text:
             self._open_line = None if text.endswith("\n") else stream
@@ -163,29 +172,15 @@ class Screen:
             self._dimmed = dim
 
 
-def summary(answered: Answered) -> str:
-    parts = [answered.route or answered.reply.model]
-    if answered.reply.usage is not None:
-        parts.append(_tokens(answered.reply.usage))
-    parts.append(f"first word after {answered.first_s:.2f} s, all after {answered.whole_s:.2f} s")
+def summarise(result: ChatResult) -> str:
+    parts = [result.route or result.reply.model]
+    if result.reply.usage is not None:
+        parts.append(_describe_usage(result.reply.usage))
+    parts.append(f"first token after {result.first_s:.2f} s, complete after {result.whole_s:.2f} s")
     return " · ".join(parts)
 
 
-def told(answered: Answered) -> dict[str, object]:
-    """The reply as `--json` prints it."""
-    reply = answered.reply
-    return {
-        "model": reply.model,
-        "route": answered.route,
-        "text": _joined(reply, TextBlock, RefusalBlock),
-        "thinking": _joined(reply, ThinkingBlock),
-        "calls": [_call(piece) for piece in reply.pieces if isinstance(piece.what, CallBlock)],
-        "stop": reply.end.stop.value if isinstance(reply.end, Ended) else None,
-        "usage": reply.usage,
-    }
-
-
-def _joined(reply: Reply, *kinds: type) -> str:
+def _join(reply: Reply, *kinds: type) -> str:
     return "".join(piece.text for piece in reply.pieces if isinstance(piece.what, kinds))
 
 
@@ -194,10 +189,10 @@ def _call(piece: Piece) -> dict[str, str]:
     return {"id": piece.what.id, "name": piece.what.name, "arguments": piece.text}
 
 
-def _tokens(usage: Usage) -> str:
+def _describe_usage(usage: Usage) -> str:
     cached = f" ({usage.cache_read} cached)" if usage.cache_read else ""
-    thought = f" ({usage.reasoning} thinking)" if usage.reasoning else ""
-    return f"{usage.input} tokens in{cached}, {usage.output} out{thought}"
+    reasoning = f" ({usage.reasoning} reasoning)" if usage.reasoning else ""
+    return f"{count(usage.input, 'token')} in{cached}, {usage.output} out{reasoning}"
 
 
 def _json(value: object) -> str:

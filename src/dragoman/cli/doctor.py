@@ -1,69 +1,116 @@
-"""Nothing comes in; every part that can be wrong is looked at, and what to do about it goes out."""
+"""`dragoman doctor`: check everything that can be wrong, or one provider's server in detail."""
 
 import asyncio
 import logging
+import os
 import sys
+from collections.abc import AsyncIterator
 
 import click
+import msgspec
 
-from dragoman.cli.diagnosis import Findings, examine
-from dragoman.cli.screen import remark, show_json
-from dragoman.cli.settings import config_option, json_option, named_source, read_found_settings
+from dragoman.admin.diagnosis import examine, report_config_errors
+from dragoman.admin.errors import AdminError
+from dragoman.admin.probing import ProbeReport, choose_provider, config_path, plan_edit, probe_provider
+from dragoman.cli.screen import count, fit, remark, remove_control, show_json, show_table
+from dragoman.cli.settings import config_option, config_source, json_option, read_found_settings
 from dragoman.config import Config, ConfigError
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
 
-SIGNS = {OK: "ok    ", WARNING: "note  ", BROKEN: "BROKEN"}
+LABELS = {OK: "ok    ", WARNING: "note  ", BROKEN: "BROKEN"}
+MAX_MESSAGE_CHARACTERS = 60
 
 
 @click.command("doctor")
 @click.argument("name", required=False)
-@click.option("-m", "--model", metavar="M", help="With NAME: ask this model, not the first.")
-@click.option("--write", is_flag=True, help="With NAME: put what was found into dragoman.toml, after a backup.")
+@click.option("-m", "--model", metavar="M", help="With NAME: the model to use instead of the first.")
+@click.option("--write", is_flag=True, help="With NAME: write the result into dragoman.toml, after a backup.")
 @config_option
 @json_option
 def command(name: str | None, model: str | None, write: bool, config_file: str | None, as_json: bool) -> None:
-    """Check configuration, store, port, providers and clock, and say what to do.
+    """Check configuration, store, port, providers and clock, and show what to do.
 
-    With the NAME of a provider of kind openai-compatible: ask its server what it takes, and say which protocols and
-    quirks to write down. This sends it some small requests.
+    With the NAME of a provider of kind openai-compatible: find out which protocols and parameters its server supports,
+    and which protocols and quirks to configure. This sends some small requests to it.
     """
-    from dragoman.cli.logs import Remark, log_to_stderr
+    from dragoman.cli.logs import RemarkFormatter, log_to_stderr
 
-    log_to_stderr(Remark(), logging.ERROR)
+    log_to_stderr(RemarkFormatter(), logging.ERROR)
     if name is not None:
-        from dragoman.cli.probing import Wish, examine_one
-
-        examine_one(read_found_settings(config_file), Wish(name, model, write, as_json))
+        _probe(read_found_settings(config_file), name, model, write=write, as_json=as_json)
         return
     if model is not None or write:
-        raise click.UsageError("--model and --write go with the NAME of a provider.")
-    findings = _examined(config_file)
+        raise click.UsageError("--model and --write need the NAME of a provider.")
+    findings = asyncio.run(_examine(config_file, is_shown=not as_json))
     broken = sum(finding.state == BROKEN for finding in findings)
     if as_json:
         show_json({"ok": not broken, "checks": findings})
     else:
-        for finding in findings:
-            click.echo(_shown(finding))
-        remark(f"\n{broken} broken." if broken else "\nAll is well.")
+        remark(f"\n{count(broken, 'problem')} found." if broken else "\nNo problems found.")
     sys.exit(1 if broken else 0)
 
 
-def _examined(config_file: str | None) -> Findings:
+async def _examine(config_file: str | None, *, is_shown: bool) -> list[Finding]:
+    """Collect the findings, and print each as soon as it is made."""
+    findings = []
+    async for finding in _findings(config_file):
+        findings.append(finding)
+        if is_shown:
+            click.echo(_format_finding(finding))
+    return findings
+
+
+async def _findings(config_file: str | None) -> AsyncIterator[Finding]:
     try:
-        config = read_found_settings(config_file)
+        config = await config_source(config_file).read_with_local_servers()
     except ConfigError as error:
-        advice = "mend the line; `dragoman config check` tells when it is right"
-        return [Finding("configuration", BROKEN, str(problem), advice) for problem in error.problems]
-    return [*_configuration(config), *asyncio.run(examine(config))]
+        for finding in report_config_errors(error):
+            yield finding
+        return
+    async for finding in examine(config, os.environ):
+        yield finding
 
 
-def _configuration(config: Config) -> Findings:
-    return [
-        Finding("configuration", OK, named_source(config)),
-        *(Finding("configuration", WARNING, warning) for warning in config.warnings),
-    ]
-
-
-def _shown(finding: Finding) -> str:
-    line = f"{SIGNS[finding.state]}  {finding.what:<22}  {finding.found}"
+def _format_finding(finding: Finding) -> str:
+    line = f"{LABELS[finding.state]}  {finding.what:<22}  {finding.found}"
     return f"{line}\n{' ' * 8}→ {finding.to_do}" if finding.to_do else line
+
+
+def _probe(config: Config, name: str, model: str | None, *, write: bool, as_json: bool) -> None:
+    provider = choose_provider(config, name)
+    report = asyncio.run(probe_provider(provider, model, remark))
+    if as_json:
+        profile = msgspec.structs.asdict(report.profile)
+        undecided = sorted(report.profile.undecided)
+        show_json({**profile, "undecided": undecided, "stanza": report.settings})
+    else:
+        _show_report(report)
+    if not report.profile.protocols:
+        raise AdminError(f"{name} responds in no protocol that dragoman knows: there is nothing to configure.")
+    if write:
+        _write(config, report)
+    elif not as_json:
+        remark(f"# `dragoman doctor {name} --write` writes this into {config_path(config, os.environ)}")
+
+
+def _show_report(report: ProbeReport) -> None:
+    rows = [(trait.what, trait.found, trait.quirk or "", _shorten(trait.said)) for trait in report.profile.traits]
+    show_table(("CHECK", "RESULT", "QUIRK", "SERVER'S MESSAGE"), rows)
+    click.echo(f"\n[providers.{report.provider.name}]")
+    for key, value in report.settings.items():
+        click.echo(f"{key} = {msgspec.json.encode(value).decode()}")
+    remark(f"\n# {count(report.profile.requests, 'request')} sent. Another model of this server may differ.")
+
+
+def _shorten(text: str) -> str:
+    return fit(remove_control(text), MAX_MESSAGE_CHARACTERS)
+
+
+def _write(config: Config, report: ProbeReport) -> None:
+    edit = plan_edit(config, report, os.environ)
+    if not edit.is_change:
+        remark(f"{edit.path} has these settings already.")
+        return
+    remark(edit.diff())
+    backup = edit.apply()
+    remark(f"\nWrote {edit.path}. The old file is {backup.name}.")

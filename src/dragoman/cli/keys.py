@@ -1,26 +1,30 @@
-"""Names come in; client keys are made, listed and revoked in the store, and a running gateway follows at once."""
+"""`dragoman keys`: create, list and revoke client keys."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
+import os
 from datetime import datetime
-from typing import TypeVar
 
 import click
+import msgspec
 
-from dragoman.accounts.keys import CreatedKey, Keyring, KeyRow, NameTaken, UnknownKey
+from dragoman.accounts.keys import CreatedKey, KeyRow
 from dragoman.admin.clients import KEY_VARIABLE
-from dragoman.cli.faults import Trouble
-from dragoman.cli.gateway import accepts, find_running
+from dragoman.admin.configuration import client_key_variable
+from dragoman.admin.keys import (
+    GatewayAnswer,
+    check_with_gateway,
+    create_key,
+    find_key,
+    open_keyring,
+    revoke_key,
+    wait_until_accepted,
+    wait_until_rejected,
+)
 from dragoman.cli.screen import remark, show_json, show_table
-from dragoman.cli.settings import client_key_variable, config_option, json_option, read_settings
+from dragoman.cli.settings import config_option, json_option, read_settings
 from dragoman.config import Config, Secret
-from dragoman.store import open_store
 
-T = TypeVar("T")
-
-FOLLOW_S = 5.0  # how long a running gateway is given to take a new key
-REVOKED_S = 0.8  # more than the pause between two looks of a gateway at the store
+HEADINGS = ("ID", "NAME", "KEY", "CREATED", "LAST USED", "STATE")
 
 
 @click.group("keys")
@@ -33,39 +37,34 @@ def command() -> None:
 @config_option
 @json_option
 def create(name: str | None, config_file: str | None, as_json: bool) -> None:
-    """Make a client key. It is shown once and stored nowhere."""
-    config = read_settings(config_file)
-    try:
-        created = asyncio.run(_with_keyring(config, lambda keyring: _create(keyring, name)))
-    except NameTaken as taken:
-        raise Trouble(f'there is a key named "{taken}" already: choose another name, or revoke it first.') from taken
-    except ValueError as error:
-        raise Trouble(str(error)) from error
+    """Create a client key. It is shown only once: the store keeps only a digest of it."""
+    created, answer = asyncio.run(_create(read_settings(config_file), name))
     secret = created.secret.reveal()
-    in_force = asyncio.run(_taken_over(config, secret))
+    if answer.root is not None and not answer.is_accepted:
+        remark(f"The gateway at {answer.root} does not accept it: it uses another store.")
     if as_json:
-        show_json(_told(created.row) | {"key": secret})
+        show_json(_fields(created.row) | {"key": secret})
         return
     remark(f'Key "{created.row.name}" ({created.row.id}), shown only this once:')
     click.echo(f"export {KEY_VARIABLE}={secret}")
-    if in_force is not None:
-        remark(f"The gateway at {in_force} takes it from now on.")
+    if answer.is_accepted:
+        remark(f"The gateway at {answer.root} accepts it from now on.")
 
 
 @command.command("list")
 @config_option
 @json_option
 def list_keys(config_file: str | None, as_json: bool) -> None:
-    """List the keys, the revoked ones too."""
+    """List all keys, including the revoked ones."""
     config = read_settings(config_file)
-    rows = asyncio.run(_with_keyring(config, lambda keyring: keyring.list()))
+    rows = asyncio.run(_list(config))
     if as_json:
-        show_json([_told(row) for row in rows])
+        show_json([_fields(row) for row in rows])
         return
     if rows:
-        show_table(("ID", "NAME", "KEY", "CREATED", "LAST USED", "STATE"), [_row(row) for row in rows])
+        show_table(HEADINGS, [_format_row(row) for row in rows])
     else:
-        remark("No keys yet: `dragoman keys create NAME` makes one, and so does the first `dragoman serve`.")
+        remark("There are no keys yet. `dragoman keys create NAME` makes one; so does the first `dragoman serve`.")
     if config.client_key is not None:
         remark(asyncio.run(_describe_environment_key(config, config.client_key)))
 
@@ -77,31 +76,40 @@ def list_keys(config_file: str | None, as_json: bool) -> None:
 def revoke(name_or_id: str, config_file: str | None, as_json: bool) -> None:
     """Revoke a key, by its name or id."""
     config = read_settings(config_file)
-    try:
-        row = asyncio.run(_with_keyring(config, lambda keyring: keyring.revoke(name_or_id)))
-    except UnknownKey as unknown:
-        raise Trouble(f'no live key is called "{name_or_id}": `dragoman keys list` names them.') from unknown
-    if asyncio.run(find_running(config)) is not None:
-        time.sleep(REVOKED_S)
+    row, is_environment_key = asyncio.run(_revoke(config, name_or_id))
     if as_json:
-        show_json(_told(row))
+        show_json(_fields(row))
         return
     click.echo(f'Key "{row.name}" ({row.id}) is revoked.')
-    if config.client_key is not None and asyncio.run(_stored(config, config.client_key)) == row:
-        remark(f"${client_key_variable()} in this shell holds this key: unset it, or set another.")
+    if is_environment_key:
+        remark(f"${client_key_variable(os.environ)} in this shell holds this key: unset it, or set another.")
 
 
-async def _stored(config: Config, secret: Secret) -> KeyRow | None:
-    return await _with_keyring(config, lambda keyring: keyring.find(secret))
+async def _create(config: Config, name: str | None) -> tuple[CreatedKey, GatewayAnswer]:
+    async with open_keyring(config) as keyring:
+        created = await create_key(keyring, name)
+    return created, await wait_until_accepted(config, created.secret)
+
+
+async def _list(config: Config) -> tuple[KeyRow, ...]:
+    async with open_keyring(config) as keyring:
+        return await keyring.list()
+
+
+async def _revoke(config: Config, name_or_id: str) -> tuple[KeyRow, bool]:
+    async with open_keyring(config) as keyring:
+        row = await revoke_key(keyring, name_or_id)
+    await wait_until_rejected(config)
+    return row, config.client_key is not None and await find_key(config, config.client_key) == row
 
 
 async def _describe_environment_key(config: Config, secret: Secret) -> str:
-    """Say what is known of the key in this shell's environment, which need not be the gateway's own."""
-    row, root, name = await _stored(config, secret), await find_running(config), f"${client_key_variable()}"
+    """Describe the key in this shell's environment, which need not be the one that the gateway was started with."""
+    row, answer = await find_key(config, secret), await check_with_gateway(config, secret)
+    name = f"${client_key_variable(os.environ)}"
     which = f"The key in {name} is not one of these" if row is None else f'{name} holds the key "{row.name}"'
-    if root is not None:
-        accepted = "accepts" if await accepts(root, secret.reveal()) else "rejects"
-        return f"{which}; the gateway at {root} {accepted} it."
+    if answer.root is not None:
+        return f"{which}; the gateway at {answer.root} {'accepts' if answer.is_accepted else 'rejects'} it."
     if row is not None and row.revoked_at is not None:
         return f"{which}, which is revoked: unset it, or set another."
     if row is not None:
@@ -109,52 +117,15 @@ async def _describe_environment_key(config: Config, secret: Secret) -> str:
     return f"{which}. A gateway that is started with it accepts it; none is running here now."
 
 
-async def _with_keyring(config: Config, work: Callable[[Keyring], Awaitable[T]]) -> T:
-    store = await open_store(config.store.url)
-    try:
-        return await work(Keyring(store))
-    finally:
-        await store.close()
+def _fields(row: KeyRow) -> dict[str, object]:
+    return msgspec.structs.asdict(row)
 
 
-async def _create(keyring: Keyring, name: str | None) -> CreatedKey:
-    if name is not None:
-        return await keyring.create(name)
-    taken = {row.name for row in await keyring.list()}
-    number = len(taken) + 1
-    while f"key-{number}" in taken:
-        number += 1
-    return await keyring.create(f"key-{number}")
+def _format_row(row: KeyRow) -> tuple[str, ...]:
+    state = "live" if row.revoked_at is None else f"revoked {_format_time(row.revoked_at)}"
+    times = _format_time(row.created_at), _format_time(row.last_used_at)
+    return (row.id, row.name, f"{row.prefix}…{row.last4}", *times, state)
 
 
-async def _taken_over(config: Config, secret: str) -> str | None:
-    """Waits until the running gateway takes the key; its address, or None if there is none or it has another store."""
-    root = await find_running(config)
-    patience = time.monotonic() + FOLLOW_S
-    while root is not None and not await accepts(root, secret):
-        if time.monotonic() > patience:
-            remark(f"The gateway at {root} does not take it: it uses another store.")
-            return None
-        await asyncio.sleep(0.1)
-    return root
-
-
-def _told(row: KeyRow) -> dict[str, object]:
-    return {
-        "id": row.id,
-        "name": row.name,
-        "prefix": row.prefix,
-        "last4": row.last4,
-        "created_at": row.created_at,
-        "last_used_at": row.last_used_at,
-        "revoked_at": row.revoked_at,
-    }
-
-
-def _row(row: KeyRow) -> tuple[str, ...]:
-    state = "live" if row.revoked_at is None else f"revoked {_moment(row.revoked_at)}"
-    return (row.id, row.name, f"{row.prefix}…{row.last4}", _moment(row.created_at), _moment(row.last_used_at), state)
-
-
-def _moment(seconds: int | None) -> str:
+def _format_time(seconds: int | None) -> str:
     return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")

@@ -1,43 +1,26 @@
-"""A provider's name comes in; the person signs in with it, and the credential is kept for the gateway."""
+"""`dragoman login`: sign in with a provider."""
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.cli.faults import Trouble
 from dragoman.cli.screen import remark
 from dragoman.cli.settings import config_option, read_settings
-from dragoman.cli.waiting import Waiting
-from dragoman.config import (
-    CodexProviderConfig,
-    Config,
-    CopilotProviderConfig,
-    KiroProviderConfig,
-    ProviderConfig,
-    SecretSource,
-)
-from dragoman.config.providers import list_credentials
 
 if TYPE_CHECKING:
-    from dragoman.accounts.credential_files import Table
-    from dragoman.accounts.service_client import ServiceClient
-    from dragoman.net.client import SendRequest
+    from dragoman.admin.sign_in import Prompt, SignedIn
 
-P = TypeVar("P", bound=ProviderConfig)
-
-NO_APP = (
-    "providers.{name}.client_id is not set, and --client-id not given. GitHub signs people in to apps, and this "
-    "gateway has none of its own: register one (Settings, Developer settings, OAuth apps, with the device flow "
-    "enabled), or set COPILOT_GITHUB_TOKEN. An app of somebody else's is not borrowed"
-)
-
+CLEAR_LINE = "\r\x1b[K"
 
 file_option = click.option(
-    "--file", "file", metavar="PATH", type=click.Path(path_type=Path), help="Keep it there: for a second account."
+    "--file",
+    "file",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Store the credential in this file: for a second account.",
 )
 
 
@@ -47,8 +30,8 @@ def command() -> None:
 
 
 @command.command("kiro")
-@click.option("--start-url", metavar="URL", help="Your organisation's start page; a Builder ID needs none.")
-@click.option("--region", metavar="R", help="The region of the sign-in (us-east-1).")
+@click.option("--start-url", metavar="URL", help="The start page of your organisation; not needed for a Builder ID.")
+@click.option("--region", metavar="R", help="The region to sign in to. [default: us-east-1]")
 @click.option("--social", type=click.Choice(["google", "github"]), help="Sign in with Google or GitHub instead.")
 @file_option
 @config_option
@@ -57,146 +40,78 @@ def kiro(
 ) -> None:
     """Sign in with Kiro: a Builder ID, an organisation, Google or GitHub."""
     if social and start_url:
-        raise click.UsageError("--social and --start-url exclude each other.")
-    from dragoman.providers.kiro.provider import make_service_client
+        raise click.UsageError("--social and --start-url cannot be used together.")
+    from dragoman.admin.sign_in import KiroOptions, sign_in_kiro
 
-    stanza = _stanza(read_settings(config_file), KiroProviderConfig(name="kiro", kind="kiro"))
-    place = region or stanza.region
-
-    async def sign_in(send: "SendRequest") -> "Table":
-        line = make_service_client(stanza, send, os.environ)
-        table = (
-            await _kiro_in_browser(line, stanza.auth_endpoint, place, social)
-            if social
-            else await _kiro_by_code(line, stanza.auth_endpoint, place, start_url)
-        )
-        return {**table, "region": place}
-
-    _signed_in(stanza, sign_in, file or _own_file("kiro.json"))
+    options = KiroOptions(start_url, region, social)
+    with Terminal() as terminal:
+        signed_in = asyncio.run(sign_in_kiro(read_settings(config_file), options, file, terminal))
+    _show(signed_in)
 
 
 @command.command("codex")
-@click.option("--device", is_flag=True, help="Confirm a code on another device, instead of in a browser here.")
+@click.option("--device", is_flag=True, help="Enter a code on another device instead of using a browser here.")
 @file_option
 @config_option
 def codex(device: bool, file: Path | None, config_file: str | None) -> None:
-    """Sign in with ChatGPT, for the models of your plan."""
-    from dragoman.providers.codex.credential import ISSUER_URL
-    from dragoman.providers.codex.login import App
-    from dragoman.providers.codex.provider import make_service_client
+    """Sign in with ChatGPT, to use the models of your plan."""
+    from dragoman.admin.sign_in import sign_in_codex
 
-    stanza = _stanza(read_settings(config_file), CodexProviderConfig(name="codex", kind="codex"))
-    app = App(stanza.auth_endpoint or ISSUER_URL, stanza.client_id, stanza.originator)
-
-    async def sign_in(send: "SendRequest") -> "Table":
-        from dragoman.providers.codex.login import BrowserLogin, DeviceLogin
-
-        line = make_service_client(stanza, send, os.environ)
-        if not device:
-            return await BrowserLogin(line, app).run(_show)
-        login = DeviceLogin(line, app)
-        prompt = await login.begin()
-        click.echo(f"Open   {login.link}\nCode   {prompt.code}")
-        with Waiting() as waiting:
-            return await login.wait(prompt, waiting.tick)
-
-    _signed_in(stanza, sign_in, file or _own_file("codex.json"))
+    with Terminal() as terminal:
+        signed_in = asyncio.run(sign_in_codex(read_settings(config_file), device=device, file=file, user=terminal))
+    _show(signed_in)
 
 
 @command.command("copilot")
-@click.option("--client-id", metavar="ID", help="The app to sign in to; else providers.copilot.client_id.")
+@click.option("--client-id", metavar="ID", help="The OAuth app to sign in to. [default: providers.copilot.client_id]")
 @file_option
 @config_option
 def copilot(client_id: str | None, file: Path | None, config_file: str | None) -> None:
-    """Sign in with GitHub, for the models of Copilot."""
-    from dragoman.providers.copilot.exchange import find_addresses
-    from dragoman.providers.copilot.login import DeviceLogin
-    from dragoman.providers.copilot.provider import make_service_client
+    """Sign in with GitHub, to use the models of Copilot."""
+    from dragoman.admin.sign_in import sign_in_copilot
 
-    stanza = _stanza(read_settings(config_file), CopilotProviderConfig(name="copilot", kind="copilot"))
-    app = client_id or stanza.client_id
-    if app is None:
-        raise Trouble(f"not signed in: {NO_APP.format(name=stanza.name)}.")
-
-    async def sign_in(send: "SendRequest") -> "Table":
-        login = DeviceLogin(make_service_client(stanza, send, os.environ), find_addresses(stanza).login, app)
-        prompt = await login.begin()
-        click.echo(f"Open   {prompt.verification_uri}\nCode   {prompt.user_code}")
-        with Waiting() as waiting:
-            return {stanza.domain: await login.wait(prompt, waiting.tick)}
-
-    _signed_in(stanza, sign_in, file or _own_file("copilot.json"))
+    with Terminal() as terminal:
+        signed_in = asyncio.run(sign_in_copilot(read_settings(config_file), client_id, file, terminal))
+    _show(signed_in)
 
 
-def _stanza(config: Config, usual: P) -> P:
-    """The account to sign in for: its addresses and its proxy may be configured."""
-    return next((stanza for stanza in config.providers.values() if isinstance(stanza, type(usual))), usual)
+class Terminal:
+    """Shows a prompt and counts down while the user confirms it; without a terminal, one line says that we wait."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._has_shown = False
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_terminal and self._has_shown:
+            click.echo(CLEAR_LINE, nl=False, err=True)
+
+    def show_prompt(self, prompt: "Prompt") -> None:
+        click.echo(f"Open   {prompt.link}")
+        if prompt.code:
+            click.echo(f"Code   {prompt.code}")
+
+    def show_remaining(self, seconds: float) -> None:
+        if self._is_terminal:
+            text = f"Waiting for you to confirm it in the browser, {seconds:.0f} s left "
+            click.echo(f"{CLEAR_LINE}{text}", nl=False, err=True)
+        elif not self._has_shown:
+            click.echo("Waiting for your confirmation in the browser.", err=True)
+        self._has_shown = True
 
 
-def _own_file(name: str) -> Path:
-    from dragoman.config.discovery import data_directory
+def _show(signed_in: "SignedIn") -> None:
+    from dragoman.admin.sign_in import CredentialUse
 
-    return data_directory(os.environ, Path.home()) / name
-
-
-def _signed_in(stanza: ProviderConfig, sign_in: Callable[["SendRequest"], Awaitable["Table"]], path: Path) -> None:
-    """The person signs in; what that gave is stored, and told."""
-    from dragoman.accounts.login import LoginFailed
-
-    path = path.expanduser().absolute()
-    try:
-        asyncio.run(_stored(sign_in, path))
-    except LoginFailed as failed:
-        raise Trouble(f"not signed in: {failed}.") from failed
-    click.echo(f"Signed in. The credential is in {path}, readable by you alone.")
-    configured = list_credentials(stanza)
-    if _reads(stanza, path):
-        remark("A running gateway uses it from the next request on; `dragoman doctor` looks whether it works.")
-    elif path == _own_file(path.name):
-        remark(f"providers.{stanza.name} reads {configured[0]} instead: take `credentials` out to use this one.")
-    else:
-        remark(f'It is used once it is listed: credentials = ["{path}", …] in [providers.{stanza.name}].')
-
-
-def _reads(stanza: ProviderConfig, path: Path) -> bool:
-    """Whether the provider uses that file: one of its list, or our own where it has none."""
-    from dragoman.accounts.credential_files import find_named_file
-
-    configured = list_credentials(stanza)
-    files = [find_named_file(source) if isinstance(source, SecretSource) else source for source in configured]
-    return path in files or (not configured and path == _own_file(path.name))
-
-
-async def _stored(sign_in: Callable[["SendRequest"], Awaitable["Table"]], path: Path) -> None:
-    from dragoman.accounts.login import save_login
-    from dragoman.net.client import HttpClient
-
-    http = HttpClient()
-    try:
-        table = await sign_in(http.send)
-    finally:
-        await http.close()
-    save_login(path, table)
-
-
-async def _kiro_by_code(line: "ServiceClient", root: str | None, region: str, start_url: str | None) -> "Table":
-    from dragoman.providers.kiro.credential import BUILDER_ID_START
-    from dragoman.providers.kiro.hosts import oidc_host
-    from dragoman.providers.kiro.login import DeviceLogin
-
-    login = DeviceLogin(line, root or oidc_host(region), start_url or BUILDER_ID_START)
-    client, prompt = await login.begin()
-    click.echo(f"Open   {prompt.link}\nCode   {prompt.user_code}")
-    with Waiting() as waiting:
-        return await login.wait(client, prompt, waiting.tick)
-
-
-async def _kiro_in_browser(line: "ServiceClient", root: str | None, region: str, provider: str) -> "Table":
-    from dragoman.providers.kiro.hosts import desktop_host
-    from dragoman.providers.kiro.login import SocialLogin
-
-    return await SocialLogin(line, root or desktop_host(region), provider).run(_show)
-
-
-def _show(link: str) -> None:
-    click.echo(f"Open   {link}")
+    section = f"providers.{signed_in.provider}"
+    click.echo(f"Signed in. The credential is in {signed_in.file}, readable by you alone.")
+    match signed_in.use:
+        case CredentialUse.USED:
+            remark("A running gateway uses it from the next request on. `dragoman doctor` checks whether it works.")
+        case CredentialUse.OVERRIDDEN:
+            remark(f"{section} uses {signed_in.overridden_by} instead: remove `credentials` there to use this one.")
+        case CredentialUse.NOT_LISTED:
+            remark(f'It is not used yet. List it in [{section}]: credentials = ["{signed_in.file}", …]')

@@ -1,4 +1,4 @@
-"""Log records come in; one line each goes to stderr, as text or JSON, with nothing in it that looks like a secret."""
+"""The log on stderr: one line for each record, as text or JSON, with secrets redact."""
 
 import asyncio
 import logging
@@ -7,47 +7,47 @@ from typing import TextIO
 
 import msgspec
 
-from dragoman.cli.outlet import Outlet
+from dragoman.cli.nonblocking_writer import NonblockingWriter
 from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line, redact
 from dragoman.net.tasks import describe_fault, request_id
 from dragoman.observers.request_log import format_time
 
 log = logging.getLogger(__name__)
 
-OURS = "dragoman"
-BATCH_S = 0.05  # how long lines may wait for company while there are many
-AGAIN_S = 0.5  # after which a reader that has fallen behind is looked at again
-MOST_LOOKED_AT = 16 * 1024  # bytes of a message: secrets are looked for in more than is shown
-LAST_PATIENCE_S = 2.0  # with a reader that has fallen behind, at the end
+ROOT_LOGGER = "dragoman"
+BATCH_S = 0.05  # how long lines wait for more while there are many
+RETRY_S = 0.5  # until pending lines are written again
+MAX_MESSAGE_BYTES = 16 * 1024  # more than a line shows, so that a secret at its end is redact whole
+DRAIN_S = 2.0  # how long pending lines may take at the end
 
 
-class Line(logging.Formatter):
-    """The whole line passes the redaction, whatever part of the record a secret may sit in."""
+class TextFormatter(logging.Formatter):
+    """Redacts the whole line, since any part of a record may contain a secret."""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = cut_text(_message(record), MOST_LOOKED_AT)
-        line = one_line(self.worded(record, message))
-        return line if len(line) * 4 <= MAX_LINE_BYTES else self.shortened(record, message, line)
+        message = cut_text(_message(record), MAX_MESSAGE_BYTES)
+        line = one_line(self.compose(record, message))
+        return line if len(line) * 4 <= MAX_LINE_BYTES else self.shorten(record, message, line)
 
-    def shortened(self, record: logging.LogRecord, message: str, line: str) -> str:
+    def shorten(self, record: logging.LogRecord, message: str, line: str) -> str:
         return cut_text(line, MAX_LINE_BYTES)
 
-    def worded(self, record: logging.LogRecord, message: str) -> str:
+    def compose(self, record: logging.LogRecord, message: str) -> str:
         request = request_id.get()
-        said = f"{request} {message}" if request else message
-        return f"{format_time(record.created)} {record.levelname.lower()} {record.name}: {said}"
+        text = f"{request} {message}" if request else message
+        return f"{format_time(record.created)} {record.levelname.lower()} {record.name}: {text}"
 
 
-class JsonLine(Line):
-    def shortened(self, record: logging.LogRecord, message: str, line: str) -> str:
-        """Its message is cut until the whole fits, so that it stays JSON."""
-        most = MAX_LINE_BYTES
-        while len(line.encode(errors="backslashreplace")) > MAX_LINE_BYTES and most > 1:
-            most //= 2
-            line = one_line(self.worded(record, cut_text(message, most)))
+class JsonFormatter(TextFormatter):
+    def shorten(self, record: logging.LogRecord, message: str, line: str) -> str:
+        """Cut the message until the line fits, so that it stays JSON."""
+        limit = MAX_LINE_BYTES
+        while len(line.encode(errors="backslashreplace")) > MAX_LINE_BYTES and limit > 1:
+            limit //= 2
+            line = one_line(self.compose(record, cut_text(message, limit)))
         return line
 
-    def worded(self, record: logging.LogRecord, message: str) -> str:
+    def compose(self, record: logging.LogRecord, message: str) -> str:
         fields = {
             "time": format_time(record.created),
             "level": record.levelname.lower(),
@@ -60,22 +60,22 @@ class JsonLine(Line):
         return msgspec.json.encode(fields).decode()
 
 
-class Remark(Line):
-    """For commands that are no servers: no time, no logger."""
+class RemarkFormatter(TextFormatter):
+    """For commands other than `serve`: no time, no logger."""
 
-    def worded(self, record: logging.LogRecord, message: str) -> str:
+    def compose(self, record: logging.LogRecord, message: str) -> str:
         return f"{record.levelname.capitalize()}: {message}"
 
 
-class Gathered(logging.Handler):
-    """Lines that come close together go out in one write; a warning or worse waits for nothing."""
+class BatchingHandler(logging.Handler):
+    """Writes lines that come close together in one batch; a warning or an error is written at once."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
-        self._outlet = Outlet(stream)
+        self._writer = NonblockingWriter(stream)
         self._lines: list[str] = []
         self._written_at = 0.0  # by the loop's clock
-        self._again_at = 0.0
+        self._retry_at = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -84,12 +84,12 @@ class Gathered(logging.Handler):
                 self._lines.append(line)
                 self.flush()
             else:
-                self.tell(line)
+                self.write(line)
         except Exception:
             self.handleError(record)
 
-    def tell(self, line: str) -> None:
-        """A line that needs no more formatting: the first after a while goes out after this turn of the loop."""
+    def write(self, line: str) -> None:
+        """Write a formatted line: the first after a while at the end of this turn of the loop, others in a batch."""
         self._lines.append(line)
         if len(self._lines) > 1:
             return
@@ -106,50 +106,50 @@ class Gathered(logging.Handler):
             self._written_at = now + BATCH_S
             loop.call_later(BATCH_S, self.flush)
 
-    def flush(self, patience_s: float = 0.0) -> None:
-        """As much as is taken now, or within so long; the rest waits for the next time."""
+    def flush(self, timeout_s: float = 0.0) -> None:
+        """Write as much as the reader takes now or within `timeout_s`; the rest is kept for the next time."""
         self.acquire()
         try:
             lines, self._lines = self._lines, []
-            if lines or self._outlet.waits:
-                self._outlet.write(lines, patience_s)
-            if self._outlet.waits:
-                self._try_again()
-            elif self._outlet.lost:
-                self._confess()
-                self._outlet.write([], patience_s)  # a reader who has just caught up may have no room for it yet
+            if lines or self._writer.has_pending:
+                self._writer.write(lines, timeout_s)
+            if self._writer.has_pending:
+                self._schedule_retry()
+            elif self._writer.lost:
+                self._report_loss()
+                self._writer.write([], timeout_s)  # the reader may have no room for it yet
         finally:
             self.release()
 
     def drain(self) -> None:
-        """The end: a reader that has fallen behind is waited for, but not for ever."""
-        self.flush(LAST_PATIENCE_S)
+        """Write what is pending at the end, for at most DRAIN_S."""
+        self.flush(DRAIN_S)
 
-    def _try_again(self) -> None:
+    def _schedule_retry(self) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return
-        if loop.time() >= self._again_at:
-            self._again_at = loop.time() + AGAIN_S
-            loop.call_later(AGAIN_S, self.flush)
+        if loop.time() >= self._retry_at:
+            self._retry_at = loop.time() + RETRY_S
+            loop.call_later(RETRY_S, self.flush)
 
-    def _confess(self) -> None:
-        lost, self._outlet.lost = self._outlet.lost, 0
-        log.warning("%d lines of the log are lost: nobody took them", lost)
+    def _report_loss(self) -> None:
+        lost, self._writer.lost = self._writer.lost, 0
+        log.warning("%d lines of the log were lost: the reader of stderr is too slow", lost)
 
 
-def log_to_stderr(formatter: logging.Formatter, level: int) -> Gathered:
-    handler = Gathered(sys.stderr)
+def log_to_stderr(formatter: logging.Formatter, level: int) -> BatchingHandler:
+    handler = BatchingHandler(sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.raiseExceptions = False  # a record that cannot be written is not worth a traceback
-    # No line tells these, so no record needs to look for them; nor for the place in the code.
+    # No line contains these or the place in the code, so records need not look them up.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
-    logging.getLogger(OURS).setLevel(level)
+    logging.getLogger(ROOT_LOGGER).setLevel(level)
     return handler
 
 

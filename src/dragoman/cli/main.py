@@ -1,4 +1,4 @@
-"""Words of a shell come in; the command they name runs, and its exit code goes out."""
+"""The entry point: run the command that the arguments name, and return its exit code."""
 
 import sys
 from importlib import import_module
@@ -9,25 +9,25 @@ from dragoman import __version__
 
 PROGRAM = "dragoman"
 
-# The short help stands here, so that `--help` loads none of the commands.
+# The short help is here, so that `--help` loads none of the commands.
 COMMANDS = {
     "serve": "Start the gateway.",
-    "chat": "Ask a model and see its answer as it comes.",
-    "models": "List the models that clients may ask for.",
-    "connect": "Show or write a client's settings for this gateway.",
+    "chat": "Send a prompt to a model and show the reply as it streams.",
+    "models": "List the models that clients can use.",
+    "connect": "Show or write the settings that point a client at this gateway.",
     "login": "Sign in with a provider.",
     "keys": "Create, list and revoke client keys.",
     "usage": "Show what was used: requests, tokens and cost.",
-    "doctor": "Check everything and say what to do.",
+    "doctor": "Check everything and show what to do.",
     "capture": "List, show and export captured exchanges.",
-    "replay": "Run a captured exchange through today's code.",
+    "replay": "Run a captured exchange through the current code.",
     "config": "Check or show the configuration.",
-    "completion": "Print a shell's completion script.",
+    "completion": "Print a completion script for a shell.",
 }
 
 
 class Program(click.Group):
-    """Loads a command when it is asked for."""
+    """Imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -35,8 +35,8 @@ class Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = import_module(f"dragoman.cli.{cmd_name}").command
-        return found
+        command: click.Command = import_module(f"dragoman.cli.{cmd_name}").command
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -46,7 +46,7 @@ class Program(click.Group):
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name=PROGRAM)
 def program() -> None:
-    """An LLM protocol gateway: every client's language, every provider's."""
+    """An LLM protocol gateway: any client, any provider."""
 
 
 def main() -> None:
@@ -54,18 +54,18 @@ def main() -> None:
 
 
 def run() -> int:
-    """Exit codes: 0 done, 1 failed, 2 wrong usage. Whatever goes wrong is one short text on stderr."""
+    """Return the exit code: 0 success, 1 failure, 2 wrong usage. Errors are one short text on stderr."""
     try:
         code = program.main(prog_name=PROGRAM, standalone_mode=False)
-    except click.ClickException as wrong:
-        wrong.show()
-        return wrong.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted.", err=True)
         return 1
-    except Exception as fault:
-        from dragoman.cli.faults import explain
+    except Exception as error:
+        from dragoman.cli.errors import explain_error
 
-        click.echo(f"Error: {explain(fault)}", err=True)
+        click.echo(f"Error: {explain_error(error)}", err=True)
         return 1
     return code if isinstance(code, int) else 0

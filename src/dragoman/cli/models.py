@@ -1,4 +1,4 @@
-"""Nothing comes in; the models that clients may ask for go out, as the gateway lists them."""
+"""`dragoman models`: list the models that clients can use."""
 
 import asyncio
 import logging
@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.cli.faults import Trouble
-from dragoman.cli.gateway import find_running, known_key, reach
+from dragoman.admin.errors import AdminError
+from dragoman.admin.running_gateway import choose_key, find_running
+from dragoman.cli.gateway import open_gateway
 from dragoman.cli.screen import remark, show_json, show_table
-from dragoman.cli.settings import config_option, json_option, read_found_settings
+from dragoman.cli.settings import config_option, json_option, key_option, read_found_settings
 from dragoman.config import Config
 
 
@@ -28,13 +29,13 @@ class Page(Struct, frozen=True):
 
 @click.command("models")
 @config_option
-@click.option("--key", metavar="KEY", help="The client key; $DRAGOMAN_API_KEY is the better place.")
+@key_option
 @json_option
 def command(config_file: str | None, key: str | None, as_json: bool) -> None:
-    """List the models that clients may ask for."""
-    from dragoman.cli.logs import Remark, log_to_stderr
+    """List the models that clients can use."""
+    from dragoman.cli.logs import RemarkFormatter, log_to_stderr
 
-    log_to_stderr(Remark(), logging.WARNING)
+    log_to_stderr(RemarkFormatter(), logging.WARNING)
     page = asyncio.run(read_page(read_found_settings(config_file), key))
     for provider, problem in page.problems.items():
         remark(f'Provider "{provider}" could not list its models: {problem}.')
@@ -45,15 +46,15 @@ def command(config_file: str | None, key: str | None, as_json: bool) -> None:
     elif not page.problems:
         remark("No models: no configured provider lists any. Name some in `models` of its section.")
     if page.problems and not page.data:
-        raise Trouble("no models could be listed. Run: dragoman doctor")
+        raise AdminError("No models could be listed. Run: dragoman doctor")
 
 
 async def read_page(config: Config, given_key: str | None = None) -> Page:
-    """Return what the running gateway lists, or what its providers list where none runs or its key is not known."""
-    key = known_key(config, given_key)
+    """Return what the running gateway lists, or what its providers list if none runs or its key is not known."""
+    key = choose_key(config, given_key)
     if key is None and (root := await find_running(config)) is not None:
-        remark(f"A gateway runs at {root}, but no key for it is known ($DRAGOMAN_API_KEY): asking the providers.")
-    async with reach(config, key) as gateway:
+        remark(f"A gateway runs at {root}, but $DRAGOMAN_API_KEY is not set: asking the providers instead.")
+    async with open_gateway(config, key) as gateway:
         headers, body = await gateway.get_with_headers("/v1/models")
     page = msgspec.json.decode(body, type=Page)
     problems = headers.get(b"x-dragoman-unlisted")

@@ -1,4 +1,4 @@
-"""The name of a capture comes in; what today's code makes of it goes out: the same, or what differs."""
+"""`dragoman replay`: run a captured exchange through the current code and show what differs."""
 
 import asyncio
 import errno
@@ -7,14 +7,14 @@ import sys
 
 import click
 
+from dragoman.admin.errors import AdminError
 from dragoman.admin.replay.difference import Change, Part, compared
 from dragoman.admin.replay.fixture import write_fixture
 from dragoman.admin.replay.rerun import rerun
 from dragoman.admin.replay.runtime import Gone
 from dragoman.admin.replay.serving import HOST, serve, stanza
-from dragoman.cli.capturing.choosing import chosen
-from dragoman.cli.faults import Trouble
-from dragoman.cli.screen import MORE, harmless, shortened, show_json
+from dragoman.cli.capture import choose_capture
+from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
@@ -26,35 +26,35 @@ CONTEXT = 30
 
 @click.command("replay")
 @click.argument("which", metavar="ID|FILE")
-@click.option("--as-fixture", "fixture", metavar="NAME|DIR", help="Make a test of it: it expects what is seen now.")
-@click.option("--serve", "is_served", is_flag=True, help="Be its upstream, with the recorded bytes at their pace.")
+@click.option("--as-fixture", "fixture", metavar="NAME|DIR", help="Write a fixture that expects the current result.")
+@click.option("--serve", "is_served", is_flag=True, help="Serve the recorded upstream responses at their pace.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
     metavar="PORT",
-    help="Where --serve listens; a free one unless given.",
+    help="The port of --serve. [default: a free one]",
 )
 @config_option
 @json_option
 def command(
     which: str, fixture: str | None, is_served: bool, port: int, config_file: str | None, as_json: bool
 ) -> None:
-    """Run a captured exchange through today's code, and show what differs.
+    """Run a captured exchange through the current code, and show what differs.
 
-    Exit code 0: nothing does; 1: something does.
+    The exit code is 0 if nothing differs, else 1.
     """
-    capture = chosen(which, config_file)
+    capture = choose_capture(which, config_file)
     if is_served:
         if not capture.upstream_requests:
-            raise Trouble("no upstream was asked in this exchange, so there is none to play")
+            raise AdminError("This exchange has no upstream request, so there is no response to serve.")
         asyncio.run(_serve(capture, port))
         return
     _check_whole(capture)
     try:
         now = rerun(capture, replay_site)
     except Gone as gone:
-        raise Trouble(str(gone)) from None
+        raise AdminError(str(gone)) from None
     parts = compared(capture, now)
     is_same = not any(part.changes for part in parts)
     if as_json:
@@ -69,31 +69,31 @@ def command(
 
 def _check_whole(capture: Capture) -> None:
     if capture.truncated:
-        raise Trouble(f"it was not kept whole ({', '.join(capture.truncated)}), so it cannot be replayed")
+        raise AdminError(f"The capture is incomplete ({', '.join(capture.truncated)}), so it cannot be replayed.")
 
 
 def _show(parts: list[Part], is_same: bool) -> None:
     for part in parts:
-        verdict = f"{len(part.changes)} differ" if part.changes else "same"
+        verdict = count(len(part.changes), "difference") if part.changes else "same"
         click.echo(f"{part.name[:NAME]:{NAME}}  {part.size:>14}  {verdict}")
         for change in part.changes:
-            click.echo(f"    {change.place}" if change.place else "    then and now:")
+            click.echo(f"    {change.place}" if change.place else "    recorded (-) and now (+):")
             start = _start(change)
             for sign, text in (("-", change.was), ("+", change.now)):
                 if text is not None:
-                    click.echo(_line(f"    {sign} {MORE if start else ''}{text[start:]}"))
+                    click.echo(_line(f"    {sign} {ELLIPSIS if start else ''}{text[start:]}"))
     click.echo("same" if is_same else "different")
 
 
 def _start(change: Change) -> int:
-    """How much of two long texts may be left out because it is the same in both."""
+    """Return how many characters at the start of two long texts are left out because they are the same in both."""
     pairs = enumerate(zip(change.was or "", change.now or "", strict=False))
-    alike = next((place for place, (was, now) in pairs if was != now), 0)
-    return alike - CONTEXT if alike > 2 * CONTEXT else 0
+    same_until = next((place for place, (was, now) in pairs if was != now), 0)
+    return same_until - CONTEXT if same_until > 2 * CONTEXT else 0
 
 
 def _line(text: str) -> str:
-    return shortened(harmless(text.replace("\n", " ").rstrip()), WIDTH)
+    return fit(remove_control(text.replace("\n", " ").rstrip()), WIDTH)
 
 
 async def _serve(capture: Capture, port: int) -> None:
@@ -103,10 +103,10 @@ async def _serve(capture: Capture, port: int) -> None:
     except OSError as error:
         where = f"{HOST}:{port}"
         if error.errno == errno.EADDRINUSE:
-            raise Trouble(
-                f"{where} is in use by another program. Choose another --port, or none for a free one."
+            raise AdminError(
+                f"{where} is in use by another program. Choose another --port, or leave it out for a free one."
             ) from None
-        raise Trouble(f"cannot listen on {where}: {error.strerror}") from None
+        raise AdminError(f"Cannot listen on {where}: {error.strerror}") from None
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -1,4 +1,4 @@
-"""Values come in; a table, JSON or plain lines for the terminal go out."""
+"""Output for the terminal: tables, JSON and remarks, without anything that could control the terminal."""
 
 import os
 import re
@@ -12,12 +12,12 @@ import msgspec
 
 DIM = "\x1b[2m"
 PLAIN = "\x1b[0m"
-MORE = "…"  # stands for what is left out
+ELLIPSIS = "…"
 
 _BREAKS = re.compile(r"\s*[\r\n\t]+\s*")
 
-# A model's words must not steer the terminal.
-HARMLESS = dict.fromkeys([code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"])
+# Text from models, clients and upstreams must not contain control sequences.
+_CONTROL = dict.fromkeys([code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"])
 
 
 def show_json(value: object) -> None:
@@ -25,19 +25,19 @@ def show_json(value: object) -> None:
 
 
 def show_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
-    """`numbers`: the headings of columns that stand on the right."""
-    lines = [headings, *(list(map(flat, row)) for row in rows)]
-    widths = [max(columns(line[place]) for line in lines) for place in range(len(headings))]
+    """Print a table; `numbers` are the headings of columns that are aligned to the right."""
+    lines = [headings, *(list(map(one_line, row)) for row in rows)]
+    widths = [max(width_of(line[index]) for line in lines) for index in range(len(headings))]
     for line in lines:
         cells = [
-            cell.rjust(width) if heading in numbers else padded(cell, width)
+            cell.rjust(width) if heading in numbers else pad(cell, width)
             for heading, cell, width in zip(headings, line, widths, strict=True)
         ]
         click.echo("  ".join(cells).rstrip())
 
 
 def remark(text: str) -> None:
-    """Something the reader should know that is not the result."""
+    """Print to stderr what the reader should know and what is not the result."""
     click.echo(text, err=True)
 
 
@@ -45,32 +45,39 @@ def has_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def columns(text: str) -> int:
-    """How wide a terminal shows it: Chinese and emoji take two columns each, marks on a letter none."""
-    return len(text) if text.isascii() else sum(map(_columns, text))
+def count(number: int, noun: str) -> str:
+    """Return "1 request", "2 requests"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _columns(character: str) -> int:
+def width_of(text: str) -> int:
+    """Return how many columns a terminal needs: Chinese and emoji take two each, combining marks none."""
+    return len(text) if text.isascii() else sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> int:
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
-def padded(text: str, width: int) -> str:
-    return text + " " * (width - columns(text))
+def pad(text: str, width: int) -> str:
+    return text + " " * (width - width_of(text))
 
 
-def shortened(text: str, width: int) -> str:
-    if columns(text) <= width:
+def fit(text: str, width: int) -> str:
+    """Shorten a text to a width, with an ellipsis where something was cut."""
+    if width_of(text) <= width:
         return text
-    taken = accumulate(map(_columns, text))
-    return text[: sum(1 for end in taken if end < width)] + MORE
+    ends = accumulate(map(_character_width, text))
+    return text[: sum(1 for end in ends if end < width)] + ELLIPSIS
 
 
-def harmless(text: str) -> str:
-    return text.translate(HARMLESS)
+def remove_control(text: str) -> str:
+    """Return a text without control characters, except line breaks and tabs."""
+    return text.translate(_CONTROL)
 
 
-def flat(text: str) -> str:
-    """The same in one line, and harmless."""
-    return harmless(_BREAKS.sub(" ", text))
+def one_line(text: str) -> str:
+    """Return a text as one line without control characters."""
+    return remove_control(_BREAKS.sub(" ", text))

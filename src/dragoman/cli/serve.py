@@ -1,4 +1,4 @@
-"""Flags come in; the gateway runs, in one process or several, until it is told to stop."""
+"""`dragoman serve`: run the gateway, in one process or several, until it is stopped."""
 
 import asyncio
 import gc
@@ -16,72 +16,86 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.cli.settings import base_url, config_option, local_servers, read_settings, settings_file, suggested_model
+from dragoman.admin.configuration import base_url, suggest_model
+from dragoman.cli.settings import config_option, config_source
 from dragoman.config import Config, ConfigError
 from dragoman.config.load import Stamp, stamp_file
 
 if TYPE_CHECKING:
     from dragoman.app import Listening, Settings
-    from dragoman.cli.logs import Gathered
-    from dragoman.cli.serving.crew import Links
+    from dragoman.cli.logs import BatchingHandler
     from dragoman.cli.serving.listener import Bound
+    from dragoman.cli.serving.worker_pool import Links
     from dragoman.hub.outcome import Outcome
     from dragoman.telemetry.shared_counters import SharedCounters
 
 MAX_WORKERS = 64
-OPEN_FILES = 65_536  # per process: each connection may need another one to an upstream
-COLLECT_EVERY = 10_000  # objects: requests leave next to no cycles behind
+OPEN_FILES = 65_536  # for each process: a client connection may need an upstream connection too
+GC_THRESHOLD = 10_000  # objects: requests leave hardly any reference cycles
 
 log = logging.getLogger(__name__)
 
 
-class Order(Struct, frozen=True):
-    """What to serve, how to read it anew, and where to listen."""
+class ServeOptions(Struct, frozen=True):
+    """What to serve, how to read the configuration again, and where to listen."""
 
     config: Config
     stamp: Stamp  # of the file that `config` was read from
     reload: Callable[[], Config]
-    find: Callable[[], Path | None]  # where the file is by now
+    find: Callable[[], Path | None]  # which file it is by now
     bound: "Bound"
-    log: "Gathered"
-    line: "Callable[[Outcome], str]"  # what the log says of a request
+    log: "BatchingHandler"
+    format_request: "Callable[[Outcome], str]"  # the log line of a request
     shared_counters: "SharedCounters | None" = None  # the metrics of all workers
 
 
 @click.command("serve")
 @config_option
-@click.option("--host", metavar="H", help="Listen on this address (127.0.0.1).")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="P", help="Listen on this port (8484); 0 takes any.")
-@click.option("--workers", type=click.IntRange(1, MAX_WORKERS), default=1, metavar="N", help="Processes to run (1).")
+@click.option("--host", metavar="H", help="The address to listen on. [default: 127.0.0.1]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="P",
+    help="The port; 0 takes a free one. [default: 8484]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MAX_WORKERS),
+    default=1,
+    metavar="N",
+    help="Processes. [default: 1]",
+)
 @click.option("--log-json", is_flag=True, help="Log as JSON.")
-@click.option("--verbose", is_flag=True, help="Log more.")
+@click.option("--verbose", is_flag=True, help="Log debug messages too.")
 def command(
     config_file: str | None, host: str | None, port: int | None, workers: int, log_json: bool, verbose: bool
 ) -> None:
     """Start the gateway."""
-    from dragoman.cli.logs import JsonLine, Line, log_to_stderr
+    from dragoman.cli.logs import JsonFormatter, TextFormatter, log_to_stderr
     from dragoman.cli.serving.listener import bind, port_of
     from dragoman.net.limits import raise_open_files_limit
     from dragoman.observers.request_log import format_json, format_text
 
     _replace_closed_streams()
     raise_open_files_limit(OPEN_FILES)
-    handler = log_to_stderr(JsonLine() if log_json else Line(), logging.DEBUG if verbose else logging.INFO)
-    find = partial(settings_file, config_file)
-    reload = partial(read_settings, config_file, {"server.host": host, "server.port": port})
-    stamp = stamp_file(find)
+    handler = log_to_stderr(
+        JsonFormatter() if log_json else TextFormatter(), logging.DEBUG if verbose else logging.INFO
+    )
+    source = config_source(config_file)
+    reload = partial(source.read, {"server.host": host, "server.port": port})
+    stamp = stamp_file(source.find_file)
     config = reload()
     bound = bind(config.server)
     with bound.sock as sock:
-        servers = local_servers(config, port_of(sock))
+        servers = asyncio.run(source.find_local_servers(config, port_of(sock)))
         if servers:
             reload = partial(reload, servers=servers)
             config = reload()
         for warning in config.warnings:
             log.warning("%s", warning)
-        code = _serve(
-            Order(config, stamp, reload, find, bound, handler, format_json if log_json else format_text), workers
-        )
+        format_request = format_json if log_json else format_text
+        options = ServeOptions(config, stamp, reload, source.find_file, bound, handler, format_request)
+        code = _serve(options, workers)
     sys.exit(code)
 
 
@@ -97,102 +111,102 @@ def _replace_closed_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def _serve(order: Order, workers: int) -> int:
+def _serve(options: ServeOptions, workers: int) -> int:
     from dragoman.admin.clients import Target
     from dragoman.cli.serving.listener import port_of
-    from dragoman.cli.serving.opening import Opening
+    from dragoman.cli.serving.startup import Startup
 
-    config = order.config
-    url = base_url(config.server.host, port_of(order.bound.sock))
-    opening = Opening(config, Target(url, suggested_model(config)))
-    opening.see_to_keys()
+    config = options.config
+    url = base_url(config.server.host, port_of(options.bound.sock))
+    startup = Startup(config, Target(url, suggest_model(config)))
+    startup.prepare_keys()
 
     def announce() -> None:
-        order.bound.release_predecessor()
-        opening.announce()
+        options.bound.release_predecessor()
+        startup.show_banner()
 
     try:
         if workers == 1:
-            _serve_alone(order, announce)
+            _serve_in_one_process(options, announce)
             return 0
-        return _share(order, workers, announce)
+        return _serve_with_workers(options, workers, announce)
     finally:
-        opening.leave_key()
+        startup.show_created_key()
 
 
-def _serve_alone(order: Order, announce: Callable[[], None]) -> None:
+def _serve_in_one_process(options: ServeOptions, announce: Callable[[], None]) -> None:
     from dragoman.app import Listening, Settings
     from dragoman.cli.serving.handover import Offer
 
-    sock = order.bound.sock
+    sock = options.bound.sock
     listening = Listening(sock, lambda app: announce(), offer=lambda: Offer(sock, lambda: None))
-    _run_loop(order, Settings(order.reload, order.find, order.stamp), listening)
+    _run_loop(options, Settings(options.reload, options.find, options.stamp), listening)
 
 
-def _share(order: Order, workers: int, announce: Callable[[], None]) -> int:
-    import dragoman.app  # noqa: F401  (loaded once, before the workers are forked, so that they share the memory)
-    from dragoman.cli.faults import explain
-    from dragoman.cli.serving.crew import Crew, Links
+def _serve_with_workers(options: ServeOptions, workers: int, announce: Callable[[], None]) -> int:
+    import dragoman.app  # noqa: F401  (loaded before the workers are forked, so that they share its memory)
+    from dragoman.cli.errors import explain_error
+    from dragoman.cli.serving.worker_pool import Links, WorkerPool
     from dragoman.telemetry.shared_counters import SharedCounters
 
-    parent = _Parent(replace(order, shared_counters=SharedCounters(workers)), announce)
+    parent = _Parent(replace(options, shared_counters=SharedCounters(workers)), announce)
 
-    def labour(links: Links) -> int:
+    def work(links: Links) -> int:
         try:
-            _serve_shared(parent.order, links)
-        except Exception as fault:
-            click.echo(f"Error: {explain(fault)}", err=True)
+            _run_worker(parent.options, links)
+        except Exception as error:
+            click.echo(f"Error: {explain_error(error)}", err=True)
             return 1
         return 0
 
-    return Crew(workers, labour, parent).run()
+    return WorkerPool(workers, work, parent).run()
 
 
 class _Parent:
-    """What the parent process does on behalf of its workers."""
+    """What the parent process does for its workers."""
 
-    def __init__(self, order: Order, announce: Callable[[], None]) -> None:
-        self.order = order  # with the last configuration that a worker has taken over
+    def __init__(self, options: ServeOptions, announce: Callable[[], None]) -> None:
+        self.options = options  # with the last configuration that a worker has adopted
         self._announce = announce
 
     def on_ready(self) -> None:
         self._announce()
 
     def on_adopted(self) -> None:
-        """Read what a worker has taken over, so that a worker that is hired later begins with it."""
-        stamp = stamp_file(self.order.find)
+        """Read what a worker has adopted, so that a worker that is started later begins with it."""
+        stamp = stamp_file(self.options.find)
         try:
-            self.order = replace(self.order, config=self.order.reload(), stamp=stamp)
+            self.options = replace(self.options, config=self.options.reload(), stamp=stamp)
         except ConfigError as error:
             log.debug("the file was edited again: %s", error)
 
     def on_stopping(self, accepting: int, replaced: Callable[[], None]) -> None:
-        """Offer the socket to a new gateway, and close it when no worker accepts connections any more."""
+        """Offer the socket to a new gateway, and close it once no worker accepts connections."""
         from dragoman.cli.serving.handover import Offer
 
-        offer = Offer(self.order.bound.sock, replaced)
+        offer = Offer(self.options.bound.sock, replaced)
 
         def close_when_unused() -> None:
             os.read(accepting, 1)
             offer.close()
-            self.order.bound.sock.close()
+            self.options.bound.sock.close()
 
         threading.Thread(target=close_when_unused, name="listener", daemon=True).start()
 
 
-def _serve_shared(order: Order, links: "Links") -> None:
+def _run_worker(options: ServeOptions, links: "Links") -> None:
     from dragoman.app import App, Listening, Settings
-    from dragoman.cli.serving.crew import ADOPTED, READY, tell_parent
+    from dragoman.cli.serving.worker_pool import ADOPTED, READY, notify_parent
 
     def ready(app: App) -> None:
         loop = asyncio.get_running_loop()
         _when_readable(loop, links.lifeline, partial(os.kill, os.getpid(), signal.SIGTERM))
         _when_readable(loop, links.replaced, app.stop_accepting)
-        tell_parent(READY)
+        notify_parent(READY)
 
-    listening = Listening(order.bound.sock, ready, released=partial(os.close, links.accepting))
-    settings = Settings(order.reload, order.find, order.stamp, partial(tell_parent, ADOPTED))
-    _run_loop(order, settings, listening)
+    listening = Listening(options.bound.sock, ready, released=partial(os.close, links.accepting))
+    settings = Settings(options.reload, options.find, options.stamp, partial(notify_parent, ADOPTED))
+    _run_loop(options, settings, listening)
 
 
 def _when_readable(loop: asyncio.AbstractEventLoop, descriptor: int, then: Callable[[], None]) -> None:
@@ -205,31 +219,39 @@ def _when_readable(loop: asyncio.AbstractEventLoop, descriptor: int, then: Calla
     loop.add_reader(descriptor, closed)
 
 
-def _run_loop(order: Order, settings: "Settings", listening: "Listening") -> None:
-    from dragoman.cli.serving.loops import new_loop
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_run(order, settings, listening))
+def _run_loop(options: ServeOptions, settings: "Settings", listening: "Listening") -> None:
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(_run(options, settings, listening))
 
 
-async def _run(order: Order, settings: "Settings", listening: "Listening") -> None:
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Return the fastest event loop that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+async def _run(options: ServeOptions, settings: "Settings", listening: "Listening") -> None:
     from dragoman.app import App, run
-    from dragoman.cli.serving.opening import open_keys
+    from dragoman.cli.serving.startup import open_keys
     from dragoman.observers.request_log import make_request_log
 
-    observers = [make_request_log(order.line, order.log.tell)]
-    store, keyring = await open_keys(order.config)
+    observers = [make_request_log(options.format_request, options.log.write)]
+    store, keyring = await open_keys(options.config)
     try:
-        _spare_the_collector()
-        app = App(order.config, keyring, os.environ, store, observers, order.shared_counters)
+        _freeze_garbage_collector()
+        app = App(options.config, keyring, os.environ, store, observers, options.shared_counters)
         await run(app, settings, listening)
     finally:
-        order.log.drain()
+        options.log.drain()
         await store.close()
 
 
-def _spare_the_collector() -> None:
-    """What the start has made stays to the end: the garbage collector need not look at it again and again."""
+def _freeze_garbage_collector() -> None:
+    """Exempt what the start has made from garbage collection: it lives as long as the process."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECT_EVERY)
+    gc.set_threshold(GC_THRESHOLD)

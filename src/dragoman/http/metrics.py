@@ -13,7 +13,6 @@ from dragoman.observers.metrics_text import Reading
 from dragoman.providers.provider import Provider
 
 AVAILABLE = "available"
-COOLING_DOWN = "cooling_down"
 
 
 def make_metrics_reader(
@@ -59,7 +58,7 @@ def provider_samples(name: str, provider: Provider, now: float) -> Iterator[Read
         at_rest = any(state.free_at is not None for state in rests if not state.model)
         resting = [at_rest or (parked is not None and parked > now)]
     yield Reading(catalogue.POOL_CREDENTIALS.name, (name, AVAILABLE), (resting.count(False),))
-    yield Reading(catalogue.POOL_CREDENTIALS.name, (name, COOLING_DOWN), (resting.count(True),))
+    yield Reading(catalogue.POOL_CREDENTIALS.name, (name, catalogue.COOLING_DOWN), (resting.count(True),))
     for member in provider.members or (provider,):
         limits = member.account.last_limits()
         for window, used in () if limits is None else limits.windows.items():

@@ -119,6 +119,7 @@ LOOP_LAG = Family(
     "Delay with which the event loop woke a sleeping task, measured twice a second.",
     bounds=LAG_BOUNDS,
 )
+COOLING_DOWN = "cooling_down"  # a state of POOL_CREDENTIALS
 POOL_CREDENTIALS = _gauge(
     "dragoman_pool_credentials",
     "Credentials of a provider by state: available or cooling_down.",

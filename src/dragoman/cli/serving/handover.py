@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 GREETING = b"dragoman listening socket 1\n"
 READY = b"ready\n"
-START_S = 60.0  # how long a successor may take from the moment it has the socket until it serves
+START_S = 60.0  # how long a successor may take to accept connections once it has the socket
 ANSWER_S = 2.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -27,25 +27,25 @@ class Address(Struct, frozen=True):
 
 
 class Predecessor:
-    """The draining gateway whose socket we have; it accepts connections until we say that we do."""
+    """The draining gateway whose socket was taken over; it accepts connections until it is released."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     def release(self) -> None:
-        """Tell the predecessor that this gateway serves now."""
+        """Tell the predecessor that this gateway accepts connections now."""
         with self._connection:
             try:
                 self._connection.sendall(READY)
             except OSError as error:
-                log.debug("the previous gateway is gone already: %s", error)
+                log.debug("the previous gateway has ended already: %s", error)
 
 
 class Offer:
-    """A draining gateway's side: give the listening socket to the first successor that comes to serve."""
+    """The draining gateway's side: give the listening socket to the first successor that starts."""
 
     def __init__(self, listening: socket.socket, on_taken: Callable[[], None]) -> None:
-        self.is_starting = False  # a successor has the socket and does not serve yet
+        self.is_starting = False  # a successor has the socket and does not accept connections yet
         self.is_taken = False
         self._on_taken = on_taken
         self._listening = listening.dup()
@@ -57,7 +57,7 @@ class Offer:
         """Withdraw the offer; a successor that has the socket keeps it."""
         if self._control is not None:
             try:
-                self._control.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+                self._control.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
             except OSError as error:
                 log.debug("the hand-over was closed already: %s", error)
             self._control.close()
@@ -137,7 +137,7 @@ def _open_control(address: Address) -> socket.socket | None:
 
 
 def _is_supported() -> bool:
-    """Abstract names belong to the network namespace, as ports do; only Linux has them."""
+    """Return whether there are abstract socket names, which belong to the network namespace as ports do: on Linux."""
     return sys.platform == "linux"
 
 

@@ -1,4 +1,4 @@
-"""Host and port come in; a bound socket goes out, or the reason why not and what to do."""
+"""Bind the listening socket, or take it over from a gateway that is draining."""
 
 import errno
 import socket
@@ -6,9 +6,9 @@ import time
 
 from msgspec import Struct
 
-from dragoman.cli.faults import Trouble
+from dragoman.admin.configuration import base_url
+from dragoman.admin.errors import AdminError
 from dragoman.cli.serving.handover import Address, Predecessor, take_over
-from dragoman.cli.settings import base_url
 from dragoman.config import Server
 
 BACKLOG = 1024
@@ -17,13 +17,13 @@ RETRY_PAUSE_S = 0.05
 
 
 class Bound(Struct, frozen=True):
-    """A socket that listens, and the draining gateway that it was taken over from, if any."""
+    """A listening socket, and the draining gateway that it was taken over from, if any."""
 
     sock: socket.socket
     predecessor: Predecessor | None = None
 
     def release_predecessor(self) -> None:
-        """Tell the gateway that we replace to stop accepting connections, once we serve them."""
+        """Tell the draining gateway to stop accepting connections: this one accepts them now."""
         if self.predecessor is not None:
             self.predecessor.release()
 
@@ -46,7 +46,7 @@ def bind(server: Server) -> Bound:
                 if time.monotonic() < until:
                     time.sleep(RETRY_PAUSE_S)
                     continue
-            raise Trouble(_reason(server, error)) from error
+            raise AdminError(_explain(server, error)) from error
 
 
 def _listen(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
@@ -55,7 +55,7 @@ def _listen(family: socket.AddressFamily, address: tuple[str, int]) -> socket.so
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(BACKLOG)
-        sock.setblocking(False)  # for every process that has it: whoever comes too late must not wait in accept()
+        sock.setblocking(False)  # shared by all workers: one that comes too late must not block in accept()
     except OSError:
         sock.close()
         raise
@@ -70,26 +70,26 @@ def _resolve(server: Server) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
         found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise Trouble(f'server.host "{server.host}" is no address of this machine: {error.strerror}') from error
+        raise AdminError(f'server.host "{server.host}" is not an address of this machine: {error.strerror}') from error
     # localhost means 127.0.0.1 to most clients, whatever the resolver puts first.
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, (str(address[0]), int(address[1]))
 
 
-def _reason(server: Server, error: OSError) -> str:
+def _explain(server: Server, error: OSError) -> str:
     where = f"{server.host}:{server.port}"
     match error.errno:
         case errno.EADDRINUSE:
             url = base_url(server.host, server.port)
             return (
                 f"{where} is in use by another program.\n"
-                f"If {url}/health answers, a dragoman runs there already: stop it first (SIGTERM), and a new one\n"
+                f"If {url}/health responds, dragoman runs there already: stop it first (SIGTERM), and the new one\n"
                 "takes over its connections. Otherwise choose another port: dragoman serve --port 8485, or `port`\n"
                 "under [server] in dragoman.toml."
             )
         case errno.EACCES:
-            return f"this user may not listen on {where}; ports from 1024 up are for all: dragoman serve --port 8484"
+            return f"This user may not listen on {where}. Use a port from 1024 up: dragoman serve --port 8484"
         case errno.EADDRNOTAVAIL:
-            return f'server.host "{server.host}" is no address of this machine; 127.0.0.1 always is.'
+            return f'server.host "{server.host}" is not an address of this machine; 127.0.0.1 always is.'
         case _:
-            return f"cannot listen on {where}: {error.strerror}"
+            return f"Cannot listen on {where}: {error.strerror}"

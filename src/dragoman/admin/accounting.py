@@ -1,0 +1,192 @@
+"""What was used: sums and rows from the store or the running gateway, and how much of each plan is used."""
+
+import os
+import re
+from datetime import date, datetime, time, timedelta
+from pathlib import Path
+from typing import Literal, cast
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.accounts.keys import Keyring
+from dragoman.admin.errors import AdminError, InvalidArgument
+from dragoman.admin.running_gateway import GatewayClient, find_running
+from dragoman.config import Config, ConfigError
+from dragoman.config.providers import split_by_credential
+from dragoman.framing.redaction import redact
+from dragoman.hub.failure import RequestError
+from dragoman.net.client import ConnectionLost, HttpClient, SizeLimitExceeded, UpstreamTimeout
+from dragoman.providers import KINDS
+from dragoman.providers.account_state import Quota
+from dragoman.store import Store, open_store
+from dragoman.store.store import SQLITE
+from dragoman.store.usage_rows import By, Span, UsageRow, UsageSum, sum_days
+
+PATH = "/api/usage"
+DAY = "day"
+ROWS = "rows"  # instead of a group: every request by itself
+MAX_ROWS = 10_000
+MAX_SUMS = 40_000
+RELATIVE_TIME = re.compile(r"(\d{1,5})([hdw])")
+ALWAYS = "all"
+TIME_FORMATS = 'use a duration (24h, 7d, 4w), a day (2026-11-15), or "all"'
+
+
+class UsageReport(Struct, frozen=True):
+    """What was used, in sums or in rows. `whole`: by everybody, not only by the key that asks."""
+
+    whole: bool
+    sums: tuple[UsageSum, ...] = ()
+    rows: tuple[UsageRow, ...] = ()
+    names: dict[str, str] = {}  # of keys, by their ids, where the sums are by key
+
+
+class LoadedUsage(Struct, frozen=True):
+    """A report and where it comes from; `gateway_problem` says why it is not from the gateway that runs."""
+
+    report: UsageReport
+    source: Literal["gateway", "store", "none"]
+    gateway_problem: str = ""
+
+
+class QuotaReport(Struct, frozen=True):
+    """How much of each account's plan is used, and which accounts could not be read."""
+
+    quotas: list[Quota]
+    problems: list[str]
+
+
+class TooMuchUsage(AdminError):
+    """The report would have more lines than one response may have."""
+
+
+def parse_span(since: str, until: str | None, now: datetime) -> Span:
+    """Return the span from `since` to the end of the day `until`, in the days of this machine's time zone."""
+    end = now + timedelta(milliseconds=1) if until is None else _midnight(_parse_day(until) + timedelta(days=1))
+    begin = _parse_begin(since, now)
+    if begin >= end:
+        raise InvalidArgument("--since is not before --until.")
+    return Span(max(0, _milliseconds(begin)), _milliseconds(end))
+
+
+async def read_usage(store: Store, span: Span, by: str, *, limited: bool) -> UsageReport:
+    """Read what a store has; where `limited`, raise TooMuchUsage instead of building a very long report."""
+    whole = span.key is None
+    if by == ROWS:
+        if limited and sum(part.requests for part in await store.usage_sums(span, "all")) > MAX_ROWS:
+            raise _too_much(MAX_ROWS)
+        return UsageReport(whole, rows=await store.usage_rows(span))
+    if by == DAY:
+        return UsageReport(whole, sum_days(await store.usage_sums(span, "all")))
+    sums = await store.usage_sums(span, cast(By, by))
+    if limited and len(sums) > MAX_SUMS:
+        raise _too_much(MAX_SUMS)
+    keys = await store.keys() if by == "key" else ()
+    return UsageReport(whole, sums, names={row.id: row.name for row in keys if whole or row.id == span.key})
+
+
+async def load_usage(config: Config, key: str | None, span: Span, by: str) -> LoadedUsage:
+    """Ask the running gateway, whose report includes what it has not stored yet; else read the store.
+
+    A gateway reports to a stored key only what that key used; the store is then read if it is the gateway's.
+    """
+    reported, problem = await _ask_gateway(config, key, span, by)
+    if reported is not None and reported.whole:
+        return LoadedUsage(reported, "gateway")
+    stored = await _read_store(config.store.url, span, by, opened_by=None if reported is None else key)
+    if stored is not None:
+        return LoadedUsage(stored, "store", problem)
+    if reported is not None:
+        return LoadedUsage(reported, "gateway")
+    return LoadedUsage(UsageReport(whole=True), "none", problem)
+
+
+async def read_quotas(config: Config) -> QuotaReport:
+    """Ask every provider that has plans how much of them is used."""
+    http = HttpClient()
+    report = QuotaReport([], [])
+    try:
+        for section in (single for provider in config.providers.values() for single in split_by_credential(provider)):
+            try:
+                provider = KINDS[section.kind](section, http.send, os.environ) if section.kind in KINDS else None
+                if provider is not None and provider.account.read_quotas is not None:
+                    report.quotas.extend(await provider.account.read_quotas())
+            except RequestError as refused:
+                problem = f"{section.name}: {refused.failure.message} `dragoman doctor` shows what to do."
+                report.problems.append(problem)
+            except ConfigError as error:
+                report.problems.append(str(error))
+    finally:
+        await http.close()
+    return report
+
+
+async def _ask_gateway(config: Config, key: str | None, span: Span, by: str) -> tuple[UsageReport | None, str]:
+    """Return the gateway's report, or None and why there is none."""
+    root = await find_running(config) if key else None
+    if root is None or key is None:
+        return None, ""
+    http = HttpClient()
+    try:
+        path = f"{PATH}?since_ms={span.since_ms}&until_ms={span.until_ms}&by={by}"
+        return msgspec.json.decode(await GatewayClient(root, key, http).get(path), type=UsageReport), ""
+    except (AdminError, ConnectionLost, UpstreamTimeout, SizeLimitExceeded, msgspec.MsgspecError) as fault:
+        if _is_absent(config.store.url):
+            raise
+        return None, redact(str(fault))
+    finally:
+        await http.close()
+
+
+async def _read_store(url: str, span: Span, by: str, opened_by: str | None) -> UsageReport | None:
+    """Return None where there is no store, or where it does not have the key that the gateway accepts."""
+    if _is_absent(url):
+        return None
+    store = await open_store(url)
+    try:
+        if opened_by is not None:
+            keyring = Keyring(store)
+            await keyring.refresh()
+            if keyring.check(opened_by.encode()) is None:
+                return None
+        return await read_usage(store, span, by, limited=False)
+    finally:
+        await store.close()
+
+
+def _is_absent(url: str) -> bool:
+    """Return whether the store's file is missing; opening the store would create it."""
+    return url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).exists()
+
+
+def _too_much(limit: int) -> TooMuchUsage:
+    return TooMuchUsage(f"The response would have more than {limit} lines: request a shorter time.")
+
+
+def _parse_begin(since: str, now: datetime) -> datetime:
+    if since == ALWAYS:
+        return datetime.fromtimestamp(0)
+    relative = RELATIVE_TIME.fullmatch(since)
+    if relative is None:
+        return _midnight(_parse_day(since))
+    number = int(relative[1])
+    if relative[2] == "h":
+        return now - timedelta(hours=number)
+    days = number * (7 if relative[2] == "w" else 1)
+    return _midnight(now.date() - timedelta(days=max(0, days - 1)))  # today is one of them
+
+
+def _parse_day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(f'"{text}" is not a valid time: {TIME_FORMATS}.') from None
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time())
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,206 @@
+"""Check configuration, address, store, client keys, providers and clock, and report each finding as it is made."""
+
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from dragoman.accounts.keys import Keyring
+from dragoman.admin.configuration import base_url, describe_source, find_short_key
+from dragoman.admin.provider_checks import check_provider, find_readable_secrets
+from dragoman.admin.running_gateway import read_version
+from dragoman.config import Config, ConfigError
+from dragoman.config.providers import split_by_credential
+from dragoman.config.settings import is_loopback
+from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
+from dragoman.net.tasks import spawn
+from dragoman.observers.metrics_catalogue import COOLING_DOWN, FALLBACKS, POOL_CREDENTIALS
+from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
+from dragoman.providers.pooled import labels_of
+from dragoman.store import StoreError, make_store, open_store
+from dragoman.store.store import SQLITE
+
+MAX_SKEW_S = 300
+METRICS_TIMEOUT_S = 2.0
+MAX_METRICS_BYTES = 16 * 1024 * 1024
+SAMPLE = re.compile(r'^(\w+)\{provider="((?:[^"\\]|\\.)*)",(?:why|state)="(\w+)"\} (\d+)', re.MULTILINE)
+
+
+def report_config_errors(error: ConfigError) -> list[Finding]:
+    """Return a finding for each problem of a configuration that cannot be used."""
+    to_do = "correct the line; `dragoman config check` checks it again"
+    return [Finding("configuration", BROKEN, str(problem), to_do) for problem in error.problems]
+
+
+async def examine(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
+    """Check everything, all providers at the same time, and yield the findings in a fixed order."""
+    yield Finding("configuration", OK, describe_source(config))
+    for warning in config.warnings:
+        yield Finding("configuration", WARNING, warning)
+    http = HttpClient()
+    clock = ClockCheck()
+    checks = [
+        spawn(check_provider(single, label, http, clock.compare), name=f"check of {single.name}")
+        for provider in config.providers.values()
+        for single, label in zip(split_by_credential(provider), labels_of(provider), strict=True)
+    ]
+    try:
+        for finding in [*await _check_address(config, http), *await _check_store(config, environ)]:
+            yield finding
+        for check in checks:
+            for finding in await check:
+                yield finding
+        for provider in config.providers.values():
+            for finding in find_readable_secrets(provider, environ):
+                yield finding
+        yield clock.finding()
+    finally:
+        for check in checks:
+            check.cancel()
+        await http.close()
+
+
+class ClockCheck:
+    """Compares this machine's clock with the Date headers of upstreams."""
+
+    def __init__(self) -> None:
+        self._skews: list[float] = []
+
+    def compare(self, date: bytes | None) -> None:
+        try:
+            upstream_time = parsedate_to_datetime((date or b"").decode("latin-1"))
+        except ValueError:
+            return
+        self._skews.append(time.time() - upstream_time.timestamp())
+
+    def finding(self) -> Finding:
+        if not self._skews:
+            return Finding("clock", OK, f"{time.strftime('%Y-%m-%d %H:%M')}, no upstream to compare with")
+        skew = min(self._skews, key=abs)
+        if abs(skew) <= MAX_SKEW_S:
+            return Finding("clock", OK, f"within {max(1, round(abs(skew)))} s of the upstreams'")
+        way = "ahead of" if skew > 0 else "behind"
+        to_do = "set the clock (NTP): otherwise tokens are rejected or seem expired"
+        return Finding("clock", BROKEN, f"{round(abs(skew))} s {way} the upstreams'", to_do)
+
+
+async def _check_address(config: Config, http: HttpClient) -> list[Finding]:
+    server = config.server
+    where = f"{server.host}:{server.port}"
+    root = base_url(server.host, server.port)
+    version = await read_version(root)
+    if version is not None:
+        running = Finding("address", OK, f"dragoman {version} is running at {root}")
+        return [running, *find_fallbacks(await _read_metrics(root, http))]
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in server.host else socket.AF_INET) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((server.host, server.port))
+    except OSError as error:
+        to_do = "choose another port: --port, or `port` under [server]"
+        return [Finding("address", BROKEN, f"{where}: {error.strerror}, by another program than dragoman", to_do)]
+    return [Finding("address", OK, f"{where} is free; `dragoman serve` starts the gateway")]
+
+
+async def _read_metrics(root: str, http: HttpClient) -> str:
+    """Return nothing where the gateway does not respond: it was found a moment ago, and may have stopped since."""
+    try:
+        response = await http.send(OutgoingRequest("GET", f"{root}/metrics", ()), head_timeout_s=METRICS_TIMEOUT_S)
+        try:
+            text = (await response.read(MAX_METRICS_BYTES, METRICS_TIMEOUT_S)).decode(errors="replace")
+        finally:
+            response.close()
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded):
+        return ""
+    return text if response.status == 200 else ""
+
+
+def find_fallbacks(metrics: str) -> Iterator[Finding]:
+    """Report why requests went to the next target instead of a provider, from a running gateway's metrics."""
+    reasons: dict[str, list[str]] = {}
+    for family, provider, label, number in SAMPLE.findall(metrics):
+        if family == FALLBACKS.name and number != "0":
+            reasons.setdefault(provider, []).append(f"{label.replace('_', ' ')} ({number})")
+        elif family == POOL_CREDENTIALS.name and label == COOLING_DOWN and number != "0":
+            reasons.setdefault(provider, []).append(f"credentials cooling down now ({number})")
+    for provider, why in reasons.items():
+        found = f"requests went to another provider since the gateway's start: {', '.join(why)}"
+        to_do = "the log and the header `x-dragoman-route` name the provider that was used"
+        yield Finding(f"fallbacks from {provider}", WARNING, found, to_do)
+
+
+async def _check_store(config: Config, environ: Mapping[str, str]) -> list[Finding]:
+    if not config.store.url.startswith(SQLITE):
+        return await _check_database(config, environ)
+    path = Path(config.store.url.removeprefix(SQLITE))
+    findings = _check_file(path)
+    if not os.access(path, os.F_OK):
+        return [*findings, _check_keys(config, 0, environ)]
+    try:
+        store = await open_store(config.store.url)
+    except StoreError as error:
+        return [
+            Finding("store", BROKEN, str(error), "set another path in store.url, or restore the file from a backup")
+        ]
+    try:
+        rows = await Keyring(store).list()
+    except StoreError as error:
+        return [Finding("store", BROKEN, str(error), "move the file away: a new one is created, with new keys")]
+    finally:
+        await store.close()
+    valid = sum(row.revoked_at is None for row in rows)
+    return [*findings, _check_keys(config, valid, environ)]
+
+
+async def _check_database(config: Config, environ: Mapping[str, str]) -> list[Finding]:
+    store = make_store(config.store.url)
+    try:
+        rows = await store.keys()
+    except StoreError as error:
+        to_do = "start the server, or correct user, password and address in store.url"
+        return [Finding("store", BROKEN, str(error), to_do)]
+    finally:
+        await store.close()
+    valid = sum(row.revoked_at is None for row in rows)
+    return [Finding("store", OK, store.name), _check_keys(config, valid, environ)]
+
+
+def _check_file(path: Path) -> list[Finding]:
+    """Check the file before the store is opened, since opening corrects its mode."""
+    if not path.exists():
+        return [_check_parent(path)]
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        return [Finding("store", WARNING, f"{path} was readable by others (mode {mode:o})", "nothing: it is 600 now")]
+    directory = path.parent
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if mode & 0o022:
+        found = f"{directory} is writable by others (mode {mode:o})"
+        return [Finding("store", WARNING, found, f"chmod 700 {directory}")]
+    return [Finding("store", OK, str(path))]
+
+
+def _check_parent(path: Path) -> Finding:
+    parent = next(directory for directory in path.parents if directory.exists())
+    if os.access(parent, os.W_OK | os.X_OK):
+        return Finding("store", OK, f"{path} does not exist yet; the first start creates it")
+    return Finding("store", BROKEN, f"{parent} is not writable", "change its mode, or set store.url")
+
+
+def _check_keys(config: Config, valid: int, environ: Mapping[str, str]) -> Finding:
+    problem = find_short_key(config, environ)
+    if problem is not None:
+        found, _, to_do = problem.partition("\n")
+        return Finding("client keys", BROKEN, found, to_do)
+    keys = [f"{valid} in the store"] if valid else []
+    keys += ["one from the environment"] if config.client_key is not None else []
+    if keys:
+        return Finding("client keys", OK, " and ".join(keys))
+    if is_loopback(config.server.host):
+        return Finding("client keys", WARNING, "none", "the first start creates one; so does `dragoman keys create`")
+    to_do = "`dragoman keys create`, or listen on 127.0.0.1"
+    return Finding("client keys", BROKEN, f"none, and {config.server.host} can be reached by others", to_do)

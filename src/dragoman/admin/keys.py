@@ -1,0 +1,92 @@
+"""Create, list and revoke client keys, and find out what a running gateway makes of one."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from msgspec import Struct
+
+from dragoman.accounts.keys import CreatedKey, Keyring, KeyRow, NameTaken, UnknownKey
+from dragoman.admin.errors import Conflict, InvalidArgument, NotFound
+from dragoman.admin.running_gateway import accepts_key, find_running
+from dragoman.config import Config, Secret
+from dragoman.store import open_store
+
+ACCEPT_TIMEOUT_S = 5.0
+ACCEPT_POLL_S = 0.1
+REVOKE_S = 0.8  # longer than the pause between two reads of the store by a gateway
+
+
+class GatewayAnswer(Struct, frozen=True):
+    """Whether the gateway that runs here accepts a key; `root` is None where none runs."""
+
+    root: str | None
+    is_accepted: bool
+
+
+@asynccontextmanager
+async def open_keyring(config: Config) -> AsyncIterator[Keyring]:
+    """Open the keys of the configured store."""
+    store = await open_store(config.store.url)
+    try:
+        yield Keyring(store)
+    finally:
+        await store.close()
+
+
+async def create_key(keyring: Keyring, name: str | None) -> CreatedKey:
+    """Create a key; without a name it becomes key-1, key-2 and so on."""
+    try:
+        return await keyring.create(name if name is not None else await _free_name(keyring))
+    except NameTaken as taken:
+        raise Conflict(
+            f'A key named "{taken}" exists already. Choose another name, or revoke that key first.'
+        ) from taken
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from error
+
+
+async def revoke_key(keyring: Keyring, name_or_id: str) -> KeyRow:
+    """Revoke a key; gateways that use the same store reject it within REVOKE_S."""
+    try:
+        return await keyring.revoke(name_or_id)
+    except UnknownKey as unknown:
+        raise NotFound(f'There is no valid key "{name_or_id}". `dragoman keys list` shows all.') from unknown
+
+
+async def find_key(config: Config, secret: Secret) -> KeyRow | None:
+    """Return the stored key with this secret, valid or revoked."""
+    async with open_keyring(config) as keyring:
+        return await keyring.find(secret)
+
+
+async def check_with_gateway(config: Config, secret: Secret) -> GatewayAnswer:
+    """Ask the gateway that runs where the configuration says whether it accepts a key."""
+    root = await find_running(config)
+    return GatewayAnswer(root, root is not None and await accepts_key(root, secret.reveal()))
+
+
+async def wait_until_accepted(config: Config, secret: Secret) -> GatewayAnswer:
+    """Wait until the running gateway accepts a new key; one with another store never does."""
+    root = await find_running(config)
+    deadline = time.monotonic() + ACCEPT_TIMEOUT_S
+    while root is not None and not await accepts_key(root, secret.reveal()):
+        if time.monotonic() > deadline:
+            return GatewayAnswer(root, is_accepted=False)
+        await asyncio.sleep(ACCEPT_POLL_S)
+    return GatewayAnswer(root, root is not None)
+
+
+async def wait_until_rejected(config: Config) -> None:
+    """Wait until a running gateway has read from the store that a key is revoked."""
+    if await find_running(config) is not None:
+        await asyncio.sleep(REVOKE_S)
+
+
+async def _free_name(keyring: Keyring) -> str:
+    taken = {row.name for row in await keyring.list()}
+    number = len(taken) + 1
+    while f"key-{number}" in taken:
+        number += 1
+    return f"key-{number}"

@@ -1,0 +1,134 @@
+"""Find a gateway that runs on this machine, and call it."""
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.admin.configuration import base_url
+from dragoman.admin.errors import AdminError, InvalidArgument
+from dragoman.config import Config
+from dragoman.net.client import (
+    ConnectionLost,
+    HttpClient,
+    HttpResponse,
+    OutgoingRequest,
+    SizeLimitExceeded,
+    UpstreamTimeout,
+)
+from dragoman.net.headers import JSON, Header, Headers
+from dragoman.providers.connection import USER_AGENT
+
+PROBE_TIMEOUT_S = 3.0  # a port on which nothing listens is refused at once
+RESPONSE_TIMEOUT_S = 60.0
+MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+class _Root(Struct):
+    status: str = ""
+    message: str = ""
+    version: str = ""
+
+
+class _Error(Struct, frozen=True):
+    message: str = ""
+
+
+class _ErrorBody(Struct):
+    error: _Error = _Error()
+
+
+class GatewayClient(Struct, frozen=True):
+    """One gateway and a key that it accepts."""
+
+    root: str
+    key: str
+    http: HttpClient
+
+    async def get(self, path: str) -> bytes:
+        _, body = await self.get_with_headers(path)
+        return body
+
+    async def get_with_headers(self, path: str) -> tuple[Headers, bytes]:
+        response = await self.send("GET", path, b"", RESPONSE_TIMEOUT_S)
+        try:
+            return response.headers, await response.read(MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
+        finally:
+            response.close()
+
+    async def send(self, method: str, path: str, body: bytes, timeout_s: float) -> HttpResponse:
+        """Return the response once its head has arrived; raise AdminError where the status is not 200."""
+        agent = (b"user-agent", USER_AGENT.encode())
+        headers: tuple[Header, ...] = ((b"authorization", b"Bearer " + self.key.encode()), agent)
+        if body:
+            headers = (*headers, JSON)
+        response = await self.http.send(
+            OutgoingRequest(method, self.root + path, headers, body), head_timeout_s=timeout_s
+        )
+        if response.status == 200:
+            return response
+        try:
+            error_body = await response.read(MAX_BODY_BYTES, RESPONSE_TIMEOUT_S)
+        finally:
+            response.close()
+        raise AdminError(self._describe_refusal(response.status, error_body))
+
+    def _describe_refusal(self, status: int, body: bytes) -> str:
+        if status == 401:
+            return (
+                f"The gateway at {self.root} rejects the key. `dragoman keys create` makes a valid one; "
+                "set it as $DRAGOMAN_API_KEY, or pass it with --key."
+            )
+        try:
+            message = msgspec.json.decode(body, type=_ErrorBody).error.message
+        except msgspec.MsgspecError:
+            message = ""
+        return f"{message or 'The gateway rejected the request.'} (HTTP {status})"
+
+
+def choose_key(config: Config, given: str | None) -> str | None:
+    """Return the client key to use: the given one, else the one of the environment."""
+    key = given or (config.client_key.reveal() if config.client_key is not None else None)
+    if key is not None and not key.isprintable():  # undecodable bytes are not printable either
+        where = "--key" if given else "$DRAGOMAN_API_KEY"
+        raise InvalidArgument(
+            f"The key in {where} contains characters that no key has. Was it copied completely, on one line?"
+        )
+    return key
+
+
+async def find_running(config: Config) -> str | None:
+    """Return the address of the gateway that listens where the configuration says, or None."""
+    root = base_url(config.server.host, config.server.port)
+    return root if await read_version(root) is not None else None
+
+
+async def read_version(root: str) -> str | None:
+    """Return the version of the dragoman at an address, or None where there is none."""
+    http = HttpClient()
+    try:
+        response = await http.send(OutgoingRequest("GET", f"{root}/", ()), head_timeout_s=PROBE_TIMEOUT_S)
+        try:
+            body = msgspec.json.decode(await response.read(MAX_BODY_BYTES, PROBE_TIMEOUT_S), type=_Root)
+        finally:
+            response.close()
+    except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, msgspec.MsgspecError):
+        return None
+    finally:
+        await http.close()
+    return body.version if body.message.startswith("dragoman") else None
+
+
+async def accepts_key(root: str, key: str) -> bool:
+    """Return whether the gateway at an address accepts a key."""
+    http = HttpClient()
+    try:
+        headers = ((b"authorization", b"Bearer " + key.encode()),)
+        # This path needs a key and costs nothing, since no model has this name.
+        response = await http.send(
+            OutgoingRequest("GET", f"{root}/v1/models/-", headers), head_timeout_s=PROBE_TIMEOUT_S
+        )
+        response.close()
+    except (ConnectionLost, UpstreamTimeout):
+        return False
+    finally:
+        await http.close()
+    return response.status != 401

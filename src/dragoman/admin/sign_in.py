@@ -1,0 +1,192 @@
+"""Sign in with a provider, and store the credential where the gateway reads it."""
+
+import os
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+
+from dragoman.accounts.credential_files import Table, find_named_file
+from dragoman.accounts.login import LoginFailed, save_login
+from dragoman.accounts.service_client import ServiceClient
+from dragoman.admin.errors import AdminError
+from dragoman.config import (
+    CodexProviderConfig,
+    Config,
+    CopilotProviderConfig,
+    KiroProviderConfig,
+    ProviderConfig,
+    SecretSource,
+)
+from dragoman.config.discovery import data_directory
+from dragoman.config.providers import list_credentials
+from dragoman.net.client import HttpClient, SendRequest
+
+P = TypeVar("P", bound=ProviderConfig)
+SignIn = Callable[[SendRequest], Awaitable[Table]]
+
+NO_COPILOT_APP = (
+    "providers.{name}.client_id is not set, and no client id was given. GitHub signs users in to an OAuth app, and "
+    "this gateway has none of its own. Register one (GitHub: Settings, Developer settings, OAuth apps; enable the "
+    "device flow), or set COPILOT_GITHUB_TOKEN."
+)
+
+
+class Prompt(Struct, frozen=True):
+    """What the user must do: open the link and, if there is a code, enter it there."""
+
+    link: str
+    code: str = ""
+
+
+class Conversation(Protocol):
+    """How the sign-in reaches the user."""
+
+    def show_prompt(self, prompt: Prompt) -> None: ...
+    def show_remaining(self, seconds: float) -> None: ...  # called again and again until the user has confirmed
+
+
+class CredentialUse(Enum):
+    """Whether the provider uses the file that was just stored."""
+
+    USED = "used"
+    OVERRIDDEN = "overridden"  # the configuration names another file
+    NOT_LISTED = "not_listed"  # a file of the user's choice, which the configuration does not name yet
+
+
+class SignedIn(Struct, frozen=True):
+    """A sign-in that succeeded."""
+
+    provider: str
+    file: Path
+    use: CredentialUse
+    overridden_by: str = ""
+
+
+class KiroOptions(Struct, frozen=True):
+    """How to sign in with Kiro: a Builder ID where nothing else is given."""
+
+    start_url: str | None = None  # of an organisation
+    region: str | None = None
+    social: str | None = None  # "google" or "github"
+
+
+async def sign_in_kiro(config: Config, options: KiroOptions, file: Path | None, user: Conversation) -> SignedIn:
+    """Sign in with a Builder ID, an organisation, Google or GitHub."""
+    from dragoman.providers.kiro.provider import make_service_client
+
+    section = _section(config, KiroProviderConfig(name="kiro", kind="kiro"))
+    region = options.region or section.region
+
+    async def sign_in(send: SendRequest) -> Table:
+        line = make_service_client(section, send, os.environ)
+        if options.social:
+            table = await _kiro_in_browser(line, section.auth_endpoint, region, options.social, user)
+        else:
+            table = await _kiro_by_code(line, section.auth_endpoint, region, options.start_url, user)
+        return {**table, "region": region}
+
+    return await _sign_in(section, sign_in, _choose_file(file, "kiro.json"))
+
+
+async def sign_in_codex(config: Config, *, device: bool, file: Path | None, user: Conversation) -> SignedIn:
+    """Sign in with ChatGPT: in a browser on this machine, or with a code on another device."""
+    from dragoman.providers.codex.credential import ISSUER_URL
+    from dragoman.providers.codex.login import App, BrowserLogin, DeviceLogin
+    from dragoman.providers.codex.provider import make_service_client
+
+    section = _section(config, CodexProviderConfig(name="codex", kind="codex"))
+    app = App(section.auth_endpoint or ISSUER_URL, section.client_id, section.originator)
+
+    async def sign_in(send: SendRequest) -> Table:
+        line = make_service_client(section, send, os.environ)
+        if not device:
+            return await BrowserLogin(line, app).run(lambda link: user.show_prompt(Prompt(link)))
+        login = DeviceLogin(line, app)
+        prompt = await login.begin()
+        user.show_prompt(Prompt(login.link, prompt.code))
+        return await login.wait(prompt, user.show_remaining)
+
+    return await _sign_in(section, sign_in, _choose_file(file, "codex.json"))
+
+
+async def sign_in_copilot(config: Config, client_id: str | None, file: Path | None, user: Conversation) -> SignedIn:
+    """Sign in with GitHub, by a code."""
+    from dragoman.providers.copilot.exchange import find_addresses
+    from dragoman.providers.copilot.login import DeviceLogin
+    from dragoman.providers.copilot.provider import make_service_client
+
+    section = _section(config, CopilotProviderConfig(name="copilot", kind="copilot"))
+    app = client_id or section.client_id
+    if app is None:
+        raise AdminError(f"Not signed in: {NO_COPILOT_APP.format(name=section.name)}")
+
+    async def sign_in(send: SendRequest) -> Table:
+        login = DeviceLogin(make_service_client(section, send, os.environ), find_addresses(section).login, app)
+        prompt = await login.begin()
+        user.show_prompt(Prompt(prompt.verification_uri, prompt.user_code))
+        return {section.domain: await login.wait(prompt, user.show_remaining)}
+
+    return await _sign_in(section, sign_in, _choose_file(file, "copilot.json"))
+
+
+async def _kiro_by_code(
+    line: ServiceClient, root: str | None, region: str, start_url: str | None, user: Conversation
+) -> Table:
+    from dragoman.providers.kiro.credential import BUILDER_ID_START
+    from dragoman.providers.kiro.hosts import oidc_host
+    from dragoman.providers.kiro.login import DeviceLogin
+
+    login = DeviceLogin(line, root or oidc_host(region), start_url or BUILDER_ID_START)
+    client, prompt = await login.begin()
+    user.show_prompt(Prompt(prompt.link, prompt.user_code))
+    return await login.wait(client, prompt, user.show_remaining)
+
+
+async def _kiro_in_browser(
+    line: ServiceClient, root: str | None, region: str, provider: str, user: Conversation
+) -> Table:
+    from dragoman.providers.kiro.hosts import desktop_host
+    from dragoman.providers.kiro.login import SocialLogin
+
+    login = SocialLogin(line, root or desktop_host(region), provider)
+    return await login.run(lambda link: user.show_prompt(Prompt(link)))
+
+
+def _section(config: Config, default: P) -> P:
+    """Return the configured section of this kind of provider: its find_addresses and its proxy may be set there."""
+    return next((section for section in config.providers.values() if isinstance(section, type(default))), default)
+
+
+def _choose_file(given: Path | None, own_name: str) -> Path:
+    return _own_file(own_name) if given is None else given.expanduser().absolute()
+
+
+def _own_file(name: str) -> Path:
+    return data_directory(os.environ, Path.home()) / name
+
+
+async def _sign_in(section: ProviderConfig, sign_in: SignIn, file: Path) -> SignedIn:
+    http = HttpClient()
+    try:
+        table = await sign_in(http.send)
+    except LoginFailed as failed:
+        raise AdminError(f"Not signed in: {failed}.") from failed
+    finally:
+        await http.close()
+    save_login(file, table)
+    configured = list_credentials(section)
+    if _reads(section, file):
+        return SignedIn(section.name, file, CredentialUse.USED)
+    if file == _own_file(file.name):
+        return SignedIn(section.name, file, CredentialUse.OVERRIDDEN, str(configured[0]))
+    return SignedIn(section.name, file, CredentialUse.NOT_LISTED)
+
+
+def _reads(section: ProviderConfig, file: Path) -> bool:
+    """Return whether the provider uses that file: one that it lists, or our own where it lists none."""
+    configured = list_credentials(section)
+    files = [find_named_file(source) if isinstance(source, SecretSource) else source for source in configured]
+    return file in files or (not configured and file == _own_file(file.name))

@@ -1,1 +1,0 @@
-"""What `dragoman usage` is made of."""

@@ -1,1 +1,0 @@
-"""Captures, found and shown."""

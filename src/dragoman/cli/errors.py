@@ -1,0 +1,31 @@
+"""Error messages for the terminal, without tracebacks and without secrets."""
+
+from dragoman.framing.redaction import redact
+
+
+def explain_error(error: BaseException) -> str:
+    """Return what went wrong and what to do; an unexpected exception is reported as a bug, with its place."""
+    from dragoman.admin.errors import AdminError
+    from dragoman.config import ConfigError
+    from dragoman.net.errors import ConnectionLost, UpstreamTimeout
+    from dragoman.net.tasks import describe_fault
+    from dragoman.store import StoreError
+
+    match error:
+        case AdminError() | ConnectionLost() | UpstreamTimeout():
+            return redact(str(error))
+        case ConfigError():
+            return redact(f"The configuration is not valid:\n{_indent(str(error))}")
+        case StoreError():
+            is_server = "postgresql" in str(error)
+            advice = "Is the server in store.url up?" if is_server else "store.url may name another file."
+            return redact(f"The store cannot be used: {error}\n{advice} `dragoman doctor` shows more.")
+        case OSError():
+            place = f"{error.filename}: " if error.filename else ""
+            return redact(f"{place}{error.strerror or error}")
+        case _:
+            return f"This is a bug in dragoman: {describe_fault(error)}"
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
