@@ -13,7 +13,7 @@ def test_a_key_that_no_header_can_carry_is_said_so(shell: Shell, words: tuple[st
     with shell.serve(DRAGOMAN_API_KEY=KEY):
         done = shell.run(*words, "--key", key)
     assert (done.code, done.out) == (1, "")
-    assert "the key in --key holds characters that no key has" in done.err
+    assert "The key in --key contains characters that no key has" in done.err
     assert key not in done.err
 
 
@@ -28,7 +28,7 @@ def test_a_store_on_a_server_that_is_down_is_not_called_a_file(shell: Shell) -> 
     shell.write("dragoman.toml", '[store]\nurl = "postgresql://u@127.0.0.1:9/db"\n')
     done = shell.run("keys", "list")
     assert done.code == 1
-    assert "is the server of store.url up?" in done.err
+    assert "Is the server in store.url up?" in done.err
     assert "file" not in done.err
 
 
@@ -38,4 +38,4 @@ def test_a_folder_of_captures_that_is_a_file_is_said_so(shell: Shell) -> None:
     for words in (("list",), ("list", "--json"), ("show", "last")):
         done = shell.run("capture", *words)
         assert (done.code, done.out) == (1, "")
-        assert "debug.directory must name a folder" in done.err
+        assert "debug.directory must be a directory" in done.err

@@ -147,7 +147,7 @@ def test_what_was_not_kept_whole_is_not_replayed(shell: Shell, kept: Captures) -
     kept.write(capture(truncated=("sent",)))
     done = shell.run("replay", "last")
     assert done.code == 1
-    assert "not kept whole" in done.err
+    assert "incomplete" in done.err
     assert "not kept" in shell.run("capture", "show", "last").out
 
 

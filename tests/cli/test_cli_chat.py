@@ -158,7 +158,7 @@ def test_a_broken_reply_keeps_what_came_and_fails(shell: Shell) -> None:
         done = shell.run("chat", "-m", model, "one two three four")
         assert done.code == 1
         assert done.out.startswith("one")
-        assert "the reply broke off" in done.err
+        assert "The reply ended early" in done.err
 
 
 def test_a_cut_off_reply_says_so(shell: Shell) -> None:

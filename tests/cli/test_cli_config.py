@@ -61,7 +61,7 @@ def test_secrets_are_masked_on_both_screens(shell: Shell) -> None:
 def test_a_good_configuration_passes_with_its_warnings(shell: Shell) -> None:
     path = shell.write("dragoman.toml", '[[models]]\nname = "a"\nto = ["nobody/x"]\n')
     done = shell.run("config", "check")
-    assert (done.code, done.out) == (0, f"{path}: fine, 1 provider.\n")
+    assert (done.code, done.out) == (0, f"{path}: valid, 1 provider.\n")
     assert 'there is no provider "nobody"' in done.err
 
 

@@ -59,7 +59,7 @@ def test_written_twice_is_written_once_and_the_rest_is_kept(shell: Shell, client
     assert f"+++ {path}" in first.out
     written = everything(shell.home)
     second = shell.run("connect", client, "--write", "--model", "m")
-    assert (second.code, second.out) == (0, f"{path} is right already.\n")
+    assert (second.code, second.out) == (0, f"{path} has these settings already.\n")
     assert everything(shell.home) == written
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert b"fake-key-from-outside" not in b"".join(written.values())
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_read_is_left_alone(shell: Shell, client: str) -> 
     path = shell.write(FILES[client], PLAIN[client])
     done = shell.run("connect", client, "--write", "--model", "m")
     assert (done.code, done.out) == (1, "")
-    assert f"{path} is left as it is" in done.err
+    assert f"{path} was not changed" in done.err
     assert f"dragoman connect {client}" in done.err
     assert everything(shell.home) == {FILES[client]: PLAIN[client].encode()}
 
@@ -217,7 +217,7 @@ def test_other_tools_keys_are_masked_in_the_difference(shell: Shell) -> None:
 def test_clients_without_a_settings_file_say_why_nothing_is_written(shell: Shell, client: str) -> None:
     done = shell.run("connect", client, "--write")
     assert done.code == 0
-    assert "Nothing was written: " in done.err
+    assert "Nothing was written. " in done.err
     assert everything(shell.home) == {}
 
 
@@ -230,8 +230,8 @@ def test_a_client_that_needs_a_model_is_not_given_a_guess(shell: Shell) -> None:
 
 
 def test_a_protocol_that_is_not_served_yet_is_said_so(shell: Shell) -> None:
-    assert "does not yet serve" in shell.run("connect", "gemini").err
-    assert "does not yet serve" not in shell.run("connect", "codex").err
+    assert "does not serve yet" in shell.run("connect", "gemini").err
+    assert "does not serve yet" not in shell.run("connect", "codex").err
 
 
 def test_json_tells_lines_file_and_settings(shell: Shell) -> None:

@@ -84,7 +84,7 @@ def test_a_bad_configuration_is_named_line_by_line(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "state", "words"), [(200, "ok", "takes"), (401, "broken", "refuses"), (404, "warning", "no models")]
+    ("status", "state", "words"), [(200, "ok", "accepts"), (401, "broken", "rejects"), (404, "warning", "no models")]
 )
 def test_what_a_provider_answers_is_judged(shell: Shell, status: int, state: str, words: str) -> None:
     with vendor(status) as endpoint:
@@ -148,7 +148,7 @@ def test_it_says_why_the_running_gateway_went_past_a_target(shell: Shell) -> Non
         wait_for(lambda: total(scrape(served.url), "dragoman_fallbacks_total") > 0)
         report = examined(shell)
     assert report.ok
-    assert report.about("routes past spare").found.endswith("forbidden (1)")
+    assert report.about("fallbacks from spare").found.endswith("forbidden (1)")
 
 
 def test_a_port_that_another_program_has_is_broken(shell: Shell) -> None:

@@ -43,7 +43,7 @@ def test_a_key_made_while_the_gateway_runs_opens_at_once(shell: Shell) -> None:
         key = KEY.search(done.out)
         assert key is not None
         assert opens(served, key[0])
-        assert f"The gateway at {served.url} takes it" in done.err
+        assert f"The gateway at {served.url} accepts it" in done.err
 
 
 def test_a_revoked_key_closes_at_once(shell: Shell) -> None:
@@ -124,7 +124,7 @@ def test_a_revoked_key_alone_does_not_open_an_address_to_others(shell: Shell) ->
     shell.run("keys", "revoke", "laptop")
     done = shell.run("serve", "--host", "0.0.0.0", "--port", "0", DRAGOMAN_API_KEY=made.key)
     assert done.code == 1
-    assert "no client key guards it" in done.err
+    assert "no client key to protect it" in done.err
 
 
 def test_the_list_says_what_is_true_of_the_key_in_the_environment(shell: Shell) -> None:

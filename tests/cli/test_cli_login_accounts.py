@@ -94,7 +94,7 @@ def test_two_accounts_are_kept_in_two_files_and_looked_at_one_by_one(tmp_path: P
         second = tmp_path / "accounts" / "second.json"
         done = shell.run("login", "codex", "--device", "--file", str(second))
         assert done.code == 0, done.err
-        assert f'credentials = ["{second}", …] in [providers.codex]' in done.err
+        assert f'[providers.codex]: credentials = ["{second}", …]' in done.err
         assert stat.S_IMODE(second.stat().st_mode) == 0o600
         first = tmp_path / "accounts" / "first.json"
         shell.write("dragoman.toml", f'{stanza}credentials = ["{first}", "{second}"]\n')

@@ -30,7 +30,7 @@ def test_the_table_and_the_lines_to_write_are_shown(shell: Shell) -> None:
     row = next(line for line in done.out.splitlines() if line.startswith("developer messages"))
     assert row.split()[2:4] == ["refuses", "no_developer"]
     assert done.out.endswith('\n[providers.up]\nprotocol = "chat"\nquirks = ["max_tokens","no_developer"]\n')
-    assert "Asking tiny at" in done.err
+    assert "Probing tiny at" in done.err
     assert "at most" in done.err
     assert KEY not in done.out + done.err
     assert file.read_text() == stanza(fake.url)
@@ -51,7 +51,7 @@ def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> N
     assert written.providers["up"].quirks == ("max_tokens", "no_developer")
     assert file.read_text().startswith("# mine\n")
     assert written.retry.attempts == 2
-    assert "is right already" in again.err
+    assert "has these settings already" in again.err
 
 
 def test_three_times_out_of_three_the_same_is_written_whatever_the_model_says(shell: Shell) -> None:
@@ -113,14 +113,14 @@ def test_a_server_that_answers_nothing_is_not_written_down(shell: Shell) -> None
         file = shell.write("dragoman.toml", stanza(fake.url))
         done = shell.run("doctor", "up", "--write")
     assert done.code == 1
-    assert "nothing to write down" in done.err
+    assert "nothing to configure" in done.err
     assert file.read_text() == stanza(fake.url)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("upp",), 1, 'did you mean "up"?'),
+        (("upp",), 1, 'Did you mean "up"?'),
         (("other",), 1, "is of kind echo"),
         (("--write",), 2, "NAME"),
     ],

@@ -72,7 +72,7 @@ def test_any_other_key_is_told_what_it_used_itself(shell: Shell, elsewhere: Shel
             ask(served, key)
         done = elsewhere.run("usage", "--json", "--by", "key", "--key", build)
         assert counted(done) == {"build server": 2}
-        assert "the gateway tells it of no other" in done.err
+        assert "does not show it what other keys used" in done.err
         rows = elsewhere.run("usage", "--rows", "--json", "--key", laptop).json
         assert isinstance(rows, list)
         assert len(rows) == 1
@@ -96,7 +96,7 @@ def test_a_key_that_is_refused_leaves_the_store_and_without_one_it_is_an_error(s
         ask(served, OWNERS, "/api/usage", None)
         done = shell.run("usage", "--json", "--by", "model", "--key", "fake-wrong-key")
         assert counted(done) == {"echo/echo": 1}
-        assert "The store is read instead of the gateway: " in done.err
+        assert "The store was read instead of the gateway: " in done.err
         assert "refuses the key" in done.err
         at(served, elsewhere)
         lost = elsewhere.run("usage", "--key", "fake-wrong-key")
