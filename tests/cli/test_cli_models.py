@@ -39,7 +39,7 @@ def test_a_refused_key_is_said_to_be_one(shell: Shell) -> None:
     with shell.serve() as served:
         done = shell.run("models", "--key", "dgm_fake-wrong")
     assert (done.code, done.out) == (1, "")
-    assert f"the gateway at {served.url} refuses the key" in done.err
+    assert f"The gateway at {served.url} rejects the key" in done.err
     assert "dgm_fake" not in done.err
 
 
