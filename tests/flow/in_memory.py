@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dragoman.accounts.pool import Member, Pool
 from dragoman.config.settings import Config, Debug, Effort, Fetch, ModelRoute, Retry, Server, StoreSettings
 from dragoman.flow.call import Call
-from dragoman.flow.client_encoding import ClientEncoding, EventCollector
+from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.prepare import Prepared, TargetSettings, prepare
 from dragoman.flow.request_record import RequestRecord
@@ -260,17 +260,12 @@ def make_encoding(call: Call, *, joins: bool = False) -> ClientEncoding:
 
 def make_whole_writer(exchange: Exchange, call: Call) -> WholeWriter:
     """Return the writer of a reply in one body."""
-    collector = EventCollector()
 
-    def make(ledger: Ledger) -> Stage[Event, bytes]:
-        collector.events.clear()
-        return collector
-
-    def encode(ledger: Ledger) -> bytes:
+    def encode(events: Sequence[Event], ledger: Ledger) -> bytes:
         asked = ReplyContext(call.request(), call.model, int(NOW), lambda prefix: prefix + "1", lambda: NOW)
-        return call.client.encode_whole(collector.events, asked, ledger)
+        return call.client.encode_whole(events, asked, ledger)
 
-    return WholeWriter(exchange, call, ClientEncoding(make, lambda trip: None, serial=False, joins=False), encode)
+    return WholeWriter(exchange, call, lambda trip: None, encode)
 
 
 def make_world(

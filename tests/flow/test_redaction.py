@@ -16,7 +16,7 @@ from dragoman.hub.events import Closed, Delta, Ended, Opened, Stop, TextBlock
 from dragoman.hub.failure import Failure, Kind
 
 KEY = 'fake/key+with="signs"&more'
-SECRETS = list_secrets([(b"authorization", b"Bearer " + KEY.encode())], [b"fake-proxy-password"])
+SECRETS = list_secrets(((b"authorization", b"Bearer " + KEY.encode()),), (b"fake-proxy-password",))
 DISGUISES = {
     "as it is": KEY,
     "in JSON": json.dumps(KEY)[1:-1],
@@ -68,7 +68,7 @@ def test_a_secret_in_base64_is_hidden_but_for_its_edges(before: str, encode: Cal
 
 
 def test_a_short_word_is_no_secret() -> None:
-    assert list_secrets([(b"x-team", b"red")], [b"blue"]) == ()
+    assert list_secrets(((b"x-team", b"red"),), (b"blue",)) == ()
 
 
 def test_a_failures_code_and_details_are_as_discreet_as_its_message() -> None:
@@ -132,7 +132,7 @@ def test_a_delta_without_the_beginning_of_a_secret_passes_as_it_is() -> None:
 @pytest.mark.parametrize("which", [[True], [True, False], [False, True], [False, False, True]])
 def test_arguments_are_still_json_when_an_escaped_secret_in_them_was_hidden(which: list[bool]) -> None:
     text = f'{{"a": "{escaped(KEY.replace(chr(34), "_"), which)}", "b": "\\u0066ine\\n"}}'
-    secrets = list_secrets([(b"authorization", b"Bearer " + KEY.replace('"', "_").encode())])
+    secrets = list_secrets(((b"authorization", b"Bearer " + KEY.replace('"', "_").encode()),))
     for size in range(1, 20):
         redactor, out = EventRedactor(secrets), ""
         for at in range(0, len(text), size):

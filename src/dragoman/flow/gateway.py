@@ -4,13 +4,14 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from dragoman.accounts.pool import Pool
 from dragoman.flow.call import Call
 from dragoman.flow.capture.capturing import Capturing
 from dragoman.flow.capture.recording_runtime import RecordingMemory, record_runtime
-from dragoman.flow.client_encoding import ClientEncoding, EventCollector
+from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.credential_rotation import available_targets
 from dragoman.flow.error_response import AllTargetsFailed
 from dragoman.flow.observer_queue import ObserverQueue
@@ -40,7 +41,7 @@ from dragoman.hub.events import Ended, Event, Stop, UsageReported
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import OutcomeObserver
-from dragoman.hub.ports import ReplyContext, Stage
+from dragoman.hub.ports import ReplyContext
 from dragoman.net.exchange import Exchange
 from dragoman.observers.watch import Watch
 from dragoman.passes.truncation_notice import digest_conversation, make_lost_call
@@ -80,7 +81,8 @@ class Gateway:
         if recording is not None:
             recording.routes = routes
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)
-        policy = await _make_policy(call, runtime, routes)
+        sessions = await _find_sessions(call, runtime, routes) if _has_pool(routes, runtime) else {}
+        policy = _make_policy(call, runtime, routes, sessions)
         writer = self._make_writer(exchange, call, runtime.config.server.keep_alive_s, on_guard_trip)
         answering = ActiveCall(call, runtime, memory, policy, writer, make_watch)
         self._answering.add(answering)
@@ -108,16 +110,10 @@ class Gateway:
                 joins=call.continues,
             )
             return StreamWriter(exchange, call, encoding, keep_alive_s)
-        collector = EventCollector()
+        return WholeWriter(exchange, call, on_guard_trip, partial(self._encode_whole, call))
 
-        def make_collector(ledger: Ledger) -> Stage[Event, bytes]:
-            collector.events.clear()
-            return collector
-
-        encoding = ClientEncoding(make_collector, on_guard_trip, serial=False, joins=False)
-        return WholeWriter(
-            exchange, call, encoding, lambda ledger: client.encode_whole(collector.events, self._asked(call), ledger)
-        )
+    def _encode_whole(self, call: Call, events: Sequence[Event], ledger: Ledger) -> bytes:
+        return call.client.encode_whole(events, self._asked(call), ledger)
 
     def _asked(self, call: Call) -> ReplyContext:
         done = self.runtime.config.server.responses_done
@@ -151,9 +147,18 @@ class ActiveCall:
     async def run(self, exchange: Exchange) -> None:
         try:
             step = self._policy.begin()
-            while not isinstance(step, GiveUp | Finish):
-                step = await self._take(step)
-            await self._end(step)
+            while True:
+                match step:
+                    case Ask():
+                        step = self._after(step, await self._ask(step))
+                    case GiveUp() | Finish():
+                        await self._end(step)
+                        break
+                    case Wait(seconds=seconds):
+                        await asyncio.sleep(seconds)
+                        step = self._policy.resume()
+                    case CompleteCall():
+                        step = self._policy.after(await self._complete(step))
         except asyncio.CancelledError:
             if not exchange.gone and self._writer.head_sent:  # the gateway stops, and the client is still there
                 self._break_off(SHUTTING_DOWN)
@@ -172,21 +177,13 @@ class ActiveCall:
             self._turn.close()
         del self._around, self._turn  # which refer back to this, and hold the request's body
 
-    async def _take(self, step: Ask | Wait | CompleteCall) -> Step:
-        match step:
-            case Wait(seconds=seconds):
-                await asyncio.sleep(seconds)
-                return self._policy.resume()
-            case CompleteCall():
-                return self._policy.after(await self._complete(step))
-            case Ask():
-                end = await self._ask(step)
-                following = self._policy.after(end)
-                if isinstance(end, Interrupted) and not isinstance(following, GiveUp):
-                    self._call.record.note_failure(step.route, RequestError(end.failure))
-                    self._writer.resume_keep_alives()
-                    log.warning("%s broke off (%s), another upstream continues", step.route, end.failure.kind.value)
-                return following
+    def _after(self, ask: Ask, end: TurnEnd) -> Step:
+        step = self._policy.after(end)
+        if isinstance(end, Interrupted) and not isinstance(step, GiveUp):
+            self._call.record.note_failure(ask.route, RequestError(end.failure))
+            self._writer.resume_keep_alives()
+            log.warning("%s broke off (%s), another upstream continues", ask.route, end.failure.kind.value)
+        return step
 
     async def _ask(self, ask: Ask) -> TurnEnd:
         if self._turn is not None:
@@ -209,9 +206,10 @@ class ActiveCall:
         prepared, reply = turn.prepared, turn.reply
         assert prepared is not None
         self._accepted = True
-        started = reply.watch.started
-        kept = response_name(started.id) if started is not None and isinstance(prepared, Passthrough) else None
-        self._policy.note_first_token(turn.headers, tenant_session(self._call.tenant, kept))
+        if self._policy.watches_credentials:
+            started = reply.watch.started
+            kept = response_name(started.id) if started is not None and isinstance(prepared, Passthrough) else None
+            self._policy.note_first_token(turn.headers, tenant_session(self._call.tenant, kept))
         ledger = None if isinstance(prepared, Passthrough) else prepared.ledger
         self._call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
@@ -265,15 +263,28 @@ class ActiveCall:
         return self._turn.pipe
 
 
-async def _make_policy(call: Call, runtime: Runtime, routes: tuple[Route, ...]) -> Policy:
+def _make_policy(call: Call, runtime: Runtime, routes: tuple[Route, ...], sessions: Mapping[str, str | None]) -> Policy:
+    limits = Limits(runtime.config.retry, call.continues, _jitter)
+    return Policy(routes, runtime.providers, limits, SecondChances(runtime.learned_quirks, call.tenant), sessions)
+
+
+def _has_pool(routes: tuple[Route, ...], runtime: Runtime) -> bool:
+    """Whether a target has several credentials, so that it matters which conversation this is."""
+    for route in routes:
+        provider = runtime.providers.get(route.provider)
+        if provider is not None and provider.account.pool is not None:
+            return True
+    return False
+
+
+async def _find_sessions(call: Call, runtime: Runtime, routes: tuple[Route, ...]) -> dict[str, str | None]:
+    """Return the name of this conversation for each provider with several credentials."""
     sessions: dict[str, str | None] = {}
     for route in routes:
         provider = runtime.providers.get(route.provider)
         if provider is not None and provider.account.pool is not None and provider.name not in sessions:
             sessions[provider.name] = await _session_with(call, provider.account.pool)
-    retry = runtime.config.retry
-    chances = SecondChances(runtime.learned_quirks, call.tenant)
-    return Policy(routes, runtime.providers, Limits(retry, call.continues, _jitter), chances, sessions)
+    return sessions
 
 
 async def _session_with(call: Call, pool: Pool) -> str | None:

@@ -89,7 +89,7 @@ class TranslationPipe:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | None,  # None: the events of a document are pushed
         hold: HoldTruncatedCall | None,  # where an upstream may withhold calls that were cut
         stages: Sequence[Stage[Event, Event]],
         client: ClientStages,
@@ -109,7 +109,13 @@ class TranslationPipe:
 
     @property
     def decoder(self) -> Decoder:
+        assert self._source is not None
         return self._source.decoder
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the model has said that its reply is complete, though the upstream's body may not be."""
+        return self._source is not None and self._source.decoder.progress.has_stopped
 
     @property
     def usage(self) -> Usage | None:
@@ -122,6 +128,7 @@ class TranslationPipe:
         return Usage(source=UsageSource.ESTIMATED) if self._estimate is None else self._estimate.usage_so_far()
 
     def feed(self, chunk: bytes) -> bytes:
+        assert self._source is not None
         events: Sequence[Event] = self._source.feed(chunk)
         if self._redactor is not None:
             events = self._redactor.feed(events)
@@ -136,6 +143,7 @@ class TranslationPipe:
         return self._watched(events)
 
     def drain(self) -> bytes:
+        assert self._source is not None
         return self.push(self._source.finish())
 
     def break_off(self, failure: Failure) -> bytes:

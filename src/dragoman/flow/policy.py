@@ -99,7 +99,8 @@ class Policy:
         self._continuation: Continuation | None = None
 
     def begin(self) -> Step:
-        return self._start_target()
+        self._tries = 1
+        return self._start_round()
 
     def resume(self) -> Step:
         """Return the step after a `Wait`."""
@@ -120,6 +121,11 @@ class Policy:
                 if failure is not None:
                     self._learn_from_end(failure)
                 return Finish()
+
+    @property
+    def watches_credentials(self) -> bool:
+        """Whether it matters which credential is used now; else `note_first_token` has nothing to note."""
+        return self._round is not None
 
     def note_first_token(self, headers: Headers, response: str | None) -> None:
         """Note that the credential which is used now is accepted; `response` names a reply that its upstream keeps."""

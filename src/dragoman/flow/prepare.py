@@ -23,7 +23,7 @@ from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.inline_media import find_links, inline_links
 from dragoman.protocols import KEY_PLACES
-from dragoman.providers.provider import Attempt, Pass, Provider
+from dragoman.providers.provider import Attempt, Pass, Provider, forward_every_header, keep_body, no_options
 from dragoman.routing.resolve import Route
 
 IDENTITY = (b"accept-encoding", b"identity")
@@ -108,15 +108,16 @@ async def prepare(
     call: Call, route: Route, provider: Provider, fitting: TargetSettings, number: int, changes: Sequence[Change] = ()
 ) -> Prepared:
     """Make the request for one target; `number` is that of this upstream request in its call. Raises RequestError."""
-    speaks = await provider.protocols_for(route.model)
-    passing = None
+    endpoint, rules = provider.endpoint, provider.requests
+    speaks = endpoint.protocols if endpoint.find_protocols is None else await endpoint.find_protocols(route.model)
+    passing: bytes | None = None
     if call.protocol.name in speaks:
-        passing = await run_off_loop(
-            len(call.body), partial(provider.requests.passthrough_body, call.protocol.name, call.body)
-        )
+        passing = call.body
+        if rules.passthrough_body is not keep_body:
+            passing = await run_off_loop(len(call.body), partial(rules.passthrough_body, call.protocol.name, call.body))
     choice = choose_protocol(call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
     protocol = choice.protocol
-    options = await provider.requests.options(route.model)
+    options = None if rules.options is no_options else await rules.options(route.model)
     is_altered = provider.replies.stages is not None or bool(changes) or call.is_from_other_protocol or call.continues
     if passing is not None and choice.unchanged and not is_altered:
         upstream = protocol.upstream
@@ -194,7 +195,10 @@ async def _address(
 ) -> tuple[OutgoingRequest, Secrets]:
     """Add the provider's own headers and credential; return what is sent, and the secrets in it."""
     assert protocol.upstream is not None
-    credentials = await _authorized(provider, protocol.name)
+    try:
+        credentials = await provider.auth.authorize(protocol.name)
+    except ConfigError as error:
+        raise RequestError(_missing_credential(provider, error)) from error
     described: tuple[Header, ...] = ()
     if provider.requests.headers is not None:
         described = provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
@@ -207,14 +211,11 @@ async def _address(
     return out, list_secrets(credentials, provider.auth.secrets)
 
 
-async def _authorized(provider: Provider, protocol: str) -> tuple[Header, ...]:
-    try:
-        return await provider.auth.authorize(protocol)
-    except ConfigError as error:
-        which = f" {provider.account.label}" if provider.account.label else ""
-        told = "; ".join(problem.message for problem in error.problems)
-        message = f"Provider {provider.name!r} has no credential{which}: {told}. `dragoman doctor` says more."
-        raise RequestError(Failure(Kind.CREDENTIAL, message)) from error
+def _missing_credential(provider: Provider, error: ConfigError) -> Failure:
+    which = f" {provider.account.label}" if provider.account.label else ""
+    problems = "; ".join(problem.message for problem in error.problems)
+    message = f"Provider {provider.name!r} has no credential{which}: {problems}. `dragoman doctor` says more."
+    return Failure(Kind.CREDENTIAL, message)
 
 
 async def _fitted(
@@ -271,11 +272,9 @@ def _client_headers(call: Call, provider: Provider, upstream: Upstream) -> tuple
     kept_back = names_in_connection(call.headers)
     if not call.is_owner:
         kept_back |= ACCOUNT_CHOICES
-    kept = [
-        field
-        for field in call.headers
-        if not _is_kept_back(field[0]) and field[0] not in kept_back and provider.requests.forwards_header(field[0])
-    ]
+    kept = [field for field in call.headers if not _is_kept_back(field[0]) and field[0] not in kept_back]
+    if provider.requests.forwards_header is not forward_every_header:
+        kept = [field for field in kept if provider.requests.forwards_header(field[0])]
     names = dict(kept)
     missing = [field for field in upstream.required_headers if field[0] not in names]
     return (*dict.fromkeys(kept), *missing)

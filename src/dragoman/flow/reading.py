@@ -1,5 +1,6 @@
 """Reads bodies of upstreams to their end: bounded in size, in time, and by what all requests may hold together."""
 
+from collections.abc import Coroutine
 from functools import partial
 
 from dragoman.flow.call import Call
@@ -15,13 +16,18 @@ ERROR_BODY_S = 30.0  # in all: an error is short, and a client waits for it
 BUSY_S = 1.0  # when to try again where the gateway holds as many bytes as it may
 
 
-async def read_reply(call: Call, answer: IncomingResponse, silence_s: float, total_s: float, where: str) -> bytes:
-    """The body of a whole reply, counted in what the request holds; raises TimedOut, TooLarge, Lost or RequestError."""
-    return await read_chunks(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(charge_bytes, call.buffered))
+def read_reply(
+    call: Call, answer: IncomingResponse, silence_s: float, total_s: float, where: str
+) -> Coroutine[object, object, bytes]:
+    """Return the body of a whole reply, counted in what the request holds.
+
+    Raises UpstreamTimeout, SizeLimitExceeded, ConnectionLost or RequestError.
+    """
+    return read_chunks(answer, MAX_REPLY_BYTES, silence_s, where, total_s, partial(charge_bytes, call.buffered))
 
 
-async def read_error(answer: IncomingResponse, silence_s: float) -> bytes:
-    return await read_chunks(answer, MAX_ERROR_BYTES, silence_s, "the upstream", ERROR_BODY_S)
+def read_error(answer: IncomingResponse, silence_s: float) -> Coroutine[object, object, bytes]:
+    return read_chunks(answer, MAX_ERROR_BYTES, silence_s, "the upstream", ERROR_BODY_S)
 
 
 def charge_bytes(charge: BudgetShare, size: int) -> None:

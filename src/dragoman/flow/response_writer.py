@@ -3,14 +3,15 @@
 import asyncio
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dragoman.flow.call import Call
-from dragoman.flow.client_encoding import ClientEncoding
+from dragoman.flow.client_encoding import ClientEncoding, EventCollector
 from dragoman.flow.decoding import is_named_stream
 from dragoman.flow.prepare import Passthrough, Prepared, Translated
 from dragoman.flow.response_headers import drop_account_headers, headers_to_forward, id_headers, loss_headers
 from dragoman.framing.known_secrets import redact_known_in_fields
+from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.net.exchange import Exchange
@@ -170,7 +171,7 @@ class StreamWriter:
             self._timer = None
 
 
-EncodeWhole = Callable[[Ledger], bytes]
+EncodeWhole = Callable[[Sequence[Event], Ledger], bytes]
 
 
 class WholeWriter:
@@ -181,18 +182,30 @@ class WholeWriter:
     head_sent = False
     keep_alive = b""
 
-    def __init__(self, exchange: Exchange, call: Call, encoding: ClientEncoding, encode: EncodeWhole) -> None:
+    def __init__(
+        self, exchange: Exchange, call: Call, on_guard_trip: Callable[[str], None], encode: EncodeWhole
+    ) -> None:
         self._exchange = exchange
         self._call = call
-        self.encoding = encoding
+        self._on_guard_trip = on_guard_trip
         self._encode = encode
+        self._encoding: ClientEncoding | None = None
+        self._collector = EventCollector()
         self._prepared: Prepared | None = None
         self._unchanged: tuple[Headers, bytes] | None = None
+
+    @property
+    def encoding(self) -> ClientEncoding:
+        """Made when it is first used: a body that passes unchanged needs none."""
+        if self._encoding is None:
+            self._encoding = ClientEncoding(self._collect, self._on_guard_trip, serial=False, joins=False)
+        return self._encoding
 
     def begin_turn(self, prepared: Prepared) -> None:
         self._prepared = prepared
         self._unchanged = None
-        self.encoding.in_use = False
+        if self._encoding is not None:
+            self._encoding.in_use = False
 
     async def commit(self, prepared: Prepared, headers: Headers, held: bytes) -> None:
         """Nothing is sent before the end."""
@@ -224,8 +237,13 @@ class WholeWriter:
             fields = headers_to_forward(headers if prepared.owner else drop_account_headers(headers), prepared.secrets)
         else:
             self.encoding.finish()
-            fields, body = [JSON], self._encode(prepared.ledger if isinstance(prepared, Translated) else Ledger())
+            ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
+            fields, body = [JSON], self._encode(self._collector.events, ledger)
         self._exchange.respond(200, [*fields, *own_headers(self._call, prepared, fields, whole=True)], body)
+
+    def _collect(self, ledger: Ledger) -> EventCollector:
+        self._collector = EventCollector()
+        return self._collector
 
     def fail(self, failure: Failure) -> None:
         raise AssertionError("a whole reply is never begun: its failures are HTTP errors")

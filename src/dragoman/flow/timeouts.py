@@ -36,22 +36,22 @@ def timeouts_for(endpoint: HasTimeouts, server: Server) -> Timeouts:
 class ReplyDeadline:
     """When to give up on one request that was sent; times are those of the event loop's clock."""
 
-    __slots__ = ("_name", "_patience", "_token_deadline", "deadline", "has_token")
+    __slots__ = ("_name", "_token_deadline", "deadline", "has_token", "timeouts")
 
-    def __init__(self, name: str, patience: Timeouts, now: float) -> None:
+    def __init__(self, name: str, timeouts: Timeouts, now: float) -> None:
         self._name = name  # of the provider
-        self._patience = patience
-        self._token_deadline = now + patience.token_s
+        self.timeouts = timeouts
+        self._token_deadline = now + timeouts.token_s
         self.has_token = False  # the model answers, or has said that it works in silence
-        self.deadline = min(now + patience.first_token_s, self._token_deadline)
+        self.deadline = min(now + timeouts.first_token_s, self._token_deadline)
 
     def extend(self, now: float, has_token: bool) -> None:
         """A sign of life came."""
         self.has_token = has_token
         if has_token:
-            self.deadline = now + self._patience.idle_s
+            self.deadline = now + self.timeouts.idle_s
         else:
-            self.deadline = min(now + self._patience.first_token_s, self._token_deadline)
+            self.deadline = min(now + self.timeouts.first_token_s, self._token_deadline)
 
     def left(self, now: float) -> float:
         """Seconds until the deadline; never 0, which some timers take for none."""
@@ -59,11 +59,11 @@ class ReplyDeadline:
 
     def failure(self) -> Failure:
         """What the client is told once the deadline has passed."""
-        patience = self._patience
+        timeouts = self.timeouts
         if self.has_token:
-            why = f"sent no data for {patience.idle_s:g} s; idle_timeout_s"
+            why = f"sent no data for {timeouts.idle_s:g} s; idle_timeout_s"
         elif self.deadline >= self._token_deadline:
-            why = f"sent no token within {patience.token_s:g} s; token_timeout_s"
+            why = f"sent no token within {timeouts.token_s:g} s; token_timeout_s"
         else:
-            why = f"sent no data for {patience.first_token_s:g} s before its first token; first_token_timeout_s"
+            why = f"sent no data for {timeouts.first_token_s:g} s before its first token; first_token_timeout_s"
         return Failure(Kind.TIMEOUT, f"Provider {self._name!r} {why} sets how long to wait.")

@@ -23,7 +23,7 @@ from dragoman.flow.decoding import (
     read_events,
 )
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.pipes import PassthroughPipe, Pipe, TranslationPipe
+from dragoman.flow.pipes import PassthroughPipe, Pipe, Source, TranslationPipe
 from dragoman.flow.ports import LostCallMemory
 from dragoman.flow.prepare import Change, Passthrough, Prepared, Translated, prepare
 from dragoman.flow.pump import LINGER_S, Pump, is_answering
@@ -91,20 +91,29 @@ class Turn:
             assert ask.provider.auth.renew is not None
             if not await ask.provider.auth.renew():
                 return NoReply(ask.renew_after)
+        call, changes = self._around.call, ask.changes
         try:
-            self.prepared = prepared = await self._prepare()
+            if ask.provider.replies.withholds_cut_calls:
+                changes = (*changes, *await self._notices())
+            # Anew for each turn: a refusal may have taught something.
+            settings = target_settings(self._around.runtime, ask.route, call.tenant)
+            self.prepared = prepared = await prepare(call, ask.route, ask.provider, settings, ask.number, changes)
         except RequestError as refused:
             return NoReply(refused.failure)
         self._writer.begin_turn(prepared)
         provider = prepared.provider
-        self._wait = wait = ReplyDeadline(provider.name, timeouts_for(provider.endpoint, self._server), self._clock())
-        if not (self._writer.streams or prepared.streams):  # then all of its tokens come at once, at the end
-            wait.extend(self._clock(), has_token=True)
-        answer = await send(prepared, wait.left(self._clock()), wait.failure)
+        now = self._clock()
+        self._wait = wait = ReplyDeadline(provider.name, timeouts_for(provider.endpoint, self._server), now)
+        is_document = not (self._writer.streams or prepared.streams)
+        if is_document:  # then all of its tokens come at once, at the end
+            wait.extend(now, has_token=True)
+        answer = await send(prepared, wait.left(now), wait.failure)
         if isinstance(answer, NoReply):
             return answer
         self._answer = answer
-        return await self._read(prepared, answer)
+        if is_document:
+            return await self._read_document(prepared, answer, b"")
+        return await self._read_stream(prepared, answer)
 
     @property
     def reply(self) -> "Pipe | UnchangedDocument":
@@ -131,17 +140,9 @@ class Turn:
         if self._answer is not None:
             self._answer.close()
 
-    async def _prepare(self) -> Prepared:
-        ask, call, runtime = self._ask, self._around.call, self._around.runtime
-        changes = (*ask.changes, *await self._notices())
-        fit = target_settings(runtime, ask.route, call.tenant)  # anew each time: a refusal may have taught something
-        return await prepare(call, ask.route, ask.provider, fit, ask.number, changes)
-
     async def _notices(self) -> tuple[Change, ...]:
         """Return what the model must be told that its last reply in this conversation lost."""
         call = self._around.call
-        if not self._ask.provider.replies.withholds_cut_calls:
-            return ()
         await call.read()
         asked = await run_off_loop(len(call.body), lambda: digest_conversation(call.request()))
         lost_calls = await self._around.memory.recall(call.tenant, asked)
@@ -149,9 +150,7 @@ class Turn:
 
     # Reading the answer
 
-    async def _read(self, prepared: Prepared, answer: IncomingResponse) -> TurnEnd:
-        if not (self._writer.streams or prepared.streams):
-            return await self._read_document(prepared, answer, b"")
+    async def _read_stream(self, prepared: Prepared, answer: IncomingResponse) -> TurnEnd:
         begun = b""
         if not is_named_stream(answer.headers):
             self._wait.extend(self._clock(), has_token=False)
@@ -300,7 +299,7 @@ class Turn:
             return Completed(failure)
         if pipe.failure is not None:
             encoding = self._writer.encoding
-            said = None if pipe.decoder.progress.has_stopped else encoding.text_to_continue
+            said = None if pipe.has_stopped else encoding.text_to_continue
             encoding.interrupt(pipe.used_so_far())
             return Interrupted(pipe.failure, said)
         held = None if pipe.hold is None else pipe.hold.held
@@ -309,21 +308,20 @@ class Turn:
     # Documents: replies that come as one body
 
     async def _read_document(self, prepared: Prepared, answer: IncomingResponse, begun: bytes) -> TurnEnd:
-        patience = timeouts_for(prepared.provider.endpoint, self._server)
-        total_s = patience.first_token_s + patience.token_s
-        reading = read_reply(self._around.call, answer, patience.idle_s, total_s, prepared.provider.name)
-        late = partial(stalled_failure, prepared.provider, patience.idle_s, total_s)
-        rest = await receive(prepared, reading, late)
+        idle_s, provider = self._wait.timeouts.idle_s, prepared.provider
+        total_s = self._wait.timeouts.first_token_s + self._wait.timeouts.token_s
+        reading = read_reply(self._around.call, answer, idle_s, total_s, provider.name)
+        rest = await receive(prepared, reading, partial(stalled_failure, provider, idle_s, total_s))
         if isinstance(rest, Failure):
             return NoReply(rest)
         self._ended = True
-        body = begun + rest
+        body = begun + rest if begun else rest
         streamed = is_stream(prepared.upstream, answer.headers, body)
         if isinstance(prepared, Passthrough) and isinstance(self._writer, WholeWriter) and not streamed:
             return self._pass_document(prepared, answer, self._writer, body)
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
         events = read_events(prepared, body, ledger, streamed)
-        self.pipe = pipe = self._make_translation(prepared)
+        self.pipe = pipe = self._make_translation(prepared, ledger, None)
         self._held = pipe.push(events, are_clean=redact_known(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
             return NoReply(attribute_failure(prepared, pipe.watch.failure))
@@ -349,15 +347,14 @@ class Turn:
 
     def _make_pipe(self, prepared: Prepared) -> Pipe:
         if isinstance(prepared, Translated) or not self._writer.streams:  # events are no answer to who wants one body
-            return self._make_translation(prepared)
+            ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
+            return self._make_translation(prepared, ledger, make_source(prepared, ledger))
         client, watch = self._around.call.client, self._around.make_watch()
         return PassthroughPipe(make_source(prepared, Ledger()), client, watch, prepared.secrets)
 
-    def _make_translation(self, prepared: Prepared) -> TranslationPipe:
-        ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
+    def _make_translation(self, prepared: Prepared, ledger: Ledger, source: Source | None) -> TranslationPipe:
         watch = self._around.make_watch()
         hold = HoldTruncatedCall() if prepared.provider.replies.withholds_cut_calls else None
         encoding = self._writer.encoding
         encoding.begin_turn(ledger, self._ask.continuation, watch)
-        source = make_source(prepared, ledger)
         return TranslationPipe(source, hold, make_stages(prepared), encoding, watch, prepared.secrets)

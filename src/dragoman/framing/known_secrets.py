@@ -25,7 +25,8 @@ _PARTIAL_ESCAPES = tuple(MARK[:count] for count in range(1, len(MARK)))
 _PARTIAL_ESCAPE = re.compile(r"\\+(?:u(?:0(?:0[2-7]?)?)?)?\Z")
 
 
-def list_secrets(credentials: Iterable[tuple[bytes, bytes]], others: Iterable[bytes] = ()) -> Secrets:
+@lru_cache(maxsize=256)
+def list_secrets(credentials: tuple[tuple[bytes, bytes], ...], others: tuple[bytes, ...] = ()) -> Secrets:
     """Return all forms of the secrets in credential headers (without the scheme) and in `others`."""
     words = (*(value.rpartition(b" ")[2] for _, value in credentials), *others)
     return tuple(form for word in words if len(word) >= SHORTEST for form in _encoded_forms(word))

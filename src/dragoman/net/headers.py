@@ -1,6 +1,6 @@
 """Header fields as they came off the wire, looked up by lower-case name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 Header = tuple[bytes, bytes]
 
@@ -16,19 +16,14 @@ def names_in_connection(headers: "Headers") -> frozenset[bytes]:
 
 
 class Headers:
-    """The fields of one message in their order; a name may occur more than once."""
+    """The fields of one message in their order; a name may occur more than once. `get` returns its first value."""
 
-    __slots__ = ("_fields", "_first")
+    __slots__ = ("_fields", "get")
 
     def __init__(self, fields: list[Header]) -> None:
         self._fields = fields
-        self._first: dict[bytes, bytes] | None = None  # made by the first lookup; a request sees a dozen
-
-    def get(self, name: bytes) -> bytes | None:
-        """The first value of that name."""
-        if self._first is None:
-            self._first = dict(reversed(self._fields))
-        return self._first.get(name)
+        # The dictionary's own method, not one of ours: a request looks up a dozen names.
+        self.get: Callable[[bytes], bytes | None] = dict(reversed(fields)).get
 
     def __contains__(self, name: bytes) -> bool:
         return self.get(name) is not None

@@ -5,7 +5,7 @@ function of the vendor; nothing is looked up by the vendor's name anywhere else.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 from msgspec import Struct
 
@@ -56,8 +56,23 @@ class Attempt(Struct, frozen=True):
 RequestHeaders = Callable[[Callable[[], Request], Headers, Attempt], tuple[Header, ...]]
 
 
-async def _no_options(model: str) -> object:
+# The defaults below have names so that the path of every request can skip them.
+
+
+async def no_options(model: str) -> object:
     return None
+
+
+def keep_body(protocol: str, body: bytes) -> bytes | None:
+    return body
+
+
+def forward_every_header(name: bytes) -> bool:
+    return True
+
+
+def keep_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingResponse:
+    return response
 
 
 class Endpoint(Struct, frozen=True):
@@ -102,10 +117,10 @@ class RequestRules(Struct, frozen=True):
 
     quirks: frozenset[str] = frozenset()
     passes: tuple[Pass, ...] = ()  # run before a request is built
-    passthrough_body: Callable[[str, bytes], bytes | None] = lambda protocol, body: body  # None: build it anew
-    forwards_header: Callable[[bytes], bool] = lambda name: True  # whether a client's header is passed on
+    passthrough_body: Callable[[str, bytes], bytes | None] = keep_body  # None: build it anew
+    forwards_header: Callable[[bytes], bool] = forward_every_header  # whether a client's header is passed on
     headers: RequestHeaders | None = None  # of one request
-    options: Callable[[str], Awaitable[object]] = _no_options  # model -> what its protocol needs to build a request
+    options: Callable[[str], Awaitable[object]] = no_options  # model -> what its protocol needs to build a request
     adjust: Callable[[Failure], Adjustment | None] = lambda failure: None  # whether a refused request is sent again
 
 
@@ -114,7 +129,7 @@ class ReplyRules(Struct, frozen=True):
 
     stages: Callable[[Request], list[Stage[Event, Event]]] | None = None  # None: bytes may pass unchanged
     interpret_failure: Callable[[Failure], Failure] = lambda failure: failure
-    fix_response: Callable[[OutgoingRequest, IncomingResponse], IncomingResponse] = lambda out, response: response
+    fix_response: Callable[[OutgoingRequest, IncomingResponse], IncomingResponse] = keep_response
     withholds_cut_calls: bool = False  # the decoder emits a tool call only once it is complete
     completes_cut_calls: bool = False  # request the rest of a tool call that was cut off
 
@@ -152,7 +167,12 @@ class Provider(Struct, frozen=True):
         find = self.endpoint.find_protocols
         return self.endpoint.protocols if find is None else await find(model)
 
-    async def send(self, out: OutgoingRequest, head_timeout_s: float) -> IncomingResponse:
-        """SendRequest a request; return the response, with this upstream's known mistakes corrected."""
-        response = await self.endpoint.send(out, self.endpoint.dial, head_timeout_s=head_timeout_s)
-        return self.replies.fix_response(out, response)
+    def send(self, out: OutgoingRequest, head_timeout_s: float) -> Coroutine[object, object, IncomingResponse]:
+        """Send a request; return the response, with this upstream's known mistakes corrected."""
+        sending = self.endpoint.send(out, self.endpoint.dial, head_timeout_s=head_timeout_s)
+        return sending if self.replies.fix_response is keep_response else self._send_and_fix(out, sending)
+
+    async def _send_and_fix(
+        self, out: OutgoingRequest, sending: Coroutine[object, object, IncomingResponse]
+    ) -> IncomingResponse:
+        return self.replies.fix_response(out, await sending)
