@@ -1,1 +1,1 @@
-"""Events come in, events go out: the machines that a reply passes on its way from an upstream to a client."""
+"""Stages: machines that transform the events of a reply between the upstream and the client."""

@@ -1,4 +1,7 @@
-"""What every form of writing calls into text is: patterns for its head, and a machine that reads on from there."""
+"""Syntaxes in which models write tool calls into their text: the interface, and `[Called f with args: {…}]`.
+
+A syntax has patterns for the head of a call, and a reader for what follows the head.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,23 +17,23 @@ Tools = Mapping[str, Json]  # the tools offered: name -> JSON Schema of its argu
 
 
 class CallReader(Protocol):
-    """Reads on where a head ends."""
+    """Reads the text after the head of a call."""
 
     def feed(self, text: str) -> str | None:
-        """What follows the calls, or what cannot be part of one; None while there may be more."""
+        """Return the text after the calls, or text that cannot be part of one; None while more text is needed."""
 
     def finish(self) -> None:
-        """There is no more."""
+        """Note the end of the text."""
 
     def calls(self) -> Sequence[Call] | None:
-        """At the end: what is called; None where nothing is, and what was read stays text."""
+        """Return the calls, at the end; None if there are none, so that `consumed` stays text."""
 
-    def taken(self) -> str:
-        """All that was read, head included, without what `feed` gave back."""
+    def consumed(self) -> str:
+        """Return the text that was read, including the head, without what `feed` returned."""
 
 
 class CallSyntax(Struct, frozen=True):
-    """One way to write calls."""
+    """One syntax of calls."""
 
     head: re.Pattern[str]  # its first group is the name of the first tool
     prefix: re.Pattern[str]  # every beginning of a head
@@ -38,7 +41,7 @@ class CallSyntax(Struct, frozen=True):
 
 
 def prefix_pattern(*parts: str) -> str:
-    """A pattern of every beginning of what the parts match one after the other."""
+    """Return a pattern that matches every prefix of what the parts match in sequence."""
     pattern = ""
     for part in reversed(parts):
         pattern = f"{part}(?:{pattern})?" if pattern else part
@@ -48,7 +51,7 @@ def prefix_pattern(*parts: str) -> str:
 _SPACE = r"\s{1,4}"
 _NAME = r"([^\s\[\]{}]{1,128})"
 _TAIL = re.compile(r"\s{0,4}\]")
-_TAIL_BEGUN = re.compile(r"\s{0,4}")
+_TAIL_PREFIX = re.compile(r"\s{0,4}")
 
 
 class _Bracket:
@@ -75,7 +78,7 @@ class _Bracket:
             self._arguments = validate_object("".join(self._pieces))
             self._held = tail[0]
             return text[tail.end() :]
-        if _TAIL_BEGUN.fullmatch(text):
+        if _TAIL_PREFIX.fullmatch(text):
             self._held = text
             return None
         return text
@@ -86,7 +89,7 @@ class _Bracket:
     def calls(self) -> Sequence[Call] | None:
         return None if self._arguments is None else ((self._name, self._arguments),)
 
-    def taken(self) -> str:
+    def consumed(self) -> str:
         return "".join((self._head, *self._pieces, self._held))
 
 

@@ -1,9 +1,9 @@
-"""Turn a call that no client could run into a failure, and pass everything else.
+"""Replace a call that no client could run by a failure, and pass everything else.
 
-Such a call has no name, or arguments that are not a JSON object. Whether broken arguments are the model's mistake, or
-were merely cut by a limit or a filter, is known when the reply goes on: until then the end of such a call is held.
-A reply of more blocks, calls or citations than `hub/reply.py` allows is a failure, too.
-Custom tools take free text, which is never broken. No arguments at all are those of a tool without parameters.
+Such a call has no name, or arguments that are not a JSON object. Whether invalid arguments are the model's mistake, or
+were cut off by a limit or a filter, is known only from the following events: until then the end of the call is held.
+A reply with more blocks, calls or citations than `hub/reply.py` allows fails as well. Custom tools take any text. A
+call without any arguments is valid: the tool has no parameters.
 """
 
 from collections.abc import Sequence
@@ -29,16 +29,19 @@ CUTS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
 
 
 class PendingCallEnd:
-    """Takes the events that follow a broken call: other ends may, and a cut excuses it; anything else does not."""
+    """Hold the end of an incomplete call until the following events show whether a limit or a filter cut it off.
 
-    __slots__ = ("_held", "_tool", "_what", "released")
+    If so, the held events are released. Anything else that follows, except other ends of blocks, makes it a failure.
+    """
 
-    def __init__(self, tool: str, closed: Closed, what: str) -> None:
-        """`what` says what is wrong with the call, after the words "the model called TOOL with"."""
+    __slots__ = ("_defect", "_held", "_tool", "released")
+
+    def __init__(self, tool: str, closed: Closed, defect: str) -> None:
+        """`defect` completes the message "the model called TOOL with ..."."""
         self._tool = tool
-        self._what = what
+        self._defect = defect
         self._held: list[Event] = [closed]
-        self.released = False  # the reply was cut: all that was held has gone out
+        self.released = False  # the reply was cut off: the held events were passed on
 
     def feed(self, event: Event) -> Sequence[Event]:
         match event:
@@ -51,29 +54,29 @@ class PendingCallEnd:
             case Failed():
                 return (event,)
             case _:
-                return (Failed(Failure(Kind.CORRUPT, f"the model called {self._tool!r} with {self._what}")),)
+                return (Failed(Failure(Kind.CORRUPT, f"the model called {self._tool!r} with {self._defect}")),)
 
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class CheckCalls:
-    __slots__ = ("_arguments", "_broken", "_idle", "_names", "_size")
+    __slots__ = ("_arguments", "_idle", "_names", "_pending", "_size")
 
     def __init__(self) -> None:
-        self._names: dict[int, str] = {}  # of the tools that open calls are for
+        self._names: dict[int, str] = {}  # of the tools of open calls
         self._arguments: dict[int, list[str]] = {}
-        self._broken: PendingCallEnd | None = None  # of a call that turned out broken
-        self._idle = True  # no call is open or broken, so that a Delta costs one look
+        self._pending: PendingCallEnd | None = None  # of a call with invalid arguments
+        self._idle = True  # no call is open or held: makes the check of a Delta cheap
         self._size = ReplySize()
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta and self._idle:
             return (event,)
-        if self._broken is not None:
-            return self._go_on(self._broken, event)
+        if self._pending is not None:
+            return self._feed_pending(self._pending, event)
         if type(event) is Delta:
-            return self._argue(event) if event.block in self._arguments else (event,)
+            return self._add_arguments(event) if event.block in self._arguments else (event,)
         if isinstance(event, Opened | CitationAdded) and (failure := self._size.count(event)) is not None:
             return (Failed(failure),)
         match event:
@@ -85,7 +88,7 @@ class CheckCalls:
                 self._idle = False
             case Closed(block=block) if block in self._arguments:
                 if not _is_object("".join(self._arguments.pop(block))):
-                    self._broken = PendingCallEnd(self._names[block], event, "input that is not a JSON object")
+                    self._pending = PendingCallEnd(self._names[block], event, "input that is not a JSON object")
                     return ()
                 self._idle = not self._arguments
             case _:
@@ -95,8 +98,8 @@ class CheckCalls:
     def finish(self) -> Sequence[Event]:
         return ()
 
-    def _argue(self, event: Delta) -> Sequence[Event]:
-        """More arguments; blanks before the first of them would be no JSON if nothing followed."""
+    def _add_arguments(self, event: Delta) -> Sequence[Event]:
+        """Add arguments, without leading blanks: blanks alone would be invalid JSON."""
         arguments = self._arguments[event.block]
         if arguments:
             arguments.append(event.text)
@@ -107,17 +110,17 @@ class CheckCalls:
         arguments.append(text)
         return (Delta(event.block, text),)
 
-    def _go_on(self, broken: PendingCallEnd, event: Event) -> Sequence[Event]:
-        told = broken.feed(event)
-        if broken.released:
-            self._broken = None
+    def _feed_pending(self, pending: PendingCallEnd, event: Event) -> Sequence[Event]:
+        events = pending.feed(event)
+        if pending.released:
+            self._pending = None
             self._idle = not self._arguments
-        return told
+        return events
 
 
 def _is_object(arguments: str) -> bool:
     if not arguments:
-        return True  # no arguments are an empty one
+        return True  # no arguments: an empty object
     try:
         _object.decode(arguments)
     except (msgspec.MsgspecError, RecursionError):

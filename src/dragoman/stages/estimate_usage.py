@@ -1,6 +1,6 @@
-"""A reply comes in; usage that it does not tell, or tells in part, goes out before its end, tagged as what it is.
+"""Estimate usage that the upstream does not report, or reports in part, and add it before the end of the reply.
 
-Some upstreams tell only how full the context is after the reply: then the output is counted and the rest is input.
+Some upstreams report only the size of the context after the reply: then the output is counted and the rest is input.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ MOST_PIECES = 256
 
 
 class _Sample:
-    """The beginning of a text, and how long all of it is: a reply of any length is counted in bounded memory."""
+    """The beginning of a text and its total length, to count the tokens of any text in bounded memory."""
 
     __slots__ = ("_kept", "_pieces", "_size")
 
@@ -30,7 +30,7 @@ class _Sample:
         if self._kept < KEPT_CHARACTERS:
             self._pieces.append(text)
             self._kept += size
-            if len(self._pieces) > MOST_PIECES:  # many short strings take far more room than one long one
+            if len(self._pieces) > MOST_PIECES:  # many short strings need far more memory than one long string
                 self._pieces = ["".join(self._pieces)]
 
     def clear(self) -> None:
@@ -38,7 +38,7 @@ class _Sample:
         self._kept = self._size = 0
 
     def count(self, count: Callable[[str], int]) -> int:
-        """The tokens of the whole text, as its beginning lets one expect."""
+        """Return the number of tokens of the whole text, extrapolated from its beginning."""
         if not self._size:
             return 0
         tokens = count("".join(self._pieces))
@@ -46,24 +46,24 @@ class _Sample:
 
 
 class EstimateUsage:
-    """Keeps the reply's text until its usage is told, for nothing can be counted well word by word."""
+    """Keeps the text of the reply until usage is reported, because counting word by word is inaccurate."""
 
-    __slots__ = ("_count", "_input", "_known", "_partial", "_text", "_thinking", "_thoughts", "_told", "usage")
+    __slots__ = ("_count", "_input", "_known", "_partial", "_reported", "_text", "_thinking", "_thoughts", "usage")
 
     def __init__(self, count: Callable[[str], int], input_tokens: int | Callable[[], int]) -> None:
         self._count = count
         self._input = input_tokens
         self._known: Usage | None = None
-        self._partial: Usage | None = None  # how full the context is, or what the reply costs, without any counts
-        self._told = False
-        self.usage: Usage | None = None  # the last that went out
+        self._partial: Usage | None = None  # the size of the context, or the price, without any token counts
+        self._reported = False
+        self.usage: Usage | None = None  # the last one that was passed on
         self._thinking: set[int] = set()
         self._text = _Sample()
         self._thoughts = _Sample()
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta:
-            if not self._told:
+            if not self._reported:
                 (self._thoughts if event.block in self._thinking else self._text).add(event.text)
             return (event,)
         match event:
@@ -77,11 +77,11 @@ class EstimateUsage:
                 self._partial = usage
                 return ()
             case UsageReported(usage=usage):
-                self._told = True
+                self._reported = True
                 self.usage = usage
                 self._text.clear()
                 self._thoughts.clear()
-            case Ended() if not self._told:
+            case Ended() if not self._reported:
                 self.usage = self._estimate()
                 return (UsageReported(self.usage), event)
             case _:
@@ -92,7 +92,7 @@ class EstimateUsage:
         return ()
 
     def usage_so_far(self) -> Usage:
-        """Of a reply that may have broken off before it told any."""
+        """Return the usage of a reply that may have ended early, before it was reported."""
         return self.usage or self._estimate()
 
     def _estimate(self) -> Usage:
@@ -102,7 +102,7 @@ class EstimateUsage:
             return replace(self._known, output=output, reasoning=reasoning, source=Source.ESTIMATED)
         partial = self._partial or Usage(source=Source.ESTIMATED)
         if partial.context is None:
-            asked = self._input if isinstance(self._input, int) else self._input()
+            input_tokens = self._input if isinstance(self._input, int) else self._input()
         else:
-            asked = max(0, partial.context - output)
-        return replace(partial, input=asked, output=output, reasoning=reasoning)
+            input_tokens = max(0, partial.context - output)
+        return replace(partial, input=input_tokens, output=output, reasoning=reasoning)

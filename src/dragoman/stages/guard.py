@@ -1,6 +1,6 @@
-"""The event grammar as a table: events in any order come in, a legal run of events goes out.
+"""The grammar of events as a table, and the guard that enforces it.
 
-It stands in front of every encoder, in production too: a mistake of ours becomes a counted, legal error
+The guard runs in front of every encoder, in production too: a bug of the gateway becomes a counted, well-formed error
 instead of a stream that breaks the client's SDK.
 """
 
@@ -29,19 +29,19 @@ from dragoman.hub.reply import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
 
 
 class Phase(Enum):
-    """Where the reply as a whole stands."""
+    """The state of the reply as a whole."""
 
     WAITING = "waiting"
     STREAMING = "streaming"
     OVER = "over"
-    SILENT = "silent"  # over, and whatever still came has been told once
+    SILENT = "silent"  # over; further events are ignored, after one was reported
 
 
 class BlockState(Enum):
-    """Where one block stands: what may still be said of it depends on its kind."""
+    """The state of one block. The events that may follow depend on its kind."""
 
     UNKNOWN = "not opened"
-    OPENED = "its kind"  # what Opened leads to, until the kind is looked up
+    OPENED = "its kind"  # the state after Opened, until the kind is looked up
     TEXT = "text"
     REFUSAL = "refusal"
     THINKING = "thinking"
@@ -64,11 +64,11 @@ REPLY_EVENTS: tuple[type[Event], ...] = (
 )
 BLOCK_EVENTS: tuple[type[Event], ...] = (Opened, Delta, OpaqueAdded, CitationAdded, Closed)
 
-# A str is a refusal: why this event may not come now. Its text names the trip, so it carries no data.
+# A str means that the event is illegal in this state. The text is used as a metric label, so it contains no data.
 REPLY: dict[Phase, dict[type[Event], Phase | str]] = {
     Phase.WAITING: {
         Started: Phase.STREAMING,
-        Failed: Phase.SILENT,  # an upstream may fail before it has said anything
+        Failed: Phase.SILENT,  # an upstream may fail before it has sent anything
         **{event: f"{event.__name__} before Started" for event in REPLY_EVENTS[1:-1]},
     },
     Phase.STREAMING: {
@@ -99,7 +99,7 @@ BLOCKS: dict[BlockState, _Row] = {
     BlockState.TEXT: _open_row(BlockState.TEXT, Delta=BlockState.TEXT, CitationAdded=BlockState.TEXT),
     BlockState.REFUSAL: _open_row(BlockState.REFUSAL, Delta=BlockState.REFUSAL),
     BlockState.THINKING: _open_row(BlockState.THINKING, Delta=BlockState.THINKING, OpaqueAdded=BlockState.SEALED),
-    # Text may still follow the seal: some vendors send the opaque value first.
+    # Text may follow the opaque value: some vendors send that first.
     BlockState.SEALED: _open_row(BlockState.SEALED, Delta=BlockState.SEALED),
     BlockState.CALL: _open_row(BlockState.CALL, Delta=BlockState.CALL),
     BlockState.HOSTED: _open_row(BlockState.HOSTED),
@@ -137,7 +137,7 @@ class Guard:
         self._on_failure = on_failure
         self._phase = Phase.WAITING
         self._blocks: dict[int, BlockState] = {}
-        self._writable: set[int] = set()  # the blocks that take text, so that a Delta costs one lookup
+        self._writable: set[int] = set()  # the blocks that accept text: one lookup for each Delta
         self._usage: UsageReported | None = None
 
     def feed(self, event: Event) -> Sequence[Event]:
@@ -185,7 +185,7 @@ class Guard:
 
     def _trip(self, why: str) -> Sequence[Event]:
         self._on_trip(why)
-        if self._phase is Phase.OVER:  # the client has its end already
+        if self._phase is Phase.OVER:  # the client has already received the end
             self._phase = Phase.SILENT
             return ()
         return self._fail(Failure(Kind.BUG, f"the reply broke the order of events: {why}"))
@@ -209,7 +209,7 @@ class Guard:
 
 
 def describe() -> str:
-    """The grammar as a page of the documentation, drawn from the tables that the guard obeys."""
+    """Return the page of the documentation about the grammar, made from the tables that the guard uses."""
     reply = _table("reply", REPLY_EVENTS, {phase.value: row for phase, row in REPLY.items()})
     blocks = _table("block", BLOCK_EVENTS, {state.value: row for state, row in BLOCKS.items()})
     return f"""# The order of events

@@ -1,4 +1,4 @@
-"""A reply comes in; if it ends with a cut tool call, its end is held until somebody has tried to mend the call."""
+"""Hold the end of a reply with a truncated tool call, until the gateway has tried to complete the call."""
 
 from collections.abc import Sequence
 
@@ -6,24 +6,24 @@ from dragoman.hub.events import Delta, Ended, Event, Opened, TextBlock
 
 
 class HoldTruncatedCall:
-    """Remembers what was said, for whoever asks the upstream to go on from there."""
+    """Passes all events but such an end, and keeps the text of the reply for the request that completes the call."""
 
-    __slots__ = ("_said", "_texts", "held", "next_block")
+    __slots__ = ("_pieces", "_texts", "held", "next_block")
 
     def __init__(self) -> None:
         self.held: Ended | None = None
         self.next_block = 0
         self._texts: set[int] = set()
-        self._said: list[str] = []
+        self._pieces: list[str] = []
 
     @property
     def text(self) -> str:
-        return "".join(self._said)
+        return "".join(self._pieces)
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta:
             if event.block in self._texts:
-                self._said.append(event.text)
+                self._pieces.append(event.text)
             return (event,)
         match event:
             case Opened(block=block, what=what):

@@ -1,10 +1,10 @@
-"""Join the replies of one upstream after another into one reply, as if the first had never broken off.
+"""Join the replies of several upstreams into one reply, as if the first had never been interrupted.
 
-A reply can be continued while it has text and no tool was called. After `interrupt`, the next upstream's events
-continue the first one's: its text joins the open block. Its thoughts are left out: a reply that ends with one cannot be
-sent back to its vendor, and a sentence that one interrupts is not the sentence that was begun. Text is left out only
-where it certainly is a repetition (see `ContinuationStart`). What is left out is noted in the ledger of the upstream
-that wrote it. Usage is summed over all upstreams.
+A reply can be continued if it has text and no tool was called. After `interrupt`, the next upstream's events continue
+those of the first: its text is added to the open block. Its reasoning is left out: a reply that ends with reasoning
+cannot be sent back to its vendor, and reasoning would split the sentence. Text is left out only where it certainly is
+a repetition (see `ContinuationStart`). What is left out is noted in the ledger of the upstream that wrote it. Usage is
+summed over all upstreams.
 """
 
 from collections.abc import Sequence
@@ -29,54 +29,54 @@ from dragoman.hub.events import (
 from dragoman.hub.loss import Ledger
 from dragoman.hub.usage import Usage
 
-FINAL = (CallBlock, HostedBlock, RefusalBlock)  # after which nobody else can go on
+FINAL = (CallBlock, HostedBlock, RefusalBlock)  # a reply with one of these cannot be continued
 
 
 class JoinReplies:
-    """Stands between the stages of an upstream, which change with it, and those of the client, which stay."""
+    """Connects the stages of each upstream in turn to the stages of the client, which stay the same."""
 
     def __init__(self) -> None:
-        self.used_before: Usage | None = None  # by upstreams whose reply was continued
-        self._interrupted: Usage | None = None  # the same, with the one that is to be continued
-        self._said: list[str] = []
+        self.used_before: Usage | None = None  # of the upstreams whose replies were continued
+        self._interrupted: Usage | None = None  # the same, plus the upstream that is to be continued
+        self._pieces: list[str] = []
         self._final = False
-        self._open: dict[int, bool] = {}  # blocks that were passed on -> whether they hold text
+        self._open: dict[int, bool] = {}  # blocks that were passed on -> whether they contain text
         self._numbers: dict[int, int] = {}  # this upstream's blocks -> those that were passed on
         self._unopened: set[int] = set()  # its text blocks that have no text yet
-        self._thoughts: set[int] = set()  # its blocks that are left out
+        self._reasoning: set[int] = set()  # its blocks of reasoning, which are left out
         self._next = 0
-        self._stale: list[int] = []  # blocks without text that broke off and are not closed yet
+        self._stale: list[int] = []  # blocks without text that were interrupted and are not closed yet
         self._first = True
         self._start: ContinuationStart | None = None
-        self._ledger = Ledger()  # of the upstream that is read now; its own is not known before its first token
+        self._ledger = Ledger()  # until the first token, when `accept_continuation` supplies the upstream's own
 
     @property
     def text(self) -> str:
-        return "".join(self._said)
+        return "".join(self._pieces)
 
     @property
     def can_be_continued(self) -> bool:
-        return bool(self._said) and not self._final
+        return bool(self._pieces) and not self._final
 
     def interrupt(self, used: Usage) -> None:
-        """Expect another upstream after one that has used so much and broke off."""
+        """Prepare for another upstream. `used` is the usage of the one that was interrupted."""
         self._interrupted = used if self.used_before is None else self.used_before + used
         self._first = False
         self._stale = [number for number, has_text in self._open.items() if not has_text]
 
     def begin_continuation(self, marker: str) -> None:
-        """Expect the events of an upstream that was asked to write `marker` first.
+        """Prepare for the events of an upstream whose instructions are to write `marker` first.
 
-        What one that failed before its first token has sent is forgotten.
+        Events of an upstream that failed before its first token are forgotten.
         """
         self._numbers.clear()
         self._unopened.clear()
-        self._thoughts.clear()
+        self._reasoning.clear()
         self._start = ContinuationStart(self.text, marker)
         self._ledger = Ledger()
 
     def accept_continuation(self, ledger: Ledger) -> None:
-        """Note the first token of an upstream that continues; what is left out of its reply goes into its ledger."""
+        """Note the first token of a continuing upstream, and its ledger for what is left out of its reply."""
         self.used_before = self._interrupted
         for loss in self._ledger:
             ledger.note_dropped(loss.path, loss.why)
@@ -90,28 +90,28 @@ class JoinReplies:
                 self._unopened.add(block)
                 return ()
             case Opened(block=block, what=ThinkingBlock()) if not self._first:
-                self._thoughts.add(block)
-                self._ledger.note_dropped("/thinking", "thoughts of an upstream that continues another's reply")
+                self._reasoning.add(block)
+                self._ledger.note_dropped("/thinking", "reasoning of an upstream that continues another's reply")
                 return ()
-            case Delta(block=block) | OpaqueAdded(block=block) | Closed(block=block) if block in self._thoughts:
+            case Delta(block=block) | OpaqueAdded(block=block) | Closed(block=block) if block in self._reasoning:
                 return ()
             case Opened(block=block, what=what):
                 self._final |= isinstance(what, FINAL)
-                return [*self._close_stale(), Opened(self._numbered(block, has_text=False), what)]
+                return [*self._close_stale(), Opened(self._assign_number(block, has_text=False), what)]
             case Delta(block=block, text=text) if self._holds_text(block):
-                return self._text(block, text, event)
+                return self._feed_text(block, text, event)
             case Closed(block=block) if self._holds_text(block):
-                return self._closed(block)
+                return self._close(block)
             case Closed(block=block):
                 self._open.pop(self._numbers.get(block, block), None)
-                return (_moved(event, self._numbers.get(block, block)),)
+                return (_renumber(event, self._numbers.get(block, block)),)
             case Delta(block=block) | OpaqueAdded(block=block) | CitationAdded(block=block):
-                return (_moved(event, self._numbers.get(block, block)),)
+                return (_renumber(event, self._numbers.get(block, block)),)
             case UsageReported(usage=usage) if self._interrupted is not None:
                 return (UsageReported(self._interrupted + usage),)
             case Ended() if not self._first:
                 open_blocks = [*self._numbers, *self._unopened] if self._start is not None else ()
-                return [*(out for block in open_blocks for out in self._closed(block)), *self._close_stale(), event]
+                return [*(out for block in open_blocks for out in self._close(block)), *self._close_stale(), event]
             case Failed() if self._start is not None:
                 return [*self._release_held(), event]
             case _:
@@ -123,25 +123,27 @@ class JoinReplies:
     def _holds_text(self, block: int) -> bool:
         return block in self._unopened or self._open.get(self._numbers.get(block, -1), False)
 
-    def _text(self, block: int, text: str, event: Delta) -> list[Event]:
-        """Held back while they may stand before the marker."""
+    def _feed_text(self, block: int, text: str, event: Delta) -> list[Event]:
+        """Pass on text, except what may precede the marker, which is held back."""
         if self._start is not None:
             fresh = self._start.feed(text)
             self._note_repetition()
             if fresh != text:
                 if event.logprobs:
-                    self._ledger.note_dropped("/logprobs", "of text that was held back while the continuation began")
+                    self._ledger.note_dropped(
+                        "/logprobs", "of text that was held back at the start of the continuation"
+                    )
                 event = Delta(block, fresh)
-        return self._spoken(block, event)
+        return self._pass_text(block, event)
 
     def _note_repetition(self) -> None:
         if self._start is not None and (size := self._start.dropped):
-            self._ledger.note_dropped("/text", f"{size} characters that were said before, in front of the marker")
+            self._ledger.note_dropped("/text", f"{size} characters in front of the marker that repeat the reply so far")
 
-    def _spoken(self, block: int, event: Delta) -> list[Event]:
+    def _pass_text(self, block: int, event: Delta) -> list[Event]:
         if not event.text:
             return []
-        self._said.append(event.text)
+        self._pieces.append(event.text)
         opening: list[Event] = []
         if block in self._unopened:
             self._unopened.discard(block)
@@ -149,22 +151,22 @@ class JoinReplies:
                 None if self._first else next((number for number, has_text in self._open.items() if has_text), None)
             )
             if joined is None:
-                opening.append(Opened(self._numbered(block, has_text=True), TextBlock()))
+                opening.append(Opened(self._assign_number(block, has_text=True), TextBlock()))
             else:
                 self._numbers[block] = joined
-        return [*self._close_stale(), *opening, _moved(event, self._numbers[block])]
+        return [*self._close_stale(), *opening, _renumber(event, self._numbers[block])]
 
-    def _closed(self, block: int) -> list[Event]:
-        told = self._release_held(block)
+    def _close(self, block: int) -> list[Event]:
+        released = self._release_held(block)
         if block in self._unopened:  # it had no text
             self._unopened.discard(block)
             return []
         number = self._numbers[block]
         self._open.pop(number)
-        return [*told, Closed(number)]
+        return [*released, Closed(number)]
 
     def _release_held(self, block: int | None = None) -> list[Event]:
-        """Pass on text that was held back; by default as part of the last block that may hold text."""
+        """Pass on text that was held back; by default as part of the last block that may contain text."""
         start, self._start = self._start, None
         if block is None:
             block = next(
@@ -172,16 +174,16 @@ class JoinReplies:
             )
         if start is None or block is None:
             return []
-        return self._spoken(block, Delta(block, start.finish()))
+        return self._pass_text(block, Delta(block, start.finish()))
 
     def _close_stale(self) -> list[Event]:
-        """Close the blocks that nobody continues, once there is more to say than that."""
+        """Close the blocks that are not continued, once other events follow."""
         stale, self._stale = self._stale, []
         for number in stale:
             self._open.pop(number, None)
         return [Closed(number) for number in stale]
 
-    def _numbered(self, block: int, *, has_text: bool) -> int:
+    def _assign_number(self, block: int, *, has_text: bool) -> int:
         number = self._numbers[block] = self._next
         self._next += 1
         self._open[number] = has_text
@@ -189,21 +191,21 @@ class JoinReplies:
 
 
 class ContinuationStart:
-    """Finds where a continuation begins in what the next upstream writes.
+    """Find the start of the continuation in the text of the next upstream.
 
-    It was asked to write `marker` and to continue directly after it. The marker is always removed. Text in front of it
-    is a repetition, and is left out, if the reply so far ends with exactly that text and more text follows the marker.
+    Its instructions are to write `marker` and to continue directly after it. The marker is always removed. Text in
+    front of it is a repetition, and is left out, if the reply so far ends with exactly that text and more text follows.
     Anything else is kept: an exact continuation of a repetitive reply looks the same as a repetition, and a visible
     repetition does less harm than a silent loss.
     """
 
     LOOK_BACK = 1000  # characters; a longer repetition is kept
 
-    def __init__(self, said: str, marker: str) -> None:
-        self._end = said[-self.LOOK_BACK :]
+    def __init__(self, text_so_far: str, marker: str) -> None:
+        self._end = text_so_far[-self.LOOK_BACK :]
         self._marker = marker
         self._held = ""
-        self._repetition = ""  # in front of the marker, while nothing has come after it
+        self._repetition = ""  # in front of the marker, until text follows the marker
         self._at_start = True
         self._found = not marker
         self.dropped = 0  # characters
@@ -226,7 +228,7 @@ class ContinuationStart:
         return self._release(keep=_overlap(self._held, self._marker))
 
     def finish(self) -> str:
-        """Return what is still held: the text has ended, so no marker comes any more."""
+        """Return the text that is still held: the text has ended, so no marker follows."""
         return self._repetition + self._release(keep=0)
 
     def _after_marker(self, text: str) -> str:
@@ -235,7 +237,7 @@ class ContinuationStart:
         return text
 
     def _may_be_repetition(self) -> bool:
-        """Whether the held text may still become an end of the reply so far, and then the marker."""
+        """Return whether the held text may be the end of the reply so far, followed by the marker."""
         if self._held in self._end:
             return True
         size = len(self._held) - _overlap(self._held, self._marker)
@@ -248,12 +250,12 @@ class ContinuationStart:
 
 
 def _overlap(text: str, marker: str) -> int:
-    """Return how many of the last characters of a text may begin the marker."""
+    """Return how many of the last characters of a text may be the beginning of the marker."""
     sizes = range(min(len(text), len(marker) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(marker[:size])), 0)
 
 
-def _moved(event: Delta | OpaqueAdded | CitationAdded | Closed, block: int) -> Event:
+def _renumber(event: Delta | OpaqueAdded | CitationAdded | Closed, block: int) -> Event:
     if event.block == block:
         return event
     match event:

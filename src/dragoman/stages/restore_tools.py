@@ -1,8 +1,8 @@
-"""Give calls back as the client has declared its tools, whatever name or kind the upstream knows them by.
+"""Restore the names and kinds that the client gave its tools in the calls of a reply.
 
-It undoes what `passes/adapt_tools` did: names and namespaces return, and the input of a custom tool that travelled as
-`{"input": "…"}` streams as the raw text that it is. A custom tool that an upstream calls as a function is unwrapped
-likewise, and a function that it calls as a custom tool is a function again.
+This undoes `passes/adapt_tools.py`: names and namespaces are restored, and the input of a custom tool that was sent as
+`{"input": "…"}` is streamed as raw text. A custom tool that an upstream calls as a function is unwrapped likewise, and
+a function that it calls as a custom tool becomes a function again.
 """
 
 import re
@@ -23,31 +23,36 @@ _SIMPLE_ESCAPES = {
 _STOP = re.compile(r'["\\]')
 _HEX = re.compile(r"[0-9a-fA-F]{0,4}")
 _LOW_ESCAPE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
-_LOW_ESCAPE_BEGUN = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?")
+_LOW_ESCAPE_PREFIX = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?")
 
 
 class StringProperty:
-    """Unwraps `{"<name>": "…"}` while it streams.
+    """Extract the text of the string in `{"<name>": "…"}` while it streams.
 
-    Text that has another shape is given back untouched by `finish`, and `fallback` is true then.
-    Inside the string it is lenient, as models' JSON demands: an escape that JSON lacks is kept as written.
+    Text of another form is returned unchanged by `finish`, and `fallback` is true then. Inside the string it is lenient
+    with models' mistakes: an escape that JSON does not have is kept unchanged.
     """
 
-    __slots__ = ("_due", "_open", "_pending", "_raw", "_rest", "complete", "fallback")
+    __slots__ = ("_expected", "_open", "_pending", "_raw", "_rest", "complete", "fallback")
 
     def __init__(self, name: str) -> None:
         self.complete = False
         self.fallback = False
-        self._due = ["{", msgspec.json.encode(name).decode(), ":", '"']  # what must come before the string's text
+        self._expected = [
+            "{",
+            msgspec.json.encode(name).decode(),
+            ":",
+            '"',
+        ]  # the tokens that must precede the string's text
         self._open = False
-        self._raw: list[str] = []  # all there was, until the shape is certain
-        self._rest = ""  # of the head: what has come of the next due token
-        self._pending = ""  # an escape that may go on
+        self._raw: list[str] = []  # all text so far, until its form is certain
+        self._rest = ""  # the received part of the next token
+        self._pending = ""  # an incomplete escape
 
     def feed(self, text: str) -> str:
         if self._open:
             return self._unescape(text)
-        if self.complete:  # what follows the string says nothing
+        if self.complete:  # what follows the string is irrelevant
             return ""
         self._raw.append(text)
         return "" if self.fallback else self._read_head(text)
@@ -55,7 +60,7 @@ class StringProperty:
     def finish(self) -> str:
         if self._open:
             self._open = False
-            # Of an escape cut off by the end only a whole first half of a pair says anything.
+            # Of an incomplete escape at the end, only the complete first half of a surrogate pair counts.
             return _REPLACEMENT if len(self._pending) >= 6 else ""
         if self.complete:
             return ""
@@ -66,15 +71,15 @@ class StringProperty:
 
     def _read_head(self, text: str) -> str:
         rest = (self._rest + text).lstrip(_WHITESPACE)
-        while rest.startswith(self._due[0]):
-            rest = rest.removeprefix(self._due.pop(0))
-            if not self._due:
+        while rest.startswith(self._expected[0]):
+            rest = rest.removeprefix(self._expected.pop(0))
+            if not self._expected:
                 self._open = True
                 self._raw.clear()
                 return self._unescape(rest)
             rest = rest.lstrip(_WHITESPACE)
         self._rest = rest
-        self.fallback = not self._due[0].startswith(rest)
+        self.fallback = not self._expected[0].startswith(rest)
         return ""
 
     def _unescape(self, text: str) -> str:
@@ -99,7 +104,7 @@ class StringProperty:
 
 
 def _read_escape(text: str, at: int) -> tuple[str, int] | None:
-    """The character that the escape at `at` stands for and where the text goes on; None if more is needed."""
+    """Return the character of the escape at `at` and the offset after it; None if the escape is incomplete."""
     kind = text[at + 1 : at + 2]
     if kind != "u":
         return (_SIMPLE_ESCAPES.get(kind, "\\" + kind), at + 2) if kind else None
@@ -116,11 +121,11 @@ def _read_escape(text: str, at: int) -> tuple[str, int] | None:
     low = text[at + 6 : at + 12]
     if _LOW_ESCAPE.fullmatch(low):
         return chr(0x10000 + ((unit - 0xD800) << 10) + int(low[2:], 16) - 0xDC00), at + 12
-    return None if _LOW_ESCAPE_BEGUN.fullmatch(low) else (_REPLACEMENT, at + 6)
+    return None if _LOW_ESCAPE_PREFIX.fullmatch(low) else (_REPLACEMENT, at + 6)
 
 
 class _Unwrapping:
-    """The arguments of one call, of which the input is wanted."""
+    """The arguments of one call whose input is extracted."""
 
     __slots__ = ("input", "tool")
 
@@ -130,16 +135,16 @@ class _Unwrapping:
 
 
 class RestoreTools:
-    __slots__ = ("_broken", "_map", "_unwrapping")
+    __slots__ = ("_map", "_pending_end", "_unwrapping")
 
     def __init__(self, tool_map: ToolMap) -> None:
         self._map = tool_map
         self._unwrapping: dict[int, _Unwrapping] = {}
-        self._broken: PendingCallEnd | None = None  # of a call whose input broke off
+        self._pending_end: PendingCallEnd | None = None  # of a call whose input is incomplete
 
     def feed(self, event: Event) -> Sequence[Event]:
-        if self._broken is not None:
-            return self._go_on(self._broken, event)
+        if self._pending_end is not None:
+            return self._feed_pending(self._pending_end, event)
         if type(event) is Delta:
             unwrapping = self._unwrapping.get(event.block)
             if unwrapping is None:
@@ -170,21 +175,21 @@ class RestoreTools:
 
     def _close(self, event: Closed, unwrapping: _Unwrapping) -> Sequence[Event]:
         text = _rest(unwrapping.input)
-        told = (Delta(event.block, text),) if text else ()
+        events = (Delta(event.block, text),) if text else ()
         if unwrapping.input.complete or unwrapping.input.fallback:
-            return (*told, event)
-        self._broken = PendingCallEnd(unwrapping.tool, event, "input that breaks off")
-        return told
+            return (*events, event)
+        self._pending_end = PendingCallEnd(unwrapping.tool, event, "incomplete input")
+        return events
 
-    def _go_on(self, broken: PendingCallEnd, event: Event) -> Sequence[Event]:
-        told = broken.feed(event)
-        if broken.released:
-            self._broken = None
-        return told
+    def _feed_pending(self, pending: PendingCallEnd, event: Event) -> Sequence[Event]:
+        events = pending.feed(event)
+        if pending.released:
+            self._pending_end = None
+        return events
 
 
 def _rest(unwrapping: StringProperty) -> str:
-    """What is left at the end: of arguments in another shape than asked for, the input if they hold one."""
+    """Return the rest of the input. Arguments of an unexpected form are searched for an input."""
     text = unwrapping.finish()
     if not unwrapping.fallback:
         return text
@@ -197,6 +202,6 @@ def _rest(unwrapping: StringProperty) -> str:
     if not isinstance(arguments, dict):
         return text
     found = arguments.get(INPUT)
-    if found is None and len(arguments) == 1:  # the upstream has given the one string a name of its own
+    if found is None and len(arguments) == 1:  # the upstream has given the only string another name
         found = next(iter(arguments.values()))
     return found if isinstance(found, str) else text

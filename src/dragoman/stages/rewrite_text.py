@@ -1,4 +1,4 @@
-"""Blocks of text come in and a splitter takes them apart; text, thoughts and calls go out as blocks of their own."""
+"""Split blocks of text into separate blocks of text, reasoning and calls, with a splitter for each block."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -39,7 +39,7 @@ _THINKING = ThinkingBlock()
 
 
 class Splitter(Protocol):
-    """Takes the text of one block; what it holds back it gives at the latest when it is finished."""
+    """Splits the text of one block. It may hold text back until `finish`."""
 
     def feed(self, text: str) -> Sequence[Segment]: ...
 
@@ -47,26 +47,26 @@ class Splitter(Protocol):
 
 
 class _Run:
-    """One block of text on its way through its splitter."""
+    """The state of one incoming block of text."""
 
-    __slots__ = ("block", "cited", "given", "splitter", "taken", "what")
+    __slots__ = ("block", "cited", "passed", "received", "splitter", "what")
 
     def __init__(self, splitter: Splitter) -> None:
         self.splitter = splitter
-        self.block = -1  # the block that is open outside for it, if any
+        self.block = -1  # the outgoing block that is open for it; -1: none
         self.what: TextBlock | ThinkingBlock = _TEXT
-        self.cited: list[Citation] = []  # until text is open outside
-        self.taken = 0  # characters of text that came
-        self.given = 0  # characters that went out as text
+        self.cited: list[Citation] = []  # held until an outgoing block of text is open
+        self.received = 0  # incoming characters of text
+        self.passed = 0  # outgoing characters of text
 
 
 class TextRewriter:
-    """Gives every block a number of its own, in the order in which they open outside."""
+    """Apply a splitter to each block of text. Outgoing blocks are numbered in the order in which they open."""
 
     __slots__ = ("_next", "_numbers", "_runs", "_splitter")
 
     def __init__(self, splitter: Callable[[], Splitter | None]) -> None:
-        self._splitter = splitter  # for the block of text that opens; None: it passes as it is
+        self._splitter = splitter  # called for each block of text; None: the block is passed unchanged
         self._runs: dict[int, _Run] = {}
         self._numbers: dict[int, int] = {}
         self._next = 0
@@ -74,7 +74,7 @@ class TextRewriter:
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta:
             run = self._runs.get(event.block)
-            return (self._renumbered(event),) if run is None else self._split(run, event)
+            return (self._renumber(event),) if run is None else self._split(run, event)
         match event:
             case Opened(block=block, what=what):
                 return self._open(event, self._splitter() if isinstance(what, TextBlock) else None)
@@ -83,15 +83,15 @@ class TextRewriter:
             case CitationAdded(block=block, citation=citation) if block in self._runs:
                 return self._cite(self._runs[block], citation)
             case Closed() | CitationAdded() | OpaqueAdded():
-                return (self._renumbered(event),)
+                return (self._renumber(event),)
             case Ended() | Failed():
                 return [*self.finish(), event]
             case _:
                 return (event,)
 
     def finish(self) -> list[Event]:
-        """What is still held back; blocks that were left open stay open."""
-        return [event for run in self._runs.values() for event in self._tell(run, run.splitter.finish())]
+        """Return the events that are still held back. Blocks that were left open stay open."""
+        return [event for run in self._runs.values() for event in self._emit(run, run.splitter.finish())]
 
     def _open(self, event: Opened, splitter: Splitter | None) -> Sequence[Event]:
         if splitter is not None:
@@ -104,44 +104,44 @@ class TextRewriter:
         if not event.text:
             return ()
         segments = run.splitter.feed(event.text)
-        run.taken += len(event.text)
+        run.received += len(event.text)
         if run.what is _TEXT and run.block >= 0 and len(segments) == 1 and segments[0] == event.text:
-            run.given += len(event.text)
+            run.passed += len(event.text)
             return (event if run.block == event.block else msgspec.structs.replace(event, block=run.block),)
-        return self._tell(run, segments)
+        return self._emit(run, segments)
 
     def _close(self, run: _Run) -> Sequence[Event]:
-        told = self._tell(run, run.splitter.finish())
-        if not run.taken:
-            told += self._begin(run, _TEXT)
-        return told + self._end(run)
+        events = self._emit(run, run.splitter.finish())
+        if not run.received:
+            events += self._begin(run, _TEXT)
+        return events + self._end(run)
 
     def _cite(self, run: _Run, citation: Citation) -> Sequence[Event]:
-        if run.given != run.taken:  # what was taken out shifts the places: the block as a whole is meant then
+        if run.passed != run.received:  # removed text shifts the offsets: cite the block as a whole
             citation = msgspec.structs.replace(citation, start=None, end=None)
         if run.block >= 0 and run.what is _TEXT:
             return (CitationAdded(run.block, citation),)
         run.cited.append(citation)
         return ()
 
-    def _tell(self, run: _Run, segments: Iterable[Segment]) -> list[Event]:
-        told: list[Event] = []
+    def _emit(self, run: _Run, segments: Iterable[Segment]) -> list[Event]:
+        events: list[Event] = []
         for segment in segments:
             match segment:
                 case str():
-                    told += self._begin(run, _TEXT)
-                    told.append(Delta(run.block, segment))
-                    run.given += len(segment)
-                    told += [CitationAdded(run.block, citation) for citation in run.cited]
+                    events += self._begin(run, _TEXT)
+                    events.append(Delta(run.block, segment))
+                    run.passed += len(segment)
+                    events += [CitationAdded(run.block, citation) for citation in run.cited]
                     run.cited.clear()
                 case Thought(text=text):
-                    told += self._begin(run, _THINKING)
-                    told.append(Delta(run.block, text))
+                    events += self._begin(run, _THINKING)
+                    events.append(Delta(run.block, text))
                 case FoundCall(id=id, name=name, arguments=arguments):
-                    told += self._end(run)
+                    events += self._end(run)
                     number = self._take_number()
-                    told += (Opened(number, CallBlock(id, name)), Delta(number, arguments), Closed(number))
-        return told
+                    events += (Opened(number, CallBlock(id, name)), Delta(number, arguments), Closed(number))
+        return events
 
     def _begin(self, run: _Run, what: TextBlock | ThinkingBlock) -> list[Event]:
         if run.block >= 0 and run.what is what:
@@ -156,7 +156,7 @@ class TextRewriter:
         block, run.block = run.block, -1
         return [Closed(block)]
 
-    def _renumbered(self, event: Delta | Closed | CitationAdded | OpaqueAdded) -> Event:
+    def _renumber(self, event: Delta | Closed | CitationAdded | OpaqueAdded) -> Event:
         number = self._numbers.get(event.block, event.block)
         return event if number == event.block else msgspec.structs.replace(event, block=number)
 

@@ -1,8 +1,8 @@
-"""Interleaved blocks come in, one block after the other goes out, for clients whose protocol knows no interleaving.
+"""Put interleaved blocks one after the other, for clients whose protocol does not allow interleaving.
 
-The first open block passes live. What other blocks say waits until it closes; then the block opened next passes.
-Nothing is lost or reordered within a block, and blocks keep the order in which they were opened. What waits can
-grow to the size of the reply's other blocks: that much no straightening can avoid.
+The first open block is passed on immediately. Events of other blocks wait until it closes; then the block opened next
+is passed on. Nothing is lost or reordered within a block, and blocks keep the order in which they were opened. The
+events that wait can grow to the size of the reply's other blocks, which is unavoidable.
 """
 
 from collections import deque
@@ -31,14 +31,14 @@ class SerialiseBlocks:
             case Closed(block=block):
                 return (event, *self._advance()) if block == self._live else self._wait(block, event)
             case Failed():
-                return (*self._cut(), event)
+                return (*self._end_early(), event)
             case Ended():
                 return (*self._drain(), event)
             case _:
                 return (event,)
 
     def finish(self) -> Sequence[Event]:
-        return self._cut()
+        return self._end_early()
 
     def _open(self, event: Opened) -> Sequence[Event]:
         self._live = event.block
@@ -54,10 +54,10 @@ class SerialiseBlocks:
             self._waiting[block] = [event]
             self._order.append(block)
             return ()
-        return (event,)  # of no block that was opened: the guard refuses it by name
+        return (event,)  # of a block that is not open: the guard reports it
 
     def _advance(self) -> list[Event]:
-        """The live block has closed: lets through every block that is whole, and what there is of the next one."""
+        """Pass on all complete blocks and the available part of the next one, after the live block has closed."""
         self._live = None
         passed: list[Event] = []
         while self._order and self._live is None:
@@ -68,11 +68,12 @@ class SerialiseBlocks:
                 self._open(opening)
         return passed
 
-    def _cut(self) -> list[Event]:
-        """Everything that may still be told when no more will come.
+    def _end_early(self) -> list[Event]:
+        """Return all events that can still be passed on after an early end.
 
-        A cut block of text is closed to let the others pass. A cut call never is: closed, it would look whole,
-        and a client might run it. So whole blocks come first, and one cut block may follow them and stays open.
+        An incomplete block of text is closed, so that other blocks can follow. An incomplete call is never closed: it
+        would look complete, and a client might run it. So complete blocks come first, and one incomplete block may
+        follow them and stays open.
         """
         if not self._waiting or (self._live is not None and self._live_is_call):
             return []
@@ -86,7 +87,7 @@ class SerialiseBlocks:
         return passed
 
     def _drain(self) -> list[Event]:
-        """A legal reply has nothing waiting at its end. Of any other, all is told, and the last block is left open."""
+        """Pass on all waiting events of a malformed reply, and leave its last block open. A legal reply has none."""
         passed: list[Event] = []
         while self._live is not None and self._waiting:
             passed.append(Closed(self._live))

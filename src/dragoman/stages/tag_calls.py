@@ -1,7 +1,7 @@
-"""The form `<function_calls><invoke name="f"><parameter name="p">…`: what follows its head comes in, its calls go out.
+"""The syntax `<function_calls><invoke name="f"><parameter name="p">…` of calls in text.
 
-Values are raw text, which escapes nothing: one ends where the next tag of the form follows its closing tag. A last
-closing tag may be missing, since models are often stopped before it; a call may not be cut.
+Values are raw text without escapes: a value ends where another tag of the syntax follows its closing tag. The last
+closing tag may be missing, since models often stop before it, but a call must be complete.
 """
 
 import re
@@ -23,29 +23,29 @@ _INVOKE_END = (*"</invoke>",)
 _CALLS_END = (*"</function_calls>",)
 
 
-def _either(*ways: tuple[str, ...]) -> re.Pattern[str]:
+def _any_of(*ways: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(_GAP + "(?:" + "|".join("".join(way) for way in ways) + ")")
 
 
-def _either_begun(*ways: tuple[str, ...], after: tuple[str, ...] = ()) -> re.Pattern[str]:
+def _any_prefix_of(*ways: tuple[str, ...], after: tuple[str, ...] = ()) -> re.Pattern[str]:
     return re.compile("|".join(prefix_pattern(*after, _GAP, *way) for way in ways))
 
 
-_NEXT_CALL = _either(_INVOKE, _CALLS_END)
-_NEXT_CALL_BEGUN = _either_begun(_INVOKE, _CALLS_END)
-_NEXT_PARAMETER = _either(_PARAMETER, _INVOKE_END)
-_NEXT_PARAMETER_BEGUN = _either_begun(_PARAMETER, _INVOKE_END)
+_NEXT_CALL = _any_of(_INVOKE, _CALLS_END)
+_NEXT_CALL_PREFIX = _any_prefix_of(_INVOKE, _CALLS_END)
+_NEXT_PARAMETER = _any_of(_PARAMETER, _INVOKE_END)
+_NEXT_PARAMETER_PREFIX = _any_prefix_of(_PARAMETER, _INVOKE_END)
 _VALUE_END = re.compile(f'{_CLOSING}(?={_GAP}(?:<parameter name="|</invoke>))')
-_VALUE_END_BEGUN = _either_begun((*'<parameter name="',), _INVOKE_END, after=(*_CLOSING,))
+_VALUE_END_PREFIX = _any_prefix_of((*'<parameter name="',), _INVOKE_END, after=(*_CLOSING,))
 
 
 class _Invokes:
-    __slots__ = ("_calls", "_done", "_held", "_key", "_name", "_taken", "_tools", "_value", "_values")
+    __slots__ = ("_calls", "_consumed", "_done", "_held", "_key", "_name", "_tools", "_value", "_values")
 
     def __init__(self, head: re.Match[str], tools: Tools) -> None:
         self._tools = tools
-        self._taken = [head[0]]
-        self._held = ""  # too little to tell what it is
+        self._consumed = [head[0]]
+        self._held = ""  # an incomplete token
         self._calls: list[Call] | None = []
         self._done = False
         self._name: str | None = head[1]  # None: between two calls
@@ -60,7 +60,7 @@ class _Invokes:
             at = reached
             if self._done:
                 break
-        self._taken.append(text[:at])
+        self._consumed.append(text[:at])
         if self._done:
             return text[at:]
         self._held = text[at:]
@@ -68,24 +68,24 @@ class _Invokes:
 
     def finish(self) -> None:
         rest, self._held = self._held, ""
-        self._taken.append(rest)
+        self._consumed.append(rest)
         if self._name is not None or not "</function_calls>".startswith(rest.strip()):
             self._calls = None
 
     def calls(self) -> Sequence[Call] | None:
         return self._calls
 
-    def taken(self) -> str:
-        return "".join((*self._taken, self._held))
+    def consumed(self) -> str:
+        return "".join((*self._consumed, self._held))
 
     def _advance(self, text: str, at: int) -> int | None:
-        """The place after the next token; None where more of it must come."""
+        """Return the offset after the next token; None if the token is incomplete."""
         if self._key is not None:
             return self._read_value(self._key, text, at)
         within = self._name is not None
         token = (_NEXT_PARAMETER if within else _NEXT_CALL).match(text, at)
         if token is None:
-            if (_NEXT_PARAMETER_BEGUN if within else _NEXT_CALL_BEGUN).fullmatch(text, at):
+            if (_NEXT_PARAMETER_PREFIX if within else _NEXT_CALL_PREFIX).fullmatch(text, at):
                 return None
             return self._give_up(at)
         if self._name is None:
@@ -97,7 +97,7 @@ class _Invokes:
         return token.end()
 
     def _begin(self, token: re.Match[str], at: int) -> int:
-        """The next call, or the end of all."""
+        """Begin the next call, or end the list of calls."""
         name = token[1]
         if name is None:
             self._done = True
@@ -114,7 +114,7 @@ class _Invokes:
     def _read_value(self, key: str, text: str, at: int) -> int | None:
         end = text.find(_CLOSING, at)
         if end < 0:
-            end = _before_tail(text, at)
+            end = _find_text_end(text, at)
         if end > at:
             self._value.append(text[at:end])
             return end
@@ -122,7 +122,7 @@ class _Invokes:
             self._values[key] = "".join(self._value)
             self._key, self._value = None, []
             return at + len(_CLOSING)
-        if at == len(text) or _VALUE_END_BEGUN.fullmatch(text, at):
+        if at == len(text) or _VALUE_END_PREFIX.fullmatch(text, at):
             return None
         self._value.append(text[at])
         return at + 1
@@ -132,8 +132,8 @@ class _Invokes:
         return at
 
 
-def _before_tail(text: str, at: int) -> int:
-    """Where the text ends, but for what may begin a closing tag."""
+def _find_text_end(text: str, at: int) -> int:
+    """Return the end of the text, without what may be the beginning of a closing tag."""
     tail = text.rfind("<", max(at, len(text) - len(_CLOSING) + 1))
     return tail if tail >= 0 and _CLOSING.startswith(text[tail:]) else len(text)
 
@@ -146,7 +146,7 @@ TAGS = CallSyntax(
 
 
 _MAX_HOPS = 8
-_KINDS: dict[type, frozenset[str]] = {
+_JSON_TYPES: dict[type, frozenset[str]] = {
     bool: frozenset({"boolean"}),
     int: frozenset({"integer", "number"}),
     float: frozenset({"number"}),
@@ -157,25 +157,25 @@ _KINDS: dict[type, frozenset[str]] = {
 
 
 def convert_arguments(values: dict[str, str], schema: Json) -> str:
-    """A value is the JSON that it spells where the schema wants that type and no text; else it is text."""
+    """Return arguments as JSON. A value is parsed where the schema requires another type than text."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     known = properties if isinstance(properties, dict) else {}
-    typed = {key: _typed(text, _kinds(known.get(key), schema)) for key, text in values.items()}
+    typed = {key: _convert(text, _allowed_types(known.get(key), schema)) for key, text in values.items()}
     return msgspec.json.encode(typed).decode()
 
 
-def _typed(text: str, kinds: frozenset[str]) -> str | Raw:
+def _convert(text: str, kinds: frozenset[str]) -> str | Raw:
     if not kinds or "string" in kinds:
         return text
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return text
-    return Raw(text.strip().encode()) if _KINDS.get(type(value), frozenset()) & kinds else text
+    return Raw(text.strip().encode()) if _JSON_TYPES.get(type(value), frozenset()) & kinds else text
 
 
-def _kinds(schema: Json, root: Json, hops: int = 0) -> frozenset[str]:
-    """The types that a schema names, by itself, by reference or by choice."""
+def _allowed_types(schema: Json, root: Json, hops: int = 0) -> frozenset[str]:
+    """Return the types that a schema allows, directly, by reference or by alternatives."""
     if not isinstance(schema, dict) or hops > _MAX_HOPS:
         return frozenset()
     named = schema.get("type")
@@ -184,13 +184,13 @@ def _kinds(schema: Json, root: Json, hops: int = 0) -> frozenset[str]:
     if isinstance(named, list):
         return frozenset(name for name in named if isinstance(name, str))
     if isinstance(reference := schema.get("$ref"), str):
-        return _kinds(_referred(reference, root), root, hops + 1)
+        return _allowed_types(_resolve(reference, root), root, hops + 1)
     choices = schema.get("anyOf") or schema.get("oneOf")
-    found = [_kinds(choice, root, hops + 1) for choice in choices] if isinstance(choices, list) else []
+    found = [_allowed_types(choice, root, hops + 1) for choice in choices] if isinstance(choices, list) else []
     return frozenset().union(*found) if all(found) else frozenset()
 
 
-def _referred(reference: str, root: Json) -> Json:
+def _resolve(reference: str, root: Json) -> Json:
     found = root
     for key in split_pointer(reference.removeprefix("#")):
         found = found.get(key) if isinstance(found, dict) else None

@@ -1,7 +1,7 @@
-"""A reply comes in whose text holds calls, as `[Called f with args: {…}]` or as tags; calls go out in their place.
+"""Turn calls that a model has written into its text into tool calls.
 
-Only tools that were offered are called, only from text outside of code, and only with arguments that are whole.
-The same call told natively as well is made once.
+Only tools of the request are called, only from text outside of code, and only with complete arguments. If the same
+call is in the reply as a native tool call as well, it is made once.
 """
 
 import re
@@ -22,16 +22,16 @@ class TextCalls:
     __slots__ = ("_count", "_found", "_held", "_made", "_native", "_reply", "_rewriter", "_seed", "_tools")
 
     def __init__(self, tools: Tools, seed: str = "") -> None:
-        """`seed` sets the ids of this reply apart from those of others."""
+        """`seed` distinguishes the ids of this reply from those of others."""
         self._tools = tools
         self._seed = seed
         self._reply = ""
         self._count = 0
         self._made: set[tuple[str, str]] = set()  # every call so far
-        self._found: set[str] = set()  # names of those that were found in text
+        self._found: set[str] = set()  # names of the tools whose calls were found in text
         self._native: dict[int, tuple[str, list[str]]] = {}  # the name and the arguments of open native calls
         self._held: dict[int, list[Event]] = {}  # native calls that may repeat one found in text
-        self._rewriter = TextRewriter(lambda: CallSplitter(self._tools, self._mint))
+        self._rewriter = TextRewriter(lambda: CallSplitter(self._tools, self._new_id))
 
     def feed(self, event: Event) -> Sequence[Event]:
         if type(event) is Delta:
@@ -51,7 +51,7 @@ class TextCalls:
                 self._reply = id
                 return (event,)
             case Ended():
-                return [*self.finish(), self._ending(event)]
+                return [*self.finish(), self._fix_stop_reason(event)]
             case Failed():
                 return [*self.finish(), event]
             case _:
@@ -60,7 +60,7 @@ class TextCalls:
     def finish(self) -> list[Event]:
         held = [event for events in self._held.values() for event in events]
         self._held.clear()
-        return [*self._rewriter.finish(), *(told for event in held for told in self._rewriter.feed(event))]
+        return [*self._rewriter.finish(), *(out for event in held for out in self._rewriter.feed(event))]
 
     def _pass(self, block: int, event: Event) -> Sequence[Event]:
         held = self._held.get(block)
@@ -78,9 +78,9 @@ class TextCalls:
             return ()
         if key is not None:
             self._made.add(key)
-        return [told for passed in (*(held or ()), event) for told in self._rewriter.feed(passed)]
+        return [out for passed in (*(held or ()), event) for out in self._rewriter.feed(passed)]
 
-    def _mint(self, name: str, arguments: str) -> str | None:
+    def _new_id(self, name: str, arguments: str) -> str | None:
         key = (name, compact(arguments))
         if key in self._made:
             return None
@@ -90,70 +90,69 @@ class TextCalls:
         parts = (self._seed, self._reply, str(self._count), name, arguments)
         return "tooluse_" + sha256("\0".join(parts).encode()).hexdigest()[:24]
 
-    def _ending(self, event: Ended) -> Ended:
-        """A client runs calls only if the reply ended for them."""
+    def _fix_stop_reason(self, event: Ended) -> Ended:
+        """Return the end with TOOL as its reason: clients run calls only then."""
         made = self._found and event.stop in (Stop.END, Stop.LENGTH) and not event.cut
         return replace(event, stop=Stop.TOOL) if made else event
 
 
 MAX_CALL_CHARS = 4 * 1024 * 1024
-SLICE_CHARS = 4096  # what is left of a text is copied for each call in it: a long text is read slice by slice
+SLICE_CHARS = 4096  # the rest of a text is copied for each call in it, so a long text is read in slices
 
-_FORMS = {"[": BRACKET, "<": TAGS}  # by the first character of their heads
+_SYNTAXES = {"[": BRACKET, "<": TAGS}  # by the first character of the head
 _MARK = re.compile(r"\[(?=C|\Z)|<(?=f|\Z)")  # where a head may begin
 
-Mint = Callable[[str, str], str | None]  # name, arguments -> the call's id; None: it was made already
+NewCallId = Callable[[str, str], str | None]  # name, arguments -> the call's id; None if the call was already made
 
 
 class CallSplitter:
-    __slots__ = ("_code", "_held", "_mint", "_reading", "_room", "_tools")
+    """Separate the calls in the text of one block from its other text. Calls within code are ignored."""
 
-    def __init__(self, tools: Tools, mint: Mint) -> None:
+    __slots__ = ("_code", "_held", "_new_id", "_reader", "_remaining", "_tools")
+
+    def __init__(self, tools: Tools, new_id: NewCallId) -> None:
         self._tools = tools
-        self._mint = mint
+        self._new_id = new_id
         self._code = CodeMarks()
-        self._held = ""  # what may begin a head
-        self._reading: CallReader | None = None
-        self._room = 0  # characters that it may still read
+        self._held = ""  # what may be the beginning of a head
+        self._reader: CallReader | None = None
+        self._remaining = 0  # characters that the reader may still read
 
     def feed(self, text: str) -> Sequence[Segment]:
-        if self._reading is None and not self._held and "[" not in text and "<" not in text:
+        if self._reader is None and not self._held and "[" not in text and "<" not in text:
             self._code.advance(text)
             return (text,)
         segments: list[Segment] = []
         for start in range(0, len(text), SLICE_CHARS):
             rest = text[start : start + SLICE_CHARS]
             while rest:
-                if self._reading is None:
-                    rest = self._seek(rest, segments)
-                else:
-                    rest = self._read(self._reading, rest, segments)
+                rest = self._seek(rest, segments) if self._reader is None else self._read(self._reader, rest, segments)
         return segments
 
     def finish(self) -> Sequence[Segment]:
         segments: list[Segment] = []
-        if self._reading is not None:
-            self._reading.finish()
-            self._end(self._reading, segments)
-        self._stay(segments, self._held)
+        if self._reader is not None:
+            self._reader.finish()
+            self._end(self._reader, segments)
+        self._keep_as_text(segments, self._held)
         self._held = ""
         return segments
 
     def _seek(self, text: str, segments: list[Segment]) -> str:
         text, self._held = self._held + text, ""
-        at = 0  # up to here the code marks are known
+        at = 0  # the code marks are processed up to here
         while (found := _MARK.search(text, at)) is not None:
             place = found.start()
             self._code.advance(text[at:place])
             at = place
             if not (self._code.fenced or self._code.in_span):
-                form = _FORMS[text[place]]
-                head = form.head.match(text, place)
+                syntax = _SYNTAXES[text[place]]
+                head = syntax.head.match(text, place)
                 if head is not None and head[1] in self._tools:
                     _add(segments, text[:place])
-                    self._reading, self._room = form.read(head, self._tools), MAX_CALL_CHARS + 1
+                    self._reader, self._remaining = syntax.read(head, self._tools), MAX_CALL_CHARS + 1
                     return text[head.end() :]
-                if head is None and form.prefix.fullmatch(text, place):
+                if head is None and syntax.prefix.fullmatch(text, place):
                     self._held = text[place:]
                     _add(segments, text[:place])
                     return ""
@@ -163,31 +162,31 @@ class CallSplitter:
         _add(segments, text)
         return ""
 
-    def _read(self, reading: CallReader, text: str, segments: list[Segment]) -> str:
-        piece = text[: self._room]
-        rest = reading.feed(piece)
-        self._room -= len(piece)
+    def _read(self, reader: CallReader, text: str, segments: list[Segment]) -> str:
+        piece = text[: self._remaining]
+        rest = reader.feed(piece)
+        self._remaining -= len(piece)
         if rest is not None:
-            self._end(reading, segments)
+            self._end(reader, segments)
             return rest + text[len(piece) :]
-        if not self._room:
-            self._reading = None
-            self._stay(segments, reading.taken())
+        if not self._remaining:
+            self._reader = None
+            self._keep_as_text(segments, reader.consumed())
         return text[len(piece) :]
 
-    def _end(self, reading: CallReader, segments: list[Segment]) -> None:
-        self._reading = None
-        calls = reading.calls()
+    def _end(self, reader: CallReader, segments: list[Segment]) -> None:
+        self._reader = None
+        calls = reader.calls()
         if calls is None:
-            self._stay(segments, reading.taken())
+            self._keep_as_text(segments, reader.consumed())
             return
         for name, arguments in calls:
-            id = self._mint(name, arguments)
+            id = self._new_id(name, arguments)
             if id is not None:
                 segments.append(FoundCall(id, name, arguments))
 
-    def _stay(self, segments: list[Segment], text: str) -> None:
-        """What looked like a call is text."""
+    def _keep_as_text(self, segments: list[Segment], text: str) -> None:
+        """Pass on text that looked like a call but is not one."""
         self._code.advance(text)
         _add(segments, text)
 

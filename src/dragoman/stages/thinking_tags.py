@@ -1,8 +1,8 @@
-"""A reply that begins with `<thinking>…</thinking>` in its text comes in; its thoughts go out as the mode says.
+"""Handle reasoning that a model writes as `<thinking>…</thinking>` at the beginning of its text.
 
-Tags count only where they are meant: the opening one at the very beginning of the reply, the closing one outside
-of quotes and code. A tag may be cut anywhere; only what could be the beginning of one is held back. Where thoughts are
-to be removed, those told natively are too.
+The opening tag counts only at the very beginning of the reply, the closing tag only outside of quotes and code. A tag
+may be cut anywhere; only what could be the beginning of a tag is held back. The mode `remove` removes native reasoning
+as well.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ NAMES = ("thinking", "think", "reasoning", "thought")
 OPENINGS = {f"<{name}>": f"</{name}>" for name in NAMES}
 
 _MAX_LEAD = 256  # whitespace before an opening tag
-_MAX_LOOK = 256  # characters on the same line that may show a closing tag to be code
+_MAX_LOOK = 256  # characters on the same line that are searched for the end of a code span
 _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»"}
-_BLANK_LINE = 2  # line ends between a closing tag and the text after a blank line
+_BLANK_LINE = 2  # line ends that are removed after the closing tag
 
 
 class Mode(Enum):
@@ -33,7 +33,7 @@ class ThinkingTags:
 
     def __init__(self, mode: Mode = Mode.AS_REASONING) -> None:
         self._mode = mode
-        self._native: set[int] = set()  # blocks of thoughts that are left out
+        self._native: set[int] = set()  # blocks of reasoning that are removed
         self._splitter: TagSplitter | None = None
         self._rewriter = TextRewriter(self._next_splitter)
 
@@ -56,8 +56,8 @@ class ThinkingTags:
                 return False
 
     def _next_splitter(self) -> "TagSplitter | None":
-        """The reply begins with its first block of text that has words."""
-        if self._mode is Mode.PASS or (self._splitter is not None and self._splitter.begun):
+        """Return a splitter until a block of text with words has appeared: only the beginning of a reply is split."""
+        if self._mode is Mode.PASS or (self._splitter is not None and self._splitter.has_words):
             return None
         self._splitter = TagSplitter(self._mode)
         return self._splitter
@@ -71,9 +71,9 @@ class _Phase(Enum):
 
 
 class TagSplitter:
-    """Takes the thoughts out of the first text of a reply."""
+    """Separates the reasoning from the text at the beginning of a reply."""
 
-    __slots__ = ("_before", "_closing", "_code", "_ending", "_gap", "_held", "_mode", "_phase", "begun")
+    __slots__ = ("_before", "_closing", "_code", "_ending", "_gap", "_held", "_mode", "_phase", "has_words")
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
@@ -81,10 +81,10 @@ class TagSplitter:
         self._held = ""
         self._closing = ""
         self._code = CodeMarks()
-        self._before = ""  # the last character before what is held
+        self._before = ""  # the last character before the held text
         self._gap = _BLANK_LINE
         self._ending = False
-        self.begun = False  # whether there were words, so that no later text is the beginning
+        self.has_words = False  # whether there were words, so that later text is not the beginning
 
     def feed(self, text: str) -> Sequence[Segment]:
         if self._phase is _Phase.PLAIN:
@@ -110,11 +110,11 @@ class TagSplitter:
         held, self._held = self._held, ""
         if not held or self._phase is _Phase.GAP:
             return segments
-        return [*segments, *(self._thought(held) if self._phase is _Phase.THINKING else (held,))]
+        return [*segments, *(self._make_segments(held) if self._phase is _Phase.THINKING else (held,))]
 
     def _start(self, text: str) -> str:
         words = text.lstrip()
-        self.begun = bool(words)
+        self.has_words = bool(words)
         if len(text) - len(words) <= _MAX_LEAD:
             for opening, closing in OPENINGS.items():
                 if words.startswith(opening):
@@ -127,34 +127,34 @@ class TagSplitter:
         return text
 
     def _think(self, text: str, segments: list[Segment]) -> str:
-        """Tells the thoughts up to the closing tag, and gives what follows it."""
+        """Add the reasoning up to the closing tag to `segments`; return the text after the tag."""
         closing = self._closing
-        at = 0  # up to here the code marks are known
+        at = 0  # the code marks are processed up to here
         while (found := text.find(closing, at)) >= 0:
             self._code.advance(text[at:found])
             after = found + len(closing)
-            meant = self._is_meant(text, found, after)
-            if meant is None:
+            is_tag = self._is_closing_tag(text, found, after)
+            if is_tag is None:
                 self._keep(text, found, segments)
                 return ""
-            if meant:
-                segments += self._thought(text[:found])
+            if is_tag:
+                segments += self._make_segments(text[:found])
                 self._phase = _Phase.PLAIN if self._mode is Mode.STRIP_TAGS else _Phase.GAP
                 return text[after:]
             self._code.advance(closing)
             at = after
-        end = len(text) - _begun_at_end(text, closing)
+        end = len(text) - _prefix_at_end(text, closing)
         self._code.advance(text[at:end])
         self._keep(text, end, segments)
         return ""
 
     def _keep(self, text: str, end: int, segments: list[Segment]) -> None:
-        segments += self._thought(text[:end])
+        segments += self._make_segments(text[:end])
         self._before = text[end - 1 : end] or self._before
         self._held = text[end:]
 
-    def _is_meant(self, text: str, found: int, after: int) -> bool | None:
-        """Whether the closing tag is one, and not quoted or code; None if only what follows can tell."""
+    def _is_closing_tag(self, text: str, found: int, after: int) -> bool | None:
+        """Return whether the closing tag is neither quoted nor code; None if the following text decides."""
         if self._code.fenced:
             return False
         if self._code.in_span:
@@ -181,13 +181,13 @@ class TagSplitter:
             self._phase = _Phase.PLAIN
         return text
 
-    def _thought(self, text: str) -> Sequence[Segment]:
+    def _make_segments(self, text: str) -> Sequence[Segment]:
         if not text or self._mode is Mode.REMOVE:
             return ()
         return (text,) if self._mode is Mode.STRIP_TAGS else (Thought(text),)
 
 
-def _begun_at_end(text: str, tag: str) -> int:
-    """How many characters at the end of the text could be the beginning of the tag."""
+def _prefix_at_end(text: str, tag: str) -> int:
+    """Return how many characters at the end of the text could be the beginning of the tag."""
     at = text.rfind("<", max(0, len(text) - len(tag) + 1))
     return len(text) - at if at >= 0 and tag.startswith(text[at:]) else 0
