@@ -92,7 +92,7 @@ class LossRecorder:
             self._ledger.note_approximated("/stop_reason", "Chat does not tell a full context from the cap on tokens")
 
 
-def encode_whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes:
+def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
     """Return the whole reply; raises RequestError if it failed, because errors have a status of their own."""
     reply = collect(events)
     if isinstance(reply.end, Failed):
@@ -106,10 +106,10 @@ def encode_whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -
     losses.end(reply.end, message["refusal"] is not None and message["refusal"] == reply.end.explanation)
     calls = "tool_calls" in message
     body: dict[str, object] = {
-        "id": choose_reply_id(reply.id, asked),
+        "id": choose_reply_id(reply.id, context),
         "object": "chat.completion",
-        "created": asked.created,
-        "model": asked.model,
+        "created": context.created,
+        "model": context.model,
         "choices": [
             {
                 "index": 0,
@@ -199,8 +199,8 @@ def _join_logprobs(reply: Reply, kind: type[Block]) -> list[msgspec.Raw] | None:
     return tokens or None
 
 
-def choose_reply_id(upstream: str, asked: ReplyContext) -> str:
-    return upstream if upstream.startswith("chatcmpl") else asked.new_id("chatcmpl-")
+def choose_reply_id(upstream: str, context: ReplyContext) -> str:
+    return upstream if upstream.startswith("chatcmpl") else context.new_id("chatcmpl-")
 
 
 def choose_finish_reason(stop: Stop, calls: bool) -> str:
@@ -240,11 +240,11 @@ class Encoder:
     """Encode one reply as a Chat stream."""
 
     __slots__ = (
-        "_asked",
         "_blocks",
         "_calls",
         "_citations",
         "_content_length",
+        "_context",
         "_created",
         "_details",
         "_has_visible_text",
@@ -255,12 +255,12 @@ class Encoder:
         "_usage",
     )  # fmt: skip
 
-    def __init__(self, asked: ReplyContext, ledger: Ledger) -> None:
-        self._asked = asked
+    def __init__(self, context: ReplyContext, ledger: Ledger) -> None:
+        self._context = context
         self._losses = LossRecorder(ledger)
         self._head = self._prefix = b""
         # The usage of every chunk but the last is null, if the client wants usage at all.
-        null_usage = b',"usage":null' if asked.request.include_usage else b""
+        null_usage = b',"usage":null' if context.request.include_usage else b""
         self._suffix = b',"logprobs":null,"finish_reason":null}]' + null_usage + b"}\n\n"
         self._blocks: dict[int, _OpenBlock] = {}
         self._calls = 0
@@ -300,9 +300,9 @@ class Encoder:
     def _start(self, event: Started) -> Sequence[bytes]:
         self._usage = event.usage
         self._head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":[' % (
-            _encode(choose_reply_id(event.id, self._asked)),
-            self._asked.created,
-            _encode(self._asked.model),
+            _encode(choose_reply_id(event.id, self._context)),
+            self._context.created,
+            _encode(self._context.model),
         )
         self._prefix = self._head + b'{"index":0,"delta":'
         return (self._prefix + b'{"role":"assistant","content":""}' + self._suffix,)
@@ -369,7 +369,7 @@ class Encoder:
             frames.append(self._chunk({"annotations": cited}))
         finish = b'"finish_reason":' + _encode(choose_finish_reason(event.stop, self._calls > 0))
         frames.append(self._prefix + b"{}" + self._suffix.replace(b'"finish_reason":null', finish))
-        if self._asked.request.include_usage and self._usage is not None:
+        if self._context.request.include_usage and self._usage is not None:
             tier = self._usage.service_tier
             named = b"" if tier is None else b',"service_tier":' + _encode(tier)
             frames.append(self._head + b"]" + named + b',"usage":' + _encode(encode_usage(self._usage)) + b"}\n\n")

@@ -25,7 +25,7 @@ from dragoman.protocols.messages.build import build, request_headers
 from dragoman.protocols.messages.decode import Decoder, decode_whole
 from dragoman.protocols.messages.encode import Encoder, encode_whole
 from dragoman.protocols.messages.errors import ErrorShape, read, render, repair
-from dragoman.protocols.messages.parse import parse, parse_to_count
+from dragoman.protocols.messages.parse import parse, parse_for_count
 from dragoman.protocols.messages.wire import ANTHROPIC_VERSION, NAME
 
 
@@ -87,7 +87,7 @@ PROTOCOL = Protocol(
         counting=TokenCounting(
             paths=("/messages/count_tokens",),
             locate=lambda path: path + "/count_tokens",
-            parse=parse_to_count,
+            parse=parse_for_count,
             render_count=lambda tokens: msgspec.json.encode({"input_tokens": tokens}),
             read_count=read_input_tokens,
         ),

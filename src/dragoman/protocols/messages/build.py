@@ -9,22 +9,22 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
 from dragoman.hub.request import Format, Hosted, Request, Shape
 from dragoman.passes.tag_instructions import split_leading_instructions
-from dragoman.protocols.messages.build_content import Writer
-from dragoman.protocols.messages.build_thinking import Thought, plan_thinking
-from dragoman.protocols.messages.build_tools import write_tools
-from dragoman.protocols.messages.build_turns import write_messages, write_system
+from dragoman.protocols.messages.build_content import ContentBuilder
+from dragoman.protocols.messages.build_thinking import ThinkingPlan, plan_thinking
+from dragoman.protocols.messages.build_tools import build_tools
+from dragoman.protocols.messages.build_turns import build_messages, build_system
 from dragoman.protocols.messages.wire import DEFAULT_MAX_TOKENS, MCP_BETA, NAME, Wire
 
-# No set: what a client gives as a format may be a list, which cannot be looked up in one.
+# Not a set: a client's `format` may be a list, which is not hashable.
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
 _KEPT_KEYWORDS = frozenset({"type", "enum", "const", "title", "required", "default", "description"})
-_SILENT = frozenset({"additionalProperties", "$schema", "$id", "$comment"})  # nothing to tell a model
+_MEANINGLESS = frozenset({"additionalProperties", "$schema", "$id", "$comment"})  # without meaning for a model
 _NAMED = frozenset({"properties", "$defs", "definitions"})  # their keys are names, their values are schemas
 _CHOICES = {"oneOf": "anyOf", "anyOf": "anyOf", "allOf": "allOf"}
-_JSON_ONLY = "Answer with one valid JSON object and nothing else."
+_JSON_ONLY = "Answer with one valid JSON object and default else."
 
-# Fields that Messages has no word for, and the value of each that means nothing.
-_UNSAID: dict[str, object] = {
+# Fields that Messages does not have, and the default of each, which is no loss.
+_UNSUPPORTED: dict[str, object] = {
     "frequency_penalty": 0,
     "presence_penalty": 0,
     "seed": None,
@@ -36,79 +36,79 @@ _UNSAID: dict[str, object] = {
 }
 
 
-def clean_output(schema: object) -> object:
-    """The schema of a structured output: objects are closed, and limits move into descriptions."""
+def clean_schema(schema: object) -> object:
+    """Return a schema that Anthropic accepts: objects are closed, and limits move into descriptions."""
     if not isinstance(schema, dict):
         return schema
-    if "$ref" in schema:  # a reference stands alone, but the root also holds what is referred to
+    if "$ref" in schema:  # a reference has no siblings except definitions at the root
         kept: Schema = {"$ref": schema["$ref"]}
         return kept | {key: _clean_each(value) for key, value in schema.items() if key in ("$defs", "definitions")}
     clean: Schema = {}
-    told: Schema = {}
+    described: Schema = {}
     for key, value in schema.items():
         if key in _KEPT_KEYWORDS or (key == "format" and value in _FORMATS) or (key == "minItems" and value in (0, 1)):
             clean[key] = value
         elif key in _NAMED:
             clean[key] = _clean_each(value)
         elif key in _CHOICES and isinstance(value, list) and _CHOICES[key] not in clean:
-            clean[_CHOICES[key]] = [clean_output(choice) for choice in value]
+            clean[_CHOICES[key]] = [clean_schema(choice) for choice in value]
         elif key == "items" and isinstance(value, dict):
-            clean[key] = clean_output(value)
-        elif key not in _SILENT or isinstance(value, dict):  # what a map's values are is worth telling
-            told[key] = value
+            clean[key] = clean_schema(value)
+        elif key not in _MEANINGLESS or isinstance(value, dict):  # the type of a map's values is described
+            described[key] = value
     if schema.get("type") == "object" or "properties" in schema:
         clean["additionalProperties"] = False
-    return add_to_description(clean, told)
+    return add_to_description(clean, described)
 
 
 def _clean_each(schemas: object) -> object:
     if not isinstance(schemas, dict):
         return schemas
-    return {name: clean_output(schema) for name, schema in schemas.items()}
+    return {name: clean_schema(schema) for name, schema in schemas.items()}
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
     note_foreign_fields(request, NAME, ledger)
-    _tell_unsaid(request, ledger)
-    writer = Writer(request, target, ledger)
+    _drop_unsupported(request, ledger)
+    content = ContentBuilder(request, target, ledger)
     profile = target.profile
-    max_tokens = _max_tokens(request, profile, ledger)
-    thought = plan_thinking(request, target, max_tokens, ledger)
-    offer = write_tools(request, profile, thought.on, writer)
+    max_tokens = _choose_max_tokens(request, profile, ledger)
+    thinking = plan_thinking(request, target, max_tokens, ledger)
+    offered = build_tools(request, profile, thinking.on, content)
     leading, turns = split_leading_instructions(request.turns)
     wire: Wire = {"model": target.model, "max_tokens": max_tokens}
     optional: Wire = {
-        "system": write_system(leading, _instructions(request.format, ledger), writer),
-        "messages": write_messages(turns, profile, writer),
-        "tools": offer.tools or None,
-        "mcp_servers": offer.servers or None,
-        "tool_choice": offer.choice,
-        "thinking": thought.thinking,
-        "output_config": _output(request, thought, ledger),
-        "stop_sequences": _stop(request, ledger) or None,
-        **_sampling(request, profile, thought, ledger),
-        "metadata": _end_user(request, ledger),
-        "service_tier": _service_tier(request, ledger),
+        "system": build_system(leading, _format_instructions(request.format, ledger), content),
+        "messages": build_messages(turns, profile, content),
+        "tools": offered.tools or None,
+        "mcp_servers": offered.servers or None,
+        "tool_choice": offered.choice,
+        "thinking": thinking.thinking,
+        "output_config": _build_output_config(request, thinking, ledger),
+        "stop_sequences": _build_stop_sequences(request, ledger) or None,
+        **_build_sampling(request, profile, thinking, ledger),
+        "metadata": _build_metadata(request, ledger),
+        "service_tier": _choose_service_tier(request, ledger),
         "stream": request.stream or None,
     }
     wire |= {key: value for key, value in optional.items() if value is not None}
-    writer.mark(wire, request.cache)
-    writer.limit_breakpoints()
-    if writer.own:
+    content.mark(wire, request.cache)
+    content.limit_breakpoints()
+    if content.same_protocol:
         restore(wire, request.ext)
     return msgspec.json.encode(wire)
 
 
-def _tell_unsaid(request: Request, ledger: Ledger) -> None:
+def _drop_unsupported(request: Request, ledger: Ledger) -> None:
     if request.n is not None and request.n != 1:
-        raise BadRequest(request.pointer("n"), "this upstream gives one answer at a time")
-    for name, nothing in _UNSAID.items():
+        raise BadRequest(request.pointer("n"), "must be 1: this upstream returns one answer")
+    for name, default in _UNSUPPORTED.items():
         value = getattr(request, name)
-        if value is not None and value != nothing:
+        if value is not None and value != default:
             ledger.note_dropped(request.pointer(name), "Messages has no such setting")
 
 
-def _max_tokens(request: Request, profile: Profile, ledger: Ledger) -> int:
+def _choose_max_tokens(request: Request, profile: Profile, ledger: Ledger) -> int:
     at = request.pointer("max_tokens")
     if request.max_tokens is None:
         ledger.note_invented(at, "Messages demands a limit")
@@ -119,50 +119,50 @@ def _max_tokens(request: Request, profile: Profile, ledger: Ledger) -> int:
     return request.max_tokens
 
 
-def _instructions(format: Format | None, ledger: Ledger) -> list[str]:
+def _format_instructions(format: Format | None, ledger: Ledger) -> list[str]:
     if format is None or format.shape is not Shape.JSON:
         return []
     ledger.note_approximated(format.at, "JSON is asked for in the instructions")
     return [_JSON_ONLY]
 
 
-def _output(request: Request, thought: Thought, ledger: Ledger) -> Wire | None:
+def _build_output_config(request: Request, thinking: ThinkingPlan, ledger: Ledger) -> Wire | None:
     output: Wire = {}
-    if thought.effort is not None:
-        output["effort"] = thought.effort
+    if thinking.effort is not None:
+        output["effort"] = thinking.effort
     format = request.format
     if format is not None and format.shape is Shape.SCHEMA:
         schema = format.schema
         if request.protocol != NAME:
-            schema = _cleaned(format)
-            ledger.note_approximated(format.at, "a schema has no name, and its limits are told in words")
+            schema = _clean_format_schema(format)
+            ledger.note_approximated(format.at, "a schema has no name, and its limits are described in words")
         output["format"] = {"type": "json_schema", "schema": schema}
     return output or None
 
 
-def _cleaned(format: Format) -> object:
+def _clean_format_schema(format: Format) -> object:
     try:
-        return clean_output(format.schema)
+        return clean_schema(format.schema)
     except RecursionError as error:
         raise BadRequest(format.at, "the schema nests too deeply") from error
 
 
-def _stop(request: Request, ledger: Ledger) -> list[str]:
+def _build_stop_sequences(request: Request, ledger: Ledger) -> list[str]:
     kept = [stop for stop in request.stop if stop.strip()]
     if len(kept) != len(request.stop):
         ledger.note_dropped(request.pointer("stop"), "a stop sequence must hold more than white space")
     return kept
 
 
-def _sampling(request: Request, profile: Profile, thought: Thought, ledger: Ledger) -> Wire:
-    """Temperature and its like, which newer models and thinking ones refuse; 1 is what they do anyway."""
+def _build_sampling(request: Request, profile: Profile, thinking: ThinkingPlan, ledger: Ledger) -> Wire:
+    """Return the sampling settings, which newer and thinking models reject; 1 is the default and no loss."""
     temperature = request.temperature
     wire: Wire = {"temperature": temperature, "top_p": request.top_p, "top_k": request.top_k}
     usual: Wire = {"temperature": 1, "top_p": 1, "top_k": None}
     reasons: dict[str, str] = {}
     if not profile.sampling:
         reasons = dict.fromkeys(wire, "this model chooses its sampling itself")
-    elif thought.on and "enabled" in profile.thinking:
+    elif thinking.on and "enabled" in profile.thinking:
         reasons = dict.fromkeys(wire, "a thinking model chooses its sampling itself")
     for name, why in reasons.items():
         value = wire.pop(name)
@@ -174,7 +174,7 @@ def _sampling(request: Request, profile: Profile, thought: Thought, ledger: Ledg
     return wire
 
 
-def _end_user(request: Request, ledger: Ledger) -> Wire | None:
+def _build_metadata(request: Request, ledger: Ledger) -> Wire | None:
     own = request.protocol == NAME
     names = [name for name in ("user", "safety_identifier") if getattr(request, name) is not None]
     for name in names[1:]:
@@ -186,7 +186,7 @@ def _end_user(request: Request, ledger: Ledger) -> Wire | None:
     return {"user_id": getattr(request, names[0])}
 
 
-def _service_tier(request: Request, ledger: Ledger) -> str | None:
+def _choose_service_tier(request: Request, ledger: Ledger) -> str | None:
     tier = request.service_tier
     if tier is None or tier == "auto":
         return None

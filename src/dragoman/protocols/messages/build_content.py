@@ -1,4 +1,4 @@
-"""Hub parts come in; content blocks for one target go out, and what cannot be said goes to the ledger."""
+"""Build Messages content blocks from hub parts."""
 
 import base64
 import binascii
@@ -35,115 +35,115 @@ _PDF = "application/pdf"
 _KEPT_TTLS = ("5m", "1h")
 
 
-class Writer:
-    """Writes parts for one request and counts its cache breakpoints."""
+class ContentBuilder:
+    """Build the blocks of one request and count its cache breakpoints."""
 
-    __slots__ = ("_breakpoints", "issuer", "ledger", "own", "turns_at")
+    __slots__ = ("_breakpoints", "issuer", "ledger", "same_protocol", "turns_at")
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
-        self.own = request.protocol == NAME  # then everything goes back as it came
+        self.same_protocol = request.protocol == NAME  # every field is restored as the client sent it
         self.issuer = target.issuer
         self.turns_at = request.pointer("turns")
         self.ledger = ledger
         self._breakpoints: list[tuple[Wire, str]] = []
 
     def block(self, part: Part) -> Wire | None:
-        """The block that says a part; None where it is left out."""
+        """Return the block of a part; None if it is left out."""
         match part:
             case Text():
-                return self._text(part)
+                return self._build_text(part)
             case Refusal():
                 self.ledger.note_approximated(part.at, "a refusal is told as text")
                 return _text_block(part.text) if part.text.strip() else None
             case Image():
-                return self._image(part)
+                return self._build_image(part)
             case Document():
-                return self._document(part)
+                return self._build_document(part)
             case Thinking():
-                return self._thinking(part)
+                return self._build_thinking(part)
             case ToolCall():
                 return self.call(part, part.id)
             case ToolResult():
                 return self.result(part, part.call_id)
             case Foreign():
-                return dict(part.raw) if self.own and isinstance(part.raw, dict) else None
+                return dict(part.raw) if self.same_protocol and isinstance(part.raw, dict) else None
             case Audio():
                 raise BadRequest(part.at, "this upstream does not take audio")
 
     def call(self, call: ToolCall, id: str) -> Wire:
-        wire: Wire = {"type": "tool_use", "id": id, "name": call.name, "input": self._arguments(call)}
-        return self._finished(wire, call.cache, call.ext)
+        wire: Wire = {"type": "tool_use", "id": id, "name": call.name, "input": self._parse_arguments(call)}
+        return self._finish_block(wire, call.cache, call.ext)
 
     def result(self, result: ToolResult, id: str) -> Wire:
         wire: Wire = {"type": "tool_result", "tool_use_id": id}
         blocks = [block for part in result.content if (block := self.block(part)) is not None]
         if blocks:
-            wire["content"] = as_content(blocks)
+            wire["content"] = simplify_content(blocks)
         if result.is_error:
             wire["is_error"] = True
-        return self._finished(wire, result.cache, result.ext)
+        return self._finish_block(wire, result.cache, result.ext)
 
     def mark(self, wire: Wire, cache: Cache | None) -> Wire:
-        """Sets the cache breakpoint of a block or tool."""
+        """Set the cache breakpoint of a block or tool."""
         if cache is None:
             return wire
         control: Wire = {"type": "ephemeral"}
         if cache.ttl is not None:
             control["ttl"] = cache.ttl if cache.ttl in _KEPT_TTLS else "1h"
-        if not self.own:
+        if not self.same_protocol:
             self.ledger.note_approximated(cache.at, "a cache breakpoint lives for five minutes or an hour")
         wire["cache_control"] = control
         self._breakpoints.append((wire, cache.at))
         return wire
 
     def limit_breakpoints(self) -> None:
-        """Keeps the last ones: they cover the longest prefixes."""
+        """Keep only the last breakpoints, which cover the longest prefixes."""
         for wire, at in self._breakpoints[:-MAX_BREAKPOINTS]:
             del wire["cache_control"]
             self.ledger.note_dropped(at, f"a request has at most {MAX_BREAKPOINTS} cache breakpoints")
 
-    def _finished(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
+    def _finish_block(self, wire: Wire, cache: Cache | None, ext: Ext) -> Wire:
         self.mark(wire, cache)
-        if self.own:
+        if self.same_protocol:
             restore(wire, ext)
         return wire
 
-    def _text(self, part: Text) -> Wire | None:
-        if not part.text.strip() and not self.own:
+    def _build_text(self, part: Text) -> Wire | None:
+        if not part.text.strip() and not self.same_protocol:
             if part.text:
                 self.ledger.note_dropped(part.at, "a text of white space only is not accepted")
             if part.cache is not None:
                 self.ledger.note_dropped(part.cache.at, "an empty text cannot be a cache breakpoint")
             return None
         wire = _text_block(part.text)
-        if part.citations and self.own:
+        if part.citations and self.same_protocol:
             wire["citations"] = [citation.raw for citation in part.citations]
         elif part.citations:
             self.ledger.note_dropped(f"{part.at}/annotations", "citations of another vendor cannot be given back")
-        return self._finished(wire, part.cache, part.ext)
+        return self._finish_block(wire, part.cache, part.ext)
 
-    def _image(self, part: Image) -> Wire:
+    def _build_image(self, part: Image) -> Wire:
         if part.detail not in (None, "auto"):
             self.ledger.note_dropped(part.detail_at, "the level of detail cannot be chosen")
-        wire: Wire = {"type": "image", "source": self._source(part.source, part.at)}
-        return self._finished(wire, part.cache, part.ext)
+        wire: Wire = {"type": "image", "source": self._build_source(part.source, part.at)}
+        return self._finish_block(wire, part.cache, part.ext)
 
-    def _document(self, part: Document) -> Wire:
-        if self.own and isinstance(part.raw, dict):
+    def _build_document(self, part: Document) -> Wire:
+        if self.same_protocol and isinstance(part.raw, dict):
             return self.mark(dict(part.raw), part.cache)
         source = part.source
         if isinstance(source, Inline) and source.media_type != _PDF:
-            source = self._text_of(source, part.at)
+            source = self._decode_text(source, part.at)
         if isinstance(source, str):
             written: Wire = {"type": "text", "media_type": "text/plain", "data": source}
         else:
-            written = self._source(source, part.at)
+            written = self._build_source(source, part.at)
         wire: Wire = {"type": "document", "source": written}
         if part.title is not None:
             wire["title"] = part.title
-        return self._finished(wire, part.cache, part.ext)
+        return self._finish_block(wire, part.cache, part.ext)
 
-    def _text_of(self, source: Inline, at: str) -> str:
+    def _decode_text(self, source: Inline, at: str) -> str:
         if not source.media_type.startswith("text/"):
             raise BadRequest(at, f"this upstream takes PDF and text documents, not {source.media_type}")
         if source.media_type != "text/plain":
@@ -153,22 +153,22 @@ class Writer:
         except (binascii.Error, UnicodeDecodeError) as error:
             raise BadRequest(at, f"the document is not base64 of UTF-8 text: {error}") from error
 
-    def _source(self, media: Media, at: str) -> Wire:
+    def _build_source(self, media: Media, at: str) -> Wire:
         match media:
             case Inline(media_type=media_type, data=data):
                 return {"type": "base64", "media_type": media_type, "data": data}
             case Link(url=url):
                 return {"type": "url", "url": url}
             case FileId(id=id):
-                if not self.own:
+                if not self.same_protocol:
                     raise BadRequest(
                         at, "a file id of another vendor means nothing to this upstream; send the file itself"
                     )
                 return {"type": "file", "file_id": id}
 
-    def _thinking(self, part: Thinking) -> Wire | None:
+    def _build_thinking(self, part: Thinking) -> Wire | None:
         opaque = part.opaque
-        if opaque is None or not can_send_to(opaque, self.issuer, self.own):
+        if opaque is None or not can_send_to(opaque, self.issuer, self.same_protocol):
             if part.text or opaque is not None:
                 self.ledger.note_dropped(part.at, "only thinking that this upstream signed itself may be given back")
             return None
@@ -181,9 +181,9 @@ class Writer:
             case _:
                 self.ledger.note_dropped(part.at, "reasoning of this form cannot be given back")
                 return None
-        return self._finished(wire, None, part.ext)
+        return self._finish_block(wire, None, part.ext)
 
-    def _arguments(self, call: ToolCall) -> object:
+    def _parse_arguments(self, call: ToolCall) -> object:
         if not call.arguments.strip():
             return {}
         try:
@@ -193,8 +193,8 @@ class Writer:
             return {"arguments": call.arguments}
 
 
-def as_content(blocks: list[Wire]) -> str | list[Wire]:
-    """A string where it says the same as the blocks."""
+def simplify_content(blocks: list[Wire]) -> str | list[Wire]:
+    """Return a string if it means the same as the blocks."""
     if len(blocks) == 1 and set(blocks[0]) == {"type", "text"} and isinstance(text := blocks[0]["text"], str):
         return text
     return blocks

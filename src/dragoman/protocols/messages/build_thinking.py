@@ -1,4 +1,4 @@
-"""The client's wishes about reasoning and a model's profile come in; `thinking` and the effort to send go out."""
+"""Choose `thinking` and the effort for a model from what the client requests."""
 
 from itertools import dropwhile, takewhile
 
@@ -10,152 +10,164 @@ from dragoman.hub.profile import DEFAULT_EFFORT, Profile, Target, effort_for_bud
 from dragoman.hub.request import Reasoning, Request, Role, Switch, Thinking, ToolCall, ToolResult
 from dragoman.protocols.messages.wire import EFFORTS, MIN_BUDGET, NAME, Wire
 
-_ANSWER = 1024  # tokens that thoughts leave for it, if there are so many
+_ANSWER_TOKENS = 1024  # left for the answer, if max_tokens allows
 _DISPLAYS = ("summarized", "omitted", "updates")
 
 
-class Thought(Struct, frozen=True):
-    """What is sent, and whether the model will think."""
+class ThinkingPlan(Struct, frozen=True):
+    """What to send, and whether the model will think."""
 
     thinking: Wire | None = None
     effort: str | None = None
     on: bool = False
 
 
-def plan_thinking(request: Request, target: Target, max_tokens: int, ledger: Ledger) -> Thought:
+def plan_thinking(request: Request, target: Target, max_tokens: int, ledger: Ledger) -> ThinkingPlan:
     if request.reasoning is None:
-        return Thought(on=target.profile.thinking_default)
+        return ThinkingPlan(on=target.profile.thinking_default)
     return _Planner(request, request.reasoning, target, max_tokens, ledger).plan()
 
 
 class _Planner:
-    __slots__ = ("_accepted", "_bare", "_budgets", "_efforts", "_ledger", "_max_tokens", "_own", "_profile", "_wish")
+    __slots__ = (
+        "_accepted",
+        "_budgets",
+        "_efforts",
+        "_lacks_thinking",
+        "_ledger",
+        "_max_tokens",
+        "_profile",
+        "_reasoning",
+        "_same_protocol",
+    )
 
-    def __init__(self, request: Request, wish: Reasoning, target: Target, max_tokens: int, ledger: Ledger) -> None:
-        self._wish = wish
-        self._bare = _calls_barely(request, target.issuer)
+    def __init__(self, request: Request, reasoning: Reasoning, target: Target, max_tokens: int, ledger: Ledger) -> None:
+        self._reasoning = reasoning
+        self._lacks_thinking = _lacks_thinking_before_calls(request, target.issuer)
         self._profile: Profile = target.profile
         self._budgets = target.budgets
         self._max_tokens = max_tokens
-        self._own = request.protocol == NAME
+        self._same_protocol = request.protocol == NAME
         self._ledger = ledger
         self._accepted = target.profile.thinking
         self._efforts = tuple(effort for effort in EFFORTS if effort in target.profile.efforts)
 
-    def plan(self) -> Thought:
-        wish = self._wish
-        if wish.effort is not None and not self._own:
-            self._ledger.note_approximated(wish.at, "another vendor's effort is only like this one's")
-        match wish.switch:
+    def plan(self) -> ThinkingPlan:
+        reasoning = self._reasoning
+        if reasoning.effort is not None and not self._same_protocol:
+            self._ledger.note_approximated(reasoning.at, "another vendor's effort is only like this one's")
+        match reasoning.switch:
             case Switch.DISABLED:
-                return self._off(wish.switch_at, "disabled")
+                return self._plan_off(reasoning.switch_at, "disabled")
             case Switch.BETWEEN_TOOLS:
-                return self._off(wish.switch_at, "between_tools")
+                return self._plan_off(reasoning.switch_at, "between_tools")
             case Switch.ENABLED:
-                return self._enabled()
+                return self._plan_enabled()
             case Switch.ADAPTIVE:
-                return self._adaptive(wish.switch_at)
-        if wish.effort == "none":
-            return self._off(wish.at, "disabled")
-        if wish.show is not None and wish.show != "omitted":
-            return self._adaptive(wish.show_at)
-        return self._by_effort()
+                return self._plan_adaptive(reasoning.switch_at)
+        if reasoning.effort == "none":
+            return self._plan_off(reasoning.at, "disabled")
+        if reasoning.show is not None and reasoning.show != "omitted":
+            return self._plan_adaptive(reasoning.show_at)
+        return self._plan_by_effort()
 
-    def _off(self, at: str, asked: str) -> Thought:
+    def _plan_off(self, at: str, asked: str) -> ThinkingPlan:
         profile = self._profile
         off = asked if asked in self._accepted else profile.thinking_off
         if off is None:
             self._ledger.note_approximated(at, "this model always thinks; it is asked for as little as possible")
-            return Thought(None, self._effort() or self._clamped("low"), on=True)
+            return ThinkingPlan(None, self._choose_effort() or self._clamp_effort("low"), on=True)
         if off != asked:
             self._ledger.note_approximated(at, f"this model knows {off!r} instead of {asked!r}")
         thinking: Wire | None = {"type": off} if off in self._accepted else None
-        return Thought(thinking, self._effort(profile.effort_cap_when_off), on=False)
+        return ThinkingPlan(thinking, self._choose_effort(profile.effort_cap_when_off), on=False)
 
-    def _enabled(self) -> Thought:
-        """A budget of its own; models without budgets are told an effort like it."""
-        wish = self._wish
+    def _plan_enabled(self) -> ThinkingPlan:
+        """Plan thinking with a budget; models without budgets get a similar effort."""
+        reasoning = self._reasoning
         if "enabled" in self._accepted:
-            if wish.budget:
-                return self._budgeted(wish.budget, wish.budget_at)
-            return self._budgeted(self._budget(), wish.switch_at)
+            if reasoning.budget:
+                return self._plan_budget(reasoning.budget, reasoning.budget_at)
+            return self._plan_budget(self._choose_budget(), reasoning.switch_at)
         if "adaptive" not in self._accepted:
-            self._ledger.note_dropped(wish.switch_at, "this model does not think")
-            return Thought(effort=self._effort())
-        at = wish.budget_at if wish.budget else wish.switch_at
+            self._ledger.note_dropped(reasoning.switch_at, "this model does not think")
+            return ThinkingPlan(effort=self._choose_effort())
+        at = reasoning.budget_at if reasoning.budget else reasoning.switch_at
         self._ledger.note_approximated(at, "this model takes an effort, not a budget")
-        effort = self._effort() if wish.effort else self._clamped(effort_for_budget(wish.budget))
-        return Thought(self._shown({"type": "adaptive"}), effort, on=True)
+        effort = self._choose_effort() if reasoning.effort else self._clamp_effort(effort_for_budget(reasoning.budget))
+        return ThinkingPlan(self._add_display({"type": "adaptive"}), effort, on=True)
 
-    def _adaptive(self, at: str) -> Thought:
-        """Thinking as the model sees fit; older models get a budget."""
-        wish = self._wish
+    def _plan_adaptive(self, at: str) -> ThinkingPlan:
+        """Plan adaptive thinking; older models get a budget."""
+        reasoning = self._reasoning
         if "adaptive" in self._accepted:
-            if not self._own:
-                self._ledger.note_approximated(at, "thoughts are shown as a summary")
-            return Thought(self._shown({"type": "adaptive"}), self._effort(), on=True)
+            if not self._same_protocol:
+                self._ledger.note_approximated(at, "thoughts are encode_call_id as a summary")
+            return ThinkingPlan(self._add_display({"type": "adaptive"}), self._choose_effort(), on=True)
         if "enabled" not in self._accepted:
             self._ledger.note_dropped(at, "this model does not think")
-            return Thought(effort=self._effort())
-        if wish.effort is None and wish.switch is None:  # only a wish to see thoughts, and this model has none
+            return ThinkingPlan(effort=self._choose_effort())
+        if reasoning.effort is None and reasoning.switch is None:  # only `display` is set
             self._ledger.note_dropped(at, "this model does not think unless told to")
-            return Thought()
+            return ThinkingPlan()
         self._ledger.note_approximated(at, "this model thinks with a budget")
-        return self._budgeted(self._budget(), at)
+        return self._plan_budget(self._choose_budget(), at)
 
-    def _by_effort(self) -> Thought:
-        """An effort alone says how hard to work and switches nothing on, where the model has efforts."""
-        wish = self._wish
+    def _plan_by_effort(self) -> ThinkingPlan:
+        """Plan an effort alone: if the model has efforts, it does not switch thinking on."""
+        reasoning = self._reasoning
         if self._efforts:
-            return Thought(None, self._effort(), on=self._profile.thinking_default)
-        if wish.effort is None:
-            return Thought(on=self._profile.thinking_default)
+            return ThinkingPlan(None, self._choose_effort(), on=self._profile.thinking_default)
+        if reasoning.effort is None:
+            return ThinkingPlan(on=self._profile.thinking_default)
         if "enabled" not in self._accepted:
-            self._ledger.note_dropped(wish.at, "this model has neither efforts nor thinking")
-            return Thought(on=self._profile.thinking_default)
-        return self._budgeted(self._budget(), wish.at)
+            self._ledger.note_dropped(reasoning.at, "this model has neither efforts nor thinking")
+            return ThinkingPlan(on=self._profile.thinking_default)
+        return self._plan_budget(self._choose_budget(), reasoning.at)
 
-    def _budget(self) -> int:
-        """The thoughts that an effort is worth, with room for an answer; one that nobody knows is worth the usual."""
+    def _choose_budget(self) -> int:
+        """Return the budget for an effort, with room for an answer; unknown efforts get the usual budget."""
         usual = self._budgets.get(DEFAULT_EFFORT, MIN_BUDGET)
-        worth = self._budgets.get(self._wish.effort or DEFAULT_EFFORT, usual)
-        return min(worth, max(MIN_BUDGET, self._max_tokens - min(_ANSWER, self._max_tokens // 4)))
+        worth = self._budgets.get(self._reasoning.effort or DEFAULT_EFFORT, usual)
+        return min(worth, max(MIN_BUDGET, self._max_tokens - min(_ANSWER_TOKENS, self._max_tokens // 4)))
 
-    def _budgeted(self, budget: int, at: str) -> Thought:
-        if self._bare:
+    def _plan_budget(self, budget: int, at: str) -> ThinkingPlan:
+        if self._lacks_thinking:
             self._ledger.note_dropped(
                 at, "a budget of thoughts wants those before the last calls back, and they are gone"
             )
-            return Thought(effort=self._effort())
+            return ThinkingPlan(effort=self._choose_effort())
         fitting = max(MIN_BUDGET, min(budget, self._max_tokens - 1))
         if fitting >= self._max_tokens:
             self._ledger.note_dropped(at, f"thinking needs {MIN_BUDGET} tokens and max_tokens leaves no room for them")
-            return Thought(effort=self._effort())
+            return ThinkingPlan(effort=self._choose_effort())
         if fitting != budget:
             self._ledger.note_approximated(at, f"the budget of thoughts must be below max_tokens: {fitting} tokens")
-        return Thought(self._shown({"type": "enabled", "budget_tokens": fitting}), self._effort(), on=True)
+        return ThinkingPlan(
+            self._add_display({"type": "enabled", "budget_tokens": fitting}), self._choose_effort(), on=True
+        )
 
-    def _shown(self, thinking: Wire) -> Wire:
-        show = self._wish.show
+    def _add_display(self, thinking: Wire) -> Wire:
+        show = self._reasoning.show
         if show is None:
             return thinking
         return {**thinking, "display": show if show in _DISPLAYS else "summarized"}
 
-    def _effort(self, cap: str | None = None) -> str | None:
-        wish = self._wish
-        if wish.effort is None or wish.effort == "none":
+    def _choose_effort(self, cap: str | None = None) -> str | None:
+        reasoning = self._reasoning
+        if reasoning.effort is None or reasoning.effort == "none":
             return None
-        if not self._efforts and wish.budget is not None:
-            self._ledger.note_dropped(wish.at, "this model has no efforts")
-        effort = self._clamped(wish.effort)
+        if not self._efforts and reasoning.budget is not None:
+            self._ledger.note_dropped(reasoning.at, "this model has no efforts")
+        effort = self._clamp_effort(reasoning.effort)
         if effort is not None and cap is not None and EFFORTS.index(effort) > EFFORTS.index(cap):
-            self._ledger.note_approximated(wish.at, f"without thinking this model's highest effort is {cap!r}")
+            self._ledger.note_approximated(reasoning.at, f"without thinking this model's highest effort is {cap!r}")
             return cap
-        if effort is not None and effort != wish.effort:
-            self._ledger.note_approximated(wish.at, f"the nearest effort of this model is {effort!r}")
+        if effort is not None and effort != reasoning.effort:
+            self._ledger.note_approximated(reasoning.at, f"the nearest effort of this model is {effort!r}")
         return effort
 
-    def _clamped(self, effort: str) -> str | None:
+    def _clamp_effort(self, effort: str) -> str | None:
         if not self._efforts or effort in self._efforts:
             return effort if self._efforts else None
         if effort == "xhigh" and "max" in self._efforts:
@@ -165,16 +177,18 @@ class _Planner:
         return lower[-1] if lower else self._efforts[0]
 
 
-def _calls_barely(request: Request, issuer: str) -> bool:
-    """Whether results wait for an answer whose calls come without any thought that this issuer could read.
+def _lacks_thinking_before_calls(request: Request, issuer: str) -> bool:
+    """Return whether the calls whose results are being sent come without thinking that this issuer signed.
 
-    Most clients of other protocols give no thoughts back, and what another vendor sealed is never sent.
+    Most clients of other protocols return no thinking, and what another vendor signed is never sent.
     """
     turns = request.turns
     latest = list(dropwhile(lambda turn: turn.role is not Role.ASSISTANT, reversed(turns)))
-    said = [part for turn in takewhile(lambda turn: turn.role is Role.ASSISTANT, latest) for part in turn.parts]
-    since = [part for turn in turns[len(latest) :] for part in turn.parts]
-    if not any(isinstance(part, ToolCall) for part in said) or not any(isinstance(part, ToolResult) for part in since):
+    reply_parts = [part for turn in takewhile(lambda turn: turn.role is Role.ASSISTANT, latest) for part in turn.parts]
+    later_parts = [part for turn in turns[len(latest) :] for part in turn.parts]
+    if not any(isinstance(part, ToolCall) for part in reply_parts) or not any(
+        isinstance(part, ToolResult) for part in later_parts
+    ):
         return False
-    opaques = [part.opaque for part in said if isinstance(part, Thinking)]
+    opaques = [part.opaque for part in reply_parts if isinstance(part, Thinking)]
     return not any(opaque is not None and can_send_to(opaque, issuer, request.protocol == NAME) for opaque in opaques)

@@ -9,16 +9,16 @@ from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Part, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.passes.tag_instructions import INSTRUCTING
-from dragoman.protocols.messages.build_content import Writer, as_content
+from dragoman.protocols.messages.build_content import ContentBuilder, simplify_content
 from dragoman.protocols.messages.wire import NOT_IN_IDS, Wire
 
 _THINKING = ("thinking", "redacted_thinking")
 _OPENING = "(continue)"
-_UNANSWERED = "[no result]"
+_NO_RESULT = "[no result]"
 
 
-class Ids:
-    """Gives each call of a request its own id; equal requests get equal ids."""
+class CallIds:
+    """Give each call of a request its own id in Anthropic's alphabet; equal requests get equal ids."""
 
     __slots__ = ("_counts", "_taken")
 
@@ -26,7 +26,7 @@ class Ids:
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}
 
-    def fresh(self, id: str) -> str:
+    def choose_id(self, id: str) -> str:
         stem = NOT_IN_IDS.sub("_", id) or "call"
         name = stem
         while name in self._taken:
@@ -37,111 +37,111 @@ class Ids:
         return name
 
 
-class _Said(Struct):
-    """What one side says in one run."""
+class _Run(Struct):
+    """Consecutive parts of one role."""
 
     role: str  # user, assistant, system
     parts: list[Part]
     at: str
 
 
-class _Slot(Struct):
-    """A call and the result that must follow it."""
+class _PairedCall(Struct):
+    """A call, its id and the result that must follow it."""
 
     call: ToolCall
     id: str
     result: ToolResult | None = None
 
 
-def write_system(leading: Iterable[Turn], more: Sequence[str], writer: Writer) -> str | list[Wire] | None:
-    """The system prompt; `more` are instructions of our own."""
+def build_system(leading: Iterable[Turn], more: Sequence[str], content: ContentBuilder) -> str | list[Wire] | None:
+    """Build the system prompt; `more` are the gateway's own instructions."""
     blocks: list[Wire] = []
     for part in (part for turn in leading for part in turn.parts):
-        if not isinstance(part, Text) and not writer.own:
-            writer.ledger.note_dropped(part.at, "instructions may hold text only")
-        elif (block := writer.block(part)) is not None:
+        if not isinstance(part, Text) and not content.same_protocol:
+            content.ledger.note_dropped(part.at, "instructions may hold text only")
+        elif (block := content.block(part)) is not None:
             blocks.append(block)
     blocks += [{"type": "text", "text": text} for text in more]
     plain = all(set(block) == {"type", "text"} for block in blocks)
-    if plain and (not writer.own or len(blocks) == 1):
+    if plain and (not content.same_protocol or len(blocks) == 1):
         return "\n\n".join(str(block["text"]) for block in blocks) or None
     return blocks or None
 
 
-def write_messages(turns: Sequence[Turn], profile: Profile, writer: Writer) -> list[Wire]:
-    """The conversation after its leading instructions."""
-    messages = _as_they_came(turns, writer) if writer.own else _in_shape(turns, profile, writer)
-    return [{**message, "content": as_content(_blocks_of(message))} for message in messages]
+def build_messages(turns: Sequence[Turn], profile: Profile, content: ContentBuilder) -> list[Wire]:
+    """Build the conversation after its leading instructions."""
+    messages = _build_unchanged(turns, content) if content.same_protocol else _build_reshaped(turns, profile, content)
+    return [{**message, "content": simplify_content(_blocks_in(message))} for message in messages]
 
 
-def _as_they_came(turns: Sequence[Turn], writer: Writer) -> list[Wire]:
+def _build_unchanged(turns: Sequence[Turn], content: ContentBuilder) -> list[Wire]:
     messages: list[Wire] = []
     for turn in turns:
-        blocks = [block for part in turn.parts if (block := writer.block(part)) is not None]
+        blocks = [block for part in turn.parts if (block := content.block(part)) is not None]
         message: Wire = {"role": turn.role.value, "content": blocks}
         restore(message, turn.ext)
         messages.append(message)
     return messages
 
 
-def _in_shape(turns: Sequence[Turn], profile: Profile, writer: Writer) -> list[Wire]:
-    runs = list(_merged(_placed(turns, profile, writer)))
-    slots = _paired(runs, writer)
+def _build_reshaped(turns: Sequence[Turn], profile: Profile, content: ContentBuilder) -> list[Wire]:
+    runs = list(_merge_runs(_split_runs(turns, profile, content)))
+    slots = _pair_calls(runs, content)
     messages: list[Wire] = []
-    due: list[_Slot] = []
+    pending: list[_PairedCall] = []
     for index, run in enumerate(runs):
-        if due and run.role != "user":
-            _say(messages, "user", _results(due, writer))
-            due = []
-        blocks = [*_results(due, writer), *_blocks(run, slots[index], writer)]
-        due = slots[index]
-        _say(messages, run.role, blocks)
-    if due:
-        _say(messages, "user", _results(due, writer))
+        if pending and run.role != "user":
+            _add_message(messages, "user", _build_results(pending, content))
+            pending = []
+        blocks = [*_build_results(pending, content), *_build_blocks(run, slots[index], content)]
+        pending = slots[index]
+        _add_message(messages, run.role, blocks)
+    if pending:
+        _add_message(messages, "user", _build_results(pending, content))
     if not messages or messages[0]["role"] != "user":
-        at = turns[0].at if turns else writer.turns_at
-        writer.ledger.note_invented(at, "a conversation must open with a user's turn")
+        at = turns[0].at if turns else content.turns_at
+        content.ledger.note_invented(at, "a conversation must open with a user's turn")
         messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _OPENING}]})
     if messages[-1]["role"] == "assistant":
-        _end_prefill(messages[-1], turns[-1].at, profile, writer)
+        _finish_prefill(messages[-1], turns[-1].at, profile, content)
     return messages
 
 
-def _say(messages: list[Wire], role: str, blocks: list[Wire]) -> None:
+def _add_message(messages: list[Wire], role: str, blocks: list[Wire]) -> None:
     if not blocks:
         return
     if messages and messages[-1]["role"] == role:
-        blocks = [*_blocks_of(messages.pop()), *blocks]
+        blocks = [*_blocks_in(messages.pop()), *blocks]
     if role == "assistant":
         blocks.sort(key=lambda block: block["type"] not in _THINKING)
     messages.append({"role": role, "content": blocks})
 
 
-def _blocks_of(message: Wire) -> list[Wire]:
+def _blocks_in(message: Wire) -> list[Wire]:
     blocks = message["content"]
     assert isinstance(blocks, list)
     return blocks
 
 
-def _placed(turns: Sequence[Turn], profile: Profile, writer: Writer) -> Iterator[_Said]:
-    """Every turn in its place; later instructions natively where the model allows it there, else as tagged text."""
+def _split_runs(turns: Sequence[Turn], profile: Profile, content: ContentBuilder) -> Iterator[_Run]:
+    """Yield the turns as runs; later instructions stay system text if the model allows it, else become tagged text."""
     before = ""
-    followers = _followers(turns)
+    followers = _next_speakers(turns)
     for turn, following in zip(turns, followers, strict=True):
         if turn.role not in INSTRUCTING:
             before = turn.role.value
-            yield _Said(before, list(turn.parts), turn.at)
+            yield _Run(before, list(turn.parts), turn.at)
             continue
         if profile.later_system and before == "user" and following is Role.ASSISTANT:
-            yield _Said("system", [part for part in turn.parts if _is_text(part, writer)], turn.at)
+            yield _Run("system", [part for part in turn.parts if _is_text(part, content)], turn.at)
             continue
-        writer.ledger.note_approximated(turn.at, "later instructions are told as tagged text of the user's turn")
+        content.ledger.note_approximated(turn.at, "later instructions are told as tagged text of the user's turn")
         before = "user"
-        yield _Said("user", [_tagged(part) for part in turn.parts], turn.at)
+        yield _Run("user", [_tag_text(part) for part in turn.parts], turn.at)
 
 
-def _followers(turns: Sequence[Turn]) -> list[Role]:
-    """Whose turn it is after each turn's instructions; at the end it is the assistant's."""
+def _next_speakers(turns: Sequence[Turn]) -> list[Role]:
+    """Return for each turn the role that speaks next; after the last one it is the assistant."""
     following = Role.ASSISTANT
     roles: list[Role] = []
     for turn in reversed(turns):
@@ -151,21 +151,21 @@ def _followers(turns: Sequence[Turn]) -> list[Role]:
     return roles[::-1]
 
 
-def _is_text(part: Part, writer: Writer) -> bool:
+def _is_text(part: Part, content: ContentBuilder) -> bool:
     if isinstance(part, Text):
         return True
-    writer.ledger.note_dropped(part.at, "instructions may hold text only")
+    content.ledger.note_dropped(part.at, "instructions may hold text only")
     return False
 
 
-def _tagged(part: Part) -> Part:
+def _tag_text(part: Part) -> Part:
     if not isinstance(part, Text) or not part.text.strip():
         return part
     return Text(f"<system>\n{part.text}\n</system>", part.at, cache=part.cache)
 
 
-def _merged(runs: Iterable[_Said]) -> Iterator[_Said]:
-    last: _Said | None = None
+def _merge_runs(runs: Iterable[_Run]) -> Iterator[_Run]:
+    last: _Run | None = None
     for run in runs:
         if last is not None and last.role == run.role:
             last.parts += run.parts
@@ -177,65 +177,65 @@ def _merged(runs: Iterable[_Said]) -> Iterator[_Said]:
         yield last
 
 
-def _paired(runs: Sequence[_Said], writer: Writer) -> list[list[_Slot]]:
-    """The calls of each run with their results, which leave the place where they stood."""
-    ids = Ids()
-    open_slots: dict[str, _Slot] = {}
-    slots: list[list[_Slot]] = []
+def _pair_calls(runs: Sequence[_Run], content: ContentBuilder) -> list[list[_PairedCall]]:
+    """Return the calls of each run with their results, and remove the results from where they stood."""
+    ids = CallIds()
+    open_slots: dict[str, _PairedCall] = {}
+    slots: list[list[_PairedCall]] = []
     for run in runs:
-        made = [_Slot(part, ids.fresh(part.id)) for part in run.parts if isinstance(part, ToolCall)]
-        slots.append(made)
+        calls = [_PairedCall(part, ids.choose_id(part.id)) for part in run.parts if isinstance(part, ToolCall)]
+        slots.append(calls)
         kept: list[Part] = []
         for part in run.parts:
             if not isinstance(part, ToolResult):
                 kept.append(part)
             elif (slot := open_slots.get(part.call_id)) is not None:
-                _answer(slot, part, writer)
+                _set_result(slot, part, content)
             else:
-                kept += _orphan(part, writer)
+                kept += _orphan_as_text(part, content)
         run.parts = kept
-        open_slots.update((slot.call.id, slot) for slot in made)
+        open_slots.update((slot.call.id, slot) for slot in calls)
     return slots
 
 
-def _answer(slot: _Slot, result: ToolResult, writer: Writer) -> None:
+def _set_result(slot: _PairedCall, result: ToolResult, content: ContentBuilder) -> None:
     if slot.result is not None:
-        writer.ledger.note_dropped(slot.result.at, "a call has one result: the last one counts")
+        content.ledger.note_dropped(slot.result.at, "a call has one result: the last one counts")
     slot.result = result
 
 
-def _orphan(result: ToolResult, writer: Writer) -> list[Part]:
-    writer.ledger.note_approximated(result.at, "a result whose call is missing is told as text")
+def _orphan_as_text(result: ToolResult, content: ContentBuilder) -> list[Part]:
+    content.ledger.note_approximated(result.at, "a result whose call is missing is told as text")
     return [Text(f"[result of {result.call_id}]", result.at), *result.content]
 
 
-def _results(slots: Iterable[_Slot], writer: Writer) -> list[Wire]:
-    return [_result(slot, writer) for slot in slots]
+def _build_results(slots: Iterable[_PairedCall], content: ContentBuilder) -> list[Wire]:
+    return [_build_result(slot, content) for slot in slots]
 
 
-def _result(slot: _Slot, writer: Writer) -> Wire:
+def _build_result(slot: _PairedCall, content: ContentBuilder) -> Wire:
     if slot.result is not None:
-        return writer.result(slot.result, slot.id)
-    writer.ledger.note_invented(slot.call.at, "every call must have a result")
-    return {"type": "tool_result", "tool_use_id": slot.id, "content": _UNANSWERED, "is_error": True}
+        return content.result(slot.result, slot.id)
+    content.ledger.note_invented(slot.call.at, "every call must have a result")
+    return {"type": "tool_result", "tool_use_id": slot.id, "content": _NO_RESULT, "is_error": True}
 
 
-def _blocks(run: _Said, slots: Iterable[_Slot], writer: Writer) -> list[Wire]:
+def _build_blocks(run: _Run, slots: Iterable[_PairedCall], content: ContentBuilder) -> list[Wire]:
     ids = iter(slots)
     blocks: list[Wire] = []
     for part in run.parts:
-        block = writer.call(part, next(ids).id) if isinstance(part, ToolCall) else writer.block(part)
+        block = content.call(part, next(ids).id) if isinstance(part, ToolCall) else content.block(part)
         if block is not None:
             blocks.append(block)
     return blocks
 
 
-def _end_prefill(message: Wire, at: str, profile: Profile, writer: Writer) -> None:
-    """A last turn of the assistant is to be continued: models that cannot do so refuse it."""
+def _finish_prefill(message: Wire, at: str, profile: Profile, content: ContentBuilder) -> None:
+    """Finish a conversation that ends with an assistant turn, which not every model can continue."""
     if not profile.prefill:
         raise BadRequest(at, "this model cannot continue a turn of the assistant; end with a user's turn")
-    blocks = _blocks_of(message)
+    blocks = _blocks_in(message)
     text = blocks[-1].get("text")
     if isinstance(text, str) and text != text.rstrip():
-        writer.ledger.note_approximated(at, "white space at the end of a turn to be continued is not accepted")
+        content.ledger.note_approximated(at, "white space at the end of a turn to be continued is not accepted")
         blocks[-1]["text"] = text.rstrip()

@@ -1,4 +1,4 @@
-"""What a Messages upstream answers, as frames of a stream or as a whole body, comes in; hub events go out."""
+"""Decode a Messages reply, streamed or whole, into hub events."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -16,7 +16,7 @@ from dragoman.hub.usage import Usage, clamp_usage, mark_clamped
 from dragoman.protocols.messages.decode_blocks import Blocks
 from dragoman.protocols.messages.errors import failure_of
 from dragoman.protocols.messages.wire import (
-    BESIDE,
+    INESSENTIAL_FIELDS,
     REPLY_TIERS,
     STOPS,
     CacheCreation,
@@ -26,24 +26,24 @@ from dragoman.protocols.messages.wire import (
     Message,
     StopDetails,
     StreamEvent,
-    is_given,
+    is_present,
 )
 
 
-class _Kind(msgspec.Struct):
+class _TypeOnly(msgspec.Struct):
     type: str = ""
 
 
 _event = msgspec.json.Decoder(StreamEvent)
-_kind = msgspec.json.Decoder(_Kind)
+_kind = msgspec.json.Decoder(_TypeOnly)
 _message = msgspec.json.Decoder(Message)
 
 
-_CUTS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
+_CUT_STOPS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
 
 
 class _Phase(Enum):
-    """What is waited for."""
+    """What the decoder expects next."""
 
     BEFORE = "message_start"
     DURING = "the blocks"
@@ -51,14 +51,14 @@ class _Phase(Enum):
     OVER = "nothing"
 
 
-# On Python 3.11 the way through the class costs as much as the rest of a comparison.
+# On Python 3.11 looking up an Enum member costs as much as the comparison itself.
 _BEFORE, _DURING, _STOPPED, _OVER = _Phase
 
 
 class Decoder:
-    """Reads a stream; also watches streams that pass through."""
+    """Decode a stream, also to observe one that passes through unchanged."""
 
-    __slots__ = ("_blocks", "_ending", "_ledger", "_phase", "_steps", "_totals")
+    __slots__ = ("_blocks", "_ending", "_ledger", "_phase", "_readers", "_totals")
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -66,14 +66,14 @@ class Decoder:
         self._totals = _Totals()
         self._ending: Ended | None = None
         self._phase = _BEFORE
-        self._steps: dict[str, Callable[[StreamEvent], Sequence[Event]]] = {
-            "message_start": self._start,
-            "content_block_start": self._open,
-            "content_block_delta": self._change,
-            "content_block_stop": self._close,
-            "message_delta": self._stop,
-            "message_stop": self._end,
-            "error": self._fail,
+        self._readers: dict[str, Callable[[StreamEvent], Sequence[Event]]] = {
+            "message_start": self._read_start,
+            "content_block_start": self._open_block,
+            "content_block_delta": self._change_block,
+            "content_block_stop": self._close_block,
+            "message_delta": self._read_stop,
+            "message_stop": self._read_end,
+            "error": self._read_error,
         }
 
     @property
@@ -85,36 +85,36 @@ class Decoder:
             return ()
         if not isinstance(item, Frame):
             why = item.why if isinstance(item, Broken) else "not a frame"
-            return self._failed(Failure(Kind.CORRUPT, f"the upstream's stream cannot be read: {why}"))
+            return self._fail_with(Failure(Kind.CORRUPT, f"the upstream's stream cannot be read: {why}"))
         try:
             event = _event.decode(item.data)
         except (ValueError, RecursionError):
-            return self._reread(item.data)
-        step = self._steps.get(event.type)
-        if step is None:
-            return () if event.error is None else self._fail(event)
+            return self._read_invalid(item.data)
+        reader = self._readers.get(event.type)
+        if reader is None:
+            return () if event.error is None else self._read_error(event)
         try:
-            return step(event)
+            return reader(event)
         except (ValueError, RecursionError) as error:
-            return self._failed(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
+            return self._fail_with(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
 
     def finish(self) -> Sequence[Event]:
         if self._phase is _OVER:
             return ()
-        return self._failed(Failure(Kind.TRUNCATED, "the upstream's stream ended without message_stop"))
+        return self._fail_with(Failure(Kind.TRUNCATED, "the upstream's stream ended without message_stop"))
 
-    def _reread(self, data: bytes) -> Sequence[Event]:
-        """An event of a known type must parse; one that we do not know may have any shape."""
+    def _read_invalid(self, data: bytes) -> Sequence[Event]:
+        """Read an event whose decoding failed: a known type must parse, an unknown one may have any shape."""
         if data.strip() in (b"[DONE]", b""):
             return ()
         mended = replace_lone_surrogates(data)
         try:
-            step = self._steps.get(_kind.decode(mended).type)
-            return () if step is None else step(read_json_leniently(_event, mended, BESIDE))
+            reader = self._readers.get(_kind.decode(mended).type)
+            return () if reader is None else reader(read_json_leniently(_event, mended, INESSENTIAL_FIELDS))
         except (ValueError, RecursionError) as error:
-            return self._failed(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
+            return self._fail_with(Failure(Kind.CORRUPT, f"the upstream sent an event that cannot be read: {error}"))
 
-    def _start(self, event: StreamEvent) -> Sequence[Event]:
+    def _read_start(self, event: StreamEvent) -> Sequence[Event]:
         if self._phase is not _BEFORE:
             return ()
         self._phase = _DURING
@@ -124,72 +124,72 @@ class Decoder:
         self._totals.merge(head.usage)
         return (Started(head.id, head.model, self._totals.usage(self._ledger)),)
 
-    def _open(self, event: StreamEvent) -> Sequence[Event]:
-        begun = self._begin()
-        if self._phase is _STOPPED or not is_given(event.content_block):
-            return begun
-        return [*begun, *self._blocks.open(event.index, event.content_block)]
+    def _open_block(self, event: StreamEvent) -> Sequence[Event]:
+        started = self._ensure_started()
+        if self._phase is _STOPPED or not is_present(event.content_block):
+            return started
+        return [*started, *self._blocks.open(event.index, event.content_block)]
 
-    def _change(self, event: StreamEvent) -> Sequence[Event]:
+    def _change_block(self, event: StreamEvent) -> Sequence[Event]:
         if self._phase is not _DURING or event.delta is None:
             return ()
         return self._blocks.change(event.index, event.delta)
 
-    def _close(self, event: StreamEvent) -> Sequence[Event]:
+    def _close_block(self, event: StreamEvent) -> Sequence[Event]:
         return self._blocks.close(event.index)
 
-    def _stop(self, event: StreamEvent) -> Sequence[Event]:
-        begun = self._begin()
+    def _read_stop(self, event: StreamEvent) -> Sequence[Event]:
+        started = self._ensure_started()
         self._totals.merge(event.usage)
         change = event.delta
         if change is None or change.stop_reason is None:
-            return begun
+            return started
         self._phase = _STOPPED
-        self._ending = _ending(
+        self._ending = _build_end(
             change.stop_reason, change.stop_sequence, change.stop_details, self._blocks.calls, self._ledger
         )
-        unfinished = self._unfinished(self._ending)
+        unfinished = self._check_calls(self._ending)
         if unfinished:
-            return [*begun, *unfinished]
+            return [*started, *unfinished]
         closed = self._blocks.close_all()
         used = self._totals.usage(self._ledger)
-        return [*begun, *closed, *([UsageReported(used)] if used else [])]
+        return [*started, *closed, *([UsageReported(used)] if used else [])]
 
-    def _end(self, event: StreamEvent) -> Sequence[Event]:
-        begun = self._begin()
-        ending = self._ending or _ending(None, None, None, self._blocks.calls, self._ledger)
-        unfinished = self._unfinished(ending)
+    def _read_end(self, event: StreamEvent) -> Sequence[Event]:
+        started = self._ensure_started()
+        ending = self._ending or _build_end(None, None, None, self._blocks.calls, self._ledger)
+        unfinished = self._check_calls(ending)
         if unfinished:
-            return [*begun, *unfinished]
+            return [*started, *unfinished]
         closed = self._blocks.close_all()
         self._phase = _OVER
-        return [*begun, *closed, ending]
+        return [*started, *closed, ending]
 
-    def _unfinished(self, ending: Ended) -> Sequence[Event]:
+    def _check_calls(self, ending: Ended) -> Sequence[Event]:
         """Return the failure of a reply that ends inside a call, unless a limit or a filter ended it there."""
         name = self._blocks.unfinished_call()
-        if name is None or ending.stop in _CUTS:
+        if name is None or ending.stop in _CUT_STOPS:
             return ()
-        return self._failed(Failure(Kind.CORRUPT, f"the upstream's reply ended inside its call of {name!r}"))
+        return self._fail_with(Failure(Kind.CORRUPT, f"the upstream's reply ended inside its call of {name!r}"))
 
-    def _fail(self, event: StreamEvent) -> Sequence[Event]:
-        return self._failed(failure_of(event.error))
+    def _read_error(self, event: StreamEvent) -> Sequence[Event]:
+        return self._fail_with(failure_of(event.error))
 
-    def _begin(self) -> Sequence[Event]:
+    def _ensure_started(self) -> Sequence[Event]:
         if self._phase is not _BEFORE:
             return ()
         self._phase = _DURING
         return (Started("", ""),)
 
-    def _failed(self, failure: Failure) -> Sequence[Event]:
+    def _fail_with(self, failure: Failure) -> Sequence[Event]:
         self._phase = _OVER
         return (Failed(failure),)
 
 
-def _ending(
+def _build_end(
     reason: str | None, sequence: str | None, details: StopDetails | None, calls: bool, ledger: Ledger
 ) -> Ended:
-    """The end, mended where the reason and the blocks disagree: a client runs tools by the reason."""
+    """Return the end. The stop reason is corrected to agree with the calls, because clients run tools by it."""
     stop = STOPS.get(reason or "end_turn")
     if stop is None:
         ledger.note_approximated("/stop_reason", f"{reason!r} is told as a natural end")
@@ -204,13 +204,13 @@ def _ending(
 
 
 class _Totals:
-    """Cumulative counts: each report replaces what it names and keeps the rest."""
+    """Cumulative token counts: each report replaces the fields it holds."""
 
-    __slots__ = ("_apart", "_counts", "_seen")
+    __slots__ = ("_counts", "_extra", "_seen")
 
     def __init__(self) -> None:
         self._counts = Counts()
-        self._apart = Iteration()  # the sum of the passes that the counts leave out
+        self._extra = Iteration()  # the sum of the iterations that the counts leave out
         self._seen = False
 
     def merge(self, report: Counts | None) -> None:
@@ -222,21 +222,21 @@ class _Totals:
             if value is not None:
                 setattr(self._counts, name, value)
         if report.iterations is not None:
-            self._apart = _sum_apart(report.iterations)
+            self._extra = _sum_extra(report.iterations)
 
     def usage(self, ledger: Ledger) -> Usage | None:
         if not self._seen:
             return None
-        counts, apart = self._counts, self._apart
-        read = _add(counts.cache_read_input_tokens, apart.cache_read_input_tokens)
-        written = _add(counts.cache_creation_input_tokens, apart.cache_creation_input_tokens)
-        kept_long = [one.cache_creation.ephemeral_1h_input_tokens for one in (counts, apart) if one.cache_creation]
+        counts, extra = self._counts, self._extra
+        read = _add(counts.cache_read_input_tokens, extra.cache_read_input_tokens)
+        written = _add(counts.cache_creation_input_tokens, extra.cache_creation_input_tokens)
+        kept_long = [one.cache_creation.ephemeral_1h_input_tokens for one in (counts, extra) if one.cache_creation]
         thought = counts.output_tokens_details.thinking_tokens if counts.output_tokens_details else None
         searches = counts.server_tool_use.web_search_requests if counts.server_tool_use else None
-        fresh = _add(counts.input_tokens, apart.input_tokens)
+        fresh = _add(counts.input_tokens, extra.input_tokens)
         usage = Usage(
             input=max(fresh, 0) + max(read, 0) + max(written, 0),
-            output=_add(counts.output_tokens, apart.output_tokens),
+            output=_add(counts.output_tokens, extra.output_tokens),
             cache_read=read,
             cache_write=written,
             cache_write_1h=_add(*kept_long),
@@ -252,29 +252,29 @@ def _add(*counts: Count) -> int:
     return sum(int(count or 0) for count in counts)
 
 
-def _sum_apart(iterations: Sequence[Iteration]) -> Iteration:
-    """Add up the passes that the counts of the reply leave out.
+def _sum_extra(iterations: Sequence[Iteration]) -> Iteration:
+    """Add up the iterations that the counts of the reply leave out.
 
-    These are compactions, unless another model took the reply over.
+    These are compactions, unless another model took over the reply.
     """
     if any(one.type == "fallback_message" for one in iterations):
         return Iteration()
-    apart = [one for one in iterations if one.type == "compaction"]
-    kept_long = [one.cache_creation.ephemeral_1h_input_tokens for one in apart if one.cache_creation]
+    extra = [one for one in iterations if one.type == "compaction"]
+    kept_long = [one.cache_creation.ephemeral_1h_input_tokens for one in extra if one.cache_creation]
     return Iteration(
-        input_tokens=_add(*(one.input_tokens for one in apart)),
-        output_tokens=_add(*(one.output_tokens for one in apart)),
-        cache_read_input_tokens=_add(*(one.cache_read_input_tokens for one in apart)),
-        cache_creation_input_tokens=_add(*(one.cache_creation_input_tokens for one in apart)),
+        input_tokens=_add(*(one.input_tokens for one in extra)),
+        output_tokens=_add(*(one.output_tokens for one in extra)),
+        cache_read_input_tokens=_add(*(one.cache_read_input_tokens for one in extra)),
+        cache_creation_input_tokens=_add(*(one.cache_creation_input_tokens for one in extra)),
         cache_creation=CacheCreation(_add(*kept_long)),
     )
 
 
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """The events that a whole reply tells; an error body under a good status is a failure too."""
+    """Return the events of a whole reply; an error body with a good status is a failure too."""
     body = replace_invalid_utf8(body)
     try:
-        message = read_json_leniently(_message, body, BESIDE)
+        message = read_json_leniently(_message, body, INESSENTIAL_FIELDS)
     except (ValueError, RecursionError) as error:
         return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {error}"))]
     if message.error is not None or message.type == "error":
@@ -297,5 +297,5 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
         return [Failed(Failure(Kind.CORRUPT, f"the upstream's reply has a block that cannot be read: {error}"))]
     if usage is not None:
         events.append(UsageReported(usage))
-    events.append(_ending(message.stop_reason, message.stop_sequence, message.stop_details, blocks.calls, ledger))
+    events.append(_build_end(message.stop_reason, message.stop_sequence, message.stop_details, blocks.calls, ledger))
     return events

@@ -29,11 +29,11 @@ from dragoman.protocols.messages.wire import (
     HOSTED_RESULT,
     HOSTED_USES,
     Change,
-    CitedPlace,
+    CitedSource,
     ContentBlock,
     SearchHit,
     Wire,
-    is_given,
+    is_present,
     text_at,
 )
 
@@ -41,14 +41,14 @@ _TEXT = TextBlock()
 _THINKING = ThinkingBlock()
 _block = msgspec.json.Decoder(ContentBlock)
 _object = msgspec.json.Decoder(dict[str, object])
-_place = msgspec.json.Decoder(CitedPlace)
+_place = msgspec.json.Decoder(CitedSource)
 _hits = msgspec.json.Decoder(list[Raw])
 _hit = msgspec.json.Decoder(SearchHit)
 _any = msgspec.json.Decoder(object)
 
 
 class _Numbers:
-    """Hub numbers in the order of opening: blocks that say nothing leave no gap."""
+    """Block numbers in the order of opening; empty blocks take none."""
 
     __slots__ = ("_next",)
 
@@ -60,7 +60,7 @@ class _Numbers:
         return self._next - 1
 
 
-class _Growing(Protocol):
+class _Block(Protocol):
     def change(self, change: Change) -> Sequence[Event]: ...
 
     def close(self) -> Sequence[Event]: ...
@@ -71,7 +71,7 @@ class _Text:
 
     def __init__(self, numbers: _Numbers) -> None:
         self._numbers = numbers
-        self._number = -1  # opened by its first words: an empty block is no block
+        self._number = -1  # opened by its first text; an empty block is left out
         self._length = 0
         self._citations: list[Raw] = []
 
@@ -87,14 +87,14 @@ class _Text:
                 return (Delta(self._number, text),)
             self._number = self._numbers.take()
             return (Opened(self._number, _TEXT), Delta(self._number, text))
-        if is_given(change.citation) and len(self._citations) <= MAX_CITATIONS:  # one more makes the reply fail
+        if is_present(change.citation) and len(self._citations) <= MAX_CITATIONS:  # one too many fails
             self._citations.append(change.citation)
         return ()
 
     def close(self) -> Sequence[Event]:
         if self._number < 0:
             return ()
-        cited = (CitationAdded(self._number, _citation(raw, self._length)) for raw in self._citations)
+        cited = (CitationAdded(self._number, _read_citation(raw, self._length)) for raw in self._citations)
         return [*cited, Closed(self._number)]
 
 
@@ -115,17 +115,17 @@ class _Thinking:
             self._signature.append(change.signature)
         if not change.thinking:
             return ()
-        return [*self._opened(), Delta(self._number, change.thinking)]
+        return [*self._ensure_open(), Delta(self._number, change.thinking)]
 
     def close(self) -> Sequence[Event]:
         signature = "".join(self._signature)
         if not signature:
             return () if self._number < 0 else (Closed(self._number),)
         opaque = Opaque(self._issuer.name, Form.SIGNATURE, signature, self._issuer.model)
-        opened = self._opened()
+        opened = self._ensure_open()
         return [*opened, OpaqueAdded(self._number, opaque), Closed(self._number)]
 
-    def _opened(self) -> Sequence[Event]:
+    def _ensure_open(self) -> Sequence[Event]:
         if self._number >= 0:
             return ()
         self._number = self._numbers.take()
@@ -150,36 +150,36 @@ class _Redacted:
 
 
 class _Call:
-    __slots__ = ("_given", "_number", "has_input", "name")
+    __slots__ = ("_number", "_whole_input", "has_input", "name")
 
     def __init__(self, numbers: _Numbers, name: str) -> None:
         self.name = name
         self.has_input = False
         self._number = numbers.take()
-        self._given = ""  # the input that came whole, if no deltas tell it
+        self._whole_input = ""  # input that came with the start, if no deltas follow
 
     def begin(self, block: ContentBlock) -> Sequence[Event]:
-        if is_given(block.input):
+        if is_present(block.input):
             given = msgspec.json.format(replace_lone_surrogates(bytes(block.input)), indent=-1).decode()
-            self._given = "" if given in ("{}", '""') else given
-            self.has_input = bool(self._given)
+            self._whole_input = "" if given in ("{}", '""') else given
+            self.has_input = bool(self._whole_input)
         return (Opened(self._number, CallBlock(block.id, block.name)),)
 
     def change(self, change: Change) -> Sequence[Event]:
         if not change.partial_json:
             return ()
-        self._given = ""
+        self._whole_input = ""
         self.has_input = True
         return (Delta(self._number, change.partial_json),)
 
     def close(self) -> Sequence[Event]:
-        if self._given:
-            return (Delta(self._number, self._given), Closed(self._number))
+        if self._whole_input:
+            return (Delta(self._number, self._whole_input), Closed(self._number))
         return (Closed(self._number),)
 
 
-class _Use:
-    """A vendor-run tool at work; it is told when its result comes."""
+class _HostedUse:
+    """A vendor-run tool that is running; its block is sent together with the result."""
 
     __slots__ = ("_input", "_raw", "block")
 
@@ -195,15 +195,15 @@ class _Use:
     def close(self) -> Sequence[Event]:
         return ()
 
-    def told(self) -> dict[str, object]:
+    def as_object(self) -> dict[str, object]:
         raw = read_json(_object, self._raw)
         if any(self._input):
             raw["input"] = _read_object("".join(self._input))
         return raw
 
 
-class _Whole:
-    """A block that its start tells whole; what follows adds nothing."""
+class _CompleteBlock:
+    """A block that is complete at its start; later changes add nothing."""
 
     __slots__ = ()
 
@@ -220,20 +220,20 @@ class Blocks:
     __slots__ = ("_issuer", "_ledger", "_numbers", "_open", "_uses", "calls")
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
-        self.calls = False  # whether a tool of the client's was called
+        self.calls = False  # whether a tool of the client was called
         self._issuer = issuer
         self._ledger = ledger
         self._numbers = _Numbers()
-        self._open: dict[int, _Growing] = {}
-        self._uses: dict[str, _Use] = {}
+        self._open: dict[int, _Block] = {}
+        self._uses: dict[str, _HostedUse] = {}
 
     def open(self, index: int, raw: Raw) -> Sequence[Event]:
         closed = self.close(index)
         try:
             block = read_json(_block, raw)
         except (ValueError, RecursionError):
-            return [*closed, *self._unknown(index, "a block of unknown shape")]
-        return [*closed, *self._begin(index, block, raw)]
+            return [*closed, *self._skip_unknown(index, "a block of unknown shape")]
+        return [*closed, *self._begin_block(index, block, raw)]
 
     def change(self, index: int, change: Change) -> Sequence[Event]:
         block = self._open.get(index)
@@ -253,11 +253,11 @@ class Blocks:
         for index in sorted(self._open):
             events += self.close(index)
         for use in self._uses.values():
-            events += self._hosted(_kind_of_use(use.block), use.block.id, [use.told()], None)
+            events += self._hosted_events(_hosted_kind(use.block), use.block.id, [use.as_object()], None)
         self._uses.clear()
         return events
 
-    def _begin(self, index: int, block: ContentBlock, raw: Raw) -> Sequence[Event]:
+    def _begin_block(self, index: int, block: ContentBlock, raw: Raw) -> Sequence[Event]:
         match block.type:
             case "text":
                 self._open[index] = text = _Text(self._numbers)
@@ -273,36 +273,36 @@ class Blocks:
                 self._open[index] = call = _Call(self._numbers, block.name)
                 return call.begin(block)
             case kind if kind in HOSTED_USES:
-                self._open[index] = self._uses[block.id] = _Use(block, raw)
+                self._open[index] = self._uses[block.id] = _HostedUse(block, raw)
                 return ()
             case kind if kind.endswith(HOSTED_RESULT):
-                self._open[index] = _Whole()
-                return self._result(block, raw)
+                self._open[index] = _CompleteBlock()
+                return self._read_result(block, raw)
             case kind:
-                return self._unknown(index, repr(kind))
+                return self._skip_unknown(index, repr(kind))
 
-    def _unknown(self, index: int, what: str) -> Sequence[Event]:
-        self._open[index] = _Whole()
+    def _skip_unknown(self, index: int, what: str) -> Sequence[Event]:
+        self._open[index] = _CompleteBlock()
         self._ledger.note_dropped(f"/content/{index}", f"{what} means nothing outside its own protocol")
         return ()
 
-    def _result(self, block: ContentBlock, raw: Raw) -> Sequence[Event]:
+    def _read_result(self, block: ContentBlock, raw: Raw) -> Sequence[Event]:
         use = self._uses.pop(block.tool_use_id, None)
         kind = HOSTED_KINDS.get(block.type.removesuffix(HOSTED_RESULT), block.type)
-        told = [read_json(_object, raw)] if use is None else [use.told(), read_json(_object, raw)]
-        results = tuple(_search_hits(block.content)) if kind == "web_search" else None
-        return self._hosted(kind, block.tool_use_id, told, results)
+        as_object = [read_json(_object, raw)] if use is None else [use.as_object(), read_json(_object, raw)]
+        results = tuple(_read_search_hits(block.content)) if kind == "web_search" else None
+        return self._hosted_events(kind, block.tool_use_id, as_object, results)
 
-    def _hosted(
-        self, kind: str, id: str, told: list[dict[str, object]], results: tuple[Citation, ...] | None
+    def _hosted_events(
+        self, kind: str, id: str, as_object: list[dict[str, object]], results: tuple[Citation, ...] | None
     ) -> Sequence[Event]:
         number = self._numbers.take()
-        output, failed = outcome(told[-1])
-        hosted = HostedBlock(id, kind, hosted_input(kind, told[0]), results, told, output, failed)
+        output, failed = read_outcome(as_object[-1])
+        hosted = HostedBlock(id, kind, read_hosted_input(kind, as_object[0]), results, as_object, output, failed)
         return (Opened(number, hosted), Closed(number))
 
 
-def _kind_of_use(block: ContentBlock) -> str:
+def _hosted_kind(block: ContentBlock) -> str:
     return "mcp" if block.type == "mcp_tool_use" else HOSTED_KINDS.get(block.name, block.name)
 
 
@@ -313,8 +313,8 @@ def _read_object(text: str) -> dict[str, object]:
         return {}
 
 
-def _citation(raw: Raw, length: int) -> Citation:
-    """A citation belongs to its whole block."""
+def _read_citation(raw: Raw, length: int) -> Citation:
+    """Read a citation; it applies to the whole block."""
     record = read_json(_any, raw)
     try:
         place = read_json(_place, raw)
@@ -324,10 +324,10 @@ def _citation(raw: Raw, length: int) -> Citation:
     return Citation(url, place.title or place.document_title, place.cited_text, 0, length, record)
 
 
-def _search_hits(content: Raw) -> Iterator[Citation]:
+def _read_search_hits(content: Raw) -> Iterator[Citation]:
     try:
-        hits = read_json(_hits, content) if is_given(content) else []
-    except (ValueError, RecursionError):  # an error object stands where the list would be
+        hits = read_json(_hits, content) if is_present(content) else []
+    except (ValueError, RecursionError):  # an error object instead of the list
         return
     for raw in hits:
         try:
@@ -337,19 +337,19 @@ def _search_hits(content: Raw) -> Iterator[Citation]:
         yield Citation(url=hit.url, title=hit.title, raw=read_json(_any, raw))
 
 
-def hosted_input(kind: str, use: Wire) -> Wire:
-    """What a tool was asked to do, in the hub's words."""
+def read_hosted_input(kind: str, use: Wire) -> Wire:
+    """Return the input of a vendor-run tool, with the hub's keys."""
     given = use.get("input")
-    asked: Wire = {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
+    given_input: Wire = {str(key): value for key, value in given.items()} if isinstance(given, dict) else {}
     if kind == "mcp":
-        return {"server": text_at(use, "server_name"), "name": text_at(use, "name"), "arguments": asked}
-    if kind == "code_execution" and "code" not in asked:
-        return {**asked, "code": text_at(asked, "command")}
-    return asked
+        return {"server": text_at(use, "server_name"), "name": text_at(use, "name"), "arguments": given_input}
+    if kind == "code_execution" and "code" not in given_input:
+        return {**given_input, "code": text_at(given_input, "command")}
+    return given_input
 
 
-def outcome(result: Wire) -> tuple[str | None, bool]:
-    """What a tool printed or returned, and whether that is an error."""
+def read_outcome(result: Wire) -> tuple[str | None, bool]:
+    """Return what a tool printed or returned, and whether that is an error."""
     content = result.get("content")
     if isinstance(content, list):
         texts = [text_at(part, "text") for part in content if isinstance(part, dict)]

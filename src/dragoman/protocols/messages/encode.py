@@ -31,36 +31,47 @@ from dragoman.hub.reply import collect
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.messages.encode_blocks import (
-    hosted_blocks,
+    choose_call_id,
+    encode_blocks,
+    encode_citation,
+    encode_hosted,
     text_block,
-    write_blocks,
-    write_call_id,
-    write_citation,
 )
-from dragoman.protocols.messages.errors import error_frame
+from dragoman.protocols.messages.errors import encode_error_event
 from dragoman.protocols.messages.wire import STOP_REASONS, TIERS_IN_REPLIES, Wire
 
 _encode = msgspec.json.encode
 _END_OF_DELTA = b"}}\n\n"
 
-# Where the words of a delta stand, by the kind of the block.
+# The beginning of a delta, by the kind of the block.
 _TEXT = b'{"type":"text_delta","text":'
 _THINKING = b'{"type":"thinking_delta","thinking":'
 _ARGUMENTS = b'{"type":"input_json_delta","partial_json":'
 
 
 class Encoder:
-    """Writes a stream. Blocks come one after the other; each is written from its first words on."""
+    """Encode a stream. Blocks come one after the other; each starts with its first text."""
 
-    __slots__ = ("_asked", "_calls", "_index", "_ledger", "_opaque", "_open", "_prefix", "_refused", "_start", "_usage")
+    __slots__ = (
+        "_block_start",
+        "_calls",
+        "_context",
+        "_index",
+        "_is_open",
+        "_ledger",
+        "_opaque",
+        "_prefix",
+        "_refused",
+        "_usage",
+    )
 
-    def __init__(self, asked: ReplyContext, ledger: Ledger) -> None:
-        self._asked = asked
+    def __init__(self, context: ReplyContext, ledger: Ledger) -> None:
+        self._context = context
         self._ledger = ledger
         self._index = 0
-        self._start: Wire | None = None  # of a block that has said nothing yet
-        self._open = False
-        self._prefix = b""  # of a delta of the open block, up to its words
+        self._block_start: Wire | None = None  # of a block without text so far
+        self._is_open = False
+        self._prefix = b""  # of the open block's deltas, up to their text
         self._opaque: Opaque | None = None
         self._usage: Usage | None = None
         self._calls = False
@@ -68,151 +79,151 @@ class Encoder:
 
     def feed(self, event: Event) -> Sequence[bytes]:
         if isinstance(event, Delta):
-            return self._words(event)
+            return self._encode_delta(event)
         match event:
             case Opened(what=what):
-                return self._opened(what)
+                return self._open_block(what)
             case Closed():
-                return self._closed()
+                return self._close_block()
             case OpaqueAdded(opaque=opaque):
                 self._opaque = opaque
                 return ()
             case CitationAdded(citation=citation):
-                return self._cited(citation)
+                return self._encode_citation(citation)
             case Started():
-                return self._started(event)
+                return self._encode_start(event)
             case UsageReported(usage=usage):
                 self._usage = usage
                 return ()
             case Ended():
-                return self._ended(event)
+                return self._encode_end(event)
             case Failed(failure=failure):
-                return (error_frame(failure),)
+                return (encode_error_event(failure),)
 
     def finish(self) -> Sequence[bytes]:
         return ()
 
-    def _words(self, delta: Delta) -> Sequence[bytes]:
+    def _encode_delta(self, delta: Delta) -> Sequence[bytes]:
         if delta.logprobs is not None:
-            _unlikely(self._index, self._ledger)
+            _note_logprobs(self._index, self._ledger)
         if not delta.text:
             return ()
         written = self._prefix + _encode(delta.text) + _END_OF_DELTA
-        return (written,) if self._open else (self._begin(), written)
+        return (written,) if self._is_open else (self._start_block(), written)
 
-    def _started(self, started: Started) -> Sequence[bytes]:
+    def _encode_start(self, started: Started) -> Sequence[bytes]:
         self._usage = started.usage
-        message = {**_envelope(started.id, self._asked), "usage": _usage(started.usage)}
-        return (_event("message_start", message=message),)
+        message = {**_build_envelope(started.id, self._context), "usage": _usage(started.usage)}
+        return (_encode_event("message_start", message=message),)
 
-    def _opened(self, what: object) -> Sequence[bytes]:
+    def _open_block(self, what: object) -> Sequence[bytes]:
         self._opaque = None
         match what:
             case TextBlock() | RefusalBlock():
                 self._refused |= isinstance(what, RefusalBlock)
-                self._await(text_block(""), _TEXT)
+                self._prepare_block(text_block(""), _TEXT)
             case ThinkingBlock():
-                self._await({"type": "thinking", "thinking": "", "signature": ""}, _THINKING)
+                self._prepare_block({"type": "thinking", "thinking": "", "signature": ""}, _THINKING)
             case CallBlock(id=id, name=name):
                 self._calls = True
-                self._await(
-                    {"type": "tool_use", "id": write_call_id(id, self._asked), "name": name, "input": {}}, _ARGUMENTS
+                self._prepare_block(
+                    {"type": "tool_use", "id": choose_call_id(id, self._context), "name": name, "input": {}}, _ARGUMENTS
                 )
-                return (self._begin(),)
+                return (self._start_block(),)
             case HostedBlock():
-                return self._hosted(what)
+                return self._encode_hosted(what)
         return ()
 
-    def _await(self, start: Wire, delta: bytes) -> None:
-        self._start = start
+    def _prepare_block(self, start: Wire, delta: bytes) -> None:
+        self._block_start = start
         self._prefix = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b' % (
             self._index,
             delta,
         )
 
-    def _begin(self) -> bytes:
-        self._open = True
-        return _event("content_block_start", index=self._index, content_block=self._start)
+    def _start_block(self) -> bytes:
+        self._is_open = True
+        return _encode_event("content_block_start", index=self._index, content_block=self._block_start)
 
-    def _closed(self) -> Sequence[bytes]:
-        out: list[bytes] = []
+    def _close_block(self) -> Sequence[bytes]:
+        frames: list[bytes] = []
         opaque = self._opaque
         if opaque is not None:
             sealed = encode_envelope(opaque)
-            if self._open:
-                out.append(self._delta({"type": "signature_delta", "signature": sealed}))
-            else:  # nothing to show: the slot for opaque thinking alone
-                self._start = {"type": "redacted_thinking", "data": sealed}
-                out.append(self._begin())
-        if self._open:
-            out.append(_event("content_block_stop", index=self._index))
+            if self._is_open:
+                frames.append(self._delta({"type": "signature_delta", "signature": sealed}))
+            else:  # without text: redacted_thinking holds opaque values alone
+                self._block_start = {"type": "redacted_thinking", "data": sealed}
+                frames.append(self._start_block())
+        if self._is_open:
+            frames.append(_encode_event("content_block_stop", index=self._index))
             self._index += 1
-        self._open = False
-        self._start = None
-        return out
+        self._is_open = False
+        self._block_start = None
+        return frames
 
-    def _cited(self, citation: Citation) -> Sequence[bytes]:
-        record = write_citation(citation, f"/content/{self._index}", self._ledger)
+    def _encode_citation(self, citation: Citation) -> Sequence[bytes]:
+        record = encode_citation(citation, f"/content/{self._index}", self._ledger)
         if record is None:
             return ()
-        begin = () if self._open else (self._begin(),)
+        begin = () if self._is_open else (self._start_block(),)
         return (*begin, self._delta({"type": "citations_delta", "citation": record}))
 
-    def _hosted(self, hosted: HostedBlock) -> Sequence[bytes]:
-        out: list[bytes] = []
-        for block in hosted_blocks(hosted, self._asked, f"/content/{self._index}", self._ledger):
+    def _encode_hosted(self, hosted: HostedBlock) -> Sequence[bytes]:
+        frames: list[bytes] = []
+        for block in encode_hosted(hosted, self._context, f"/content/{self._index}", self._ledger):
             given = block.get("input")
-            self._start = {**block, "input": {}} if given else block
-            out.append(self._begin())
+            self._block_start = {**block, "input": {}} if given else block
+            frames.append(self._start_block())
             if given:
-                out.append(self._delta({"type": "input_json_delta", "partial_json": _encode(given).decode()}))
-            out += self._closed()
-        return out
+                frames.append(self._delta({"type": "input_json_delta", "partial_json": _encode(given).decode()}))
+            frames += self._close_block()
+        return frames
 
     def _delta(self, delta: Wire) -> bytes:
-        return _event("content_block_delta", index=self._index, delta=delta)
+        return _encode_event("content_block_delta", index=self._index, delta=delta)
 
-    def _ended(self, ended: Ended) -> Sequence[bytes]:
-        delta = _ending(ended, self._calls, self._refused)
-        _tell_tier(self._usage, self._ledger)
-        return (_event("message_delta", delta=delta, usage=_usage(self._usage)), _event("message_stop"))
+    def _encode_end(self, ended: Ended) -> Sequence[bytes]:
+        delta = _build_ending(ended, self._calls, self._refused)
+        _note_unknown_tier(self._usage, self._ledger)
+        return (_encode_event("message_delta", delta=delta, usage=_usage(self._usage)), _encode_event("message_stop"))
 
 
-def encode_whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes:
-    """The whole message; raises RequestError where the reply failed or cannot be said."""
+def encode_whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
+    """Return the whole message; raises RequestError if the reply failed or cannot be represented."""
     reply = collect(events)
     if isinstance(reply.end, Failed):
         raise RequestError(reply.end.failure)
     content: list[Wire] = []
     for piece in reply.pieces:
         if piece.logprobs is not None:
-            _unlikely(len(content), ledger)
-        content += write_blocks(piece, reply, asked, f"/content/{len(content)}", ledger)
+            _note_logprobs(len(content), ledger)
+        content += encode_blocks(piece, reply, context, f"/content/{len(content)}", ledger)
     calls = any(isinstance(piece.what, CallBlock) for piece in reply.pieces)
     refused = any(isinstance(piece.what, RefusalBlock) for piece in reply.pieces)
-    _tell_tier(reply.usage, ledger)
+    _note_unknown_tier(reply.usage, ledger)
     message = {
-        **_envelope(reply.id, asked),
+        **_build_envelope(reply.id, context),
         "content": content,
-        **_ending(reply.end, calls, refused),
+        **_build_ending(reply.end, calls, refused),
         "usage": _usage(reply.usage),
     }
     return _encode(message)
 
 
-def _envelope(id: str, asked: ReplyContext) -> Wire:
+def _build_envelope(id: str, context: ReplyContext) -> Wire:
     return {
-        "id": id if id.startswith("msg_") else asked.new_id("msg_"),
+        "id": id if id.startswith("msg_") else context.new_id("msg_"),
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": context.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
     }
 
 
-def _ending(ended: Ended, calls: bool, refused: bool) -> Wire:
+def _build_ending(ended: Ended, calls: bool, refused: bool) -> Wire:
     stop = ended.stop
     if refused:
         stop = Stop.FILTERED
@@ -227,7 +238,7 @@ def _ending(ended: Ended, calls: bool, refused: bool) -> Wire:
 
 
 def _usage(usage: Usage | None) -> Wire:
-    """Counts are never absent: some clients refuse a message without them."""
+    """Return `usage`, never empty: some clients reject a message without counts."""
     usage = usage or Usage()
     counts: Wire = {
         "input_tokens": usage.fresh,
@@ -250,15 +261,15 @@ def _usage(usage: Usage | None) -> Wire:
     return counts
 
 
-def _tell_tier(usage: Usage | None, ledger: Ledger) -> None:
+def _note_unknown_tier(usage: Usage | None, ledger: Ledger) -> None:
     tier = usage.service_tier if usage is not None else None
     if tier is not None and tier not in TIERS_IN_REPLIES:
         ledger.note_dropped("/service_tier", f"Messages has no tier {tier!r}")
 
 
-def _unlikely(index: int, ledger: Ledger) -> None:
+def _note_logprobs(index: int, ledger: Ledger) -> None:
     ledger.note_dropped(f"/content/{index}/logprobs", "Messages tells no log probabilities")
 
 
-def _event(kind: str, **fields: object) -> bytes:
+def _encode_event(kind: str, **fields: object) -> bytes:
     return encode_event(_encode({"type": kind, **fields}), kind.encode())

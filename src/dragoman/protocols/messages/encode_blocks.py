@@ -17,34 +17,34 @@ from dragoman.hub.opaque import encode_envelope
 from dragoman.hub.ports import ReplyContext
 from dragoman.hub.reply import Piece, Reply
 from dragoman.hub.request import Citation
-from dragoman.protocols.messages.wire import Wire, shown, text_at
+from dragoman.protocols.messages.wire import Wire, encode_call_id, text_at
 
-_CUT = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # what may end a reply within a call
+_CUT_STOPS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)  # may end a reply in the middle of a call
 
 
-def hosted_blocks(hosted: HostedBlock, asked: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
-    """Use and result; nothing where Messages has no such tool."""
+def encode_hosted(hosted: HostedBlock, context: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
+    """Return the use and result blocks; none if Messages has no such tool."""
     if isinstance(hosted.raw, list) and all(_is_block(item) for item in hosted.raw):
         return list(hosted.raw)
     match hosted.kind:
         case "web_search":
             ledger.note_approximated(at, "search results carry no encrypted content")
-            return _search(hosted, _own_id(hosted, "srvtoolu_", asked))
+            return _encode_search(hosted, _choose_id(hosted, "srvtoolu_", context))
         case "code_execution":
             ledger.note_approximated(at, "of an execution, code and output are told")
-            return _execution(hosted, _own_id(hosted, "srvtoolu_", asked))
+            return _encode_execution(hosted, _choose_id(hosted, "srvtoolu_", context))
         case "mcp":
             ledger.note_approximated(at, "of an MCP call, arguments and text are told")
-            return _remote(hosted, _own_id(hosted, "mcptoolu_", asked))
+            return _encode_mcp(hosted, _choose_id(hosted, "mcptoolu_", context))
     ledger.note_dropped(at, f"what {hosted.kind!r} did has no equal in Messages")
     return []
 
 
-def _own_id(hosted: HostedBlock, prefix: str, asked: ReplyContext) -> str:
-    return hosted.id if hosted.id.startswith(prefix) else asked.new_id(prefix)
+def _choose_id(hosted: HostedBlock, prefix: str, context: ReplyContext) -> str:
+    return hosted.id if hosted.id.startswith(prefix) else context.new_id(prefix)
 
 
-def _search(hosted: HostedBlock, id: str) -> list[Wire]:
+def _encode_search(hosted: HostedBlock, id: str) -> list[Wire]:
     found = [
         {"type": "web_search_result", "url": hit.url or "", "title": hit.title or "", "encrypted_content": ""}
         for hit in hosted.results or ()
@@ -53,7 +53,7 @@ def _search(hosted: HostedBlock, id: str) -> list[Wire]:
     return [use, {"type": "web_search_tool_result", "tool_use_id": id, "content": found}]
 
 
-def _execution(hosted: HostedBlock, id: str) -> list[Wire]:
+def _encode_execution(hosted: HostedBlock, id: str) -> list[Wire]:
     code = {"code": text_at(hosted.input, "code")}
     printed = hosted.output or ""
     done: Wire = {
@@ -67,7 +67,7 @@ def _execution(hosted: HostedBlock, id: str) -> list[Wire]:
     return [use, {"type": "code_execution_tool_result", "tool_use_id": id, "content": done}]
 
 
-def _remote(hosted: HostedBlock, id: str) -> list[Wire]:
+def _encode_mcp(hosted: HostedBlock, id: str) -> list[Wire]:
     given = hosted.input.get("arguments")
     use: Wire = {
         "type": "mcp_tool_use",
@@ -85,34 +85,34 @@ def _is_block(item: object) -> bool:
     return isinstance(kind, str) and kind.endswith(("_tool_use", "_tool_result"))
 
 
-def write_blocks(piece: Piece, reply: Reply, asked: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
+def encode_blocks(piece: Piece, reply: Reply, context: ReplyContext, at: str, ledger: Ledger) -> list[Wire]:
     match piece.what:
         case TextBlock() | RefusalBlock():
-            records = [write_citation(citation, at, ledger) for citation in piece.citations]
+            records = [encode_citation(citation, at, ledger) for citation in piece.citations]
             citations = [record for record in records if record is not None]
             if not piece.text and not citations:
                 return []
             return [{**text_block(piece.text), "citations": citations} if citations else text_block(piece.text)]
         case ThinkingBlock():
-            return _thinking(piece)
+            return _encode_thinking(piece)
         case CallBlock(id=id, name=name):
-            return _call(write_call_id(id, asked), name, piece.text, reply, at, ledger)
+            return _encode_call(choose_call_id(id, context), name, piece.text, reply, at, ledger)
         case HostedBlock() as hosted:
-            return hosted_blocks(hosted, asked, at, ledger)
+            return encode_hosted(hosted, context, at, ledger)
 
 
-def _thinking(piece: Piece) -> list[Wire]:
+def _encode_thinking(piece: Piece) -> list[Wire]:
     signature = encode_envelope(piece.opaque) if piece.opaque is not None else ""
     if piece.text:
         return [{"type": "thinking", "thinking": piece.text, "signature": signature}]
     return [{"type": "redacted_thinking", "data": signature}] if signature else []
 
 
-def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Ledger) -> list[Wire]:
+def _encode_call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Ledger) -> list[Wire]:
     try:
         input = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw]) if arguments.strip() else {}
     except (ValueError, RecursionError):
-        if isinstance(reply.end, Ended) and reply.end.stop in _CUT:
+        if isinstance(reply.end, Ended) and reply.end.stop in _CUT_STOPS:
             ledger.note_dropped(at, f"the call of {name!r} was cut off and its input cannot be read")
             return []
         raise RequestError(
@@ -121,11 +121,11 @@ def _call(id: str, name: str, arguments: str, reply: Reply, at: str, ledger: Led
     return [{"type": "tool_use", "id": id, "name": name, "input": input}]
 
 
-def write_call_id(id: str, asked: ReplyContext) -> str:
-    return shown(id) if id else asked.new_id("toolu_")
+def choose_call_id(id: str, context: ReplyContext) -> str:
+    return encode_call_id(id) if id else context.new_id("toolu_")
 
 
-def write_citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
+def encode_citation(citation: Citation, at: str, ledger: Ledger) -> Wire | None:
     raw = citation.raw
     if isinstance(raw, dict) and str(raw.get("type")).endswith("_location"):
         return raw

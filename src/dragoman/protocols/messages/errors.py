@@ -1,4 +1,4 @@
-"""Anthropic's error bodies: an answer or an error event comes in as a Failure, a Failure goes out as body or event."""
+"""Read the errors of Messages upstreams into failures, and render failures as Anthropic's errors."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from dragoman.framing.sse import encode_event
 from dragoman.hub.events import Started
 from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
-from dragoman.protocols.messages.wire import NOTHING, Fault, is_given
+from dragoman.protocols.messages.wire import NOTHING, Fault, is_present
 
 _TOO_LONG = "prompt is too long"
 
@@ -21,7 +21,7 @@ _RENDERED: dict[Kind, tuple[int, str]] = {
     Kind.TOO_LARGE: (413, "request_too_large"),
     Kind.REQUEST_TIMEOUT: (408, "timeout_error"),
     Kind.AUTH: (401, "authentication_error"),
-    Kind.CREDENTIAL: (502, "api_error"),  # a 401 would send the client looking for a fault in its own key
+    Kind.CREDENTIAL: (502, "api_error"),  # a 401 would make the client suspect its own key
     Kind.FORBIDDEN: (403, "permission_error"),
     Kind.NOT_FOUND: (404, "not_found_error"),
     Kind.CONFLICT: (409, "conflict_error"),
@@ -63,14 +63,14 @@ _BAD_TOKEN = re.compile(
 )
 
 
-class _Told(msgspec.Struct):
+class _ErrorDetail(msgspec.Struct):
     type: str
     message: str
 
 
 class ErrorShape(msgspec.Struct):
     type: Literal["error"]
-    error: _Told
+    error: _ErrorDetail
 
 
 class _Body(msgspec.Struct):
@@ -83,26 +83,26 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def render(failure: Failure, request_id: str) -> ErrorResponse:
-    """The error body and the status that the official SDK maps to the right exception."""
-    status = _RENDERED[_told_as(failure)][0]
+    """Return the error response, with the status that the official SDK maps to the right exception."""
+    status = _RENDERED[_effective_kind(failure)][0]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
         status = 500
-    body = {**_error(failure), "request_id": request_id}
+    body = {**_build_error(failure), "request_id": request_id}
     return ErrorResponse(status, msgspec.json.encode(body))
 
 
-def error_frame(failure: Failure) -> bytes:
-    """The event that stands in place of the end of a stream."""
-    return encode_event(msgspec.json.encode(_error(failure)), b"error")
+def encode_error_event(failure: Failure) -> bytes:
+    """Return the event that replaces the end of a stream."""
+    return encode_event(msgspec.json.encode(_build_error(failure)), b"error")
 
 
 def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
-    """What a passthrough stream still needs when it ended without its terminal event."""
-    return error_frame(failure)
+    """Return what to append to a passthrough stream that ended without its terminal event."""
+    return encode_error_event(failure)
 
 
-def _error(failure: Failure) -> dict[str, object]:
-    error: dict[str, object] = {"type": _RENDERED[_told_as(failure)][1], "message": _message(failure)}
+def _build_error(failure: Failure) -> dict[str, object]:
+    error: dict[str, object] = {"type": _RENDERED[_effective_kind(failure)][1], "message": _build_message(failure)}
     if failure.detail is not None:
         error["details"] = failure.detail
     elif failure.code is not None:
@@ -110,63 +110,63 @@ def _error(failure: Failure) -> dict[str, object]:
     return {"type": "error", "error": error}
 
 
-def _told_as(failure: Failure) -> Kind:
-    """An allowance that comes back by itself is a matter of time, not of billing, unless its vendor says so."""
+def _effective_kind(failure: Failure) -> Kind:
+    """Return the kind to render: a quota that resets by itself is a rate limit, unless the vendor says 402."""
     comes_back = failure.retry_after is not None or failure.resets_at is not None
     return Kind.RATE_LIMITED if failure.kind is Kind.QUOTA and comes_back and failure.status != 402 else failure.kind
 
 
-def _message(failure: Failure) -> str:
+def _build_message(failure: Failure) -> str:
     if failure.kind is Kind.CONTEXT_TOO_LONG and not failure.message.lower().startswith(_TOO_LONG):
-        return f"{_TOO_LONG}: {failure.message}"  # clients compact the conversation when they read these words
+        return f"{_TOO_LONG}: {failure.message}"  # clients compact the conversation when they read this
     if failure.at and failure.at not in failure.message:
         return f"{failure.at.strip('/').replace('/', '.')}: {failure.message}"
     return failure.message
 
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
-    """An upstream's error answer."""
-    fault = _fault(body)
+    """Return the failure that an error response reports."""
+    fault = _read_fault(body)
     message = clean_message(fault.message or "") or describe_error_page(status, body)
     return Failure(
-        kind=_kind(fault, status),
+        kind=_choose_kind(fault, status),
         message=message,
         status=status,
-        code=_code(fault),
+        code=_fault_code(fault),
         retry_after=retry_after(headers),
         detail=fault.details,
     )
 
 
 def failure_of(fault: Fault | str | None) -> Failure:
-    """The failure that an error event, or an error body under a good status, tells."""
+    """Return the failure that an error event, or an error body with a good status, reports."""
     if not isinstance(fault, Fault):
         fault = Fault(message=fault)
-    kind = _kind(fault, None)
+    kind = _choose_kind(fault, None)
     message = clean_message(fault.message or "") or "the upstream reported an error without a message"
-    return Failure(kind=kind, message=message, code=_code(fault), detail=fault.details)
+    return Failure(kind=kind, message=message, code=_fault_code(fault), detail=fault.details)
 
 
-def _fault(body: bytes) -> Fault:
+def _read_fault(body: bytes) -> Fault:
     try:
         answer = _body.decode(replace_invalid_utf8(body))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return Fault()
     if isinstance(answer.error, Fault):
         return answer.error
-    detail = bytes(answer.detail).decode().strip('"') if is_given(answer.detail) else None
+    detail = bytes(answer.detail).decode().strip('"') if is_present(answer.detail) else None
     return Fault(message=answer.error or answer.message or detail)
 
 
-def _code(fault: Fault) -> str | None:
+def _fault_code(fault: Fault) -> str | None:
     return None if fault.code is None else str(fault.code)
 
 
-def _kind(fault: Fault, status: int | None) -> Kind:
+def _choose_kind(fault: Fault, status: int | None) -> Kind:
     message = fault.message or ""
-    kind = _BY_TYPE.get(fault.type or "") or _BY_TYPE.get(_code(fault) or "")
+    kind = _BY_TYPE.get(fault.type or "") or _BY_TYPE.get(_fault_code(fault) or "")
     if kind is None:
-        kind = _kind_by_status(status)
+        kind = _kind_of_status(status)
     if kind is Kind.BAD_REQUEST:
         if fault.code == "context_length_exceeded" or _CONTEXT.search(message):
             return Kind.CONTEXT_TOO_LONG
@@ -176,5 +176,5 @@ def _kind(fault: Fault, status: int | None) -> Kind:
     return kind
 
 
-def _kind_by_status(status: int | None) -> Kind:
+def _kind_of_status(status: int | None) -> Kind:
     return Kind.UPSTREAM if status is None else kind_for_status(status)

@@ -1,4 +1,4 @@
-"""The body of a Messages request comes in; a hub request goes out, with every unread field in some `ext`."""
+"""Parse a client's Messages request into a hub request; unread fields are extras in `ext`."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from dragoman.protocols.messages.wire import NAME
 _ROLES = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _SWITCHES = {switch.value: switch for switch in Switch}
 
-# What a client of ours writes and the hub's name for it, where nothing but the name differs.
+# The protocol's names of fields -> the hub's names.
 _NAMES = {
     "messages": "turns",
     "tools": "tools",
@@ -32,35 +32,35 @@ _NAMES = {
 
 
 def parse(body: bytes, ledger: Ledger) -> Request:
-    return _parse(body, _max_tokens)
+    return _parse(body, _parse_max_tokens)
 
 
-def parse_to_count(body: bytes, ledger: Ledger) -> Request:
-    """The same for count_tokens, whose bodies have no cap."""
+def parse_for_count(body: bytes, ledger: Ledger) -> Request:
+    """Parse the body of a count_tokens request, which needs no max_tokens."""
     return _parse(body, lambda top: top.integer("max_tokens"))
 
 
-def _parse(body: bytes, cap: Callable[[Fields], int | None]) -> Request:
+def _parse(body: bytes, read_max_tokens: Callable[[Fields], int | None]) -> Request:
     try:
         raw = read_body(body)
-        return _request(Fields(raw), raw, cap)
+        return _parse_request(Fields(raw), raw, read_max_tokens)
     except BadField as bad:
         raise BadRequest(bad.at, bad.message) from bad
 
 
-def _request(top: Fields, raw: dict[str, Json], cap: Callable[[Fields], int | None]) -> Request:
+def _parse_request(top: Fields, raw: dict[str, Json], read_max_tokens: Callable[[Fields], int | None]) -> Request:
     _refuse_server_state(top)
     model = top.need_text("model")
-    max_tokens = cap(top)
-    turns = _turns(top)
+    max_tokens = read_max_tokens(top)
+    turns = _parse_turns(top)
     tools = parse_tools(top)
     choice, parallel = parse_choice(top, tools)
     output = top.obj("output_config")
     thinking = top.obj("thinking")
     metadata = top.obj("metadata")
     cache, control = parse_cache(top)
-    reasoning, kept = _reasoning(thinking, output)
-    format, format_fields = _format(top, output)
+    reasoning, extras = _parse_reasoning(thinking, output)
+    format, format_fields = _parse_format(top, output)
     return Request(
         protocol=NAME,
         model=model,
@@ -72,15 +72,15 @@ def _request(top: Fields, raw: dict[str, Json], cap: Callable[[Fields], int | No
         temperature=top.number("temperature"),
         top_p=top.number("top_p"),
         top_k=top.integer("top_k"),
-        stop=_stop(top),
+        stop=_parse_stop(top),
         reasoning=reasoning,
         format=format,
         cache=cache,
         user=metadata.text("user_id") if metadata is not None else None,
         service_tier="default" if top.text("service_tier") == "standard_only" else None,
         stream=top.flag("stream", False),
-        where=_where(top, format),
-        ext={**kept, **_kept(top), **unread(top, output, thinking, metadata, control, format_fields)},
+        where=_find_pointers(top, format),
+        ext={**extras, **_parse_extras(top), **unread(top, output, thinking, metadata, control, format_fields)},
         raw=raw,
     )
 
@@ -88,15 +88,15 @@ def _request(top: Fields, raw: dict[str, Json], cap: Callable[[Fields], int | No
 def _refuse_server_state(top: Fields) -> None:
     if top.has("thread"):
         detail: dict[str, object] = {"error_code": "thread_unsupported_request"}
-        message = "threads are not kept here; send the whole conversation without `thread`"
+        message = "this gateway keeps no threads; send the whole conversation without `thread`"
         raise RequestError(Failure(Kind.BAD_REQUEST, message, at="/thread", detail=detail))
     container = top.raw("container")
     named = container.get("id") if isinstance(container, dict) else container
     if named is not None:
-        raise BadRequest("/container", "containers are kept by the vendor that made them and cannot be used here")
+        raise BadRequest("/container", "a container exists only at the vendor that made it; leave it out")
 
 
-def _max_tokens(top: Fields) -> int:
+def _parse_max_tokens(top: Fields) -> int:
     value = top.integer("max_tokens")
     if value is None:
         raise BadField("/max_tokens", "is required")
@@ -105,7 +105,7 @@ def _max_tokens(top: Fields) -> int:
     return value
 
 
-def _turns(top: Fields) -> tuple[Turn, ...]:
+def _parse_turns(top: Fields) -> tuple[Turn, ...]:
     turns: list[Turn] = []
     system = top.text_or_objects("system")
     if system:
@@ -123,25 +123,25 @@ def _turns(top: Fields) -> tuple[Turn, ...]:
     return tuple(turns)
 
 
-def _stop(top: Fields) -> tuple[str, ...]:
+def _parse_stop(top: Fields) -> tuple[str, ...]:
     stops = top.items("stop_sequences") or []
     if not all(isinstance(stop, str) for stop in stops):
         raise top.bad("stop_sequences", "must be an array of strings")
     return tuple(str(stop) for stop in stops)
 
 
-def _reasoning(thinking: Fields | None, output: Fields | None) -> tuple[Reasoning | None, Ext]:
-    """How the model is asked to think, and what of it only this protocol knows."""
-    kept: Ext = {}
+def _parse_reasoning(thinking: Fields | None, output: Fields | None) -> tuple[Reasoning | None, Ext]:
+    """Return the reasoning settings, and those that only this protocol has."""
+    extras: Ext = {}
     effort = output.text("effort") if output is not None else None
     if effort is not None and effort not in EFFORTS:
-        kept["output_config/effort"] = effort
+        extras["output_config/effort"] = effort
         effort = None
     kind = thinking.need_text("type") if thinking is not None else None
     if thinking is None or kind not in _SWITCHES:
         if kind is not None:
-            kept["thinking/type"] = kind
-        return (Reasoning("/output_config/effort", effort) if effort else None), kept
+            extras["thinking/type"] = kind
+        return (Reasoning("/output_config/effort", effort) if effort else None), extras
     return (
         Reasoning(
             at="/output_config/effort" if effort else "/thinking",
@@ -153,12 +153,12 @@ def _reasoning(thinking: Fields | None, output: Fields | None) -> tuple[Reasonin
             show=thinking.text("display"),
             show_at="/thinking/display",
         ),
-        kept,
+        extras,
     )
 
 
-def _format(top: Fields, output: Fields | None) -> tuple[Format | None, Fields | None]:
-    for holder, key in ((output, "format"), (top, "output_format")):  # the second is its older place
+def _parse_format(top: Fields, output: Fields | None) -> tuple[Format | None, Fields | None]:
+    for holder, key in ((output, "format"), (top, "output_format")):  # the second is the older place
         if holder is None or not holder.has(key):
             continue
         format = holder.need_obj(key)
@@ -169,17 +169,17 @@ def _format(top: Fields, output: Fields | None) -> tuple[Format | None, Fields |
     return None, None
 
 
-def _kept(top: Fields) -> Ext:
-    """Values that the hub has no word for; the protocol's own defaults are not worth keeping."""
-    kept: Ext = {}
+def _parse_extras(top: Fields) -> Ext:
+    """Return values that the hub does not have, without the protocol's defaults."""
+    extras: Ext = {}
     for key, usual in (("service_tier", ("auto", "standard_only")), ("speed", ("standard",)), ("container", ())):
         value = top.raw(key)
         if value is not None and value not in usual:
-            kept[key] = value
-    return kept
+            extras[key] = value
+    return extras
 
 
-def _where(top: Fields, format: Format | None) -> dict[str, str]:
+def _find_pointers(top: Fields, format: Format | None) -> dict[str, str]:
     where = {hub: top.pointer(key) for key, hub in _NAMES.items() if top.has(key)}
     where["parallel"] = "/tool_choice/disable_parallel_tool_use"
     where["user"] = "/metadata/user_id"

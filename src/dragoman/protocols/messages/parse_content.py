@@ -1,4 +1,4 @@
-"""Content blocks of a request come in; hub parts go out, and what is not understood stays whole."""
+"""Parse the content blocks of a Messages request into hub parts; unknown blocks are extras whole."""
 
 from collections.abc import Callable, Iterable
 
@@ -24,13 +24,13 @@ from dragoman.hub.request import (
     ToolCall,
     ToolResult,
 )
-from dragoman.protocols.messages.wire import VENDOR, meant
+from dragoman.protocols.messages.wire import VENDOR, decode_call_id
 
-Answer = Text | Image | Document | Foreign
+ResultPart = Text | Image | Document | Foreign
 
 
 def unread(holder: Fields, *inner: Fields | None) -> Ext:
-    """What was not read of an object and of the objects inside it, by pointers that start at the object."""
+    """Return the unread fields of an object and of the objects inside it, by pointers relative to it."""
     start = len(holder.at) + 1
     return {
         fields.pointer(key)[start:]: value
@@ -41,80 +41,80 @@ def unread(holder: Fields, *inner: Fields | None) -> Ext:
 
 
 def parse_cache(fields: Fields) -> tuple[Cache | None, Fields | None]:
-    """The breakpoint of a block or tool, and the object that told it."""
+    """Return the cache breakpoint of a block or tool, and the object that defines it."""
     control = fields.obj("cache_control")
     if control is None:
         return None, None
     if control.text("type") != "ephemeral":
-        return None, fields.obj("cache_control")  # unread, so that it is kept
+        return None, fields.obj("cache_control")  # not marked as read, so that it is extras
     return Cache(control.at, control.text("ttl")), control
 
 
 def parse_content(content: str | list[Fields], at: str) -> tuple[Part, ...]:
-    """The parts of a turn, written as a string or as blocks."""
+    """Parse the parts of a turn, written as a string or as blocks."""
     if isinstance(content, str):
         return (Text(content, at),)
-    return tuple(_part(block) for block in content)
+    return tuple(_parse_part(block) for block in content)
 
 
-def _part(block: Fields) -> Part:
+def _parse_part(block: Fields) -> Part:
     kind = block.need_text("type")
-    read = _PARTS.get(kind)
-    return read(block) if read is not None else _foreign(block)
+    read = _PARSERS.get(kind)
+    return read(block) if read is not None else _parse_foreign(block)
 
 
-def _answer(block: Fields) -> Answer:
-    read = _ANSWERS.get(block.need_text("type"))
-    return read(block) if read is not None else _foreign(block)
+def _parse_result_part(block: Fields) -> ResultPart:
+    read = _RESULT_PARSERS.get(block.need_text("type"))
+    return read(block) if read is not None else _parse_foreign(block)
 
 
-def _foreign(block: Fields) -> Foreign:
+def _parse_foreign(block: Fields) -> Foreign:
     kind = block.need_text("type")
     return Foreign(kind, {"type": kind, **block.rest()}, block.at)
 
 
-def _text(block: Fields) -> Text:
+def _parse_text(block: Fields) -> Text:
     cache, control = parse_cache(block)
     return Text(
         text=block.need_text("text"),
         at=block.at,
-        citations=tuple(_citations(block)),
+        citations=tuple(_parse_citations(block)),
         cache=cache,
         ext=unread(block, control),
     )
 
 
-def _citations(block: Fields) -> Iterable[Citation]:
-    """Nulls too are kept in what goes back to the vendor: it demands a title, if only such a one."""
+def _parse_citations(block: Fields) -> Iterable[Citation]:
+    """Yield the citations; `raw` keeps nulls, because the vendor demands a title even if it is null."""
     for raw, record in zip(block.items("citations") or (), block.objects("citations") or (), strict=True):
         title = record.text("title") or record.text("document_title")
         yield Citation(record.text("url"), title, record.text("cited_text"), raw=raw)
 
 
-def _image(block: Fields) -> Image | Foreign:
+def _parse_image(block: Fields) -> Image | Foreign:
     source = block.need_obj("source")
-    media = _media(source)
+    media = _parse_media(source)
     if media is None:
-        return _whole(block)
+        return _keep_whole(block)
     cache, control = parse_cache(block)
     return Image(media, block.at, cache=cache, ext=unread(block, source, control))
 
 
-def _document(block: Fields) -> Document | Foreign:
+def _parse_document(block: Fields) -> Document | Foreign:
     source = block.need_obj("source")
-    media: Media | str | None = _media(source)
+    media: Media | str | None = _parse_media(source)
     if media is None and source.text("type") == "text":
         source.need_text("media_type")  # always text/plain
         media = source.need_text("data")
     if media is None and source.text("type") == "content":
-        return _composed(block, source)
+        return _parse_composed(block, source)
     if media is None:
-        return _whole(block)
+        return _keep_whole(block)
     cache, control = parse_cache(block)
     return Document(media, block.at, block.text("title"), cache, unread(block, source, control))
 
 
-def _media(source: Fields) -> Media | None:
+def _parse_media(source: Fields) -> Media | None:
     match source.need_text("type"):
         case "base64":
             return Inline(source.need_text("media_type"), source.need_text("data"))
@@ -125,26 +125,26 @@ def _media(source: Fields) -> Media | None:
     return None
 
 
-def _composed(block: Fields, source: Fields) -> Document:
-    """A document made of blocks: its text for everyone, its blocks for its own protocol."""
-    raw = _raw(block)
-    words, others = _read_words(source)
+def _parse_composed(block: Fields, source: Fields) -> Document:
+    """Parse a document made of blocks: its text for all protocols, its blocks for this one."""
+    raw = _as_raw(block)
+    text, others = _read_text(source)
     cache, control = parse_cache(block)
-    return Document(words, block.at, block.text("title"), cache, unread(block, source, control, *others), raw)
+    return Document(text, block.at, block.text("title"), cache, unread(block, source, control, *others), raw)
 
 
-def _search_result(block: Fields) -> Document:
-    """A search result: for everyone else a document of its words, which begins with where they came from."""
-    raw = _raw(block)
-    words, others = _read_words(block)
+def _parse_search_result(block: Fields) -> Document:
+    """Parse a search result; for other protocols it is a document that begins with its source."""
+    raw = _as_raw(block)
+    text, others = _read_text(block)
     cache, control = parse_cache(block)
     source = block.text("source")
-    told = f"{source}\n\n{words}" if source else words
+    told = f"{source}\n\n{text}" if source else text
     return Document(told, block.at, block.text("title"), cache, unread(block, control, *others), raw)
 
 
-def _read_words(holder: Fields) -> tuple[str, list[Fields]]:
-    """The text of `content`, and its blocks with what else they hold."""
+def _read_text(holder: Fields) -> tuple[str, list[Fields]]:
+    """Return the text of `content`, and its blocks."""
     content = holder.text_or_objects("content")
     if content is None or isinstance(content, str):
         return content or "", []
@@ -152,46 +152,46 @@ def _read_words(holder: Fields) -> tuple[str, list[Fields]]:
     return "\n\n".join(item.text("text", "") for item in texts), content
 
 
-def _raw(block: Fields) -> Json:
-    """A block whose `type` and perhaps `source` have been read, as it came but for its cache breakpoint."""
+def _as_raw(block: Fields) -> Json:
+    """Return a block as it came, without its cache breakpoint."""
     read = {"type": block.need_text("type"), "source": block.raw("source")}
     whole = {**{key: value for key, value in read.items() if value is not None}, **block.rest()}
     return {key: value for key, value in whole.items() if key != "cache_control"}
 
 
-def _whole(block: Fields) -> Foreign:
+def _keep_whole(block: Fields) -> Foreign:
     kind = block.need_text("type")
     return Foreign(kind, {"type": kind, "source": block.raw("source"), **block.rest()}, block.at)
 
 
-def _tool_use(block: Fields) -> ToolCall:
+def _parse_tool_use(block: Fields) -> ToolCall:
     given = block.raw("input")
     if not isinstance(given, dict):
         raise block.bad("input", "must be an object")
     cache, control = parse_cache(block)
     caller = block.raw("caller")
-    kept: Ext = {} if caller in (None, {"type": "direct"}) else {"caller": caller}
+    extras: Ext = {} if caller in (None, {"type": "direct"}) else {"caller": caller}
     return ToolCall(
-        id=meant(block.need_text("id")),
+        id=decode_call_id(block.need_text("id")),
         name=block.need_text("name"),
         arguments=msgspec.json.encode(given).decode(),
         at=block.at,
         cache=cache,
-        ext=kept | unread(block, control),
+        ext=extras | unread(block, control),
     )
 
 
-def _tool_result(block: Fields) -> ToolResult:
+def _parse_tool_result(block: Fields) -> ToolResult:
     content = block.text_or_objects("content")
     cache, control = parse_cache(block)
-    answers: tuple[Answer, ...] = ()
+    parts: tuple[ResultPart, ...] = ()
     if isinstance(content, str):
-        answers = (Text(content, block.pointer("content")),)
+        parts = (Text(content, block.pointer("content")),)
     elif content is not None:
-        answers = tuple(_answer(item) for item in content)
+        parts = tuple(_parse_result_part(item) for item in content)
     return ToolResult(
-        call_id=meant(block.need_text("tool_use_id")),
-        content=answers,
+        call_id=decode_call_id(block.need_text("tool_use_id")),
+        content=parts,
         at=block.at,
         is_error=block.flag("is_error", False),
         cache=cache,
@@ -199,26 +199,26 @@ def _tool_result(block: Fields) -> ToolResult:
     )
 
 
-def _thinking(block: Fields) -> Thinking:
+def _parse_thinking(block: Fields) -> Thinking:
     signature = block.text("signature")
     opaque = read_opaque(signature, Form.SIGNATURE, VENDOR) if signature else None
     return Thinking(block.need_text("thinking"), block.at, opaque, ext=unread(block))
 
 
-def _redacted(block: Fields) -> Thinking:
+def _parse_redacted(block: Fields) -> Thinking:
     return Thinking("", block.at, read_opaque(block.need_text("data"), Form.REDACTED, VENDOR), ext=unread(block))
 
 
-_ANSWERS: dict[str, Callable[[Fields], Answer]] = {
-    "text": _text,
-    "image": _image,
-    "document": _document,
-    "search_result": _search_result,
+_RESULT_PARSERS: dict[str, Callable[[Fields], ResultPart]] = {
+    "text": _parse_text,
+    "image": _parse_image,
+    "document": _parse_document,
+    "search_result": _parse_search_result,
 }
-_PARTS: dict[str, Callable[[Fields], Part]] = {
-    **_ANSWERS,
-    "tool_use": _tool_use,
-    "tool_result": _tool_result,
-    "thinking": _thinking,
-    "redacted_thinking": _redacted,
+_PARSERS: dict[str, Callable[[Fields], Part]] = {
+    **_RESULT_PARSERS,
+    "tool_use": _parse_tool_use,
+    "tool_result": _parse_tool_result,
+    "thinking": _parse_thinking,
+    "redacted_thinking": _parse_redacted,
 }

@@ -1,4 +1,4 @@
-"""Tools, MCP servers and the tool choice of a request come in; hub tools go out."""
+"""Parse the tools, MCP servers and tool choice of a Messages request."""
 
 from collections.abc import Iterable
 
@@ -11,22 +11,22 @@ from dragoman.protocols.messages.parse_content import parse_cache, unread
 _PICKS = {"auto": Pick.AUTO, "any": Pick.REQUIRED, "tool": Pick.NAMED, "none": Pick.NONE}
 _TOOLSET = "mcp_toolset"
 
-# Dated types of one tool, by what they all begin with.
+# The types of one tool end with a date: their common beginning -> the hub's kind.
 _FAMILIES = {"web_search_": "web_search", "code_execution_": "code_execution", "tool_search_tool_": "tool_search"}
-_OTHERS = ("web_fetch_", "bash_", "text_editor_", "memory_", "computer_", "browser_", "advisor_", _TOOLSET)
+_OTHER_FAMILIES = ("web_fetch_", "bash_", "text_editor_", "memory_", "computer_", "browser_", "advisor_", _TOOLSET)
 
 
 def parse_tools(top: Fields) -> tuple[Tool, ...]:
-    servers = [_server(server) for server in top.objects("mcp_servers") or ()]
+    servers = [_parse_server(server) for server in top.objects("mcp_servers") or ()]
     known = {server.server_name for server in servers}
-    tools = [_tool(tool) for tool in top.objects("tools") or () if not _is_plain_toolset(tool, known)]
+    tools = [_parse_tool(tool) for tool in top.objects("tools") or () if not _is_plain_toolset(tool, known)]
     chosen = {tool.server_name: tool.allowed_tools for tool in tools if isinstance(tool, Hosted)}
     named = (replace(server, allowed_tools=chosen.get(server.server_name)) for server in servers)
     return (*tools, *named)
 
 
 def parse_choice(top: Fields, tools: Iterable[Tool]) -> tuple[ToolChoice | None, bool | None]:
-    """The choice, and False where several calls at once are forbidden."""
+    """Return the choice, and False if parallel calls are forbidden."""
     choice = top.obj("tool_choice")
     if choice is None:
         return None, None
@@ -38,22 +38,22 @@ def parse_choice(top: Fields, tools: Iterable[Tool]) -> tuple[ToolChoice | None,
     if pick is not Pick.NAMED:
         return ToolChoice(pick, choice.at), parallel
     name = choice.need_text("name")
-    hosted = next((tool.kind for tool in tools if isinstance(tool, Hosted) and name_of(tool) == name), None)
+    hosted = next((tool.kind for tool in tools if isinstance(tool, Hosted) and hosted_name(tool) == name), None)
     return ToolChoice(pick, choice.at, name, hosted=hosted), parallel
 
 
-def name_of(tool: Hosted) -> str | None:
-    """What a call of a vendor-defined tool is named, where its client wrote it."""
+def hosted_name(tool: Hosted) -> str | None:
+    """Return the name under which a vendor-run tool is called, if the client wrote one."""
     name = tool.raw.get("name") if isinstance(tool.raw, dict) else None
     return name if isinstance(name, str) else None
 
 
-def _tool(tool: Fields) -> Tool:
+def _parse_tool(tool: Fields) -> Tool:
     kind = tool.text("type", "custom")
-    return _function(tool) if kind == "custom" else _hosted(tool, kind)
+    return _parse_function(tool) if kind == "custom" else _parse_hosted(tool, kind)
 
 
-def _function(tool: Fields) -> Function:
+def _parse_function(tool: Fields) -> Function:
     schema = tool.obj("input_schema")
     cache, control = parse_cache(tool)
     return Function(
@@ -69,28 +69,28 @@ def _function(tool: Fields) -> Function:
     )
 
 
-def _hosted(tool: Fields, kind: str) -> Hosted:
+def _parse_hosted(tool: Fields, kind: str) -> Hosted:
     family = next((name for start, name in _FAMILIES.items() if kind.startswith(start)), kind)
     raw = {"type": kind, **tool.rest()}
     if kind == _TOOLSET:
-        return Hosted(family, raw, tool.at, server_name=tool.text("mcp_server_name"), allowed_tools=_chosen(raw))
+        return Hosted(family, raw, tool.at, server_name=tool.text("mcp_server_name"), allowed_tools=_enabled_tools(raw))
     tool.text("name")
     if family != "web_search":
-        return Hosted(family, raw, tool.at, known=family != kind or kind.startswith(_OTHERS), ext=unread(tool))
+        return Hosted(family, raw, tool.at, known=family != kind or kind.startswith(_OTHER_FAMILIES), ext=unread(tool))
     return Hosted(
         kind=family,
         raw=raw,
         at=tool.at,
-        allowed_domains=_domains(tool, "allowed_domains"),
-        blocked_domains=_domains(tool, "blocked_domains"),
+        allowed_domains=_parse_domains(tool, "allowed_domains"),
+        blocked_domains=_parse_domains(tool, "blocked_domains"),
         max_uses=tool.integer("max_uses"),
         location=tool.raw("user_location"),
         ext=unread(tool),
     )
 
 
-def _chosen(toolset: dict[str, object]) -> tuple[str, ...] | None:
-    """The tools that a toolset switches on one by one; None where it says anything else."""
+def _enabled_tools(toolset: dict[str, object]) -> tuple[str, ...] | None:
+    """Return the tools that a toolset enables one by one; None if it configures anything else."""
     configs = toolset.get("configs")
     plain = toolset.keys() == {"type", "mcp_server_name", "default_config", "configs"}
     if not plain or toolset["default_config"] != {"enabled": False} or not isinstance(configs, dict):
@@ -98,14 +98,14 @@ def _chosen(toolset: dict[str, object]) -> tuple[str, ...] | None:
     return tuple(configs) if all(config == {"enabled": True} for config in configs.values()) else None
 
 
-def _domains(tool: Fields, key: str) -> tuple[str, ...]:
+def _parse_domains(tool: Fields, key: str) -> tuple[str, ...]:
     domains = tool.items(key) or []
     if not all(isinstance(domain, str) for domain in domains):
         raise tool.bad(key, "must be an array of strings")
     return tuple(str(domain) for domain in domains)
 
 
-def _server(server: Fields) -> Hosted:
+def _parse_server(server: Fields) -> Hosted:
     raw = server.rest()
     return Hosted(
         kind="mcp",
@@ -119,7 +119,7 @@ def _server(server: Fields) -> Hosted:
 
 
 def _is_plain_toolset(tool: Fields, servers: set[str | None]) -> bool:
-    """Whether it only says again that a listed server may be used."""
+    """Return whether a toolset only enables a listed server."""
     raw = tool.rest()
     if set(raw) != {"type", "mcp_server_name"} or raw["type"] != _TOOLSET:
         return False

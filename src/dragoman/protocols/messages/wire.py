@@ -13,8 +13,8 @@ from dragoman.hub.events import (
 
 NAME = "messages"
 MCP_BETA = (b"anthropic-beta", b"mcp-client-2025-11-20")
-ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")  # a header without which the vendor refuses everything
-VENDOR = "anthropic"  # who issued a signature that a client sends without our envelope
+ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")  # a required header
+VENDOR = "anthropic"  # the issuer of signatures that clients send without our envelope
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 MIN_BUDGET = 1024
 DEFAULT_MAX_TOKENS = 32_000
@@ -30,7 +30,7 @@ STOPS = {
 }
 STOP_REASONS = {stop: reason for reason, stop in STOPS.items()}
 
-# What a vendor-run tool is called inside a reply, and what the hub calls it.
+# The names of vendor-run tools in replies -> the hub's names.
 HOSTED_KINDS = {
     "web_search": "web_search",
     "web_fetch": "web_fetch",
@@ -44,21 +44,21 @@ HOSTED_KINDS = {
     "mcp": "mcp",
 }
 HOSTED_USES = frozenset({"server_tool_use", "mcp_tool_use"})
-HOSTED_RESULT = "_tool_result"  # the end of every result block's type
+HOSTED_RESULT = "_tool_result"  # the type of every result block ends with it
 REPLY_TIERS = {"standard": "default", "priority": "priority", "batch": "batch"}  # to OpenAI's spelling
 TIERS_IN_REPLIES = {ours: theirs for theirs, ours in REPLY_TIERS.items()}
 NOTHING = Raw()
-Count = int | float | None  # servers that are written in a language without integers send 12.0
+Count = int | float | None  # servers written in languages without integers send 12.0
 
-# Fields of a reply that are not its words: one of a wrong type is left unread.
-BESIDE = frozenset(("id", "model", "usage", "stop_details", "stop_sequence"))
+# Fields that the reply can do without: one of a wrong type is ignored.
+INESSENTIAL_FIELDS = frozenset(("id", "model", "usage", "stop_details", "stop_sequence"))
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 _ENCODED = "toolu_dgm1-"
 Wire = dict[str, object]
 
 
-def is_given(raw: Raw) -> bool:
-    """Whether a field that may hold anything was there and not null."""
+def is_present(raw: Raw) -> bool:
+    """Return whether a field is present and not null."""
     return bytes(raw) not in (b"", b"null")
 
 
@@ -75,7 +75,7 @@ class ServerTools(Struct):
 
 
 class Iteration(Struct):
-    """One of the passes that a reply took."""
+    """One iteration of a reply that took several."""
 
     type: str = ""
     input_tokens: Count = None
@@ -86,7 +86,7 @@ class Iteration(Struct):
 
 
 class Counts(Struct):
-    """`usage` of a reply, of message_start and of message_delta; what is absent keeps its earlier value."""
+    """`usage` of a reply, of message_start and of message_delta; absent fields keep their earlier value."""
 
     input_tokens: Count = None
     output_tokens: Count = None
@@ -126,7 +126,7 @@ class Fault(Struct):
 
 
 class Head(Struct):
-    """What message_start tells of the reply."""
+    """`message` of message_start."""
 
     id: str = ""
     model: str = ""
@@ -134,7 +134,7 @@ class Head(Struct):
 
 
 class StreamEvent(Struct, gc=False):
-    """Any event of the stream: one shape for all, so that each is parsed once."""
+    """Any event of the stream; one shape for all, so that each is parsed once."""
 
     type: str = ""
     index: int = 0
@@ -159,7 +159,7 @@ class ContentBlock(Struct):
     content: Raw = NOTHING
 
 
-class CitedPlace(Struct):
+class CitedSource(Struct):
     """The fields that the five kinds of citation share or that name a source."""
 
     type: str = ""
@@ -176,7 +176,7 @@ class SearchHit(Struct):
 
 
 class Message(Struct):
-    """A whole reply, or the error body that stands in its place."""
+    """A whole reply, or an error body in its place."""
 
     type: str = ""
     id: str = ""
@@ -189,15 +189,15 @@ class Message(Struct):
     error: Fault | str | None = None
 
 
-def shown(id: str) -> str:
-    """The id that a client sees."""
+def encode_call_id(id: str) -> str:
+    """Return the id for clients: an id that is not in Anthropic's alphabet is encoded."""
     if not NOT_IN_IDS.search(id):
         return id
     return _ENCODED + base64.urlsafe_b64encode(id.encode()).decode().rstrip("=")
 
 
-def meant(id: str) -> str:
-    """The id that the vendor gave."""
+def decode_call_id(id: str) -> str:
+    """Return the vendor's id from one that `encode_call_id` made."""
     if not id.startswith(_ENCODED):
         return id
     body = id[len(_ENCODED) :]
@@ -205,7 +205,7 @@ def meant(id: str) -> str:
         given = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
     except (binascii.Error, ValueError):
         return id
-    return given if shown(given) == id else id
+    return given if encode_call_id(given) == id else id
 
 
 def text_at(fields: Mapping[str, object], key: str) -> str:
