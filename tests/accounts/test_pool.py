@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.accounts.pool import (
-    DOUBTED_S,
-    EVERYTHING,
-    MAX_DOUBT_S,
-    MAX_RESTS,
+    ALL_MODELS,
+    MAX_COOLDOWNS,
+    MAX_PROBE_INTERVAL_S,
     MAX_SESSIONS,
+    PROBE_AFTER_S,
     Choice,
     Member,
+    MemberState,
     Pool,
-    State,
 )
 
 NOW = 1_800_000_000.0
@@ -50,11 +50,11 @@ def walk(pool: Pool, session: str | None, now: float = NOW) -> list[int]:
 def test_every_session_keeps_its_member_whatever_others_do(size: int, session: str, others: list[str]) -> None:
     pool = pool_of(size)
     home = first(pool, session)
-    pool.served(home, MODEL, session)
+    pool.record_success(home, MODEL, session)
     for other in others:
-        pool.served(first(pool, other), MODEL, other)
+        pool.record_success(first(pool, other), MODEL, other)
         assert first(pool, session) == home
-        pool.served(home, MODEL, session)
+        pool.record_success(home, MODEL, session)
 
 
 @given(sizes, sessions)
@@ -84,16 +84,16 @@ def test_only_the_sessions_of_a_resting_member_move(size: int, session: str, dat
     resting = data.draw(st.integers(0, size - 1))
     usual = first(pool_of(size), session)
     pool = pool_of(size)
-    pool.park(resting, EVERYTHING, NOW + 60, "rate_limited", NOW)
+    pool.start_cooldown(resting, ALL_MODELS, NOW + 60, "rate_limited", NOW)
     assert (first(pool, session) == usual) is (usual != resting)
 
 
-@given(sizes, sessions, st.floats(1, DOUBTED_S), st.floats(0, 2 * DOUBTED_S))
+@given(sizes, sessions, st.floats(1, PROBE_AFTER_S), st.floats(0, 2 * PROBE_AFTER_S))
 @settings(max_examples=100)
 def test_a_short_rest_is_kept_to_the_end_and_not_longer(size: int, session: str, rest: float, later: float) -> None:
     pool = pool_of(size)
     home = first(pool, session)
-    pool.park(home, MODEL, NOW + rest, "rate_limited", NOW)
+    pool.start_cooldown(home, MODEL, NOW + rest, "rate_limited", NOW)
     assert (home in walk(pool, session, NOW + later)) is (NOW + later >= NOW + rest)
 
 
@@ -103,8 +103,8 @@ def test_nobody_is_ever_refused_by_hearsay(size: int, session: str | None, data:
     pool = pool_of(size)
     for member in range(size):
         if data.draw(st.booleans()):
-            model = data.draw(st.sampled_from((EVERYTHING, MODEL, "another")))
-            pool.park(member, model, NOW + data.draw(st.floats(0, 1e6)), "quota", NOW)
+            model = data.draw(st.sampled_from((ALL_MODELS, MODEL, "another")))
+            pool.start_cooldown(member, model, NOW + data.draw(st.floats(0, 1e6)), "quota", NOW)
     asked = walk(pool, session)
     assert asked
     assert len(set(asked)) == len(asked)
@@ -113,7 +113,7 @@ def test_nobody_is_ever_refused_by_hearsay(size: int, session: str | None, data:
 def test_where_all_rest_the_one_that_is_free_soonest_is_asked_and_no_other() -> None:
     pool = pool_of(3)
     for member, seconds in enumerate((90, 20, 60)):
-        pool.park(member, EVERYTHING, NOW + seconds, "rate_limited", NOW)
+        pool.start_cooldown(member, ALL_MODELS, NOW + seconds, "rate_limited", NOW)
     assert walk(pool, "a session") == [1]
     assert pool.free_at(1, MODEL, NOW) == NOW + 20
 
@@ -121,18 +121,18 @@ def test_where_all_rest_the_one_that_is_free_soonest_is_asked_and_no_other() -> 
 def test_a_moved_session_stays_where_its_cache_is_now() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
-    pool.served(home, MODEL, "a session")
-    pool.park(home, MODEL, NOW + 20, "rate_limited", NOW)
+    pool.record_success(home, MODEL, "a session")
+    pool.start_cooldown(home, MODEL, NOW + 20, "rate_limited", NOW)
     other = first(pool, "a session")
-    pool.served(other, MODEL, "a session")
+    pool.record_success(other, MODEL, "a session")
     assert other != home
-    assert pool.home("a session") == first(pool, "a session", NOW + 30) == other
+    assert pool.last_member("a session") == first(pool, "a session", NOW + 30) == other
 
 
 def test_a_rest_for_one_model_leaves_the_others_alone() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
-    pool.park(home, MODEL, NOW + 20, "rate_limited", NOW)
+    pool.start_cooldown(home, MODEL, NOW + 20, "rate_limited", NOW)
     assert first(pool, "a session") != home
     assert first(pool, "a session", model="another") == home
 
@@ -140,23 +140,23 @@ def test_a_rest_for_one_model_leaves_the_others_alone() -> None:
 def test_a_long_rest_is_doubted_by_one_request_at_a_time() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
-    pool.park(home, EVERYTHING, NOW + 400_000, "quota", NOW)
-    assert home not in walk(pool, "a session", NOW + DOUBTED_S - 1)
-    probe = choice(pool, "a session", NOW + DOUBTED_S)
+    pool.start_cooldown(home, ALL_MODELS, NOW + 400_000, "quota", NOW)
+    assert home not in walk(pool, "a session", NOW + PROBE_AFTER_S - 1)
+    probe = choice(pool, "a session", NOW + PROBE_AFTER_S)
     assert probe.member == home
-    assert home not in walk(pool, "a session", NOW + DOUBTED_S), "another is finding out already"
-    pool.left(probe)
-    assert first(pool, "a session", NOW + DOUBTED_S) == home, "the one that was finding out told nothing"
+    assert home not in walk(pool, "a session", NOW + PROBE_AFTER_S), "another is finding out already"
+    pool.release(probe)
+    assert first(pool, "a session", NOW + PROBE_AFTER_S) == home, "the one that was finding out told nothing"
 
 
 def test_a_doubt_that_was_right_frees_the_member() -> None:
     pool = pool_of(2)
     home = first(pool, "a session")
-    pool.park(home, EVERYTHING, NOW + 400_000, "quota", NOW)
-    assert first(pool, "a session", NOW + DOUBTED_S) == home
-    pool.served(home, MODEL, "a session")
-    assert first(pool, "a session", NOW + DOUBTED_S + 1) == home
-    assert all(state.free_at is None for state in pool.states(NOW + DOUBTED_S))
+    pool.start_cooldown(home, ALL_MODELS, NOW + 400_000, "quota", NOW)
+    assert first(pool, "a session", NOW + PROBE_AFTER_S) == home
+    pool.record_success(home, MODEL, "a session")
+    assert first(pool, "a session", NOW + PROBE_AFTER_S + 1) == home
+    assert all(state.free_at is None for state in pool.states(NOW + PROBE_AFTER_S))
 
 
 def test_doubts_that_were_wrong_come_half_as_often_but_never_stop() -> None:
@@ -165,13 +165,20 @@ def test_doubts_that_were_wrong_come_half_as_often_but_never_stop() -> None:
     end = NOW + 1_000_000
     now = NOW
     waits: list[float] = []
-    pool.park(home, EVERYTHING, end, "quota", now)
+    pool.start_cooldown(home, ALL_MODELS, end, "quota", now)
     while len(waits) < 6:
         then = next(at for at in range(1, 10_000) if home in walk(pool, "a session", now + at))
         waits.append(float(then))
         now += then
-        pool.park(home, EVERYTHING, end, "quota", now)
-    assert waits == [DOUBTED_S, 2 * DOUBTED_S, 4 * DOUBTED_S, 8 * DOUBTED_S, MAX_DOUBT_S, MAX_DOUBT_S]
+        pool.start_cooldown(home, ALL_MODELS, end, "quota", now)
+    assert waits == [
+        PROBE_AFTER_S,
+        2 * PROBE_AFTER_S,
+        4 * PROBE_AFTER_S,
+        8 * PROBE_AFTER_S,
+        MAX_PROBE_INTERVAL_S,
+        MAX_PROBE_INTERVAL_S,
+    ]
 
 
 def test_a_member_that_never_answers_is_not_doubted_more_often_each_time_its_rest_ends() -> None:
@@ -180,7 +187,7 @@ def test_a_member_that_never_answers_is_not_doubted_more_often_each_time_its_res
     while now < NOW + 86_400:
         if 0 in walk(pool, None, now):
             asked.append(now)
-            pool.park(0, EVERYTHING, now + 3600, "credential", now)
+            pool.start_cooldown(0, ALL_MODELS, now + 3600, "credential", now)
         now += 60
     assert len(asked) <= 24 + 4
 
@@ -188,46 +195,46 @@ def test_a_member_that_never_answers_is_not_doubted_more_often_each_time_its_res
 def test_refusals_that_come_together_count_as_one() -> None:
     pool = pool_of(2)
     for _ in range(5):
-        pool.park(0, EVERYTHING, NOW + 400_000, "quota", NOW)
-    assert 0 in walk(pool, None, NOW + DOUBTED_S)
+        pool.start_cooldown(0, ALL_MODELS, NOW + 400_000, "quota", NOW)
+    assert 0 in walk(pool, None, NOW + PROBE_AFTER_S)
 
 
 def test_an_edit_keeps_what_is_known_of_the_members_that_stay() -> None:
     old = pool_of(3)
-    old.park(1, EVERYTHING, NOW + 60, "quota", NOW)
-    old.served(2, MODEL, "a session")
-    old.served(0, MODEL, "of one that goes")
+    old.start_cooldown(1, ALL_MODELS, NOW + 60, "quota", NOW)
+    old.record_success(2, MODEL, "a session")
+    old.record_success(0, MODEL, "of one that goes")
     new = Pool((Member("id-2", "credential 1"), Member("id-9", "credential 2"), Member("id-1", "credential 3")))
     new.inherit(old)
-    assert new.home("a session") == 0
-    assert new.home("of one that goes") is None
+    assert new.last_member("a session") == 0
+    assert new.last_member("of one that goes") is None
     assert new.states(NOW) == [
-        State("credential 1"),
-        State("credential 2"),
-        State("credential 3", NOW + 60, "quota"),
+        MemberState("credential 1"),
+        MemberState("credential 2"),
+        MemberState("credential 3", NOW + 60, "quota"),
     ]
 
 
 def test_a_state_names_the_models_that_a_member_does_not_answer_for() -> None:
     pool = pool_of(2)
-    pool.park(1, MODEL, NOW + 60, "rate_limited", NOW)
+    pool.start_cooldown(1, MODEL, NOW + 60, "rate_limited", NOW)
     assert pool.states(NOW) == [
-        State("credential 1"),
-        State("credential 2"),
-        State("credential 2", NOW + 60, "rate_limited", MODEL),
+        MemberState("credential 1"),
+        MemberState("credential 2"),
+        MemberState("credential 2", NOW + 60, "rate_limited", MODEL),
     ]
-    assert pool.states(NOW + 60) == [State("credential 1"), State("credential 2")]
+    assert pool.states(NOW + 60) == [MemberState("credential 1"), MemberState("credential 2")]
 
 
 def test_memory_is_bounded_however_many_sessions_and_models_there_are() -> None:
     pool = pool_of(2)
     for number in range(MAX_SESSIONS + 100):
-        pool.served(0, MODEL, f"session {number}")
-    assert pool.home("session 0") is None
-    assert pool.home(f"session {MAX_SESSIONS + 99}") == 0
-    for number in range(MAX_RESTS + 100):
-        pool.park(0, f"model {number}", NOW + 60 + number, "rate_limited", NOW)
-    assert len(pool.states(NOW)) <= MAX_RESTS + 2
+        pool.record_success(0, MODEL, f"session {number}")
+    assert pool.last_member("session 0") is None
+    assert pool.last_member(f"session {MAX_SESSIONS + 99}") == 0
+    for number in range(MAX_COOLDOWNS + 100):
+        pool.start_cooldown(0, f"model {number}", NOW + 60 + number, "rate_limited", NOW)
+    assert len(pool.states(NOW)) <= MAX_COOLDOWNS + 2
 
 
 steps = st.lists(
@@ -257,7 +264,7 @@ def test_whatever_happens_rests_are_kept_and_doubted_by_one_at_a_time(
             chosen = choice(pool, f"session {number}", now)
             member = chosen.member
             if member in resting:
-                early = now < rests[member][1] + DOUBTED_S
+                early = now < rests[member][1] + PROBE_AFTER_S
                 since = rests[member][1]
                 taken = any(begun.member == member and since == probed for begun, probed in asking)
                 others = set(range(size)) - resting
@@ -266,10 +273,10 @@ def test_whatever_happens_rests_are_kept_and_doubted_by_one_at_a_time(
         elif asking:
             ending, _ = asking.pop(number % len(asking))
             member = ending.member
-            pool.left(ending)
+            pool.release(ending)
             if what == "serve":
-                pool.served(member, MODEL, f"session {number}")
+                pool.record_success(member, MODEL, f"session {number}")
                 rests.pop(member, None)
             elif what == "refuse":
-                pool.park(member, MODEL, now + rest, "rate_limited", now)
+                pool.start_cooldown(member, MODEL, now + rest, "rate_limited", now)
                 rests[member] = (now + rest, now)

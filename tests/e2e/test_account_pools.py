@@ -14,7 +14,7 @@ import pytest
 import fakes.codex as codex
 import fakes.copilot as copilot
 import fakes.kiro as kiro
-from dragoman.accounts.pool import DOUBTED_S
+from dragoman.accounts.pool import PROBE_AFTER_S
 from dragoman.hub.outcome import FailedAttempt
 from e2e.hearing import Sdk
 from e2e.kiro_rig import sign
@@ -194,12 +194,12 @@ def test_a_long_reset_is_doubted_once_and_believed_no_longer_where_it_was_wrong(
         rig.refusals[first] = USED_UP[kind]()
         rig.says(opening)
         rig.taken()
-        rig.later(DOUBTED_S + 1)
+        rig.later(PROBE_AFTER_S + 1)
         for number in range(40):  # some of these fall to the first, and one finds out that it is still used up
             rig.says(f"soon after {number}")
         assert rig.taken().count(first) == 1
         del rig.refusals[first]
-        rig.later(3 * DOUBTED_S + 2)  # doubts come half as often
+        rig.later(3 * PROBE_AFTER_S + 2)  # doubts come half as often
         for number in range(40):
             rig.says(f"later {number}")
         assert rig.taken().count(first) > 1

@@ -10,7 +10,7 @@ import msgspec
 import openai
 import pytest
 
-from dragoman.accounts.pool import State
+from dragoman.accounts.pool import MemberState
 from dragoman.hub.outcome import FailedAttempt, Outcome
 from e2e.pool_rig import QUICK, PoolRig, error, keys_of, pooled, stanza_of
 from e2e.raw_http import post
@@ -207,7 +207,7 @@ def test_a_key_without_the_model_hands_on_and_stays_in_use(rig: PoolRig) -> None
     rig.keyed.refusals[ONE] = error(404, "The model does not exist.", "model_not_found")
     chat(rig, opening)
     assert rig.keyed.taken() == [ONE, TWO]
-    assert rig.pool.states(rig.pool.clock()) == [State("1 of 2"), State("2 of 2")]
+    assert rig.pool.states(rig.pool.clock()) == [MemberState("1 of 2"), MemberState("2 of 2")]
 
 
 @pytest.mark.parametrize("status", [500, 400])
@@ -242,7 +242,7 @@ def test_a_good_answer_that_was_the_last_one_parks_its_key(
         for _ in range(2):
             assert post(rig.gateway.port, path, msgspec.json.encode(body)).status == 200
         assert sorted(rig.keyed.taken()) == [ONE, TWO]
-        assert all(state.why in ("", "spent") for state in rig.pool.states(rig.pool.clock()))
+        assert all(state.reason in ("", "spent") for state in rig.pool.states(rig.pool.clock()))
 
 
 def test_a_refusal_that_names_its_reset_only_in_the_vendors_headers_is_heeded(rig: PoolRig) -> None:

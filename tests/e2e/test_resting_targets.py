@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dragoman.accounts.pool import DOUBTED_S, Pool
+from dragoman.accounts.pool import PROBE_AFTER_S, Pool
 from e2e.pool_rig import QUICK, Keyed, error
 from e2e.raw_http import post
 from fakes.upstream import Answer, FakeUpstream
@@ -68,11 +68,11 @@ def test_a_used_up_account_is_not_asked_first_each_time(duo: Duo) -> None:
 def test_a_long_rest_is_doubted_by_one_request_and_ends_with_a_good_answer(duo: Duo) -> None:
     duo.upstream.refusals[FIRST] = SPENT
     duo.ask()
-    duo.later(DOUBTED_S + 1)
+    duo.later(PROBE_AFTER_S + 1)
     assert duo.ask() == (200, [FIRST, SECOND])
     assert duo.ask() == (200, [SECOND])
     duo.upstream.refusals.clear()
-    duo.later(3 * DOUBTED_S + 2)
+    duo.later(3 * PROBE_AFTER_S + 2)
     assert [duo.ask() for _ in range(2)] == [(200, [FIRST])] * 2
 
 

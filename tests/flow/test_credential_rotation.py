@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.accounts.pool import EVERYTHING, Pool
+from dragoman.accounts.pool import ALL_MODELS, Pool
 from dragoman.flow.credential_rotation import (
     COOLDOWNS,
     CredentialRound,
@@ -55,7 +55,7 @@ def test_a_single_credential_is_used_once() -> None:
 def test_a_conversation_stays_with_the_credential_that_answered_it() -> None:
     provider = make_pooled(make_provider(), 3)
     for seat in (2, 0, 1):
-        pool_of(provider).served(seat, "m", SESSION)
+        pool_of(provider).record_success(seat, "m", SESSION)
         member = round_of(provider).next()
         assert member is not None
         assert member.account.slot == seat
@@ -67,7 +67,11 @@ def test_the_first_token_binds_the_conversation_and_the_reply_to_the_credential(
     member = round.next()
     assert member is not None
     round.answered(NOTHING, "t\0response resp_1")
-    assert pool_of(provider).home(SESSION) == pool_of(provider).home("t\0response resp_1") == member.account.slot
+    assert (
+        pool_of(provider).last_member(SESSION)
+        == pool_of(provider).last_member("t\0response resp_1")
+        == member.account.slot
+    )
 
 
 def test_excluded_credentials_are_left_out() -> None:
@@ -136,13 +140,13 @@ def test_a_single_credential_rests_only_where_another_target_can_answer_and_the_
 ) -> None:
     provider = make_resting(make_provider())
     used(round_of(provider, spares=spares), failure)
-    assert pool_of(provider).is_at_rest("m", NOW) is rests
+    assert pool_of(provider).is_cooling_down("m", NOW) is rests
 
 
 def test_an_answer_ends_a_cooldown() -> None:
     provider = make_pooled(make_provider(), 2)
     for seat in (0, 1):
-        pool_of(provider).park(seat, EVERYTHING, NOW + 60, "quota", NOW)
+        pool_of(provider).start_cooldown(seat, ALL_MODELS, NOW + 60, "quota", NOW)
     round = round_of(provider)
     member = round.next()
     assert member is not None  # nobody is refused by hearsay
@@ -162,7 +166,7 @@ def test_an_answer_may_say_that_it_was_the_last_one_for_a_while() -> None:
     lonely = round_of(alone, spares=True)
     lonely.next()
     lonely.answered(spent, None)
-    assert not pool_of(alone).is_at_rest("m", NOW)
+    assert not pool_of(alone).is_cooling_down("m", NOW)
 
 
 LIMITED = Failure(Kind.RATE_LIMITED, "slow", retry_after=40.0)
@@ -189,8 +193,8 @@ def test_the_verdict_of_several_is_what_passes_soonest() -> None:
 def test_a_credential_that_was_not_asked_because_it_is_limited_counts_for_the_verdict() -> None:
     provider = make_pooled(make_provider(), 2)
     pool = pool_of(provider)
-    pool.served(0, "m", SESSION)
-    pool.park(1, "m", NOW + 40, Kind.RATE_LIMITED.value, NOW)
+    pool.record_success(0, "m", SESSION)
+    pool.start_cooldown(1, "m", NOW + 40, Kind.RATE_LIMITED.value, NOW)
     round = round_of(provider)
     assert used(round, Failure(Kind.CREDENTIAL, "expired")) == [0]
     told = round.verdict(NoReply(Failure(Kind.CREDENTIAL, "expired"))).failure
@@ -200,8 +204,8 @@ def test_a_credential_that_was_not_asked_because_it_is_limited_counts_for_the_ve
 
 def test_who_is_refused_for_good_does_not_promise_a_retry() -> None:
     provider = make_pooled(make_provider(), 2)
-    pool_of(provider).served(0, "m", SESSION)
-    pool_of(provider).park(1, EVERYTHING, NOW + 40, Kind.CREDENTIAL.value, NOW)
+    pool_of(provider).record_success(0, "m", SESSION)
+    pool_of(provider).start_cooldown(1, ALL_MODELS, NOW + 40, Kind.CREDENTIAL.value, NOW)
     round = round_of(provider)
     expired = Failure(Kind.CREDENTIAL, "expired")
     used(round, expired)
@@ -213,17 +217,17 @@ def test_targets_that_cool_down_are_left_out_unless_all_do() -> None:
     providers = {"one": one, "two": two}
     routes = (Route("one", "m"), Route("two", "m"), Route("nobody", "m"))
     assert available_targets(routes, providers) == routes
-    pool_of(one).park(0, EVERYTHING, NOW + 60, "quota", NOW)
+    pool_of(one).start_cooldown(0, ALL_MODELS, NOW + 60, "quota", NOW)
     assert available_targets(routes, providers) == routes[1:]
     assert available_targets(routes[:1], providers) == routes[:1]
-    pool_of(two).park(0, "m", NOW + 60, "quota", NOW)
+    pool_of(two).start_cooldown(0, "m", NOW + 60, "quota", NOW)
     assert available_targets(routes[:2], providers) == routes[:2]
 
 
 def test_a_question_without_a_conversation_goes_to_whoever_is_free_soonest() -> None:
     provider = make_pooled(make_provider(), 3)
     for seat, seconds in enumerate((60, 20, 40)):
-        pool_of(provider).park(seat, EVERYTHING, NOW + seconds, "quota", NOW)
+        pool_of(provider).start_cooldown(seat, ALL_MODELS, NOW + seconds, "quota", NOW)
     assert choose_least_restricted(provider, "m").account.slot == 1
     alone = make_provider()
     assert choose_least_restricted(alone, "m") is alone

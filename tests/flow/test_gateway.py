@@ -337,7 +337,7 @@ def test_a_conversation_stays_with_its_credential() -> None:
             header = [(b"session-id", b"s-1")]
             for _ in range(4):
                 await rig.asks("chat", CHAT_STREAM, header).answered()
-            homes = {pool.home("t\0s-1"), pool.home("t\0response chatcmpl-1")}
+            homes = {pool.last_member("t\0s-1"), pool.last_member("t\0response chatcmpl-1")}
             assert len(homes) == 1
             assert None not in homes
 

@@ -273,7 +273,7 @@ def test_a_call_that_is_over_frees_the_credential_that_it_was_to_find_out_about(
     pool = trial.providers["one"].account.pool
     assert pool is not None
     for seat in (0, 1):
-        pool.park(seat, "m", NOW + 3600, "quota", NOW)
+        pool.start_cooldown(seat, "m", NOW + 3600, "quota", NOW)
     asked = trial.asks(trial.begin()).provider.account.slot
     trial.clock.now += 301  # from now on, the cooldown is doubted by one request at a time
     assert pool.choose(None, "m", {1 - asked}, trial.clock.now) is None

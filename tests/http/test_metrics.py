@@ -1,6 +1,6 @@
 """What a scrape tells of a provider: its credentials, and how much of its allowances is used."""
 
-from dragoman.accounts.pool import EVERYTHING, Member, Pool
+from dragoman.accounts.pool import ALL_MODELS, Member, Pool
 from dragoman.http.metrics import provider_samples
 from dragoman.net.client import HttpClient
 from dragoman.providers.account_state import Limits, Window
@@ -40,8 +40,8 @@ def test_one_credential_is_available_until_its_provider_says_otherwise() -> None
 
 def test_of_several_credentials_those_at_rest_are_counted_apart() -> None:
     pool = Pool((Member("a", "first"), Member("b", "second"), Member("c", "third")))
-    pool.park(0, EVERYTHING, NOW + 60, "rate_limited", NOW)
-    pool.park(1, "one-model", NOW + 60, "rate_limited", NOW)
+    pool.start_cooldown(0, ALL_MODELS, NOW + 60, "rate_limited", NOW)
+    pool.start_cooldown(1, "one-model", NOW + 60, "rate_limited", NOW)
     found = told(provider(pool=pool))
     assert found == {("pool_credentials", "p", "available"): 2, ("pool_credentials", "p", "cooling_down"): 1}
 

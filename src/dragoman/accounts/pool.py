@@ -1,6 +1,6 @@
-"""Which of several credentials a conversation is asked with: answers and refusals come in, the member to ask goes out.
+"""The credentials of one provider: which one a conversation uses, and which are cooling down.
 
-Times are seconds since the epoch and are handed in; nothing here waits or asks. `Pool.states` is what there is to show.
+Times are seconds since the epoch and are passed in; nothing here waits or does I/O.
 """
 
 import time
@@ -12,177 +12,183 @@ from typing import Protocol
 from msgspec import Struct
 
 MAX_SESSIONS = 10_000
-MAX_RESTS = 1_000  # models are named by clients, who may invent any number of them
-DOUBTED_S = 300.0  # a longer rest is not believed without asking again in between
-MAX_DOUBT_S = 3600.0
-EVERYTHING = ""  # a rest for every model
+MAX_COOLDOWNS = 1_000  # models are named by clients, who may invent any number of them
+PROBE_AFTER_S = 300.0  # in a longer cooldown, one request in between finds out whether it still holds
+MAX_PROBE_INTERVAL_S = 3600.0
+ALL_MODELS = ""
 
 
 class Member(Struct, frozen=True):
-    id: str  # by which it is known again after an edit of the configuration; never shown
-    label: str  # what people are told: its number, and where it comes from
+    id: str  # the same after the configuration was edited; never shown
+    label: str  # shown to people: its number, and where it comes from
 
 
-class Rest(Struct):
-    """Why a member is left alone, until when, and when that is next doubted."""
+class ActiveCooldown(Struct):
+    """Why a credential is not used, until when, and when the next request may probe it."""
 
     until: float
-    why: str
-    doubt_at: float
-    doubt_s: float
-    probed: bool = False  # one request is finding out now
+    reason: str
+    probe_at: float
+    probe_interval_s: float
+    is_probed: bool = False  # one request is probing it now
 
-    def hinders(self, now: float) -> bool:
-        return now < self.until and (self.probed or now < self.doubt_at)
+    def blocks(self, now: float) -> bool:
+        return now < self.until and (self.is_probed or now < self.probe_at)
 
 
 class Choice(Struct, frozen=True):
-    """Whom to ask, and which of its rests this question is to find out about."""
+    """The credential to use, and the cooldowns that this request probes."""
 
     member: int
-    doubts: tuple[Rest, ...] = ()
+    probes: tuple[ActiveCooldown, ...] = ()
 
 
 class CredentialChooser(Protocol):
-    """Chooses among several credentials: a pool, or what recorded or replays its choices."""
+    """Chooses among several credentials: a pool, or what records or replays its choices."""
 
     def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
         """Return the credential to use next; None if all that may be used were tried."""
 
-    def soonest(self, model: str, now: float) -> int:
+    def soonest_free(self, model: str, now: float) -> int:
         """Return the credential that may be used soonest."""
 
 
-class State(Struct, frozen=True):
-    """How a member stands: `free_at` is None where it may be asked now; `model` is empty where the rest is for all."""
+class MemberState(Struct, frozen=True):
+    """`free_at` is None where the credential may be used now; `model` is empty where the state is of all models."""
 
     label: str
     free_at: float | None = None
-    why: str = ""
+    reason: str = ""
     model: str = ""
 
 
 class Pool:
-    """The members of one provider; members are named by their place in the list."""
+    """The credentials of one provider, identified by their index."""
 
     def __init__(self, members: tuple[Member, ...], clock: Callable[[], float] = time.time) -> None:
         self.members = members
-        self.clock = clock  # what those who ask are to take for now
-        self._rests: dict[tuple[int, str], Rest] = {}
-        self._served: OrderedDict[bytes, int] = OrderedDict()  # session -> who answered it last
-        self._asked: list[int] = list(range(len(members)))  # least recently asked first
+        self.clock = clock  # for callers: what to pass as `now`
+        self._cooldowns: dict[tuple[int, str], ActiveCooldown] = {}
+        self._sessions: OrderedDict[bytes, int] = OrderedDict()  # session -> the member that answered it last
+        self._by_last_use: list[int] = list(range(len(members)))  # least recently used first
 
     def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
-        """Whom to ask now. Never None for a request that has tried nobody: it is not refused by hearsay."""
+        """Return the credential to use now, or None if all others were tried.
+
+        A request that has tried none always gets one, even if all are cooling down: the cooldown may be out of date.
+        """
         free = (member for member in self._order(session) if member not in tried and self._is_free(member, model, now))
         chosen = next(free, None)
         if chosen is None:
             if tried:
                 return None
             chosen = min(self._order(session), key=lambda member: self.free_at(member, model, now))
-        doubts = tuple(rest for rest in self._live(chosen, model, now) if not rest.probed)
-        for rest in doubts:
-            rest.probed = True
-        self._asked.remove(chosen)
-        self._asked.append(chosen)
-        return Choice(chosen, doubts)
+        probes = tuple(cooldown for cooldown in self._active(chosen, model, now) if not cooldown.is_probed)
+        for cooldown in probes:
+            cooldown.is_probed = True
+        self._by_last_use.remove(chosen)
+        self._by_last_use.append(chosen)
+        return Choice(chosen, probes)
 
-    def served(self, member: int, model: str, *sessions: str | None) -> None:
-        """It has answered: what was said of its rest is no longer so, and these sessions are its own."""
-        self._rests.pop((member, EVERYTHING), None)
-        self._rests.pop((member, model), None)
+    def record_success(self, member: int, model: str, *sessions: str | None) -> None:
+        """End the member's cooldowns, and bind these sessions to it."""
+        self._cooldowns.pop((member, ALL_MODELS), None)
+        self._cooldowns.pop((member, model), None)
         for session in sessions:
             if session is not None:
-                self._served[_key(session)] = member
-                self._served.move_to_end(_key(session))
-        while len(self._served) > MAX_SESSIONS:
-            self._served.popitem(last=False)
+                self._sessions[_key(session)] = member
+                self._sessions.move_to_end(_key(session))
+        while len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
 
-    def park(self, member: int, model: str, until: float, why: str, now: float) -> None:
-        """It is left alone until then; asked in vain to find out, it is doubted half as often."""
+    def start_cooldown(self, member: int, model: str, until: float, reason: str, now: float) -> None:
+        """Do not use the member until then. After a probe that failed, the next one is twice as far away."""
         if until <= now:
             return
-        old = self._rests.get((member, model))
-        doubt_s = DOUBTED_S
-        if old is not None:  # it has answered nothing since
-            doubt_s = min(old.doubt_s * 2, MAX_DOUBT_S) if now >= old.doubt_at else old.doubt_s
-        self._rests[(member, model)] = Rest(until, why, now + doubt_s, doubt_s)
-        if len(self._rests) > MAX_RESTS:
-            self._forget(now)
+        old = self._cooldowns.get((member, model))
+        interval_s = PROBE_AFTER_S
+        if old is not None:  # no success since
+            is_due = now >= old.probe_at
+            interval_s = min(old.probe_interval_s * 2, MAX_PROBE_INTERVAL_S) if is_due else old.probe_interval_s
+        self._cooldowns[(member, model)] = ActiveCooldown(until, reason, now + interval_s, interval_s)
+        if len(self._cooldowns) > MAX_COOLDOWNS:
+            self._drop_cooldowns(now)
 
-    def left(self, choice: Choice) -> None:
-        """The question came to an end, whatever it told."""
-        for rest in choice.doubts:
-            rest.probed = False
+    def release(self, choice: Choice) -> None:
+        """End a request's probes, whatever its result."""
+        for cooldown in choice.probes:
+            cooldown.is_probed = False
 
-    def is_at_rest(self, model: str, now: float) -> bool:
-        """Whether each member is left alone now, for this model at least."""
+    def is_cooling_down(self, model: str, now: float) -> bool:
+        """Return whether no member may be used for this model now."""
         return not any(self._is_free(member, model, now) for member in range(len(self.members)))
 
-    def awakes_at(self, model: str, reasons: Collection[str], others_than: Collection[int], now: float) -> float | None:
-        """When the first of those is free that are left alone for these reasons only."""
-        moments: list[float] = []
+    def next_free_at(self, model: str, reasons: Collection[str], excluded: Collection[int], now: float) -> float | None:
+        """Return when the first member is free again among those that cool down for these reasons only."""
+        times: list[float] = []
         for member in range(len(self.members)):
-            rests = list(self._live(member, model, now))
-            if rests and member not in others_than and all(rest.why in reasons for rest in rests):
-                moments.append(max(rest.until for rest in rests))
-        return min(moments, default=None)
+            cooldowns = list(self._active(member, model, now))
+            if cooldowns and member not in excluded and all(cooldown.reason in reasons for cooldown in cooldowns):
+                times.append(max(cooldown.until for cooldown in cooldowns))
+        return min(times, default=None)
 
-    def home(self, session: str | None) -> int | None:
-        """Who answered the session last."""
-        return None if session is None else self._served.get(_key(session))
+    def last_member(self, session: str | None) -> int | None:
+        """Return the member that answered the session last."""
+        return None if session is None else self._sessions.get(_key(session))
 
-    def soonest(self, model: str, now: float) -> int:
-        """Who is left alone for the shortest time, or not at all."""
+    def soonest_free(self, model: str, now: float) -> int:
+        """Return the member with the shortest cooldown, or with none."""
         return min(range(len(self.members)), key=lambda member: self.free_at(member, model, now))
 
     def free_at(self, member: int, model: str, now: float) -> float:
-        return max((rest.until for rest in self._live(member, model, now)), default=now)
+        return max((cooldown.until for cooldown in self._active(member, model, now)), default=now)
 
-    def states(self, now: float) -> list[State]:
-        """One for every member, and one more for every model that a member does not answer for."""
+    def states(self, now: float) -> list[MemberState]:
+        """Return one state for every member, and one more for every model that it is cooling down for."""
         return [state for member in range(len(self.members)) for state in self._states(member, now)]
 
     def inherit(self, old: "Pool") -> None:
-        """What is known of members that were there before an edit of the configuration."""
-        places = {member.id: place for place, member in enumerate(self.members)}
-        moved = {place: places[member.id] for place, member in enumerate(old.members) if member.id in places}
-        self._rests = {(moved[place], model): rest for (place, model), rest in old._rests.items() if place in moved}
-        for session, place in old._served.items():
-            if place in moved:
-                self._served[session] = moved[place]
+        """Take over what is known of members that were there before the configuration was edited."""
+        indexes = {member.id: index for index, member in enumerate(self.members)}
+        moved = {index: indexes[member.id] for index, member in enumerate(old.members) if member.id in indexes}
+        self._cooldowns = {
+            (moved[index], model): cooldown for (index, model), cooldown in old._cooldowns.items() if index in moved
+        }
+        for session, index in old._sessions.items():
+            if index in moved:
+                self._sessions[session] = moved[index]
 
     def _order(self, session: str | None) -> list[int]:
-        """Who answered last, then whoever the session falls to; every process finds the same, without agreeing."""
+        """Put the session's last member first, then order by a hash: every process finds the same order by itself."""
         if session is None:
-            return list(self._asked)
+            return list(self._by_last_use)
         key = _key(session)
-        home = self._served.get(key)
+        last = self._sessions.get(key)
         weights = [_weight(key, member.id) for member in self.members]
-        return sorted(range(len(self.members)), key=lambda member: (member != home, -weights[member]))
+        return sorted(range(len(self.members)), key=lambda member: (member != last, -weights[member]))
 
     def _is_free(self, member: int, model: str, now: float) -> bool:
-        return not any(rest.hinders(now) for rest in self._live(member, model, now))
+        return not any(cooldown.blocks(now) for cooldown in self._active(member, model, now))
 
-    def _live(self, member: int, model: str, now: float) -> Iterator[Rest]:
-        for key in {(member, EVERYTHING), (member, model)}:
-            rest = self._rests.get(key)
-            if rest is not None and now < rest.until:
-                yield rest
+    def _active(self, member: int, model: str, now: float) -> Iterator[ActiveCooldown]:
+        for key in {(member, ALL_MODELS), (member, model)}:
+            cooldown = self._cooldowns.get(key)
+            if cooldown is not None and now < cooldown.until:
+                yield cooldown
 
-    def _states(self, member: int, now: float) -> Iterator[State]:
+    def _states(self, member: int, now: float) -> Iterator[MemberState]:
         label = self.members[member].label
-        whole = next(self._live(member, EVERYTHING, now), None)
-        yield State(label) if whole is None else State(label, whole.until, whole.why)
-        for (place, model), rest in self._rests.items():
-            if place == member and model != EVERYTHING and now < rest.until:
-                yield State(label, rest.until, rest.why, model)
+        whole = next(self._active(member, ALL_MODELS, now), None)
+        yield MemberState(label) if whole is None else MemberState(label, whole.until, whole.reason)
+        for (index, model), cooldown in self._cooldowns.items():
+            if index == member and model != ALL_MODELS and now < cooldown.until:
+                yield MemberState(label, cooldown.until, cooldown.reason, model)
 
-    def _forget(self, now: float) -> None:
-        """Rests that are over go; of too many, those that end first."""
-        live = [(key, rest) for key, rest in self._rests.items() if now < rest.until]
-        live.sort(key=lambda item: -item[1].until)
-        self._rests = dict(live[: MAX_RESTS // 2])
+    def _drop_cooldowns(self, now: float) -> None:
+        """Drop cooldowns that are over, and of too many those that end first."""
+        active = [(key, cooldown) for key, cooldown in self._cooldowns.items() if now < cooldown.until]
+        active.sort(key=lambda item: -item[1].until)
+        self._cooldowns = dict(active[: MAX_COOLDOWNS // 2])
 
 
 def _key(session: str) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
-from dragoman.accounts.pool import EVERYTHING, Choice, Pool
+from dragoman.accounts.pool import ALL_MODELS, Choice, Pool
 from dragoman.flow.step import NoReply
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
@@ -88,7 +88,7 @@ class CredentialRound:
     def answered(self, headers: Headers, response: str | None) -> None:
         """Note the first token of a reply; `response` is its id where the upstream keeps it."""
         if self._pool is not None and self._choice is not None:
-            self._pool.served(self._choice.member, self._model, self._session, response)
+            self._pool.record_success(self._choice.member, self._model, self._session, response)
             if self._provider.account.pool is not None:
                 self._rest_if_spent(self._pool, headers)
         self.release()
@@ -109,7 +109,7 @@ class CredentialRound:
     def release(self) -> None:
         """The request that was to find out whether a cooldown is over has ended."""
         if self._pool is not None and self._choice is not None:
-            self._pool.left(self._choice)
+            self._pool.release(self._choice)
         self._choice = None
 
     def verdict(self, last: NoReply) -> NoReply:
@@ -121,7 +121,7 @@ class CredentialRound:
             return self.exhausted()
         now = pool.clock()
         told = min(refusals, key=lambda seat: (_rank(refusals[seat]), pool.free_at(seat, model, now)))
-        soon = None if _rank(refusals[told]) == 0 else pool.awakes_at(model, TEMPORARY, refusals, now)
+        soon = None if _rank(refusals[told]) == 0 else pool.next_free_at(model, TEMPORARY, refusals, now)
         if soon is None or soon >= pool.free_at(told, model, now):
             return refusals[told]
         message = (
@@ -139,7 +139,7 @@ class CredentialRound:
         now = pool.clock()
         until = self.member.account.exhausted_until(headers, now)
         if until is not None:
-            pool.park(self.member.account.slot, self._model, until, SPENT, now)
+            pool.start_cooldown(self.member.account.slot, self._model, until, SPENT, now)
 
 
 def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
@@ -150,7 +150,9 @@ def start_cooldown(member: Provider, model: str, failure: Failure) -> None:
     now = pool.clock()
     seconds = _seconds_left(failure, now)
     until = now + (cooldown.seconds if seconds is None else seconds)
-    pool.park(member.account.slot, EVERYTHING if cooldown.whole_account else model, until, failure.kind.value, now)
+    pool.start_cooldown(
+        member.account.slot, ALL_MODELS if cooldown.whole_account else model, until, failure.kind.value, now
+    )
     which = f", credential {member.account.label}" if member.account.label else ""
     log.info("provider %s%s: %s, not used for %.0f s", member.name, which, failure.kind.value, until - now)
 
@@ -168,13 +170,13 @@ def choose_least_restricted(provider: Provider, model: str) -> Provider:
     if account.pool is None:
         return provider
     chooser = account.chooser or account.pool
-    return provider.members[chooser.soonest(model, account.pool.clock())]
+    return provider.members[chooser.soonest_free(model, account.pool.clock())]
 
 
 def _is_cooling_down(route: Route, providers: Mapping[str, Provider]) -> bool:
     provider = providers.get(route.provider)
     pool = None if provider is None else provider.account.cooldowns
-    return pool is not None and pool.is_at_rest(route.model, pool.clock())
+    return pool is not None and pool.is_cooling_down(route.model, pool.clock())
 
 
 def _says_how_long(failure: Failure, now: float) -> bool:

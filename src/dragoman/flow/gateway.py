@@ -291,7 +291,7 @@ async def _session_with(call: Call, pool: Pool) -> str | None:
     """Return the name by which a pool of credentials knows the conversation of this call."""
 
     def is_known(name: str) -> bool:
-        return pool.home(tenant_session(call.tenant, name)) is not None
+        return pool.last_member(tenant_session(call.tenant, name)) is not None
 
     name = await run_off_loop(len(call.body), lambda: find_session(call, is_known))
     return tenant_session(call.tenant, name)

@@ -114,7 +114,7 @@ class ReplayedChooser:
         member = msgspec.convert(self._lookups.next(self._provider, LookupName.CREDENTIAL), int | None)
         return None if member is None else Choice(member)
 
-    def soonest(self, model: str, now: float) -> int:
+    def soonest_free(self, model: str, now: float) -> int:
         return msgspec.convert(self._lookups.next(self._provider, LookupName.SOONEST_CREDENTIAL), int)
 
 

@@ -117,8 +117,8 @@ class RecordingChooser:
         self._recording.hears(self._provider, LookupName.CREDENTIAL, lambda: {"value": member})
         return choice
 
-    def soonest(self, model: str, now: float) -> int:
-        member = self._chooser.soonest(model, now)
+    def soonest_free(self, model: str, now: float) -> int:
+        member = self._chooser.soonest_free(model, now)
         self._recording.hears(self._provider, LookupName.SOONEST_CREDENTIAL, lambda: {"value": member})
         return member
 
