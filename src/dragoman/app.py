@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from dragoman.accounts.keys import Keyring
 from dragoman.accounts.lost_calls import LostCalls
-from dragoman.accounts.usage_writer import UsageWriter, watch_old_usage
+from dragoman.accounts.usage_writer import UsageWriter, remove_old_usage_forever
 from dragoman.config import Config, ConfigError, Problem, ProviderConfig
 from dragoman.config import Server as ServerSettings
 from dragoman.config.load import Stamp, stamp_file
@@ -45,7 +45,7 @@ from dragoman.net.server import Server
 from dragoman.net.tasks import spawn
 from dragoman.prices import Pricing
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers import lacking
+from dragoman.providers import find_missing_feature
 from dragoman.providers.catalogue import CachedCatalogue
 from dragoman.providers.pooled import make_provider
 from dragoman.store import Store, StoreError
@@ -134,7 +134,7 @@ class App:
         await self.server.start(settings.host, settings.port, sock=sock)
         self._watching = [spawn(self._keyring.watch(KEY_POLL_S), name="key watch")]
         if self._store is not None:
-            old_usage = watch_old_usage(self._store, lambda: self.gateway.runtime.config.store.usage_days)
+            old_usage = remove_old_usage_forever(self._store, lambda: self.gateway.runtime.config.store.usage_days)
             self._watching.append(spawn(old_usage, name="old usage"))
         self._metrics.start(partial(provider_address, self.gateway))
         if self.usage is not None:
@@ -205,7 +205,7 @@ class App:
         providers, catalogues = {}, {}
         clock = asyncio.get_running_loop().time
         for name, stanza in config.providers.items():
-            if (lack := lacking(stanza)) is not None:
+            if (lack := find_missing_feature(stanza)) is not None:
                 log.warning("provider %s: %s is not in this version yet", name, lack)
                 continue
             if old is not None and old.config.providers.get(name) == stanza:

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from dragoman.accounts import lost_calls as memory_module
-from dragoman.accounts.lost_calls import LOOK_AGAIN_S, LostCalls
+from dragoman.accounts.lost_calls import CHECK_EVERY_S, LostCalls
 from dragoman.passes.truncation_notice import LostCall
 from dragoman.store import Store, open_store
 from dragoman.store.sqlite import tables
@@ -82,7 +82,7 @@ def test_while_nothing_was_lost_the_store_is_asked_once_in_a_while(tmp_path: Pat
             assert await memory.recall("a", (b"one",)) == ()
         assert asked.questions == 1
         await LostCalls(first, clock).remember("a", b"one", LOST)
-        clock.now += LOOK_AGAIN_S
+        clock.now += CHECK_EVERY_S
         for _ in range(10):
             assert await memory.recall("a", (b"one",)) == LOST
         assert asked.questions == 12

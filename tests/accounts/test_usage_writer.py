@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.accounts import usage_writer
-from dragoman.accounts.usage_writer import UsageWriter, row_of
+from dragoman.accounts.usage_writer import UsageWriter, make_row
 from dragoman.config import ProviderConfig
 from dragoman.hub.outcome import CLIENT_GONE, FailedAttempt, Outcome
 from dragoman.hub.usage import MAX_CREDITS, Source, Usage
@@ -55,7 +55,7 @@ async def wait_for_rows(store: Store, count: int) -> None:
 
 
 def test_a_row_holds_what_the_request_came_to() -> None:
-    row = row_of(outcome(), PRICING, os.urandom(10))
+    row = make_row(outcome(), PRICING, os.urandom(10))
     assert (row.time_ms, row.request_id, row.key, row.client) == (1_800_000_000_500, "req_0", "key_1", "curl")
     assert (row.client_protocol, row.upstream_protocol, row.provider, row.model) == (
         "chat",
@@ -75,7 +75,7 @@ def test_a_row_holds_what_the_request_came_to() -> None:
 
 
 def test_what_nobody_told_is_empty_and_never_zero() -> None:
-    row = row_of(
+    row = make_row(
         Outcome(request_id="req_1", started_at=1.0, client_protocol="chat", outcome=CLIENT_GONE),
         PRICING,
         os.urandom(10),
@@ -92,7 +92,7 @@ def test_what_nobody_told_is_empty_and_never_zero() -> None:
 
 def test_a_request_that_all_refused_is_counted_with_the_last_it_was_sent_to() -> None:
     steps = (FailedAttempt("a/one", "overloaded"), FailedAttempt("b/vendor/two", "rate_limited"))
-    row = row_of(
+    row = make_row(
         Outcome(
             request_id="req_1", started_at=1.0, client_protocol="chat", outcome="rate_limited", failed_attempts=steps
         ),
@@ -122,7 +122,7 @@ def test_rows_arrive_shortly_after_they_are_observed(store_url: str) -> None:
 def test_a_store_in_trouble_costs_only_what_memory_has_no_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(usage_writer, "MAX_WAITING", 1200)
+    monkeypatch.setattr(usage_writer, "MAX_PENDING", 1200)
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
@@ -181,7 +181,7 @@ def test_no_outcome_however_odd_keeps_others_from_being_stored(
     async def scenario() -> None:
         store = await open_store(store_url)
         before = len(await stored(store))
-        await store.append_usage([row_of(odd, PRICING, os.urandom(10)), row_of(outcome(), PRICING, os.urandom(10))])
+        await store.append_usage([make_row(odd, PRICING, os.urandom(10)), make_row(outcome(), PRICING, os.urandom(10))])
         assert len(await stored(store)) == before + 2
         await store.usage_sums(EVER, "model")
         await store.close()
@@ -194,7 +194,7 @@ def test_credits_beyond_belief_can_still_be_added_up(store_url: str) -> None:
 
     async def scenario() -> None:
         store = await open_store(store_url)
-        await store.append_usage([row_of(told, PRICING, os.urandom(10)) for _ in range(2)])
+        await store.append_usage([make_row(told, PRICING, os.urandom(10)) for _ in range(2)])
         (together,) = await store.usage_sums(EVER, "all")
         assert together.credits == 2 * MAX_CREDITS
         await store.close()

@@ -19,8 +19,8 @@ PROGRAM = (sys.executable, "-m", "dragoman")
 PATIENT = """
 from dragoman.cli.main import main
 from dragoman.providers.compatible import discovery
-discovery.LIST_S = discovery.ROOT_S = 20.0
-discovery.DIAL = discovery.Dial(connect_timeout_s=20.0)
+discovery.LIST_TIMEOUT_S = discovery.ROOT_TIMEOUT_S = 20.0
+discovery.DIAL = discovery.DialOptions(connect_timeout_s=20.0)
 main()
 """
 KEY = re.compile(r"dgm_[A-Za-z0-9]{43}")

@@ -25,8 +25,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> None:
-    monkeypatch.setattr(discovery, "LIST_S", patience_s)
-    monkeypatch.setattr(discovery, "ROOT_S", patience_s)
+    monkeypatch.setattr(discovery, "LIST_TIMEOUT_S", patience_s)
+    monkeypatch.setattr(discovery, "ROOT_TIMEOUT_S", patience_s)
     monkeypatch.setattr(discovery, "DIAL", DialOptions(connect_timeout_s=patience_s))
 
 
@@ -85,7 +85,7 @@ def test_nothing_listening_costs_next_to_nothing() -> None:
 
 
 def test_servers_that_hang_do_not_delay_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert discovery.LIST_S + discovery.ROOT_S < 0.5
+    assert discovery.LIST_TIMEOUT_S + discovery.ROOT_TIMEOUT_S < 0.5
     be_patient(monkeypatch, 1.5)
     pages = {"/v1/models": HANGS}
     with FakeUpstream(pages=pages) as one, FakeUpstream(pages=pages) as two, FakeUpstream(models=("m",)) as good:

@@ -10,7 +10,7 @@ from anthropic.types import ToolParam
 
 from dragoman.config import ConfigError, load
 from dragoman.config.settings import Quirk, ServerName
-from dragoman.providers.compatible.quirks import SERVERS, quirks_of
+from dragoman.providers.compatible.quirks import SERVERS, expand_quirks
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, running, stanza
 
@@ -25,7 +25,7 @@ REPLY = (
 
 def configured(tmp_path: Path, text: str) -> frozenset[str]:
     (tmp_path / "dragoman.toml").write_text(text)
-    return quirks_of(load(None, {}, tmp_path, tmp_path).providers["p"].quirks)
+    return expand_quirks(load(None, {}, tmp_path, tmp_path).providers["p"].quirks)
 
 
 def problem_of(tmp_path: Path, text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.accounts.usage_writer import DAY_MS, REMOVE_BATCH, remove_old_usage, watch_old_usage
+from dragoman.accounts.usage_writer import DAY_MS, REMOVE_BATCH, remove_old_usage, remove_old_usage_forever
 from dragoman.store import Store, open_store
 from dragoman.store.usage_rows import UsageRow
 from store.storing import EVER, row
@@ -84,7 +84,7 @@ def test_an_edited_setting_is_heeded_and_without_it_all_stay(tmp_path: Path) -> 
                 await asyncio.sleep(0.005)
 
         async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(watch_old_usage(store, wanted, every_s=0.01))
+            watching = tasks.create_task(remove_old_usage_forever(store, wanted, every_s=0.01))
             await until_asked(3)
             assert await kept(store) == ["req_1"]
             days[0] = 1.0

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from dragoman.hub.failure import Kind
 
-NEVER = float("inf")
+NEVER_EXPIRES = float("inf")
 
 _PRINTABLE = re.compile(r"[!-~]*")
 
@@ -41,7 +41,7 @@ class Source(Protocol[C]):
     def write(self, consumed: C, fresh: C) -> bool: ...
 
 
-class InFile:
+class FileSource:
     """A source that is one file, and locked beside it."""
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class InFile:
         return self.path
 
 
-class Unusable(Exception):
+class CredentialError(Exception):
     """No credential can be had. The message names files and remedies, never a secret."""
 
     def __init__(self, message: str, kind: Kind = Kind.CREDENTIAL) -> None:
@@ -64,11 +64,11 @@ class Unusable(Exception):
         self.kind = kind
 
 
-class OtherAccount(Unusable):
+class AccountChanged(CredentialError):
     """Somebody else has signed in where the credential lies: not even a token that still lives is used any more."""
 
 
-class Declined(Exception):
+class TokenRejected(Exception):
     """The issuer does not take this refresh token; `code` is its own word for why.
 
     `for_good`: it never will, so it is not asked again until another token is stored. `kind`: what that means.

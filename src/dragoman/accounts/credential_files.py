@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import CredentialError
 
 if sys.platform != "win32":  # there, processes rely on the comparison before each write
     import fcntl
@@ -39,7 +39,7 @@ def load_table(path: Path, remedy: str) -> tuple[bytes, Table]:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             if left:
                 time.sleep(READ_PAUSE_S)
-    raise Unusable(f"{path} is no JSON object: {remedy}")
+    raise CredentialError(f"{path} is no JSON object: {remedy}")
 
 
 def encode_table(table: Table) -> bytes:
@@ -62,11 +62,11 @@ def _read_bounded(path: Path, remedy: str) -> bytes:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise Unusable(f"{path} does not exist: {remedy}") from None
+        raise CredentialError(f"{path} does not exist: {remedy}") from None
     except OSError as error:
-        raise Unusable(f"{path} cannot be read: {error.strerror}") from error
+        raise CredentialError(f"{path} cannot be read: {error.strerror}") from error
     if len(content) > MAX_BYTES:
-        raise Unusable(f"{path} is too large for a credential")
+        raise CredentialError(f"{path} is too large for a credential")
     return content
 
 
@@ -191,7 +191,7 @@ def reveal(secret: SecretSource, environ: Mapping[str, str]) -> str:
     try:
         return resolve_secret(secret, environ).reveal()
     except ConfigError as error:
-        raise Unusable(str(error)) from error
+        raise CredentialError(str(error)) from error
 
 
 def describe_place(secret: SecretSource) -> str:

@@ -23,11 +23,11 @@ __all__ = ["ENVIRONMENT_KEY", "CreatedKey", "KeyId", "KeyRow", "Keyring", "NameT
 PREFIX = "dgm_"
 ALPHABET = string.ascii_letters + string.digits
 RANDOM_CHARACTERS = 43  # 62 ** 43 > 2 ** 256
-SHOWN_CHARACTERS = 8
+PREFIX_LENGTH = 8
 MAX_PRESENTED_BYTES = 1024
 FIRST_NAME = "first"
 ENVIRONMENT_KEY = KeyId("environment")
-TENANT_MARK = b"tenant of the client key "  # so that its digest is not the one that opens the door
+TENANT_SALT = b"tenant of the client key "  # so that its digest is not the one that opens the door
 POLL_S = 2.0
 TOUCH_S = 60.0
 
@@ -64,7 +64,7 @@ class Keyring:
         if environment_key is not None:
             digest = _digest(environment_key.reveal().encode())
             self._fixed[digest] = ENVIRONMENT_KEY
-            self._environment_tenant = f"{ENVIRONMENT_KEY}:{_digest(TENANT_MARK + digest).hex()[:32]}"
+            self._environment_tenant = f"{ENVIRONMENT_KEY}:{_digest(TENANT_SALT + digest).hex()[:32]}"
         self._live: dict[bytes, tuple[bytes, KeyId]] = {}
         self._used: set[KeyId] = set()
         self._publish({})
@@ -185,7 +185,7 @@ class Keyring:
         row = KeyRow(
             id=KeyId(f"key_{secrets.token_hex(4)}"),
             name=name,
-            prefix=text[:SHOWN_CHARACTERS],
+            prefix=text[:PREFIX_LENGTH],
             last4=text[-4:],
             created_at=int(self._clock()),
             revoked_at=None,

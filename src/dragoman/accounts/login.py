@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct
 
-from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.credential import CredentialError, TokenRejected
 from dragoman.accounts.credential_files import Table, encode_table, read_bytes, replace_file
 from dragoman.hub.failure import Kind
 
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 DEVICE_CODE = "urn:ietf:params:oauth:grant-type:device_code"
 SLOW_DOWN_S = 5.0
-LEAST_INTERVAL_S = 0.1
+MIN_INTERVAL_S = 0.1
 MAX_LIFE_S = 3600.0
 
-ENDINGS = {
+FINAL_ERRORS = {
     "expired_token": "the code has expired before anyone confirmed it: start again",
     "access_denied": "the request was denied in the browser",
     "invalid_grant": "the code is not valid any more: start again",
@@ -44,7 +44,7 @@ Sleep = Callable[[float], Awaitable[None]]
 Tick = Callable[[float], None]
 
 
-class Waiting(Declined):
+class AuthorizationPending(TokenRejected):
     """Nobody has confirmed it yet; `slower` and `interval_s` are what the issuer says of the pace."""
 
     def __init__(self, *, slower: bool = False, interval_s: float | None = None) -> None:
@@ -53,7 +53,7 @@ class Waiting(Declined):
         self.interval_s = interval_s
 
 
-class Pace(Struct, frozen=True):
+class PollPace(Struct, frozen=True):
     """How often may be asked, and for how long."""
 
     interval_s: float
@@ -61,12 +61,12 @@ class Pace(Struct, frozen=True):
     sleep: Sleep = asyncio.sleep
 
 
-async def poll(ask: Callable[[], Awaitable[T]], pace: Pace, tick: Tick) -> T:
+async def poll(ask: Callable[[], Awaitable[T]], pace: PollPace, tick: Tick) -> T:
     """Asks until the person has decided; `tick` is told how many seconds are left.
 
     `ask` raises Declined with the issuer's word, or Waiting where that word has more to say.
     """
-    interval = max(pace.interval_s, LEAST_INTERVAL_S)
+    interval = max(pace.interval_s, MIN_INTERVAL_S)
     left = min(pace.life_s, MAX_LIFE_S)
     while left > 0:
         tick(left)
@@ -74,20 +74,20 @@ async def poll(ask: Callable[[], Awaitable[T]], pace: Pace, tick: Tick) -> T:
         left -= interval
         try:
             return await ask()
-        except Declined as declined:
+        except TokenRejected as declined:
             interval = _next_interval(interval, declined)
-        except Unusable as unheard:
+        except CredentialError as unheard:
             if unheard.kind is Kind.UPSTREAM:
                 raise LoginFailed(str(unheard)) from unheard
-    raise LoginFailed(ENDINGS["expired_token"])
+    raise LoginFailed(FINAL_ERRORS["expired_token"])
 
 
-def _next_interval(interval: float, declined: Declined) -> float:
+def _next_interval(interval: float, declined: TokenRejected) -> float:
     """How long to wait between questions from now on; LoginFailed where more of them are no use."""
     match declined:
-        case Waiting(interval_s=float() as asked):
+        case AuthorizationPending(interval_s=float() as asked):
             return max(asked, interval)
-        case Waiting(slower=slower):
+        case AuthorizationPending(slower=slower):
             return interval + SLOW_DOWN_S if slower else interval
     match declined.code:
         case "authorization_pending" | "AuthorizationPendingException":
@@ -95,18 +95,18 @@ def _next_interval(interval: float, declined: Declined) -> float:
         case "slow_down" | "SlowDownException":
             return interval + SLOW_DOWN_S
         case code:
-            raise LoginFailed(ENDINGS.get(code, f"the sign-in was refused ({code})"))
+            raise LoginFailed(FINAL_ERRORS.get(code, f"the sign-in was refused ({code})"))
 
 
-PATIENCE_S = 600.0
+BROWSER_TIMEOUT_S = 600.0
 MAX_HEAD = 16 * 1024
-HEAD_S = 10.0
+HEAD_TIMEOUT_S = 10.0
 DENIED = "the request was denied in the browser"
 
 PAGE = b"<!doctype html><meta charset=utf-8><title>dragoman</title><p>%b You may close this window."
 
 
-class Proof(Struct, frozen=True):
+class PkceProof(Struct, frozen=True):
     """PKCE: who asks for the code is who exchanges it."""
 
     verifier: str
@@ -120,21 +120,21 @@ class Proof(Struct, frozen=True):
         return "Proof(***)"
 
 
-def new_proof() -> Proof:
-    return Proof(secrets.token_urlsafe(64), secrets.token_urlsafe(32))
+def make_proof() -> PkceProof:
+    return PkceProof(secrets.token_urlsafe(64), secrets.token_urlsafe(32))
 
 
-class Callback(Struct, frozen=True):
+class BrowserCallback(Struct, frozen=True):
     """Where the browser comes back to; ports are tried in order, 0 is any."""
 
     path: str
     ports: Sequence[int] = (0,)
-    patience_s: float = PATIENCE_S
+    patience_s: float = BROWSER_TIMEOUT_S
     reason: Callable[[dict[str, str]], str] = lambda fields: DENIED  # what a return without a code means
 
 
-async def code_from_browser(
-    callback: Callback, proof: Proof, show: Callable[[str], None], link: Callable[[str], str]
+async def wait_for_browser_code(
+    callback: BrowserCallback, proof: PkceProof, show: Callable[[str], None], link: Callable[[str], str]
 ) -> tuple[str, str]:
     """The code, and the address it came to; `link` makes of that address what `show` is given."""
     arrived: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -161,14 +161,14 @@ async def _listen(listener: "_Listener", ports: Sequence[int]) -> asyncio.Server
 
 
 class _Listener:
-    def __init__(self, callback: Callback, proof: Proof, arrived: "asyncio.Future[str]") -> None:
+    def __init__(self, callback: BrowserCallback, proof: PkceProof, arrived: "asyncio.Future[str]") -> None:
         self._callback = callback
         self._proof = proof
         self._arrived = arrived
 
     async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(HEAD_S):
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
             status, words = self._judge(head)
             page = PAGE % words

@@ -15,9 +15,9 @@ from dragoman.store.store import CUT_CALL_LIFE_S, MAX_CUT_CALLS, MAX_CUT_CALLS_P
 
 T = TypeVar("T")
 
-PATIENCE_S = 0.5
-LOOK_AGAIN_S = 1.0  # whether anything was lost at all: another worker's news may be that late
-LEFT_ALONE_S = 10.0
+STORE_TIMEOUT_S = 0.5
+CHECK_EVERY_S = 1.0  # whether anything was lost at all: another worker's news may be that late
+STORE_RETRY_S = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -74,16 +74,16 @@ class LostCalls:
             return False
         if self._clock() >= self._looked_until:
             self._others_lost = bool(await self._ask(lambda store: store.has_cuts(now)))
-            self._looked_until = self._clock() + LOOK_AGAIN_S
+            self._looked_until = self._clock() + CHECK_EVERY_S
         return not self._others_lost
 
     async def _ask(self, ask: Callable[[Store], Awaitable[T]]) -> T | None:
         if self._store is None or self._clock() < self._left_alone_until:
             return None
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(STORE_TIMEOUT_S):
                 return await ask(self._store)
         except (StoreError, TimeoutError) as error:
-            self._left_alone_until = self._clock() + LEFT_ALONE_S
+            self._left_alone_until = self._clock() + STORE_RETRY_S
             log.warning("lost tool calls are not shared for a while: %s", error or "the store is slow")
             return None

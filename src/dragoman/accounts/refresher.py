@@ -14,7 +14,7 @@ from typing import Generic, Protocol
 
 from msgspec import Struct
 
-from dragoman.accounts.credential import NEVER, C, Declined, OtherAccount, Source, Unusable
+from dragoman.accounts.credential import NEVER_EXPIRES, AccountChanged, C, CredentialError, Source, TokenRejected
 from dragoman.accounts.credential_files import hold_lock
 from dragoman.accounts.timestamps import ServerClock
 from dragoman.framing.redaction import SHORTEST, mask_text
@@ -36,7 +36,7 @@ class Issuer(Protocol[C]):
     @property
     def remedy(self) -> str: ...
     async def renew(self, old: C) -> C: ...  # Declined where the refresh token is no good, Unusable where nobody knows
-    def told(self, credential: C, declined: Declined) -> str: ...
+    def told(self, credential: C, declined: TokenRejected) -> str: ...
 
 
 class _Obtained(Struct, Generic[C], frozen=True):
@@ -44,7 +44,7 @@ class _Obtained(Struct, Generic[C], frozen=True):
 
 
 class _Missed(Struct, frozen=True):
-    reason: Unusable
+    reason: CredentialError
 
 
 class _Refusal(Struct, frozen=True):
@@ -52,7 +52,7 @@ class _Refusal(Struct, frozen=True):
 
     token: str
     until: float
-    why: Declined
+    why: TokenRejected
 
 
 class CredentialRefresher(Generic[C]):
@@ -73,7 +73,7 @@ class CredentialRefresher(Generic[C]):
         self._rests_for = ""  # the refresh token that was last tried ahead of time
         self._warned = ""
         self._warn_again_at = 0.0
-        self._refusal = _Refusal("", 0.0, Declined(""))
+        self._refusal = _Refusal("", 0.0, TokenRejected(""))
         self._flight: asyncio.Task[_Obtained[C] | _Missed] | None = None
         self._looked = asyncio.Event()  # the source, by the flight that is under way
         self._flight_for = ""  # the refused token that it was begun for
@@ -137,10 +137,10 @@ class CredentialRefresher(Generic[C]):
             source = await asyncio.to_thread(self._source)
             async with hold_lock(source.lock):
                 return _Obtained(await self._obtained(source, refused))
-        except Unusable as unusable:
-            reason = Unusable(mask_text(str(unusable), self._known), unusable.kind)
+        except CredentialError as unusable:
+            reason = CredentialError(mask_text(str(unusable), self._known), unusable.kind)
             living = self._current
-            if living is not None and self._lives(living, refused) and not isinstance(unusable, OtherAccount):
+            if living is not None and self._lives(living, refused) and not isinstance(unusable, AccountChanged):
                 self._warn(str(reason))
                 return _Obtained(living)
             return _Missed(reason)
@@ -162,10 +162,10 @@ class CredentialRefresher(Generic[C]):
             return self._current
         if not stored.refresh_token:
             why = "its token has expired or was refused, and cannot be renewed"
-            raise Unusable(f"{source.where}: {why}; {self._issuer.remedy}")
+            raise CredentialError(f"{source.where}: {why}; {self._issuer.remedy}")
         try:
             return await self._renewed(source, stored)
-        except Declined as declined:
+        except TokenRejected as declined:
             return await self._second_look(source, stored, refused, declined)
 
     def _rests(self, stored: C) -> bool:
@@ -181,10 +181,10 @@ class CredentialRefresher(Generic[C]):
         stored = await asyncio.to_thread(source.read)
         self._learn(stored)
         if self._current is not None and self._current.account and stored.account != self._current.account:
-            raise OtherAccount(f"{source.where} belongs to another account now: restart the gateway to use that one")
+            raise AccountChanged(f"{source.where} belongs to another account now: restart the gateway to use that one")
         return stored
 
-    async def _second_look(self, source: Source[C], tried: C, refused: str, declined: Declined) -> C:
+    async def _second_look(self, source: Source[C], tried: C, refused: str, declined: TokenRejected) -> C:
         """The refresh token was no good: perhaps because somebody else has just used it."""
         stored = await self._read(source)
         if stored.refresh_token != tried.refresh_token:
@@ -192,16 +192,18 @@ class CredentialRefresher(Generic[C]):
                 return self._adopt(stored, self._margin_s)
             try:
                 return await self._renewed(source, stored)
-            except Declined as again:
+            except TokenRejected as again:
                 declined = again
-        rest_s = NEVER if declined.for_good else RETRY_S
+        rest_s = NEVER_EXPIRES if declined.for_good else RETRY_S
         self._refusal = _Refusal(stored.refresh_token, self.clock.now() + rest_s, declined)
-        raise Unusable(f"{source.where}: {self._issuer.told(stored, declined)}; {self._issuer.remedy}", declined.kind)
+        raise CredentialError(
+            f"{source.where}: {self._issuer.told(stored, declined)}; {self._issuer.remedy}", declined.kind
+        )
 
     async def _renewed(self, source: Source[C], old: C) -> C:
         known = self._refusal
         if old.refresh_token == known.token and self.clock.now() < known.until:
-            raise Declined(known.why.code, for_good=known.why.for_good, kind=known.why.kind)
+            raise TokenRejected(known.why.code, for_good=known.why.for_good, kind=known.why.kind)
         self._looked.set()
         fresh = await self._issuer.renew(old)
         self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self.clock.now()) / 2))
@@ -212,7 +214,7 @@ class CredentialRefresher(Generic[C]):
         """A failure costs the next start a login perhaps, but no request now."""
         try:
             written = await asyncio.to_thread(source.write, old, fresh)
-        except (Unusable, OSError) as error:
+        except (CredentialError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             log.warning("provider %s: the renewed token is kept in memory only: %s", self._name, reason)
             return

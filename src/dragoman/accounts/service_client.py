@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.timestamps import ServerClock
 from dragoman.hub.failure import Kind
 from dragoman.net.client import (
@@ -52,9 +52,9 @@ class ServiceClient(Struct, frozen=True):
             finally:
                 answer.close()
         except UpstreamTimeout as late:
-            raise Unusable(str(late), Kind.TIMEOUT) from late
+            raise CredentialError(str(late), Kind.TIMEOUT) from late
         except (ConnectionLost, SizeLimitExceeded) as lost:
-            raise Unusable(str(lost), Kind.LOST) from lost
+            raise CredentialError(str(lost), Kind.LOST) from lost
 
     async def post(self, url: str, value: object, headers: tuple[Header, ...] = ()) -> ServiceResponse:
         return await self.ask("POST", url, (JSON, *headers), msgspec.json.encode(value))

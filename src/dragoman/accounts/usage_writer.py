@@ -17,16 +17,16 @@ from dragoman.prices import Pricing
 from dragoman.store import Store, StoreError
 from dragoman.store.usage_rows import UsageRow
 
-MAX_WAITING = 10_000
+MAX_PENDING = 10_000
 BATCH = 500
 PAUSE_S = 0.2  # between two writes, the first one after a lull is made at once: what a crash may lose
-LONGEST_PAUSE_S = 5.0  # while the store is in trouble
+MAX_PAUSE_S = 5.0  # while the store is in trouble
 STOP_S = 5.0
 MAX_TEXT = 200
 
 MAX_COST_NANO = 10**15  # a million dollars
-DRAWN_BYTES = 6
-UNCOUNTED = (None,) * 5
+RANDOM_BYTES = 6
+NO_COUNTS = (None,) * 5
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class UsageWriter:
         self.written = 0
         self._store = store
         self._waiting: deque[UsageRow] = deque()
-        self._drawn = os.urandom(DRAWN_BYTES)  # ids are unique without asking the system for chance each time
+        self._drawn = os.urandom(RANDOM_BYTES)  # ids are unique without asking the system for chance each time
         self._counted = itertools.count()
         self._batch: list[UsageRow] = []  # on its way, under the same ids until it has arrived
         self._writing = asyncio.Lock()
@@ -49,12 +49,12 @@ class UsageWriter:
         self._task: asyncio.Task[None] | None = None
 
     def observe(self, outcome: Outcome) -> None:
-        if len(self._waiting) + len(self._batch) >= MAX_WAITING:
+        if len(self._waiting) + len(self._batch) >= MAX_PENDING:
             self.dropped += 1
             return
         # At once, and not in a thread: many outcomes are told in a row, and a thread would cost more than it does.
         ending = self._drawn + (next(self._counted) & 0xFFFFFFFF).to_bytes(4, "big")
-        self._waiting.append(row_of(outcome, self.pricing, ending))
+        self._waiting.append(make_row(outcome, self.pricing, ending))
         self._woken.set()
 
     @property
@@ -92,9 +92,9 @@ class UsageWriter:
                 await self._flush()
             except StoreError as error:
                 self._woken.set()
-                pause = min(LONGEST_PAUSE_S, pause * 2)
+                pause = min(MAX_PAUSE_S, pause * 2)
                 if not self._in_trouble:
-                    log.warning("usage cannot be stored, up to %d rows are kept until it can: %s", MAX_WAITING, error)
+                    log.warning("usage cannot be stored, up to %d rows are kept until it can: %s", MAX_PENDING, error)
                 self._in_trouble = True
             else:
                 pause = PAUSE_S
@@ -112,7 +112,7 @@ class UsageWriter:
                 self._batch = []
 
 
-def row_of(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
+def make_row(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
     """`ending` makes the row's id the only one of its millisecond."""
     provider, model = outcome.provider, outcome.model
     if not provider and outcome.failed_attempts:
@@ -153,7 +153,7 @@ def row_of(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
 
 def _counts(usage: Usage | None) -> Sequence[int | None]:
     if usage is None:
-        return UNCOUNTED
+        return NO_COUNTS
     counts = (usage.input, usage.cache_read, usage.cache_write, usage.output, usage.reasoning)
     if min(counts) >= 0 and max(counts) <= MAX_COUNT:
         return counts
@@ -177,7 +177,9 @@ REMOVE_BATCH = 1000  # rows in one transaction: whoever else needs the store wai
 REMOVE_PAUSE_S = 0.05
 
 
-async def watch_old_usage(store: Store, days: Callable[[], float | None], every_s: float = REMOVE_EVERY_S) -> None:
+async def remove_old_usage_forever(
+    store: Store, days: Callable[[], float | None], every_s: float = REMOVE_EVERY_S
+) -> None:
     """Looks for it again and again; where all is to be kept (None), nothing is asked of the store."""
     while True:
         kept = days()

@@ -20,7 +20,7 @@ from dragoman.net.client import ConnectionLost, HttpClient, OutgoingRequest, Siz
 from dragoman.net.tasks import spawn
 from dragoman.observers.metrics_catalogue import COOLING_DOWN, FALLBACKS, POOL_CREDENTIALS
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
-from dragoman.providers.pooled import labels_of
+from dragoman.providers.pooled import credential_labels
 from dragoman.store import StoreError, make_store, open_store
 from dragoman.store.store import SQLITE
 
@@ -46,7 +46,7 @@ async def examine(config: Config, environ: Mapping[str, str]) -> AsyncIterator[F
     checks = [
         spawn(check_provider(single, label, http, clock.compare), name=f"check of {single.name}")
         for provider in config.providers.values()
-        for single, label in zip(split_by_credential(provider), labels_of(provider), strict=True)
+        for single, label in zip(split_by_credential(provider), credential_labels(provider), strict=True)
     ]
     try:
         for finding in [*await _check_address(config, http), *await _check_store(config, environ)]:

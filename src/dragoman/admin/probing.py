@@ -22,7 +22,7 @@ from dragoman.providers.compatible.probe import ProbeResult, Trait, probe
 from dragoman.providers.compatible.probe_client import ProbeClient
 from dragoman.providers.compatible.probe_trials import CAP, MAX_REQUESTS
 from dragoman.providers.compatible.provider import make_compatible
-from dragoman.providers.compatible.quirks import quirks_of
+from dragoman.providers.compatible.quirks import expand_quirks
 from dragoman.providers.provider import ModelInfo, Provider
 
 ProviderSettings = dict[str, object]
@@ -77,7 +77,7 @@ def choose_settings(profile: ProbeResult, provider: ProviderConfig) -> ProviderS
     """Return the protocols, the configured ones first, and the quirks, if there are or were any."""
     configured = [name for name in provider.protocols if name in profile.protocols]
     protocols = [*configured, *(name for name in profile.protocols if name not in configured)]
-    known = quirks_of(provider.quirks)
+    known = expand_quirks(provider.quirks)
     quirks = [*profile.quirks, *sorted(known & profile.undecided)]
     settings: ProviderSettings = {"protocol": protocols[0] if len(protocols) == 1 else protocols}
     if set(quirks) == known and provider.quirks:

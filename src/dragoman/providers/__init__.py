@@ -13,9 +13,9 @@ from dragoman.providers.kiro.provider import make_kiro
 from dragoman.providers.openai import make_openai
 from dragoman.providers.provider import Provider, SendRequest
 
-Make = Callable[[ProviderConfig, SendRequest, Mapping[str, str]], Provider]
+MakeProvider = Callable[[ProviderConfig, SendRequest, Mapping[str, str]], Provider]
 
-KINDS: dict[str, Make] = {
+KINDS: dict[str, MakeProvider] = {
     "anthropic": make_anthropic,
     "openai": make_openai,
     "openai-compatible": make_compatible,
@@ -26,7 +26,7 @@ KINDS: dict[str, Make] = {
 }
 
 
-def lacking(stanza: ProviderConfig) -> str | None:
+def find_missing_feature(stanza: ProviderConfig) -> str | None:
     """What a stanza demands that is not in this version yet; None where its provider can be made."""
     if stanza.kind not in KINDS:
         return f"kind {stanza.kind}"

@@ -22,7 +22,7 @@ def make_provider(
 ) -> Provider:
     """`old`: what an edited stanza replaces; what its pool knows of credentials that stay is kept."""
     members = tuple(KINDS[config.kind](single, send, environ) for single in split_by_credential(config))
-    labels = labels_of(config)
+    labels = credential_labels(config)
     ids = [_id(credential) for credential in list_credentials(config)] or [""]
     pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)))
     if old is not None and old.account.cooldowns is not None:
@@ -33,12 +33,12 @@ def make_provider(
         replace(member, account=replace(member.account, pool=pool, cooldowns=pool, slot=slot, label=label))
         for slot, (member, label) in enumerate(zip(members, labels, strict=True))
     )
-    front = Front(pooled)
+    front = PooledCatalogue(pooled)
     catalogue = replace(pooled[0].catalogue, list_models=front.models, rename=front.rename)
     return replace(pooled[0], catalogue=catalogue, members=pooled)
 
 
-def labels_of(config: ProviderConfig) -> tuple[str, ...]:
+def credential_labels(config: ProviderConfig) -> tuple[str, ...]:
     """What each of several credentials is called in messages; the secret is no part of it."""
     credentials = list_credentials(config)
     if len(credentials) < 2:
@@ -48,7 +48,7 @@ def labels_of(config: ProviderConfig) -> tuple[str, ...]:
     )
 
 
-class Front:
+class PooledCatalogue:
     """What a provider is asked that no single one of its credentials answers."""
 
     def __init__(self, members: tuple[Provider, ...]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient
 from dragoman.accounts.timestamps import ServerClock, format_timestamp
@@ -20,7 +20,7 @@ from dragoman.config.secret import SecretSource
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.net.client import DialOptions, HttpClient
-from dragoman.providers.copilot.credential import Session, source_of
+from dragoman.providers.copilot.credential import Session, find_source
 from dragoman.providers.copilot.exchange import TokenExchange, find_addresses, is_trusted
 from fakes.copilot import APP_TOKEN, CLIENT_ID, EDITOR_TOKEN, EXCHANGE, INSTALLATION_TOKEN, TOKEN, FakeCopilot
 from fakes.service import json_answer
@@ -47,7 +47,7 @@ class Rig:
         self.clock = ServerClock(lambda: time.time() + self.ahead_s)
         exchange = TokenExchange(ServiceClient(self.http.send, DialOptions(), self.clock, ()), find_addresses(config))
         self.keeper: CredentialRefresher[Session] = CredentialRefresher(
-            "copilot", source_of(config, environ), exchange, self.clock, 300.0
+            "copilot", find_source(config, environ), exchange, self.clock, 300.0
         )
 
 
@@ -192,8 +192,8 @@ def test_each_tools_file_is_understood_and_none_is_written(tmp_path: Path, table
 
 def test_a_token_of_another_host_is_never_used(tmp_path: Path) -> None:
     path = leave(tmp_path / "hosts.json", {"github.com": {"oauth_token": APP_TOKEN}})
-    source = source_of(stanza(path, domain="acme.ghe.com"), {})()
-    with pytest.raises(Unusable, match=r"acme\.ghe\.com"):
+    source = find_source(stanza(path, domain="acme.ghe.com"), {})()
+    with pytest.raises(CredentialError, match=r"acme\.ghe\.com"):
         source.read()
 
 
@@ -201,7 +201,7 @@ def test_places_have_an_order(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
 
     def found() -> str:
-        return source_of(stanza(), environ)().read().access_token
+        return find_source(stanza(), environ)().read().access_token
 
     leave(tmp_path / ".config/github-copilot/hosts.json", {"github.com": {"oauth_token": "gho_FAKEhosts"}})
     assert found() == "gho_FAKEhosts"
@@ -215,9 +215,9 @@ def test_places_have_an_order(tmp_path: Path) -> None:
 
 def test_other_tokens_in_the_environment_are_not_taken_by_themselves(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "GH_TOKEN": APP_TOKEN, "GITHUB_TOKEN": APP_TOKEN}
-    with pytest.raises(Unusable, match="dragoman login copilot"):
-        source_of(stanza(), environ)().read()
-    assert source_of(stanza("env:GH_TOKEN"), environ)().read().access_token == APP_TOKEN
+    with pytest.raises(CredentialError, match="dragoman login copilot"):
+        find_source(stanza(), environ)().read()
+    assert find_source(stanza("env:GH_TOKEN"), environ)().read().access_token == APP_TOKEN
 
 
 def test_a_tenant_has_addresses_of_its_own_and_no_public_ones() -> None:

@@ -16,7 +16,7 @@ from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
 from dragoman.net.client import DialOptions, HttpClient
 from dragoman.providers.kiro.credential_sources import find_source
-from dragoman.providers.kiro.refresh import Issuers
+from dragoman.providers.kiro.refresh import TokenIssuers
 from fakes.kiro import FakeKiro
 from narrowing import expect
 
@@ -84,7 +84,7 @@ class Rig:
         self.ahead_s = 0.0
         self.clock = ServerClock(lambda: time.time() + self.ahead_s)
         line = ServiceClient(self.http.send, DialOptions(), self.clock, ())
-        issuers = Issuers(line, config.region, fake.root)
+        issuers = TokenIssuers(line, config.region, fake.root)
         self.keeper = CredentialRefresher(
             "kiro", find_source(config, environ or {}), issuers, self.clock, config.refresh_margin_s
         )

@@ -6,7 +6,7 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import CredentialError
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.credential_sources import find_source
 from dragoman.providers.kiro.database import Database
@@ -76,12 +76,12 @@ def test_a_file_is_known_for_a_database_by_its_content(tmp_path: Path) -> None:
 
 
 def test_an_empty_database_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="kiro-cli login"):
+    with pytest.raises(CredentialError, match="kiro-cli login"):
         Database(database(tmp_path / "data.sqlite3", {})).read()
 
 
 def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(CredentialError):
         Database(tmp_path / "data.sqlite3").read()
     assert not (tmp_path / "data.sqlite3").exists()
 

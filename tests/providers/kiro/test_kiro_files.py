@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import CredentialError
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.credential_sources import ApiKey, JsonFile, RefreshToken, find_source
 from providers.kiro.kiro_kit import ide_file, read, stanza, token
@@ -42,7 +42,7 @@ def test_a_hash_that_leads_out_of_the_directory_is_refused(tmp_path: Path) -> No
     cache = tmp_path / "cache"
     cache.mkdir()
     path = ide_file(cache / "kiro-auth-token.json", authMethod="IdC", clientIdHash="../secret")
-    with pytest.raises(Unusable, match="clientIdHash"):
+    with pytest.raises(CredentialError, match="clientIdHash"):
         JsonFile(path).read()
 
 
@@ -62,13 +62,13 @@ def test_a_file_that_cannot_be_used_says_why_and_nothing_of_its_tokens(
 ) -> None:
     path = tmp_path / "kiro-auth-token.json"
     path.write_text(content)
-    with pytest.raises(Unusable, match=words) as unusable:
+    with pytest.raises(CredentialError, match=words) as unusable:
         JsonFile(path).read()
     assert "aorFAKE" not in str(unusable.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="does not exist"):
+    with pytest.raises(CredentialError, match="does not exist"):
         JsonFile(tmp_path / "gone.json").read()
 
 
@@ -141,7 +141,7 @@ def test_what_became_of_a_token_from_the_environment_is_kept_for_the_next_start(
 
 def test_without_a_setting_the_first_place_that_has_a_file_is_used(tmp_path: Path) -> None:
     find = find_source(stanza(None), {"HOME": str(tmp_path)})
-    with pytest.raises(Unusable, match="dragoman login kiro"):
+    with pytest.raises(CredentialError, match="dragoman login kiro"):
         find().read()
     cache = tmp_path / ".aws" / "sso" / "cache"
     cache.mkdir(parents=True)

@@ -15,7 +15,7 @@ from dragoman.protocols.kiro.wire import KiroOptions
 from dragoman.providers.account_state import Finding
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.headers import fingerprint, user_agent
-from dragoman.providers.kiro.hosts import addresses, api_region, region_of
+from dragoman.providers.kiro.hosts import api_region, find_addresses, read_region
 from dragoman.providers.kiro.provider import make_kiro
 from dragoman.providers.provider import IncomingResponse, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
@@ -42,7 +42,7 @@ def test_the_api_lives_in_two_regions(region: str, api: str) -> None:
 
 
 def test_the_newest_hosts_are_the_default() -> None:
-    found = addresses(stanza("x.json"), SOCIAL, None)
+    found = find_addresses(stanza("x.json"), SOCIAL, None)
     assert (found.chat, found.control) == (
         "https://runtime.us-east-1.kiro.dev",
         "https://management.us-east-1.kiro.dev",
@@ -51,28 +51,28 @@ def test_the_newest_hosts_are_the_default() -> None:
 
 
 def test_an_endpoint_chooses_its_generation() -> None:
-    found = addresses(stanza("x.json", endpoint="https://q.eu-central-1.amazonaws.com"), SOCIAL, None)
+    found = find_addresses(stanza("x.json", endpoint="https://q.eu-central-1.amazonaws.com"), SOCIAL, None)
     assert found.generation.name == "q"
     assert not found.generation.needs_profile
     assert (
-        addresses(stanza("x.json", endpoint="https://runtime.eu-central-1.kiro.dev"), SOCIAL, None).generation.name
+        find_addresses(stanza("x.json", endpoint="https://runtime.eu-central-1.kiro.dev"), SOCIAL, None).generation.name
         == "runtime"
     )
 
 
 def test_a_profile_decides_the_region() -> None:
-    found = addresses(stanza("x.json"), SOCIAL, EUROPEAN)
+    found = find_addresses(stanza("x.json"), SOCIAL, EUROPEAN)
     assert (found.chat, found.region) == ("https://runtime.eu-central-1.kiro.dev", "eu-central-1")
 
 
 def test_a_builder_id_without_a_profile_goes_where_none_is_needed() -> None:
-    assert addresses(stanza("x.json"), BUILDER, None).chat == "https://q.us-east-1.amazonaws.com"
-    assert addresses(stanza("x.json"), BUILDER, ARN).chat == "https://runtime.us-east-1.kiro.dev"
+    assert find_addresses(stanza("x.json"), BUILDER, None).chat == "https://q.us-east-1.amazonaws.com"
+    assert find_addresses(stanza("x.json"), BUILDER, ARN).chat == "https://runtime.us-east-1.kiro.dev"
 
 
 @pytest.mark.parametrize("arn", ["", "arn:aws:s3:::x", "arn:aws:codewhisperer:us-east-1::profile/X", ARN + "/x", None])
 def test_what_is_no_profile_has_no_region(arn: str | None) -> None:
-    assert region_of(arn) is None
+    assert read_region(arn) is None
 
 
 def test_the_user_agent_names_us_and_a_stable_machine() -> None:

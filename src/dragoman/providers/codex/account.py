@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.accounts.timestamps import format_timestamp
@@ -137,12 +137,12 @@ class CodexAccount:
     async def _ask(self, url: str) -> ServiceResponse:
         credential = await self.keeper.credential()
         try:
-            return await self._line.ask("GET", url, bearer(credential))
-        except Unusable as lost:
+            return await self._line.ask("GET", url, authorization_headers(credential))
+        except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
 
 
-def bearer(credential: Credential) -> tuple[Header, ...]:
+def authorization_headers(credential: Credential) -> tuple[Header, ...]:
     headers: list[Header] = [(b"authorization", b"Bearer " + credential.access_token.encode())]
     if credential.account:
         headers.append((b"chatgpt-account-id", credential.account.encode()))

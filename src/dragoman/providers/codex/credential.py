@@ -6,7 +6,7 @@ import binascii
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import Declined, InFile, Unusable, is_sendable
+from dragoman.accounts.credential import CredentialError, FileSource, TokenRejected, is_sendable
 from dragoman.accounts.credential_files import Table, encode_table, load_table, read_table, read_text, replace_file
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
@@ -39,7 +39,7 @@ class Credential(Struct, frozen=True):
         return f"Credential({self.plan})"
 
 
-class AuthFile(InFile):
+class AuthFile(FileSource):
     """Codex keeps no lock of its own and writes in place: what it is about to write wins over what we would."""
 
     def read(self) -> Credential:
@@ -48,9 +48,9 @@ class AuthFile(InFile):
             read_table(table, "tokens"), parse_timestamp(read_text(table, "last_refresh")) or 0.0
         )
         if not credential.access_token and not credential.refresh_token:
-            raise Unusable(f"{self.where} {_describe_contents(table)}: {REMEDY}")
+            raise CredentialError(f"{self.where} {_describe_contents(table)}: {REMEDY}")
         if not is_sendable(credential.access_token + credential.refresh_token + credential.account):
-            raise Unusable(f"{self.where} holds a token with characters that no token has: {REMEDY}")
+            raise CredentialError(f"{self.where} holds a token with characters that no token has: {REMEDY}")
         return credential
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
@@ -70,7 +70,7 @@ class NoCredential:
 
     def read(self) -> Credential:
         keyring = "where Codex keeps its own in a keyring, only the latter helps"
-        raise Unusable(f"it has no credential: {REMEDY} makes one ({keyring}), or `credentials` names one")
+        raise CredentialError(f"it has no credential: {REMEDY} makes one ({keyring}), or `credentials` names one")
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         return False
@@ -187,7 +187,7 @@ class TokenIssuer:
         tokens = read_tokens(await self._line.post(f"{self._root}/oauth/token", question))
         return merge_tokens(old, tokens, self._line.clock.now())
 
-    def told(self, credential: Credential, declined: Declined) -> str:
+    def told(self, credential: Credential, declined: TokenRejected) -> str:
         return f"its refresh token was refused ({declined.code})"
 
 
@@ -197,12 +197,12 @@ def read_tokens(told: ServiceResponse) -> Tokens:
         try:
             return msgspec.json.decode(told.body, type=Tokens)
         except msgspec.MsgspecError:
-            raise Unusable("the token service gave an answer that cannot be read", Kind.UPSTREAM) from None
+            raise CredentialError("the token service gave an answer that cannot be read", Kind.UPSTREAM) from None
     code = read_error_code(told)
     if code in PERMANENT_ERRORS or told.status == 401:
-        raise Declined(code, for_good=True)
+        raise TokenRejected(code, for_good=True)
     kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
-    raise Unusable(f"the token service answered {code}", kind)
+    raise CredentialError(f"the token service answered {code}", kind)
 
 
 def read_error_code(told: ServiceResponse) -> str:
@@ -221,7 +221,7 @@ def read_error_code(told: ServiceResponse) -> str:
 def merge_tokens(old: Credential, new: Tokens, now: float) -> Credential:
     access = new.access_token or old.access_token
     if not access:
-        raise Unusable("the token service answered without a token", Kind.UPSTREAM)
+        raise CredentialError("the token service answered without a token", Kind.UPSTREAM)
     table: Table = {
         "id_token": new.id_token or old.id_token,
         "access_token": access,

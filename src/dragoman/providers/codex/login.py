@@ -7,20 +7,20 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.credential import CredentialError, TokenRejected
 from dragoman.accounts.credential_files import Table
 from dragoman.accounts.login import (
+    BROWSER_TIMEOUT_S,
     DENIED,
-    PATIENCE_S,
-    Callback,
+    AuthorizationPending,
+    BrowserCallback,
     LoginFailed,
-    Pace,
+    PollPace,
     Sleep,
     Tick,
-    Waiting,
-    code_from_browser,
-    new_proof,
+    make_proof,
     poll,
+    wait_for_browser_code,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.accounts.timestamps import format_timestamp
@@ -71,17 +71,17 @@ class BrowserLogin:
     """PKCE with a listener on the loopback."""
 
     def __init__(
-        self, line: ServiceClient, app: App, ports: Sequence[int] = PORTS, patience_s: float = PATIENCE_S
+        self, line: ServiceClient, app: App, ports: Sequence[int] = PORTS, patience_s: float = BROWSER_TIMEOUT_S
     ) -> None:
         self._line = line
         self._app = app
-        self._callback = Callback(CALLBACK, ports, patience_s, _reason)
-        self._proof = new_proof()
+        self._callback = BrowserCallback(CALLBACK, ports, patience_s, _reason)
+        self._proof = make_proof()
 
     async def run(self, show: Callable[[str], None]) -> Table:
         """`show` is given the link to open."""
-        code, back = await code_from_browser(self._callback, self._proof, show, self._link)
-        return await exchanged(self._line, self._app, code, self._proof.verifier, back)
+        code, back = await wait_for_browser_code(self._callback, self._proof, show, self._link)
+        return await exchange_code(self._line, self._app, code, self._proof.verifier, back)
 
     def _link(self, back: str) -> str:
         query = {
@@ -125,9 +125,9 @@ class DeviceLogin:
         async def ask() -> _Confirmed:
             return _confirmed(await self._line.post(self._url("token"), question))
 
-        found = await poll(ask, Pace(prompt.interval_s, DEVICE_LIFE_S, self._sleep), tick)
+        found = await poll(ask, PollPace(prompt.interval_s, DEVICE_LIFE_S, self._sleep), tick)
         back = f"{self._app.root}/deviceauth/callback"
-        return await exchanged(self._line, self._app, found.authorization_code, found.code_verifier, back)
+        return await exchange_code(self._line, self._app, found.authorization_code, found.code_verifier, back)
 
     def _url(self, name: str) -> str:
         return f"{self._app.root}/api/accounts/deviceauth/{name}"
@@ -135,11 +135,11 @@ class DeviceLogin:
     async def _asked(self, name: str, question: object) -> ServiceResponse:
         try:
             return await self._line.post(self._url(name), question)
-        except Unusable as lost:
+        except CredentialError as lost:
             raise LoginFailed(str(lost)) from lost
 
 
-async def exchanged(line: ServiceClient, app: App, code: str, verifier: str, back: str) -> Table:
+async def exchange_code(line: ServiceClient, app: App, code: str, verifier: str, back: str) -> Table:
     """What the code is good for, as our file will hold it."""
     form = {
         "grant_type": "authorization_code",
@@ -151,9 +151,9 @@ async def exchanged(line: ServiceClient, app: App, code: str, verifier: str, bac
     try:
         tokens = read_tokens(await line.post_form(f"{app.root}/oauth/token", form))
         credential = merge_tokens(Credential(), tokens, line.clock.now())
-    except Declined as declined:
+    except TokenRejected as declined:
         raise LoginFailed(f"the sign-in was refused ({declined.code})") from declined
-    except Unusable as unheard:
+    except CredentialError as unheard:
         raise LoginFailed(str(unheard)) from unheard
     return {
         "auth_mode": "chatgpt",
@@ -168,15 +168,15 @@ def _confirmed(told: ServiceResponse) -> _Confirmed:
         try:
             return msgspec.json.decode(told.body, type=_Confirmed)
         except msgspec.MsgspecError:
-            raise Unusable("the sign-in service gave an answer that cannot be read", Kind.UPSTREAM) from None
+            raise CredentialError("the sign-in service gave an answer that cannot be read", Kind.UPSTREAM) from None
     code = read_error_code(told)
     if told.status == 429:
-        raise Waiting(slower=True)
+        raise AuthorizationPending(slower=True)
     if told.status in (403, 404) and code not in ("access_denied", "expired_token"):
-        raise Waiting
+        raise AuthorizationPending
     if told.status >= 500:
-        raise Unusable(f"the sign-in service answered {code}", Kind.OVERLOADED)
-    raise Declined(code)
+        raise CredentialError(f"the sign-in service answered {code}", Kind.OVERLOADED)
+    raise TokenRejected(code)
 
 
 def _reason(fields: dict[str, str]) -> str:

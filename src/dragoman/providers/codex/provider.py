@@ -21,7 +21,12 @@ from dragoman.hub.request import Request, Role, Text
 from dragoman.net.client import DialOptions, OutgoingRequest
 from dragoman.net.headers import Header, Headers
 from dragoman.providers.account_state import Limits
-from dragoman.providers.codex.account import CodexAccount, LimitTracker, bearer, read_codex_exhausted_until
+from dragoman.providers.codex.account import (
+    CodexAccount,
+    LimitTracker,
+    authorization_headers,
+    read_codex_exhausted_until,
+)
 from dragoman.providers.codex.credential import ISSUER_URL, AuthFile, Credential, NoCredential, TokenIssuer
 from dragoman.providers.codex.request_rules import fit_request, passthrough_body
 from dragoman.providers.connection import (
@@ -199,7 +204,7 @@ class Codex:
         return sent
 
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
-        return bearer(await self._account.keeper.credential())
+        return authorization_headers(await self._account.keeper.credential())
 
     def session_headers(self, request: Callable[[], Request], headers: Headers, attempt: Attempt) -> tuple[Header, ...]:
         """Return the conversation's id, the same in every turn; nothing where the client sent its own."""

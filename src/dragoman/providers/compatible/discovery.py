@@ -17,14 +17,19 @@ from dragoman.net.client import (
     UpstreamTimeout,
 )
 
-CONNECT_S = 0.2
-LIST_S = 0.3  # for connecting and listing
-ROOT_S = 0.1
+CONNECT_TIMEOUT_S = 0.2
+LIST_TIMEOUT_S = 0.3  # for connecting and listing
+ROOT_TIMEOUT_S = 0.1
 MAX_BYTES = 4 * 1024 * 1024
-DIAL = DialOptions(connect_timeout_s=CONNECT_S)
+DIAL = DialOptions(connect_timeout_s=CONNECT_TIMEOUT_S)
 
 # What a port's usual tenant is known for, and whom a list of models gives away, whatever the port.
-TENANTS: Mapping[str, tuple[ServerName, ...]] = {"ollama": ("ollama",), "lmstudio": (), "vllm": (), "llamacpp": ()}
+USUAL_SERVERS: Mapping[str, tuple[ServerName, ...]] = {
+    "ollama": ("ollama",),
+    "lmstudio": (),
+    "vllm": (),
+    "llamacpp": (),
+}
 OWNERS: Mapping[str, tuple[str, tuple[ServerName, ...]]] = {
     "vllm": ("vllm", ()),
     "llamacpp": ("llamacpp", ()),
@@ -60,19 +65,19 @@ async def discover(ports: Mapping[str, int], *, besides: int) -> tuple[LocalServ
 
 async def _at(http: HttpClient, name: str, port: int) -> LocalServer | None:
     """The server on a port. One without a single model can answer nobody, and is left alone."""
-    body = await _get(http, f"http://{HOST}:{port}/v1/models", LIST_S)
+    body = await _get(http, f"http://{HOST}:{port}/v1/models", LIST_TIMEOUT_S)
     try:
         listed = msgspec.json.decode(body, type=_Listed)
     except msgspec.MsgspecError:
         return None
     if not listed.data or await _is_dragoman(http, port):
         return None
-    name, quirks = OWNERS.get(listed.data[0].owned_by or "", (name, TENANTS[name]))
+    name, quirks = OWNERS.get(listed.data[0].owned_by or "", (name, USUAL_SERVERS[name]))
     return LocalServer(name, port, quirks)
 
 
 async def _is_dragoman(http: HttpClient, port: int) -> bool:
-    body = await _get(http, f"http://{HOST}:{port}/", ROOT_S)
+    body = await _get(http, f"http://{HOST}:{port}/", ROOT_TIMEOUT_S)
     try:
         return msgspec.json.decode(body, type=_Root).message.startswith("dragoman")
     except msgspec.MsgspecError:

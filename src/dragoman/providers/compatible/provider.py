@@ -10,7 +10,7 @@ from dragoman.hub.ports import Stage
 from dragoman.hub.request import Request
 from dragoman.net.headers import Header
 from dragoman.protocols import PROTOCOLS
-from dragoman.providers.compatible.quirks import quirks_of
+from dragoman.providers.compatible.quirks import expand_quirks
 from dragoman.providers.connection import api_key_reader, read_catalogue, read_dial, read_headers, read_secrets
 from dragoman.providers.failures import adjust_chat_tools, adjust_reasoning
 from dragoman.providers.provider import Adjustment, Auth, Endpoint, Provider, ReplyRules, RequestRules, SendRequest
@@ -35,7 +35,7 @@ def make_compatible(config: ProviderConfig, send: SendRequest, environ: Mapping[
         # Servers that imitate Messages differ in which of the two headers they read.
         return (bearer, (b"x-api-key", key)) if protocol == "messages" else (bearer,)
 
-    quirks = quirks_of(config.quirks)
+    quirks = expand_quirks(config.quirks)
     # A section may name a protocol that this version cannot use yet.
     protocols = tuple(name for name in config.protocols if name in PROTOCOLS and PROTOCOLS[name].upstream)
     return Provider(

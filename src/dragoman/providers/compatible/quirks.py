@@ -26,6 +26,6 @@ SERVERS: Mapping[str, frozenset[Quirk]] = MappingProxyType(
 )
 
 
-def quirks_of(names: Iterable[str]) -> frozenset[str]:
+def expand_quirks(names: Iterable[str]) -> frozenset[str]:
     """Every quirk that is named, and every quirk of a server that is named."""
     return frozenset().union(*(SERVERS.get(name, {name}) for name in names))

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import NEVER, Source, Unusable, is_sendable
+from dragoman.accounts.credential import NEVER_EXPIRES, CredentialError, Source, is_sendable
 from dragoman.accounts.credential_files import (
     Table,
     describe_place,
@@ -83,7 +83,7 @@ class TokenFile:
         entry = _entry(table, self._domain)
         token = read_text(entry, "oauth_token") or read_text(read_table(table, OPENCODE), "refresh")
         if not token:
-            raise Unusable(f"{self._path} holds no token for {self._domain}: {REMEDY}")
+            raise CredentialError(f"{self._path} holds no token for {self._domain}: {REMEDY}")
         mode = (read_text(entry, "auth") or self._mode) if self._mode == "auto" else self._mode
         session = _session(token, self.where, mode)
         if not read_text(entry, "refresh_token") or not session.access_token:
@@ -102,32 +102,32 @@ class TokenFile:
         entry = _entry(table, self._domain)
         if read_text(entry, "refresh_token") != consumed.refresh_token:
             return False
-        renewed = {**entry, **renewable(fresh.access_token, fresh.refresh_token, fresh.expires_at)}
+        renewed = {**entry, **renewable_fields(fresh.access_token, fresh.refresh_token, fresh.expires_at)}
         return replace_file(self._path, encode_table({**table, self._domain: renewed}), content)
 
 
-def renewable(token: str, refresh_token: str, expires_at: float) -> Table:
+def renewable_fields(token: str, refresh_token: str, expires_at: float) -> Table:
     """The keys of an entry that a renewal changes."""
     return {"oauth_token": token, "refresh_token": refresh_token, "expires_at": format_timestamp(expires_at)}
 
 
 def _session(token: str, where: str, mode: str) -> Session:
     if not token or not is_sendable(token):
-        raise Unusable(f"{where} holds no GitHub token: {REMEDY}")
+        raise CredentialError(f"{where} holds no GitHub token: {REMEDY}")
     if token.startswith("ghp_"):
-        raise Unusable(f"{where} holds a classic personal access token, which Copilot does not take: {REMEDY}")
-    if mode_of(token, mode) == "exchange":
+        raise CredentialError(f"{where} holds a classic personal access token, which Copilot does not take: {REMEDY}")
+    if detect_mode(token, mode) == "exchange":
         return Session(refresh_token=token)
-    return Session(access_token=token, expires_at=NEVER)
+    return Session(access_token=token, expires_at=NEVER_EXPIRES)
 
 
-def mode_of(token: str, configured: str) -> str:
+def detect_mode(token: str, configured: str) -> str:
     if configured != "auto":
         return configured
     return next((mode for prefix, mode in MODES.items() if token.startswith(prefix)), "exchange")
 
 
-def source_of(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Session]]:
+def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Session]]:
     """Looked for at each use: a login made while we run is found without a restart."""
     home = home_directory(environ)
     secret, mode, domain = config.credentials, config.auth, config.domain
@@ -151,7 +151,7 @@ def source_of(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Call
 
 
 def _nothing() -> str:
-    raise Unusable(f"it has no credential: {REMEDY} makes one, {VARIABLE} holds one, or `credentials` names one")
+    raise CredentialError(f"it has no credential: {REMEDY} makes one, {VARIABLE} holds one, or `credentials` names one")
 
 
 def _holds(path: Path, domain: str) -> bool:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.credential import CredentialError, TokenRejected
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.config.settings import CopilotProviderConfig
 from dragoman.hub.failure import Kind
@@ -48,7 +48,7 @@ def is_trusted(url: str, domain: str) -> bool:
     return parts.scheme == "https" and (host == domain or host.endswith(f".{domain}"))
 
 
-LIFE_S = 1500.0
+DEFAULT_LIFE_S = 1500.0
 GRACE_S = 60.0  # a token lives a little longer than it should be kept
 
 
@@ -98,16 +98,16 @@ class TokenExchange:
         try:
             answer = msgspec.json.decode(told.body, type=_Successor)
         except msgspec.MsgspecError:
-            raise Unusable(f"GitHub answered HTTP {told.status}", Kind.UPSTREAM) from None
+            raise CredentialError(f"GitHub answered HTTP {told.status}", Kind.UPSTREAM) from None
         if answer.error:
-            raise Declined(answer.error[:64], for_good=True)
+            raise TokenRejected(answer.error[:64], for_good=True)
         if not answer.access_token:
-            raise Unusable(f"GitHub answered HTTP {told.status} without a token", Kind.UPSTREAM)
+            raise CredentialError(f"GitHub answered HTTP {told.status} without a token", Kind.UPSTREAM)
         return replace(
             old,
             access_token=answer.access_token,
             refresh_token=answer.refresh_token or old.refresh_token,
-            expires_at=self._line.clock.now() + (answer.expires_in or LIFE_S),
+            expires_at=self._line.clock.now() + (answer.expires_in or DEFAULT_LIFE_S),
         )
 
     async def _exchanged(self, old: Session) -> Session:
@@ -117,7 +117,7 @@ class TokenExchange:
         api = (token.endpoints.api if token.endpoints else None) or ""
         now = self._line.clock.now()
         # By our own clock where GitHub says how long: its moments are of no use to a clock that is wrong.
-        expires_at = now + token.refresh_in + GRACE_S if token.refresh_in else token.expires_at or now + LIFE_S
+        expires_at = now + token.refresh_in + GRACE_S if token.refresh_in else token.expires_at or now + DEFAULT_LIFE_S
         return Session(
             access_token=token.token,
             refresh_token=old.refresh_token,
@@ -125,7 +125,7 @@ class TokenExchange:
             api=api.rstrip("/") if is_trusted(api, self._places.trusted) else "",
         )
 
-    def told(self, credential: Session, declined: Declined) -> str:
+    def told(self, credential: Session, declined: TokenRejected) -> str:
         refused = "does not renew it" if credential.client_id else "gives no Copilot token for it"
         return f"GitHub {refused} ({declined.code})"
 
@@ -138,21 +138,21 @@ def _read_token(told: ServiceResponse) -> _Token:
             token = _Token()
         if token.token:
             return token
-        raise Unusable("GitHub answered without a Copilot token", Kind.UPSTREAM)
+        raise CredentialError("GitHub answered without a Copilot token", Kind.UPSTREAM)
     if told.status not in (401, 403, 404):
         kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
-        raise Unusable(f"GitHub answered HTTP {told.status}", kind)
+        raise CredentialError(f"GitHub answered HTTP {told.status}", kind)
     raise _read_refusal(told)
 
 
-def _read_refusal(told: ServiceResponse) -> Declined | Unusable:
+def _read_refusal(told: ServiceResponse) -> TokenRejected | CredentialError:
     try:
         body = msgspec.json.decode(told.body, type=_Refusal)
     except msgspec.MsgspecError:
         body = _Refusal()
     if body.error_details is None:
         if told.status == 403 and "rate limit" in (body.message or "").lower():
-            return Unusable("GitHub's rate limit is reached", Kind.RATE_LIMITED)
-        return Declined(f"HTTP {told.status}")
+            return CredentialError("GitHub's rate limit is reached", Kind.RATE_LIMITED)
+        return TokenRejected(f"HTTP {told.status}")
     why = body.error_details.message or "no reason given"
-    return Declined(f"{body.error_details.notification_id}: {why[:200]}", kind=Kind.FORBIDDEN)
+    return TokenRejected(f"{body.error_details.notification_id}: {why[:200]}", kind=Kind.FORBIDDEN)

@@ -5,12 +5,12 @@ import asyncio
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.credential import CredentialError, TokenRejected
 from dragoman.accounts.credential_files import Table
-from dragoman.accounts.login import DEVICE_CODE, LoginFailed, Pace, Sleep, Tick, Waiting, poll
+from dragoman.accounts.login import DEVICE_CODE, AuthorizationPending, LoginFailed, PollPace, Sleep, Tick, poll
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Kind
-from dragoman.providers.copilot.credential import renewable
+from dragoman.providers.copilot.credential import renewable_fields
 
 SCOPE = "read:user"
 
@@ -46,7 +46,7 @@ class DeviceLogin:
         form = {"client_id": self._client_id, "scope": SCOPE}
         try:
             told = await self._line.post_form(f"{self._root}/login/device/code", form)
-        except Unusable as lost:
+        except CredentialError as lost:
             raise LoginFailed(str(lost)) from lost
         try:
             return msgspec.json.decode(told.body, type=Prompt)
@@ -61,12 +61,12 @@ class DeviceLogin:
         async def ask() -> _Answer:
             return _granted(await self._line.post_form(f"{self._root}/login/oauth/access_token", form))
 
-        answer = await poll(ask, Pace(prompt.interval, prompt.expires_in, self._sleep), tick)
+        answer = await poll(ask, PollPace(prompt.interval, prompt.expires_in, self._sleep), tick)
         entry: Table = {"oauth_token": answer.access_token, "auth": "direct"}  # only editors' apps are for exchange
         if not answer.refresh_token or answer.expires_in is None:
             return entry
         expires_at = self._line.clock.now() + answer.expires_in
-        renews = renewable(answer.access_token, answer.refresh_token, expires_at)
+        renews = renewable_fields(answer.access_token, answer.refresh_token, expires_at)
         return {**entry, **renews, "client_id": self._client_id}
 
 
@@ -74,14 +74,14 @@ def _granted(told: ServiceResponse) -> _Answer:
     try:
         answer = msgspec.json.decode(told.body, type=_Answer)
     except msgspec.MsgspecError:
-        raise Unusable(f"GitHub answered HTTP {told.status}", Kind.OVERLOADED) from None
+        raise CredentialError(f"GitHub answered HTTP {told.status}", Kind.OVERLOADED) from None
     if answer.access_token:
         return answer
     if answer.error in ("authorization_pending", "slow_down"):
-        raise Waiting(slower=answer.error == "slow_down", interval_s=answer.interval)
+        raise AuthorizationPending(slower=answer.error == "slow_down", interval_s=answer.interval)
     if not answer.error and (told.status >= 500 or told.status == 429):
-        raise Unusable(f"GitHub answered HTTP {told.status}", Kind.OVERLOADED)
-    raise Declined(answer.error or f"HTTP {told.status}")
+        raise CredentialError(f"GitHub answered HTTP {told.status}", Kind.OVERLOADED)
+    raise TokenRejected(answer.error or f"HTTP {told.status}")
 
 
 def _word(told: ServiceResponse) -> str:

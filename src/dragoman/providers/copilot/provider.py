@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient
 from dragoman.accounts.timestamps import ServerClock
@@ -24,7 +24,7 @@ from dragoman.providers.connection import (
     read_user_agent,
 )
 from dragoman.providers.copilot.account import PLAN_PATH, find_github_token, read_limits, read_quotas
-from dragoman.providers.copilot.credential import Session, source_of
+from dragoman.providers.copilot.credential import Session, find_source
 from dragoman.providers.copilot.exchange import Addresses, TokenExchange, find_addresses
 from dragoman.providers.copilot.model_cache import ModelCache
 from dragoman.providers.copilot.request_rules import describe_request, fit_request, passthrough_body
@@ -69,7 +69,7 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
     assert isinstance(config, CopilotProviderConfig)
     places = find_addresses(config)
     line = make_service_client(config, send, environ)
-    source, exchange = source_of(config, environ), TokenExchange(line, places)
+    source, exchange = find_source(config, environ), TokenExchange(line, places)
     keeper = CredentialRefresher(config.name, source, exchange, line.clock, config.refresh_margin_s)
     copilot = Copilot(config, line, keeper, places)
     return Provider(
@@ -211,7 +211,7 @@ class Copilot:
         proof = (b"authorization", b"token " + token.encode())
         try:
             told = await self._line.ask("GET", f"{self._places.exchange}{PLAN_PATH}", (proof,))
-        except Unusable as lost:
+        except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
         return read_quotas(self._name, told)
 
@@ -221,7 +221,7 @@ class Copilot:
             told = await self._line.ask("GET", f"{self._api}/models", credential)
             if told.status in (401, 403) and await self._keeper.renew():
                 told = await self._line.ask("GET", f"{self._api}/models", await self.authorize("chat"))
-        except Unusable as lost:
+        except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
         if told.status != 200:
             raise RequestError(self.interpret_failure(read_failure(told.status, {}, told.body)))

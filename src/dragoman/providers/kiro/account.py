@@ -9,9 +9,9 @@ from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.tasks import spawn
 from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding, Quota
-from dragoman.providers.kiro.control import Breakdown, Control, ListedModel, UsageLimits
-from dragoman.providers.kiro.credential import Credential, truncated
-from dragoman.providers.kiro.hosts import Place, region_of
+from dragoman.providers.kiro.control import Breakdown, ControlClient, ListedModel, UsageLimits
+from dragoman.providers.kiro.credential import Credential, describe_truncation
+from dragoman.providers.kiro.hosts import AccountHosts, read_region
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class AccountProfile:
     """One account's profile. Asking is the last resort, and is done once for all who wait."""
 
     def __init__(
-        self, name: str, configured: str | None, place: Place, control: Control, clock: Callable[[], float]
+        self, name: str, configured: str | None, place: AccountHosts, control: ControlClient, clock: Callable[[], float]
     ) -> None:
         self._name = name
         self._configured = configured
@@ -55,7 +55,7 @@ class AccountProfile:
         self._asked_at = None
 
     def _fitting(self, arn: str) -> str:
-        region, addresses = region_of(arn), self._place.now
+        region, addresses = read_region(arn), self._place.now
         if region is None:
             message = "its profile ARN is none: arn:aws:codewhisperer:REGION:ACCOUNT:profile/ID is expected."
             raise RequestError(self._failure(message))
@@ -87,7 +87,7 @@ class AccountProfile:
         except RequestError as refused:  # a Builder ID has none, and is told so with a 403
             log.info("provider %s: profiles are not to be had: %s", self._name, refused.failure.kind.value)
             return None
-        return next((profile.arn for profile in listed if region_of(profile.arn)), None)
+        return next((profile.arn for profile in listed if read_region(profile.arn)), None)
 
     def _missing(self) -> Failure:
         now = self._place.now
@@ -116,10 +116,10 @@ class KiroAccount:
     def __init__(
         self,
         name: str,
-        place: Place,
+        place: AccountHosts,
         keeper: CredentialRefresher[Credential],
         profile: AccountProfile,
-        control: Control,
+        control: ControlClient,
     ) -> None:
         self._name = name
         self._what = f"provider {name}"
@@ -161,7 +161,7 @@ class KiroAccount:
 
     def _refreshing(self, credential: Credential) -> list[Finding]:
         """A token that serves now, and whose looks tell that it cannot be renewed."""
-        why = truncated(credential)
+        why = describe_truncation(credential)
         return [Finding(f"{self._what} renewal", WARNING, why, REMEDIES[Kind.CREDENTIAL])] if why else []
 
     async def _usage(self) -> list[Finding]:

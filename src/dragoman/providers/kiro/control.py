@@ -6,14 +6,14 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Raw, Struct
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.net.headers import Header
 from dragoman.protocols.kiro.errors import read as read_failure
 from dragoman.providers.kiro.credential import Credential, Method
-from dragoman.providers.kiro.hosts import Place, target
+from dragoman.providers.kiro.hosts import AccountHosts, target_headers
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class _ProfilePage(Struct, rename="camel"):
     next_token: str | None = None
 
 
-class Question(Struct, frozen=True):
+class ControlRequest(Struct, frozen=True):
     """What is asked, by a path and fields, or by the name of the operation and the same fields."""
 
     operation: str
@@ -88,10 +88,10 @@ class Question(Struct, frozen=True):
     posted: bool = False
 
 
-class Control:
+class ControlClient:
     """Each question is asked once more after a refused credential, if it could be renewed."""
 
-    def __init__(self, line: ServiceClient, place: Place, keeper: CredentialRefresher[Credential]) -> None:
+    def __init__(self, line: ServiceClient, place: AccountHosts, keeper: CredentialRefresher[Credential]) -> None:
         self._line = line
         self._place = place
         self._keeper = keeper
@@ -102,7 +102,7 @@ class Control:
         for _ in range(MAX_PAGES):
             now = self._place.now
             fields = _said(origin=now.generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn)
-            question = Question("ListAvailableModels", now.control, "/ListAvailableModels", fields)
+            question = ControlRequest("ListAvailableModels", now.control, "/ListAvailableModels", fields)
             page = await self._page(question, _ModelPage)
             found += page.models
             if not page.next_token or page.next_token == token:
@@ -115,7 +115,7 @@ class Control:
         token: str | None = None
         for _ in range(MAX_PAGES):
             fields = _said(maxResults=10, nextToken=token)
-            question = Question("ListAvailableProfiles", root, "/ListAvailableProfiles", fields, posted=True)
+            question = ControlRequest("ListAvailableProfiles", root, "/ListAvailableProfiles", fields, posted=True)
             page = await self._page(question, _ProfilePage)
             found += page.profiles
             if not page.next_token or page.next_token == token:
@@ -126,7 +126,7 @@ class Control:
     async def usage(self, profile_arn: str | None) -> UsageLimits:
         now = self._place.now
         fields = _said(origin=now.generation.origin, resourceType="AGENTIC_REQUEST", profileArn=profile_arn)
-        *first, last = (Question("GetUsageLimits", now.control, path, fields) for path in now.generation.usage)
+        *first, last = (ControlRequest("GetUsageLimits", now.control, path, fields) for path in now.generation.usage)
         for question in () if self._place.by_target else first:
             try:
                 return await self._page(question, UsageLimits)
@@ -135,7 +135,7 @@ class Control:
                     raise
         return await self._page(last, UsageLimits)
 
-    async def _page(self, question: Question, kind: type[T]) -> T:
+    async def _page(self, question: ControlRequest, kind: type[T]) -> T:
         told = await self._asked(question)
         failure = _failure(told)
         if failure is not None and failure.kind is Kind.CREDENTIAL and await self._keeper.renew():
@@ -148,21 +148,21 @@ class Control:
         except msgspec.MsgspecError as error:
             raise RequestError(Failure(Kind.UPSTREAM, f"Kiro's answer cannot be read: {error}")) from error
 
-    async def _asked(self, question: Question) -> ServiceResponse:
-        who = bearer(await self._keeper.credential())
+    async def _asked(self, question: ControlRequest) -> ServiceResponse:
+        who = authorization_headers(await self._keeper.credential())
         fields, address = question.fields, f"{question.root}{question.path}"
         try:
             if self._place.by_target:
-                named = target(self._place.now.generation.control_service, question.operation)
+                named = target_headers(self._place.now.generation.control_service, question.operation)
                 return await self._line.ask("POST", f"{question.root}/", (*who, *named), msgspec.json.encode(fields))
             if question.posted:
                 return await self._line.post(address, fields, who)
             return await self._line.ask("GET", f"{address}?{urlencode(fields)}", who)
-        except Unusable as lost:
+        except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
 
 
-def bearer(credential: Credential) -> tuple[Header, ...]:
+def authorization_headers(credential: Credential) -> tuple[Header, ...]:
     token = (b"authorization", b"Bearer " + credential.access_token.encode())
     kind = TOKEN_TYPES.get(credential.method)
     return (token,) if kind is None else (token, (b"tokentype", kind))

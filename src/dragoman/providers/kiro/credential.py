@@ -5,9 +5,9 @@ from enum import Enum
 
 from msgspec import Struct
 
-from dragoman.accounts.credential import Unusable, is_sendable
+from dragoman.accounts.credential import CredentialError, is_sendable
 
-WHOLE_TOKEN = 100  # real refresh tokens are several hundred characters; the IDE has been seen to write fewer
+MIN_TOKEN_LENGTH = 100  # real refresh tokens are several hundred characters; the IDE has been seen to write fewer
 BUILDER_ID_START = "https://view.awsapps.com/start"
 
 _REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d{1,2}")
@@ -45,29 +45,29 @@ class Credential(Struct, frozen=True):
         return f"Credential({self.method.value})"
 
 
-def checked(credential: Credential, where: str) -> Credential:
+def check_credential(credential: Credential, where: str) -> Credential:
     """The credential, if it could be sent at all; Unusable says what is wrong with it."""
     for token in (credential.access_token, credential.refresh_token, credential.client_id, credential.client_secret):
         if not is_sendable(token):
-            raise Unusable(f"{where} holds a token with characters that no token has")
+            raise CredentialError(f"{where} holds a token with characters that no token has")
     if credential.region is not None and not _REGION.fullmatch(credential.region):
-        raise Unusable(f"{where} names a region that is none")
+        raise CredentialError(f"{where} names a region that is none")
     if not credential.access_token and not credential.refresh_token:
-        raise Unusable(f"{where} holds no token: sign in again")
+        raise CredentialError(f"{where} holds no token: sign in again")
     return credential
 
 
-def truncated(credential: Credential) -> str:
+def describe_truncation(credential: Credential) -> str:
     """Why a refresh token of Kiro's own cannot work, where its looks tell; nothing otherwise."""
     if credential.method not in (Method.DESKTOP, Method.OIDC):
         return ""
     length = len(credential.refresh_token)
-    if "..." in credential.refresh_token or 0 < length < WHOLE_TOKEN:
+    if "..." in credential.refresh_token or 0 < length < MIN_TOKEN_LENGTH:
         return f"its refresh token is truncated ({length} characters): sign in again, so that a whole one is written"
     return ""
 
 
-def method_of(name: str, *, registered: bool, external: bool) -> Method:
+def parse_method(name: str, *, registered: bool, external: bool) -> Method:
     """The method by its name in any spelling, else by what came with it."""
     folded = name.strip().lower().replace("-", "_")
     if folded in ("external_idp", "externalidp") or (not folded and external):

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from dragoman.accounts import credential as accounts
-from dragoman.accounts.credential import NEVER, InFile, Unusable
+from dragoman.accounts.credential import NEVER_EXPIRES, CredentialError, FileSource
 from dragoman.accounts.credential_files import (
     PATH_ENDS,
     Table,
@@ -24,7 +24,14 @@ from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
 from dragoman.config.discovery import data_directory, home_directory, kiro_credential_paths
 from dragoman.config.secret import SecretSource
 from dragoman.config.settings import KiroProviderConfig
-from dragoman.providers.kiro.credential import Credential, Method, checked, is_builder_id, method_of, split_words
+from dragoman.providers.kiro.credential import (
+    Credential,
+    Method,
+    check_credential,
+    is_builder_id,
+    parse_method,
+    split_words,
+)
 from dragoman.providers.kiro.database import Database, is_database
 
 REMEDY = "sign in with Kiro, or `dragoman login kiro`"
@@ -32,12 +39,12 @@ REMEDY = "sign in with Kiro, or `dragoman login kiro`"
 _HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no separators: the name must stay in its directory
 
 
-class JsonFile(InFile):
+class JsonFile(FileSource):
     """`{clientIdHash}.json` beside it holds the registration that an IdC token needs; no other file is looked at."""
 
     def read(self) -> Credential:
         _, table = load_table(self.path, REMEDY)
-        return checked(self._credential(table), self.where)
+        return check_credential(self._credential(table), self.where)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         """False where the file no longer holds what was consumed: somebody else has renewed it, and is newer."""
@@ -47,7 +54,7 @@ class JsonFile(InFile):
         return replace_file(self.path, encode_table({**table, **renewed_fields(fresh)}), content)
 
     def _credential(self, table: Table) -> Credential:
-        method = method_of(
+        method = parse_method(
             read_text(table, "authMethod"),
             registered=bool(table.get("clientId") or table.get("clientIdHash")),
             external=bool(table.get("tokenEndpoint")),
@@ -75,7 +82,7 @@ class JsonFile(InFile):
         if not name:
             return {}
         if not _HASH.fullmatch(name):
-            raise Unusable(f"{self.where}: its clientIdHash cannot be the name of a file")
+            raise CredentialError(f"{self.where}: its clientIdHash cannot be the name of a file")
         beside = self.path.with_name(f"{name}.json")
         return load_table(beside, REMEDY)[1] if beside.is_file() else {}
 
@@ -113,7 +120,9 @@ class ApiKey:
         self.where = where
 
     def read(self) -> Credential:
-        return checked(Credential(Method.API_KEY, access_token=self._read(), expires_at=NEVER), self.where)
+        return check_credential(
+            Credential(Method.API_KEY, access_token=self._read(), expires_at=NEVER_EXPIRES), self.where
+        )
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         return False
@@ -141,7 +150,7 @@ class RefreshToken:
         kept = self._kept()
         if kept is not None and kept.is_file():
             return JsonFile(kept).read()
-        return checked(Credential(Method.DESKTOP, refresh_token=self._read()), self.where)
+        return check_credential(Credential(Method.DESKTOP, refresh_token=self._read()), self.where)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         kept = self._kept()
@@ -169,7 +178,7 @@ class NoCredential:
     lock = None
 
     def read(self) -> Credential:
-        raise Unusable("it has no credential: `dragoman login kiro` makes one, or `credentials` names one")
+        raise CredentialError("it has no credential: `dragoman login kiro` makes one, or `credentials` names one")
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         return False

@@ -8,9 +8,9 @@ import apsw
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import InFile, Unusable
+from dragoman.accounts.credential import CredentialError, FileSource
 from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
-from dragoman.providers.kiro.credential import Credential, Method, checked, is_builder_id, split_words
+from dragoman.providers.kiro.credential import Credential, Method, check_credential, is_builder_id, split_words
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class _Row(Struct, frozen=True):
     value: str | bytes  # as it stands, for the comparison before a write
 
 
-class Database(InFile):
+class Database(FileSource):
     def read(self) -> Credential:
         return self._with(self._credential)
 
@@ -67,10 +67,10 @@ class Database(InFile):
     def _credential(self, connection: apsw.Connection) -> Credential:
         row = _row(connection)
         if row is None:
-            raise Unusable(f"{self.path} holds no token: `kiro-cli login`, or `dragoman login kiro`")
+            raise CredentialError(f"{self.path} holds no token: `kiro-cli login`, or `dragoman login kiro`")
         token = _decoded(row.value, _Token)
         if token is None:
-            raise Unusable(f"{self.path}: {row.key} cannot be read: `kiro-cli login`")
+            raise CredentialError(f"{self.path}: {row.key} cannot be read: `kiro-cli login`")
         registered = _registration(connection, row) if row.method is Method.OIDC else None
         expiry = registered.client_secret_expires_at if registered else None
         credential = Credential(
@@ -88,7 +88,7 @@ class Database(InFile):
             scopes=split_words(token.scopes),
             builder_id=row.method is Method.OIDC and (not token.start_url or is_builder_id("", token.start_url)),
         )
-        return checked(credential, self.where)
+        return check_credential(credential, self.where)
 
     def _with(self, work: Callable[[apsw.Connection], T]) -> T:
         try:
@@ -99,7 +99,7 @@ class Database(InFile):
             finally:
                 connection.close()
         except apsw.Error as error:
-            raise Unusable(f"{self.path} cannot be used: {type(error).__name__}") from error
+            raise CredentialError(f"{self.path} cannot be used: {type(error).__name__}") from error
 
 
 def is_database(path: Path) -> bool:

@@ -52,7 +52,7 @@ Q = Generation(
     control_service="AmazonCodeWhispererService",
     needs_profile=False,
 )
-ELSEWHERE = Generation(
+OTHER = Generation(
     "elsewhere",  # a proxy or a fake: everything at one address, and it may say itself what it needs
     chat="{endpoint}",
     control="{endpoint}",
@@ -71,17 +71,17 @@ class Addresses(Struct, frozen=True):
     region: str  # of the API; the sign-in may live in another
 
 
-class Place:
+class AccountHosts:
     """Where an account is served: as configured, else as its profile and its kind of account have it."""
 
     def __init__(self, config: KiroProviderConfig, credential: Credential | None) -> None:
         self._config = config
-        self.now = addresses(config, credential, None)
+        self.now = find_addresses(config, credential, None)
         self.first = self.now.chat
 
     def follow(self, credential: Credential, profile_arn: str | None) -> Addresses:
         """Another account may have signed in since, or its profile have been found."""
-        self.now = addresses(self._config, credential, profile_arn)
+        self.now = find_addresses(self._config, credential, profile_arn)
         return self.now
 
     @property
@@ -93,7 +93,7 @@ class Place:
         """A request made out to the first address, made out to the present one."""
         if self.by_target:
             fields = tuple(field for field in out.headers if field[0] != JSON[0])
-            named = target(self.now.generation.chat_service, "GenerateAssistantResponse")
+            named = target_headers(self.now.generation.chat_service, "GenerateAssistantResponse")
             return msgspec.structs.replace(out, url=f"{self.now.chat}/", headers=(*fields, *named))
         if self.now.chat == self.first or not out.url.startswith(self.first):
             return out
@@ -107,9 +107,9 @@ class Place:
         return [self.now.control, self.now.generation.control.format(region=other)]
 
 
-def addresses(config: KiroProviderConfig, credential: Credential | None, profile_arn: str | None) -> Addresses:
+def find_addresses(config: KiroProviderConfig, credential: Credential | None, profile_arn: str | None) -> Addresses:
     arn = config.profile_arn or (credential.profile_arn if credential else None) or profile_arn
-    region = region_of(arn) or api_region(config.region)
+    region = read_region(arn) or api_region(config.region)
     generation = _generation(config, credential, arn)
     chat = config.endpoint or generation.chat.format(region=region)
     control = config.control_endpoint or generation.control.format(region=region, endpoint=chat)
@@ -121,12 +121,12 @@ def _generation(config: KiroProviderConfig, credential: Credential | None, arn: 
         host = urlsplit(config.endpoint).hostname or ""
         if host.endswith(".kiro.dev"):
             return RUNTIME
-        return Q if host.endswith(".amazonaws.com") else ELSEWHERE
+        return Q if host.endswith(".amazonaws.com") else OTHER
     # Without a profile the runtime hosts refuse everyone, and a Builder ID has none.
     return Q if credential is not None and credential.builder_id and not arn else RUNTIME
 
 
-def target(service: str, operation: str) -> tuple[Header, ...]:
+def target_headers(service: str, operation: str) -> tuple[Header, ...]:
     """The headers by which AWS's JSON encoding knows an operation; all are posted to `/`."""
     return (b"content-type", b"application/x-amz-json-1.0"), (b"x-amz-target", f"{service}.{operation}".encode())
 
@@ -136,7 +136,7 @@ def api_region(region: str) -> str:
     return EUROPE if region.startswith("eu-") else DEFAULT_REGION
 
 
-def region_of(arn: str | None) -> str | None:
+def read_region(arn: str | None) -> str | None:
     """The region in a profile's name; None where it is no such name."""
     match = _ARN.fullmatch(arn) if arn else None
     return match[1] if match else None

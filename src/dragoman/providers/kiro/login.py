@@ -8,26 +8,26 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.credential import CredentialError, TokenRejected
 from dragoman.accounts.credential_files import Table
 from dragoman.accounts.login import (
+    BROWSER_TIMEOUT_S,
     DEVICE_CODE,
-    PATIENCE_S,
     SLOW_DOWN_S,
-    Callback,
+    BrowserCallback,
     LoginFailed,
-    Pace,
+    PollPace,
     Sleep,
     Tick,
-    code_from_browser,
-    new_proof,
+    make_proof,
     poll,
+    wait_for_browser_code,
 )
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.accounts.timestamps import format_timestamp
 from dragoman.hub.failure import Kind
 from dragoman.providers.kiro.credential import BUILDER_ID_START, Method
-from dragoman.providers.kiro.refresh import LIFE_S, granted, objection
+from dragoman.providers.kiro.refresh import DEFAULT_LIFE_S, read_error_code, read_tokens
 
 T = TypeVar("T")
 
@@ -95,22 +95,22 @@ class DeviceLogin:
         async def ask() -> Table:
             return self._credential(client, await self._line.post(f"{self._root}/token", question))
 
-        return await poll(ask, Pace(prompt.interval, prompt.expires_in, self._sleep), tick)
+        return await poll(ask, PollPace(prompt.interval, prompt.expires_in, self._sleep), tick)
 
     async def _post(self, path: str, question: object) -> ServiceResponse:
         try:
             return await self._line.post(self._root + path, question)
-        except Unusable as lost:
+        except CredentialError as lost:
             raise LoginFailed(str(lost)) from lost
 
     def _credential(self, client: Registration, told: ServiceResponse) -> Table:
         if told.status >= 500:  # a hiccup while the person still decides is no answer
-            raise Unusable(f"the token service answered HTTP {told.status}", Kind.OVERLOADED)
-        tokens = granted(told)
+            raise CredentialError(f"the token service answered HTTP {told.status}", Kind.OVERLOADED)
+        tokens = read_tokens(told)
         return {
             "accessToken": tokens.accessToken,
             "refreshToken": tokens.refreshToken or "",
-            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or LIFE_S)),
+            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or DEFAULT_LIFE_S)),
             "authMethod": Method.OIDC.value,
             "provider": "BuilderId" if self._start_url == BUILDER_ID_START else "Enterprise",
             "startUrl": self._start_url,
@@ -122,7 +122,7 @@ class DeviceLogin:
 
 def _parse_response(told: ServiceResponse, kind: type[T]) -> T:
     if told.status != 200:
-        raise LoginFailed(f"the sign-in service refused ({objection(told)}): are --start-url and --region right?")
+        raise LoginFailed(f"the sign-in service refused ({read_error_code(told)}): are --start-url and --region right?")
     try:
         return msgspec.json.decode(told.body, type=kind)
     except msgspec.MsgspecError as error:
@@ -136,16 +136,16 @@ CALLBACK = "/oauth/callback"
 class SocialLogin:
     """PKCE with a listener on the loopback: the browser brings the code back to us."""
 
-    def __init__(self, line: ServiceClient, root: str, provider: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, line: ServiceClient, root: str, provider: str, patience_s: float = BROWSER_TIMEOUT_S) -> None:
         self._line = line
         self._root = root
         self._provider = PROVIDERS[provider]
-        self._callback = Callback(CALLBACK, patience_s=patience_s)
-        self._proof = new_proof()
+        self._callback = BrowserCallback(CALLBACK, patience_s=patience_s)
+        self._proof = make_proof()
 
     async def run(self, show: Callable[[str], None]) -> Table:
         """`show` is given the link to open."""
-        code, back = await code_from_browser(self._callback, self._proof, show, self._link)
+        code, back = await wait_for_browser_code(self._callback, self._proof, show, self._link)
         return await self._exchanged(code, back)
 
     def _link(self, back: str) -> str:
@@ -161,15 +161,15 @@ class SocialLogin:
     async def _exchanged(self, code: str, back: str) -> Table:
         question = {"code": code, "code_verifier": self._proof.verifier, "redirect_uri": back}
         try:
-            tokens = granted(await self._line.post(f"{self._root}/oauth/token", question))
-        except Declined as declined:
+            tokens = read_tokens(await self._line.post(f"{self._root}/oauth/token", question))
+        except TokenRejected as declined:
             raise LoginFailed(f"the sign-in was refused ({declined.code})") from declined
-        except Unusable as unheard:
+        except CredentialError as unheard:
             raise LoginFailed(str(unheard)) from unheard
         table: Table = {
             "accessToken": tokens.accessToken,
             "refreshToken": tokens.refreshToken or "",
-            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or LIFE_S)),
+            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or DEFAULT_LIFE_S)),
             "authMethod": Method.DESKTOP.value,
             "provider": self._provider,
         }

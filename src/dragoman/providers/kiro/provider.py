@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from uuid import uuid4
 
-from dragoman.accounts.credential import Unusable
+from dragoman.accounts.credential import CredentialError
 from dragoman.accounts.refresher import CredentialRefresher
 from dragoman.accounts.service_client import ServiceClient
 from dragoman.accounts.timestamps import ServerClock
@@ -22,13 +22,13 @@ from dragoman.passes.drop_reasoning import drop_reasoning
 from dragoman.protocols.kiro.wire import NAME, KiroOptions
 from dragoman.providers.connection import configured_models, read_dial, read_secrets
 from dragoman.providers.kiro.account import AccountProfile, KiroAccount
-from dragoman.providers.kiro.control import Control, bearer
-from dragoman.providers.kiro.credential import Credential, truncated
+from dragoman.providers.kiro.control import ControlClient, authorization_headers
+from dragoman.providers.kiro.credential import Credential, describe_truncation
 from dragoman.providers.kiro.credential_sources import find_source
 from dragoman.providers.kiro.headers import chat_headers, control_headers
-from dragoman.providers.kiro.hosts import Place
+from dragoman.providers.kiro.hosts import AccountHosts
 from dragoman.providers.kiro.model_cache import NAMES, ModelCache, fallback_models, resolve_name
-from dragoman.providers.kiro.refresh import Issuers
+from dragoman.providers.kiro.refresh import TokenIssuers
 from dragoman.providers.provider import (
     Account,
     Adjustment,
@@ -100,16 +100,16 @@ def make_service_client(config: KiroProviderConfig, send: SendRequest, environ: 
 
 def _account(config: KiroProviderConfig, line: ServiceClient, environ: Mapping[str, str]) -> KiroAccount:
     source = find_source(config, environ)
-    issuers = Issuers(line, config.region, config.auth_endpoint)
+    issuers = TokenIssuers(line, config.region, config.auth_endpoint)
     keeper = CredentialRefresher(config.name, source, issuers, line.clock, config.refresh_margin_s)
     try:
         credential: Credential | None = source().read()
-    except Unusable:  # told to whoever asks, not at the start
+    except CredentialError:  # told to whoever asks, not at the start
         credential = None
-    if credential is not None and (why := truncated(credential)):
+    if credential is not None and (why := describe_truncation(credential)):
         log.warning("provider %s: %s", config.name, why)
-    place = Place(config, credential)
-    control = Control(line, place, keeper)
+    place = AccountHosts(config, credential)
+    control = ControlClient(line, place, keeper)
     profile = AccountProfile(config.name, config.profile_arn, place, control, time.monotonic)
     return KiroAccount(config.name, place, keeper, profile, control)
 
@@ -145,7 +145,7 @@ class Kiro:
 
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
         credential = await self._account.keeper.credential()
-        return bearer(credential)
+        return authorization_headers(credential)
 
     def attempt_headers(self, request: Callable[[], Request], headers: Headers, attempt: Attempt) -> tuple[Header, ...]:
         counted = f"attempt={attempt.number}; max={max(MAX_ATTEMPTS, attempt.number)}"

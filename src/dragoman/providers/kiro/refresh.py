@@ -6,18 +6,18 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.accounts.credential import Declined, Unusable
+from dragoman.accounts.credential import CredentialError, TokenRejected
 from dragoman.accounts.service_client import ServiceClient, ServiceResponse
 from dragoman.hub.failure import Kind
-from dragoman.providers.kiro.credential import Credential, Method, truncated
+from dragoman.providers.kiro.credential import Credential, Method, describe_truncation
 from dragoman.providers.kiro.hosts import desktop_host, oidc_host
 
-LIFE_S = 3600.0  # of a token whose issuer does not say
+DEFAULT_LIFE_S = 3600.0  # of a token whose issuer does not say
 MAX_LIFE_S = 90 * 86_400.0
 EXPIRED_CLIENT = frozenset({"invalid_client", "ExpiredClientException", "InvalidClientException"})
 
 
-class Granted(Struct):
+class TokenResponse(Struct):
     """Desktop and OIDC answer in camel case, external providers in snake case; refresh tokens may rotate or not."""
 
     accessToken: str = ""
@@ -29,13 +29,13 @@ class Granted(Struct):
     expires_in: float | None = None
 
 
-class Objection(Struct):
+class ErrorBody(Struct):
     error: object = None
     code: object = None
     type: object = msgspec.field(default=None, name="__type")
 
 
-class Issuers:
+class TokenIssuers:
     """The three that issue tokens."""
 
     remedy = "`dragoman login kiro` makes a new one"
@@ -47,8 +47,8 @@ class Issuers:
 
     async def renew(self, old: Credential) -> Credential:
         """Declined where the refresh token is no good; Unusable where nothing can be said of it."""
-        if truncated(old):
-            raise Declined("truncated", for_good=True)
+        if describe_truncation(old):
+            raise TokenRejected("truncated", for_good=True)
         match old.method:
             case Method.DESKTOP:
                 url = f"{self._auth or desktop_host(old.region or self._region)}/refreshToken"
@@ -58,19 +58,19 @@ class Issuers:
             case Method.EXTERNAL:
                 told = await self._external(old)
             case Method.API_KEY:
-                raise Declined("api_key")
-        return self._merged(old, granted(told))
+                raise TokenRejected("api_key")
+        return self._merged(old, read_tokens(told))
 
-    def told(self, credential: Credential, declined: Declined) -> str:
+    def told(self, credential: Credential, declined: TokenRejected) -> str:
         if declined.code in EXPIRED_CLIENT:
             return "its client registration has expired"
-        return truncated(credential) or f"its refresh token was refused ({declined.code})"
+        return describe_truncation(credential) or f"its refresh token was refused ({declined.code})"
 
     async def _oidc(self, old: Credential) -> ServiceResponse:
         if not old.client_id or not old.client_secret:
-            raise Unusable("its client registration is missing: sign in again, or `dragoman login kiro`")
+            raise CredentialError("its client registration is missing: sign in again, or `dragoman login kiro`")
         if old.client_expires_at is not None and old.client_expires_at < self._line.clock.now():
-            raise Declined("ExpiredClientException")
+            raise TokenRejected("ExpiredClientException")
         url = f"{self._auth or oidc_host(old.region or self._region)}/token"
         question = {
             "clientId": old.client_id,
@@ -87,8 +87,8 @@ class Issuers:
             form["scope"] = " ".join(old.scopes)
         return await self._line.post_form(old.token_endpoint, form)
 
-    def _merged(self, old: Credential, new: Granted) -> Credential:
-        life = new.expiresIn or new.expires_in or LIFE_S
+    def _merged(self, old: Credential, new: TokenResponse) -> Credential:
+        life = new.expiresIn or new.expires_in or DEFAULT_LIFE_S
         return msgspec.structs.replace(
             old,
             access_token=new.accessToken or new.access_token,
@@ -98,28 +98,28 @@ class Issuers:
         )
 
 
-def granted(told: ServiceResponse) -> Granted:
+def read_tokens(told: ServiceResponse) -> TokenResponse:
     """The tokens in an issuer's answer."""
     if told.status == 200:
         try:
-            tokens = msgspec.json.decode(told.body, type=Granted)
+            tokens = msgspec.json.decode(told.body, type=TokenResponse)
         except msgspec.MsgspecError:
-            tokens = Granted()
+            tokens = TokenResponse()
         if tokens.accessToken or tokens.access_token:
             return tokens
-        raise Unusable("the token service answered without a token", Kind.UPSTREAM)
+        raise CredentialError("the token service answered without a token", Kind.UPSTREAM)
     if told.status in (400, 401, 403):
-        raise Declined(objection(told))
+        raise TokenRejected(read_error_code(told))
     kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
-    raise Unusable(f"the token service answered HTTP {told.status}", kind)
+    raise CredentialError(f"the token service answered HTTP {told.status}", kind)
 
 
-def objection(told: ServiceResponse) -> str:
+def read_error_code(told: ServiceResponse) -> str:
     """The issuer's word for what is wrong: `invalid_grant`, `authorization_pending`, or the status."""
     try:
-        body = msgspec.json.decode(told.body, type=Objection)
+        body = msgspec.json.decode(told.body, type=ErrorBody)
     except msgspec.MsgspecError:
-        body = Objection()
+        body = ErrorBody()
     for word in (body.error, body.code, body.type):
         if isinstance(word, str) and word:
             return word.rpartition("#")[2][:64]
@@ -131,11 +131,11 @@ def _check_external(old: Credential) -> None:
     try:
         endpoint, issuer = urlsplit(old.token_endpoint), urlsplit(old.issuer_url)
     except ValueError:
-        raise Unusable("its token endpoint is no address") from None
+        raise CredentialError("its token endpoint is no address") from None
     if not endpoint.hostname or endpoint.hostname != issuer.hostname:
-        raise Unusable("its token endpoint is not at its issuer's host")
+        raise CredentialError("its token endpoint is not at its issuer's host")
     if endpoint.scheme != "https" and not _is_loopback(endpoint):
-        raise Unusable("its token endpoint is not https")
+        raise CredentialError("its token endpoint is not https")
 
 
 def _is_loopback(parts: SplitResult) -> bool:
