@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.file_format import read
 from dragoman.http.handler import replay_site
@@ -19,7 +19,9 @@ FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json
 def test_a_kept_exchange_still_means_the_same(file: Path) -> None:
     capture = read(file.read_bytes())
     changes = [
-        (part.name, change) for part in compared(capture, rerun(capture, replay_site)) for change in part.changes
+        (part.name, change)
+        for part in compare_captures(capture, rerun(capture, replay_site))
+        for change in part.changes
     ]
     assert changes == []
 

@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from cli.shell import Shell, wait_for
-from dragoman.admin.replay.difference import compared
-from dragoman.admin.replay.serving import stanza as stanza_of
+from dragoman.admin.replay.difference import compare_captures
+from dragoman.admin.replay.upstream import config_for_upstream
 from dragoman.flow.capture.directory import Bounds, Captures
 from dragoman.flow.capture.file_format import read
 from dragoman.flow.capture.format import Capture, utc_text
@@ -135,11 +135,11 @@ def test_two_long_replies_that_say_the_same_again_and_again_are_soon_compared() 
     began = time.process_time()
     for changed in (same, [last, *same, last], [*same, last], same[1:]):
         now = capture(events=(last, *changed, last))
-        [part] = [part for part in compared(then, now) if part.changes]
+        [part] = [part for part in compare_captures(then, now) if part.changes]
         assert part.name == "hub events"
         assert {change.was != change.now for change in part.changes} == {True}
         assert part.changes[0].place == "event 1"
-    assert compared(then, then)[1].changes == ()
+    assert compare_captures(then, then)[1].changes == ()
     assert time.process_time() - began < 20  # minutes, if every line is looked for everywhere
 
 
@@ -156,7 +156,7 @@ def test_a_fixture_expects_what_is_seen_now(shell: Shell) -> None:
     assert shell.run("replay", "edited.json", "--as-fixture", "renewed.json").code == 0
     assert shell.run("replay", "renewed.json").code == 0
     renewed = read((shell.home / "renewed.json").read_bytes())
-    assert [part for part in compared(capture(), renewed) if part.changes] == []
+    assert [part for part in compare_captures(capture(), renewed) if part.changes] == []
     assert renewed.upstream_requests[0].response == capture().upstream_requests[0].response
 
 
@@ -229,6 +229,6 @@ def test_a_gateway_with_the_printed_stanza_gets_the_recorded_reply_and_needs_no_
 )
 def test_the_stanza_of_any_vendor_needs_no_account(shell: Shell, kind: str, protocol: str) -> None:
     question = replace(capture().upstream_requests[0], kind=kind, protocol=protocol)
-    shell.write("dragoman.toml", stanza_of(capture(upstream_requests=(question,)), 9400))
+    shell.write("dragoman.toml", config_for_upstream(capture(upstream_requests=(question,)), 9400))
     done = shell.run("config", "check")
     assert done.code == 0, done.out + done.err

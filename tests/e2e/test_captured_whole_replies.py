@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.admin.captures import export_capture
-from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
@@ -130,5 +130,5 @@ def test_without_masks_another_estimate_is_a_difference(tmp_path: Path) -> None:
     other = replace(
         capture, response=replace(capture.response, chunks=(replace(chunk, data=json.dumps(told).encode()),))
     )
-    places = [change.place for part in compared(other, rerun(other, replay_site)) for change in part.changes]
+    places = [change.place for part in compare_captures(other, rerun(other, replay_site)) for change in part.changes]
     assert "/usage/output_tokens" in places

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from cli.shell import wait_for
-from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.directory import Bounds, Captures, load
 from dragoman.flow.capture.format import Capture, summarised
@@ -58,7 +58,9 @@ class Kept:
 def assert_same(captures: list[Capture]) -> None:
     for capture in captures:
         changes = [
-            (part.name, change) for part in compared(capture, rerun(capture, replay_site)) for change in part.changes
+            (part.name, change)
+            for part in compare_captures(capture, rerun(capture, replay_site))
+            for change in part.changes
         ]
         assert changes == [], capture.request_id
 

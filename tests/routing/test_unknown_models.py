@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.directory import Bounds, Captures, load
 from dragoman.http.handler import replay_site
@@ -115,4 +115,4 @@ def test_a_captured_refusal_replays_the_same(tmp_path: Path, closed_port: int) -
         assert post(gateway, "/v1/messages", "gpt-9")[0] == 404
     [file] = Captures(tmp_path / "captures", Bounds(10, 1 << 30, 86_400.0)).files()
     capture = load(file)
-    assert [change for part in compared(capture, rerun(capture, replay_site)) for change in part.changes] == []
+    assert [change for part in compare_captures(capture, rerun(capture, replay_site)) for change in part.changes] == []

@@ -8,11 +8,10 @@ import sys
 import click
 
 from dragoman.admin.errors import AdminError
-from dragoman.admin.replay.difference import Change, Part, compared
+from dragoman.admin.replay.difference import Change, Part, compare_captures
 from dragoman.admin.replay.fixture import write_fixture
 from dragoman.admin.replay.rerun import rerun
-from dragoman.admin.replay.runtime import Gone
-from dragoman.admin.replay.serving import HOST, serve, stanza
+from dragoman.admin.replay.upstream import HOST, config_for_upstream, serve_upstream
 from dragoman.cli.capture import choose_capture
 from dragoman.cli.screen import ELLIPSIS, count, fit, remove_control, show_json
 from dragoman.cli.settings import config_option, json_option
@@ -50,26 +49,17 @@ def command(
             raise AdminError("This exchange has no upstream request, so there is no response to serve.")
         asyncio.run(_serve(capture, port))
         return
-    _check_whole(capture)
-    try:
-        now = rerun(capture, replay_site)
-    except Gone as gone:
-        raise AdminError(str(gone)) from None
-    parts = compared(capture, now)
+    replayed = rerun(capture, replay_site)
+    parts = compare_captures(capture, replayed)
     is_same = not any(part.changes for part in parts)
     if as_json:
         show_json({"same": is_same, "parts": parts})
     else:
         _show(parts, is_same)
     if fixture is not None:
-        click.echo(f"fixture: {write_fixture(capture, now, fixture)}")
+        click.echo(f"fixture: {write_fixture(capture, replayed, fixture)}")
         return
     sys.exit(0 if is_same else 1)
-
-
-def _check_whole(capture: Capture) -> None:
-    if capture.truncated:
-        raise AdminError(f"The capture is incomplete ({', '.join(capture.truncated)}), so it cannot be replayed.")
 
 
 def _show(parts: list[Part], is_same: bool) -> None:
@@ -99,7 +89,7 @@ def _line(text: str) -> str:
 async def _serve(capture: Capture, port: int) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     try:
-        server = await serve(capture, port)
+        server = await serve_upstream(capture, port)
     except OSError as error:
         where = f"{HOST}:{port}"
         if error.errno == errno.EADDRINUSE:
@@ -113,6 +103,6 @@ async def _serve(capture: Capture, port: int) -> None:
     click.echo(
         f"The upstream of {capture.request_id} listens on http://{HOST}:{server.port}. A dragoman.toml for it:\n"
     )
-    click.echo(stanza(capture, server.port))
+    click.echo(config_for_upstream(capture, server.port))
     await stopped.wait()
     await server.close()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.admin.replay.difference import compared
+from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
 from dragoman.flow.capture.file_format import Unreadable, read, read_summary
 from dragoman.flow.capture.format import summarised
@@ -30,7 +30,7 @@ def test_an_old_capture_is_listed_from_its_first_line() -> None:
 
 def test_an_old_capture_replays_to_the_same_result() -> None:
     capture = read(PACKED.read_bytes())
-    assert [change for part in compared(capture, rerun(capture, replay_site)) for change in part.changes] == []
+    assert [change for part in compare_captures(capture, rerun(capture, replay_site)) for change in part.changes] == []
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Captured exchanges, run again."""
+"""Run captured exchanges again: compare, make fixtures, and replay their upstreams."""

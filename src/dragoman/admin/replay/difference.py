@@ -1,4 +1,4 @@
-"""Two captures of one request come in, then and now; what is not the same goes out, part by part."""
+"""Compare two captures of one request, the recorded and the replayed one, and report what differs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,24 +12,24 @@ from dragoman.hub.request import escape_key
 from dragoman.hub.usage import Source
 from dragoman.protocols import PROTOCOLS
 
-# Ids that are drawn anew each time: the same ones in the same places are the same.
-DRAWN = re.compile(
+# Random ids: two captures agree if the same ids stand in the same places.
+RANDOM_ID = re.compile(
     rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|(?<![0-9A-Za-z])[0-9a-f]{24,64}(?![0-9A-Za-z])"
 )
-COMPLETED = re.compile(rb'(?<="completed_at":)\d+')  # a matter of the clock
-# What an estimate is told in: token counts of every protocol, and the length of the body that holds them.
+COMPLETED = re.compile(rb'(?<="completed_at":)\d+')  # depends on the clock
+# Where an estimate appears: token counts of every protocol, and the length of the body that contains them.
 ESTIMATES = re.compile(
     rb'(?<=")((?:prompt|completion|total|input|output|reasoning|thinking|cached|cache_write|cache_creation_input'
     rb'|cache_read_input)_tokens"\s*:\s*)\d+'
 )
-LENGTH = "content-length"
-COUNT_IS_ESTIMATE = "x-dragoman-estimate"
-LONG = 1000  # lines: beyond, those that come again and again are no landmarks
+CONTENT_LENGTH = "content-length"
+ESTIMATE_HEADER = "x-dragoman-estimate"
+LONG = 1000  # lines: in longer texts, lines that repeat often are not used to align the two
 FRAME_END = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)|(?<=\r\r)")
 
 
 class Change(Struct, frozen=True):
-    """What was there is gone, what was not there has come; either may be nothing."""
+    """One difference; `was` or `now` is None where something was added or removed."""
 
     place: str
     was: str | None
@@ -37,82 +37,98 @@ class Change(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """One aspect of an exchange, compared."""
+    """One aspect of an exchange with its differences."""
 
     name: str
     size: str
     changes: tuple[Change, ...]
 
 
-def compared(then: Capture, now: Capture) -> list[Part]:
+def compare_captures(recorded: Capture, replayed: Capture) -> list[Part]:
     return [
-        *_questions(then, now),
-        Part("hub events", f"{len(now.events)} events", tuple(_lines(_events(then), _events(now), "event"))),
-        Part("ledger", f"{len(now.losses)} losses", tuple(_lines(_losses(then), _losses(now), "loss"))),
-        _head(then, now),
-        _body(then, now),
-        Part("outcome", now.outcome, tuple(_lines([_outcome(then)], [_outcome(now)], ""))),
+        *_compare_requests(recorded, replayed),
+        Part(
+            "hub events",
+            f"{len(replayed.events)} events",
+            tuple(_compare_lines(_events(recorded), _events(replayed), "event")),
+        ),
+        Part(
+            "ledger",
+            f"{len(replayed.losses)} losses",
+            tuple(_compare_lines(_losses(recorded), _losses(replayed), "loss")),
+        ),
+        _compare_head(recorded, replayed),
+        _compare_body(recorded, replayed),
+        Part(
+            "outcome",
+            replayed.outcome,
+            tuple(_compare_lines([_describe_outcome(recorded)], [_describe_outcome(replayed)], "")),
+        ),
     ]
 
 
-def _questions(then: Capture, now: Capture) -> Iterable[Part]:
-    for place in range(max(len(then.upstream_requests), len(now.upstream_requests))):
-        old = then.upstream_requests[place] if place < len(then.upstream_requests) else None
-        new = now.upstream_requests[place] if place < len(now.upstream_requests) else None
+def _compare_requests(recorded: Capture, replayed: Capture) -> Iterable[Part]:
+    for index in range(max(len(recorded.upstream_requests), len(replayed.upstream_requests))):
+        old = recorded.upstream_requests[index] if index < len(recorded.upstream_requests) else None
+        new = replayed.upstream_requests[index] if index < len(replayed.upstream_requests) else None
         what = old or new
         assert what is not None
         size = f"{len((new or what).body)} bytes"
-        yield Part(f"request {place + 1} to {what.route}", size, tuple(_question(old, new)))
+        yield Part(f"request {index + 1} to {what.route}", size, tuple(_compare_request(old, new)))
 
 
-def _question(old: UpstreamRequest | None, new: UpstreamRequest | None) -> list[Change]:
+def _compare_request(old: UpstreamRequest | None, new: UpstreamRequest | None) -> list[Change]:
     if old is None or new is None:
-        return [Change("", _line(old), _line(new))]
-    changes = list(_lines([_line(old) or ""], [_line(new) or ""], ""))
-    changes += _lines(_fields(old.headers), _fields(new.headers), "header")
-    return changes + list(_texts(old.body, new.body))
+        return [Change("", _request_line(old), _request_line(new))]
+    changes = list(_compare_lines([_request_line(old) or ""], [_request_line(new) or ""], ""))
+    changes += _compare_lines(_header_lines(old.headers), _header_lines(new.headers), "header")
+    return changes + list(_compare_texts(old.body, new.body))
 
 
-def _head(then: Capture, now: Capture) -> Part:
-    ignored = (LENGTH,) if _differs_by_estimates(then) else ()
-    old = [] if then.response is None else [f"status {then.response.status}", *_fields(then.response.headers, ignored)]
-    new = [] if now.response is None else [f"status {now.response.status}", *_fields(now.response.headers, ignored)]
-    return Part("head sent to the client", new[0] if new else "none", tuple(_lines(old, new, "")))
+def _compare_head(recorded: Capture, replayed: Capture) -> Part:
+    ignored = (CONTENT_LENGTH,) if _differs_by_estimates(recorded) else ()
+    old, new = _head_lines(recorded, ignored), _head_lines(replayed, ignored)
+    return Part("head sent to the client", new[0] if new else "none", tuple(_compare_lines(old, new, "")))
 
 
-def _body(then: Capture, now: Capture) -> Part:
-    old, new = _sent(then), _sent(now)
+def _head_lines(capture: Capture, ignored: Sequence[str]) -> list[str]:
+    response = capture.response
+    return [] if response is None else [f"status {response.status}", *_header_lines(response.headers, ignored)]
+
+
+def _compare_body(recorded: Capture, replayed: Capture) -> Part:
+    old, new = _response_body(recorded), _response_body(replayed)
     size = f"{len(new)} bytes"
-    if _differs_by_estimates(then):
+    if _differs_by_estimates(recorded):
         old, new = ESTIMATES.sub(rb"\g<1>0", old), ESTIMATES.sub(rb"\g<1>0", new)
-        size += ", estimated tokens apart"
-    if _is_stream(then) or _is_stream(now):
-        changes = list(_lines(_frames(old), _frames(new), "frame"))
+        size += ", without estimated tokens"
+    if _is_stream(recorded) or _is_stream(replayed):
+        changes = list(_compare_lines(_frames(old), _frames(new), "frame"))
     else:
-        changes = list(_texts(old, new))
+        changes = list(_compare_texts(old, new))
     return Part("bytes sent to the client", size, tuple(changes))
 
 
 def _differs_by_estimates(capture: Capture) -> bool:
-    """Whether the client was told token counts that were estimated from text which is masked now."""
+    """Return whether the response has token counts that were estimated from text which is masked in the capture."""
     if not capture.masked:
         return False
-    if capture.response is not None and any(name == COUNT_IS_ESTIMATE for name, _ in capture.response.headers):
+    if capture.response is not None and any(name == ESTIMATE_HEADER for name, _ in capture.response.headers):
         return True
     if capture.passthrough:
         return False
-    several = len({event.request for event in capture.events}) > 1  # whose usage is added up
+    several = len({event.request for event in capture.events}) > 1  # their usage is added up
     return several or not any(_reports_usage(timed.event) for timed in capture.events)
 
 
 def _reports_usage(event: str) -> bool:
-    told = msgspec.json.decode(event)
-    usage = told.get("usage") if told["type"] == "used" else None
+    fields = msgspec.json.decode(event)
+    usage = fields.get("usage") if fields["type"] == "used" else None
     return usage is not None and usage["source"] == Source.REPORTED.value
 
 
-def _sent(capture: Capture) -> bytes:
-    """Without what only keeps a client waiting: when that is sent is a matter of the clock."""
+def _response_body(capture: Capture) -> bytes:
+    """Return the response body without keep-alives, whose number depends on the clock."""
     if capture.response is None:
         return b""
     protocol = PROTOCOLS.get(capture.client_protocol)
@@ -126,14 +142,14 @@ def _is_stream(capture: Capture) -> bool:
 
 
 def _events(capture: Capture) -> list[str]:
-    return [_numbered(moment.event.encode()).decode() for moment in capture.events]
+    return [_number_ids(timed.event.encode()).decode() for timed in capture.events]
 
 
 def _losses(capture: Capture) -> list[str]:
     return [f"{loss.how.value} {loss.path}: {loss.why}" for loss in capture.losses]
 
 
-def _outcome(capture: Capture) -> str:
+def _describe_outcome(capture: Capture) -> str:
     words = [
         capture.outcome,
         *([capture.error_code] if capture.error_code else []),
@@ -142,42 +158,42 @@ def _outcome(capture: Capture) -> str:
     return ", ".join([*words, *(f"guard: {trip}" for trip in capture.guard_trips)])
 
 
-def _line(question: UpstreamRequest | None) -> str | None:
-    return None if question is None else _numbered(f"{question.method} {question.url}".encode()).decode()
+def _request_line(request: UpstreamRequest | None) -> str | None:
+    return None if request is None else _number_ids(f"{request.method} {request.url}".encode()).decode()
 
 
-def _fields(fields: Sequence[tuple[str, str]], ignored: Sequence[str] = ()) -> list[str]:
-    kept = [(name, value) for name, value in sorted(fields) if name not in ignored]
-    return [_numbered(f"{name}: {value}".encode()).decode() for name, value in kept]
+def _header_lines(headers: Sequence[tuple[str, str]], ignored: Sequence[str] = ()) -> list[str]:
+    kept = [(name, value) for name, value in sorted(headers) if name not in ignored]
+    return [_number_ids(f"{name}: {value}".encode()).decode() for name, value in kept]
 
 
 def _frames(data: bytes) -> list[str]:
-    return [frame.decode(errors="replace") for frame in FRAME_END.split(_numbered(data)) if frame]
+    return [frame.decode(errors="replace") for frame in FRAME_END.split(_number_ids(data)) if frame]
 
 
-def _texts(old: bytes, new: bytes) -> Iterable[Change]:
-    """Two documents, told apart by their fields where they are JSON."""
-    old, new = _numbered(old), _numbered(new)
+def _compare_texts(old: bytes, new: bytes) -> Iterable[Change]:
+    """Compare two documents: field by field where they are JSON."""
+    old, new = _number_ids(old), _number_ids(new)
     if old == new:
         return []
     try:
-        changes = list(_values(msgspec.json.decode(old), msgspec.json.decode(new), ""))
+        changes = list(_compare_values(msgspec.json.decode(old), msgspec.json.decode(new), ""))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         changes = []
     return changes or [Change("", old.decode(errors="replace"), new.decode(errors="replace"))]
 
 
-def _values(old: object, new: object, at: str) -> Iterable[Change]:
+def _compare_values(old: object, new: object, at: str) -> Iterable[Change]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in {**old, **new}:
             pointer = f"{at}/{escape_key(str(name))}"
             if name not in old or name not in new:
                 yield Change(pointer, _shown(old, name), _shown(new, name))
             else:
-                yield from _values(old[name], new[name], pointer)
+                yield from _compare_values(old[name], new[name], pointer)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for place, (before, after) in enumerate(zip(old, new, strict=True)):
-            yield from _values(before, after, f"{at}/{place}")
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _compare_values(before, after, f"{at}/{index}")
     elif old != new:
         yield Change(at, _json(old), _json(new))
 
@@ -190,10 +206,10 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _lines(old: Sequence[str], new: Sequence[str], word: str) -> Iterable[Change]:
-    """What is alike at both ends is left out first, for a search among very many lines takes very long."""
-    head = _alike(old, new)
-    tail = _alike(old[head:][::-1], new[head:][::-1])
+def _compare_lines(old: Sequence[str], new: Sequence[str], word: str) -> Iterable[Change]:
+    """Compare two lists of lines. What is equal at both ends is skipped first: matching many lines is slow."""
+    head = _common_prefix(old, new)
+    tail = _common_prefix(old[head:][::-1], new[head:][::-1])
     before, after = old[head : len(old) - tail], new[head : len(new) - tail]
     matcher = SequenceMatcher(None, before, after, autojunk=max(len(before), len(after)) > LONG)
     for tag, start, end, begin, stop in matcher.get_opcodes():
@@ -202,19 +218,19 @@ def _lines(old: Sequence[str], new: Sequence[str], word: str) -> Iterable[Change
         for step in range(max(end - start, stop - begin)):
             was = before[start + step] if start + step < end else None
             now = after[begin + step] if begin + step < stop else None
-            place = head + (begin + step if now is not None else start + step) + 1
+            index = head + (begin + step if now is not None else start + step) + 1
             if was != now:
-                yield Change(f"{word} {place}".strip() if word else "", was, now)
+                yield Change(f"{word} {index}".strip() if word else "", was, now)
 
 
-def _alike(old: Sequence[str], new: Sequence[str]) -> int:
-    """How many lines are the same before the first that is not."""
+def _common_prefix(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return how many lines are equal before the first difference."""
     pairs = enumerate(zip(old, new, strict=False))
-    return next((place for place, (was, now) in pairs if was != now), min(len(old), len(new)))
+    return next((index for index, (was, now) in pairs if was != now), min(len(old), len(new)))
 
 
-def _numbered(data: bytes) -> bytes:
-    """Every drawn id replaced by the place at which it first appears, and every time of completion by nought."""
+def _number_ids(data: bytes) -> bytes:
+    """Replace each random id by the number of its first appearance, and each time of completion by 0."""
     seen: dict[bytes, bytes] = {}
-    drawn = DRAWN.sub(lambda found: seen.setdefault(found[0], b"id-%d" % (len(seen) + 1)), data)
-    return COMPLETED.sub(b"0", drawn)
+    numbered = RANDOM_ID.sub(lambda match: seen.setdefault(match[0], b"id-%d" % (len(seen) + 1)), data)
+    return COMPLETED.sub(b"0", numbered)

@@ -1,6 +1,6 @@
-"""A capture and what today's code makes of it come in; a fixture that expects exactly this goes out.
+"""Write a test fixture: a capture that expects what the current code does.
 
-The upstream's answers and all times stay as they were recorded.
+The upstream's responses and all times stay as they were recorded.
 """
 
 import re
@@ -12,70 +12,72 @@ from msgspec.structs import replace
 from dragoman.flow.capture.file_format import to_json
 from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, TimedEvent, UpstreamRequest
 
-FOLDER = Path("tests/fixtures/captures")
+DIRECTORY = Path("tests/fixtures/captures")
 SUFFIX = ".json"
-MACHINE = re.compile(r"[0-9a-f]{64}")
+MACHINE_ID = re.compile(r"[0-9a-f]{64}")
 
 
-def write_fixture(then: Capture, now: Capture, where: str) -> Path:
-    """`where`: a name below FOLDER, or a folder, or a file that ends in SUFFIX."""
-    file = fixture_file(then, where)
+def write_fixture(recorded: Capture, replayed: Capture, where: str) -> Path:
+    """Write the fixture and return its file. `where` is a name below DIRECTORY, a directory, or a file in SUFFIX."""
+    file = choose_file(recorded, where)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(to_json(expecting(then, now)))
+    file.write_bytes(to_json(make_fixture(recorded, replayed)))
     return file
 
 
-def fixture_file(capture: Capture, where: str) -> Path:
+def choose_file(capture: Capture, where: str) -> Path:
     path = Path(where)
     if path.is_dir():
         return path / f"{capture.request_id}{SUFFIX}"
     if path.suffix == SUFFIX:
         return path
-    return FOLDER / f"{where}{SUFFIX}"
+    return DIRECTORY / f"{where}{SUFFIX}"
 
 
-def expecting(then: Capture, now: Capture) -> Capture:
-    """Without what tells one machine from another."""
+def make_fixture(recorded: Capture, replayed: Capture) -> Capture:
+    """Return the capture that a test expects, without ids of the machine that recorded it."""
     fixture = replace(
-        now,
-        request_id=then.request_id,
-        time=then.time,
-        duration_ms=then.duration_ms,
-        request=then.request,
-        upstream_requests=tuple(_question(then, request, place) for place, request in enumerate(now.upstream_requests)),
-        events=tuple(_moment(then, moment, place) for place, moment in enumerate(now.events)),
-        response=None if now.response is None else _sent(then, now.response),
-        lookups=then.lookups,
-        settings=then.settings,
+        replayed,
+        request_id=recorded.request_id,
+        time=recorded.time,
+        duration_ms=recorded.duration_ms,
+        request=recorded.request,
+        upstream_requests=tuple(
+            _keep_response(recorded, request, index) for index, request in enumerate(replayed.upstream_requests)
+        ),
+        events=tuple(_keep_time(recorded, timed, index) for index, timed in enumerate(replayed.events)),
+        response=None if replayed.response is None else _keep_times(recorded, replayed.response),
+        lookups=recorded.lookups,
+        settings=recorded.settings,
     )
-    return msgspec.convert(_anonymous(msgspec.to_builtins(fixture, builtin_types=(bytes,))), Capture)
+    return msgspec.convert(_remove_machine_ids(msgspec.to_builtins(fixture, builtin_types=(bytes,))), Capture)
 
 
-def _anonymous(value: object) -> object:
+def _remove_machine_ids(value: object) -> object:
     match value:
-        case ["user-agent" | "x-amz-user-agent" as name, str() as said]:
-            return [name, MACHINE.sub("0" * 64, said)]
+        case ["user-agent" | "x-amz-user-agent" as name, str() as text]:
+            return [name, MACHINE_ID.sub("0" * 64, text)]
         case dict():
-            return {name: _anonymous(inner) for name, inner in value.items()}
+            return {name: _remove_machine_ids(inner) for name, inner in value.items()}
         case list() | tuple():
-            return [_anonymous(inner) for inner in value]
+            return [_remove_machine_ids(inner) for inner in value]
         case _:
             return value
 
 
-def _question(then: Capture, question: UpstreamRequest, place: int) -> UpstreamRequest:
-    old = then.upstream_requests[place] if place < len(then.upstream_requests) else None
-    return question if old is None else replace(question, at=old.at, response=old.response, error=old.error)
+def _keep_response(recorded: Capture, request: UpstreamRequest, index: int) -> UpstreamRequest:
+    old = recorded.upstream_requests[index] if index < len(recorded.upstream_requests) else None
+    return request if old is None else replace(request, at=old.at, response=old.response, error=old.error)
 
 
-def _moment(then: Capture, moment: TimedEvent, place: int) -> TimedEvent:
-    return replace(moment, at=then.events[min(place, len(then.events) - 1)].at) if then.events else moment
+def _keep_time(recorded: Capture, timed: TimedEvent, index: int) -> TimedEvent:
+    return replace(timed, at=recorded.events[min(index, len(recorded.events) - 1)].at) if recorded.events else timed
 
 
-def _sent(then: Capture, sent: ClientResponse) -> ClientResponse:
-    times = [chunk.at for chunk in then.response.chunks] if then.response is not None else []
+def _keep_times(recorded: Capture, response: ClientResponse) -> ClientResponse:
+    times = [chunk.at for chunk in recorded.response.chunks] if recorded.response is not None else []
     chunks = [
-        Chunk(times[min(place, len(times) - 1)] if times else chunk.at, chunk.data)
-        for place, chunk in enumerate(sent.chunks)
+        Chunk(times[min(index, len(times) - 1)] if times else chunk.at, chunk.data)
+        for index, chunk in enumerate(response.chunks)
     ]
-    return replace(sent, chunks=tuple(chunks))
+    return replace(response, chunks=tuple(chunks))

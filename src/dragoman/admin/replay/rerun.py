@@ -1,10 +1,11 @@
-"""A capture comes in; the same request meets today's code and the recorded answers, and a capture of that goes out.
+"""Run a captured request through the current code, with the recorded responses, and return a capture of that.
 
-The site, the gateway and every machine are those that serve; only the upstream, the credentials, the clock and the
-connection are played.
+The HTTP layer and the gateway are those that serve; only the upstream, the credentials, the clock and the client's
+connection are replayed.
 """
 
 import asyncio
+import selectors
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -13,9 +14,9 @@ from urllib.parse import unquote
 from msgspec.structs import replace
 
 from dragoman.accounts.keys import KeyId, Keyring
-from dragoman.admin.replay import leaping
-from dragoman.admin.replay.player import Player, headers_of
+from dragoman.admin.errors import AdminError
 from dragoman.admin.replay.runtime import Lookups, ReplayedMemory, make_runtime
+from dragoman.admin.replay.upstream import RecordedUpstream, encode_headers
 from dragoman.config.secret import Secret
 from dragoman.config.settings import Debug
 from dragoman.flow.call import Call
@@ -36,7 +37,9 @@ HOST = "127.0.0.1"
 UNLIMITED_BYTES = 1 << 62
 KEY = "dgm_replayed-requests-come-with-this"
 STORED_KEY = KeyId("key_replayed")
-OWN = frozenset({"host", "origin", "authorization", "x-api-key", "x-goog-api-key", "x-request-id", "content-length"})
+REPLACED_HEADERS = frozenset(
+    {"host", "origin", "authorization", "x-api-key", "x-goog-api-key", "x-request-id", "content-length"}
+)
 
 
 Handler = Callable[[Exchange], Coroutine[object, object, None]]
@@ -44,30 +47,34 @@ MakeHandler = Callable[[Gateway, Keyring], Handler]
 
 
 def rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
-    """Send the captured request through today's code and return a capture of that.
+    """Run the captured request again and return a capture of that.
 
-    `make_handler` puts the HTTP layer in front of the gateway: `dragoman.http.handler.replay_site`.
-    Raises Gone where this version lacks what the capture was made with.
+    `make_handler` puts the HTTP layer in front of the gateway: `dragoman.http.handler.replay_site`. Raises AdminError
+    where the capture is incomplete, or made with something that this version lacks.
     """
-    return leaping.run(_rerun(capture, make_handler))
+    if capture.truncated:
+        raise AdminError(f"The capture is incomplete ({', '.join(capture.truncated)}), so it cannot be replayed.")
+    with asyncio.Runner(loop_factory=_SimulatedLoop) as runner:
+        return runner.run(_rerun(capture, make_handler))
 
 
 async def _rerun(capture: Capture, make_handler: MakeHandler) -> Capture:
-    player, lookups = Player(capture.upstream_requests, time.time() - capture.started_at), Lookups(capture)
-    gateway = _Gateway(make_runtime(capture, player, lookups), ReplayedMemory(lookups))
+    upstream = RecordedUpstream(capture.upstream_requests, time.time() - capture.started_at)
+    lookups = Lookups(capture)
+    gateway = _Gateway(make_runtime(capture, upstream, lookups), ReplayedMemory(lookups))
     gateway.created = int(capture.started_at)
-    gateway.capturing = collecting = _Collecting()
+    gateway.capturing = collector = _Collector()
     keyring = _Keyring(capture.settings.owner)
     handler = make_handler(gateway, keyring)
-    exchange = Exchange(_head(capture), _Wire(), ByteBudget(UNLIMITED_BYTES))
+    exchange = Exchange(_make_head(capture), _Client(), ByteBudget(UNLIMITED_BYTES))
     exchange.body_arrived(capture.request.body)
-    await _served(handler, exchange, capture)
-    assert collecting.over is not None, "the request did not come as far as the gateway"
-    return masked_capture(collecting.over.capture(), collecting.over.secrets)
+    await _serve(handler, exchange, capture)
+    assert collector.recording is not None, "the request did not reach the gateway"
+    return masked_capture(collector.recording.capture(), collector.recording.secrets)
 
 
-async def _served(handler: Handler, exchange: Exchange, capture: Capture) -> None:
-    """A client that left then leaves again, at the same time; a gateway that stopped stops."""
+async def _serve(handler: Handler, exchange: Exchange, capture: Capture) -> None:
+    """Handle the request, and interrupt it at the recorded time if the client left or the gateway stopped."""
     serving = spawn(handler(exchange), name="replay")
 
     def interrupt() -> None:
@@ -81,24 +88,24 @@ async def _served(handler: Handler, exchange: Exchange, capture: Capture) -> Non
 
 
 class _Gateway(Gateway):
-    """Its clock shows the time of then, and its ids are counted."""
+    """A gateway whose clock shows the time of the capture, and whose ids are counted."""
 
     created = 0
-    minted = 0
+    ids_made = 0
 
     def _asked(self, call: Call) -> ReplyContext:
-        return replace(super()._asked(call), created=self.created, now=self._now, new_id=self._mint)
+        return replace(super()._asked(call), created=self.created, now=self._now, new_id=self._make_id)
 
-    def _mint(self, prefix: str) -> str:
-        self.minted += 1
-        return f"{prefix}{self.minted:024x}"
+    def _make_id(self, prefix: str) -> str:
+        self.ids_made += 1
+        return f"{prefix}{self.ids_made:024x}"
 
     def _now(self) -> float:
         return self.created + asyncio.get_running_loop().time()
 
 
 class _Keyring(Keyring):
-    """Knows the one key of replayed requests, as the owner's or as a stored one."""
+    """Accepts the one key of replayed requests, as the owner's key or as a stored one."""
 
     def __init__(self, owner: bool) -> None:
         super().__init__(None, Secret(KEY))
@@ -109,20 +116,20 @@ class _Keyring(Keyring):
         return key if key is None or self._owner else STORED_KEY
 
 
-class _Collecting(Capturing):
-    """Keeps the one recording instead of writing it."""
+class _Collector(Capturing):
+    """Keeps the recording instead of writing it to a file."""
 
-    over: Recording | None = None
+    recording: Recording | None = None
 
     def begin(self, exchange: Exchange, began: float, debug: Debug) -> Recording | None:
         return super().begin(exchange, began, replace(debug, capture="all"))
 
     def _finished(self, recording: Recording, debug: Debug) -> None:
-        self.over = recording
+        self.recording = recording
 
 
-class _Wire:
-    """A client that takes everything at once."""
+class _Client:
+    """The connection of a client that reads everything at once."""
 
     blocked = False
     address = HOST
@@ -149,21 +156,49 @@ class _Wire:
         return
 
 
-def _head(capture: Capture) -> RequestHead:
-    asked = capture.request
+def _make_head(capture: Capture) -> RequestHead:
+    request = capture.request
     head = RequestHead()
-    head.method = asked.method
-    head.raw_path = asked.path.encode("latin-1")
-    head.path = unquote(asked.path)
-    head.query = "&".join(pair for pair in asked.query.split("&") if not pair.startswith("key="))
-    head.fields = [*headers_of(tuple(field for field in asked.headers if field[0] not in OWN)), *_own_fields(capture)]
+    head.method = request.method
+    head.raw_path = request.path.encode("latin-1")
+    head.path = unquote(request.path)
+    head.query = "&".join(pair for pair in request.query.split("&") if not pair.startswith("key="))
+    head.fields = [
+        *encode_headers(tuple(field for field in request.headers if field[0] not in REPLACED_HEADERS)),
+        *_replacing_headers(capture),
+    ]
     return head
 
 
-def _own_fields(capture: Capture) -> list[Header]:
-    """What a replayed request says in place of what was masked, and the id by which it was known."""
+def _replacing_headers(capture: Capture) -> list[Header]:
+    """Return the headers that replace the masked ones, and the id of the captured request."""
     return [
         (b"host", HOST.encode()),
         (b"authorization", b"Bearer " + KEY.encode()),
         (b"x-request-id", capture.request_id.encode("latin-1")),
     ]
+
+
+class _SimulatedClock(selectors.DefaultSelector):
+    """A selector that moves the time forward to the next timer instead of waiting for it."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is not None and timeout > 0:
+            ready = super().select(0)
+            if not ready:
+                self.now += timeout
+            return ready
+        return super().select(timeout)
+
+
+class _SimulatedLoop(asyncio.SelectorEventLoop):
+    """A loop in which waiting takes no time."""
+
+    def __init__(self) -> None:
+        self._clock = _SimulatedClock()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now

@@ -9,7 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.pool import Choice, Member, Pool
-from dragoman.admin.replay.player import Player, headers_of
+from dragoman.admin.errors import AdminError
+from dragoman.admin.replay.upstream import RecordedUpstream, encode_headers
 from dragoman.config.problems import ConfigError, Problem
 from dragoman.config.providers import SECTION_TYPES
 from dragoman.config.settings import (
@@ -40,8 +41,8 @@ from dragoman.providers.provider import Auth, Catalogue, Endpoint, ModelInfo, Pr
 OPTIONS: dict[str, type] = {KIRO: KiroOptions}
 
 
-class Gone(Exception):
-    """What the capture was made with does not exist in this version."""
+class UnsupportedCapture(AdminError):
+    """This version lacks something that the capture was made with."""
 
 
 class _Described(msgspec.Struct):
@@ -145,15 +146,15 @@ class ReplayedCatalogue:
         return msgspec.convert(self._lookups.next(self._name, LookupName.LIST_PROBLEM), str)
 
 
-def make_runtime(capture: Capture, player: Player, lookups: Lookups) -> Runtime:
-    """Return the surroundings of the captured request; raises Gone."""
+def make_runtime(capture: Capture, upstream: RecordedUpstream, lookups: Lookups) -> Runtime:
+    """Return the surroundings of the captured request; raises UnsupportedCapture."""
     providers = {
-        name: _make_provider(name, description, capture, player, lookups)
+        name: _make_provider(name, description, capture, upstream, lookups)
         for name, description in capture.settings.providers.items()
     }
     for name, ids in capture.settings.known_models.items():
         if name:
-            providers.setdefault(name, _make_listed_provider(name, ids, player))
+            providers.setdefault(name, _make_listed_provider(name, ids, upstream))
     catalogues = {name: ReplayedCatalogue(provider, lookups) for name, provider in providers.items()}
     config = _make_config(capture)
     fetcher = ReplayedFetcher(lookups) if lookups.has(NO_PROVIDER, LookupName.MEDIA) else None
@@ -192,20 +193,22 @@ def _make_config(capture: Capture) -> Config:
     )
 
 
-def _make_provider(name: str, description: Json, capture: Capture, player: Player, lookups: Lookups) -> Provider:
+def _make_provider(
+    name: str, description: Json, capture: Capture, upstream: RecordedUpstream, lookups: Lookups
+) -> Provider:
     described = msgspec.convert(description, _Described)
     kind = str(described.stanza.get("kind"))
     if kind not in KINDS:
-        raise Gone(f"this version has no provider of kind {kind!r}")
+        raise UnsupportedCapture(f"This version has no provider of kind {kind!r}.")
     requested = capture.requested_model.removeprefix(f"{name}/")
     routes = capture.settings.routes
     renamed = next((route.partition("/")[2] for route in routes if route.startswith(f"{name}/")), requested)
-    current = KINDS[kind](_make_section(kind, described.stanza), player.send, {})
+    current = KINDS[kind](_make_section(kind, described.stanza), upstream.send, {})
     endpoint = replace(
         current.endpoint,
-        send=player.send,
+        send=upstream.send,
         url=described.endpoint,
-        headers=tuple(headers_of(described.fields)),
+        headers=tuple(encode_headers(described.fields)),
         dial=DialOptions(),
     )
     catalogue = replace(
@@ -259,7 +262,7 @@ class ReplayedProvider:
 
     async def _authorize(self, protocol: str) -> tuple[Header, ...]:
         headers = msgspec.convert(self._lookups.next(self._key, LookupName.AUTHORIZE), tuple[tuple[str, str], ...])
-        return tuple(headers_of(headers))
+        return tuple(encode_headers(headers))
 
     async def _options(self, model: str) -> object:
         value = self._lookups.next(self._key, LookupName.OPTIONS)
@@ -292,7 +295,7 @@ def _make_section(kind: str, values: dict[str, Json]) -> ProviderConfig:
     return model(**{field.name: msgspec.convert(values[field.name], field.type) for field in fields})
 
 
-def _make_listed_provider(name: str, ids: tuple[str, ...], player: Player) -> Provider:
+def _make_listed_provider(name: str, ids: tuple[str, ...], upstream: RecordedUpstream) -> Provider:
     """Return a provider of which only the names of its models are known."""
 
     async def authorize(protocol: str) -> tuple[Header, ...]:
@@ -302,7 +305,7 @@ def _make_listed_provider(name: str, ids: tuple[str, ...], player: Player) -> Pr
         name=name,
         kind="unknown",
         issuer=name,
-        endpoint=Endpoint(url="", protocols=("chat",), send=player.send),
+        endpoint=Endpoint(url="", protocols=("chat",), send=upstream.send),
         auth=Auth(authorize),
         catalogue=Catalogue(models=tuple(ModelInfo(id) for id in ids), has_list=False),
     )
