@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.file_format import read
+from dragoman.flow.capture.file_format import read_capture
 from dragoman.http.handler import replay_site
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json"))
@@ -17,7 +17,7 @@ FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json
 
 @pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
 def test_a_kept_exchange_still_means_the_same(file: Path) -> None:
-    capture = read(file.read_bytes())
+    capture = read_capture(file.read_bytes())
     changes = [
         (part.name, change)
         for part in compare_captures(capture, rerun(capture, replay_site))

@@ -139,7 +139,7 @@ class App:
         self._metrics.start(partial(provider_address, self.gateway))
         if self.usage is not None:
             self.usage.start()
-        expiring = asyncio.to_thread(self.gateway.capturing.expire, self.gateway.runtime.config.debug)
+        expiring = asyncio.to_thread(self.gateway.captures.remove_old, self.gateway.runtime.config.debug)
         spawn(expiring, name="old captures")
         for catalogue in self.gateway.runtime.catalogues.values():
             catalogue.known()
@@ -161,7 +161,7 @@ class App:
         await self._client.close()
         self.gateway.observers.flush()
         self.site.auth_backoff.close()
-        await asyncio.to_thread(self.gateway.capturing.close)
+        await asyncio.to_thread(self.gateway.captures.close)
         for watching in self._watching:
             watching.cancel()
         await self._metrics.stop()

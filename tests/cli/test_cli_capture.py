@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from cli.shell import Shell, wait_for
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.upstream import config_for_upstream
-from dragoman.flow.capture.directory import Bounds, Captures
-from dragoman.flow.capture.file_format import read
+from dragoman.flow.capture.directory import Bounds, CaptureDirectory
+from dragoman.flow.capture.file_format import read_capture
 from dragoman.flow.capture.format import Capture, utc_text
 from gateway import KEY, running
 
@@ -34,17 +34,17 @@ FILES = {
 
 
 def capture(**changes: object) -> Capture:
-    return replace(read(FIXTURE.read_bytes()), **changes)
+    return replace(read_capture(FIXTURE.read_bytes()), **changes)
 
 
 @pytest.fixture
-def kept(shell: Shell) -> Captures:
-    captures = Captures(shell.home / "captures", Bounds(100, 1 << 30, 86_400.0))
+def kept(shell: Shell) -> CaptureDirectory:
+    captures = CaptureDirectory(shell.home / "captures", Bounds(100, 1 << 30, 86_400.0))
     shell.write("dragoman.toml", '[debug]\ndirectory = "captures"\n')
     return captures
 
 
-def test_without_captures_the_list_says_how_to_get_some(shell: Shell, kept: Captures) -> None:
+def test_without_captures_the_list_says_how_to_get_some(shell: Shell, kept: CaptureDirectory) -> None:
     done = shell.run("capture", "list")
     assert (done.code, done.out) == (0, "")
     assert "debug.capture" in done.err
@@ -52,7 +52,7 @@ def test_without_captures_the_list_says_how_to_get_some(shell: Shell, kept: Capt
     assert shell.run("capture", "show", "last").code == 1
 
 
-def test_a_capture_is_found_by_its_id_or_either_end_of_it(shell: Shell, kept: Captures) -> None:
+def test_a_capture_is_found_by_its_id_or_either_end_of_it(shell: Shell, kept: CaptureDirectory) -> None:
     for number in range(3):
         kept.write(capture(request_id=f"req_beef{number}", time=utc_text(1_794_700_000.0 + number)))
     listed = shell.run("capture", "list", "--json").json
@@ -67,19 +67,21 @@ def test_a_capture_is_found_by_its_id_or_either_end_of_it(shell: Shell, kept: Ca
         assert which in done.err
 
 
-def test_the_newest_of_two_captures_with_one_id_is_meant(shell: Shell, kept: Captures) -> None:
+def test_the_newest_of_two_captures_with_one_id_is_meant(shell: Shell, kept: CaptureDirectory) -> None:
     kept.write(capture(request_id="mine", time=utc_text(1_794_700_000.0)))
     kept.write(capture(request_id="mine", time=utc_text(1_794_700_001.0), requested_model="the-newer-one"))
     assert "the-newer-one" in shell.run("capture", "show", "mine").out
 
 
-def test_the_full_timeline_leaves_nothing_out_and_json_is_the_capture_itself(shell: Shell, kept: Captures) -> None:
+def test_the_full_timeline_leaves_nothing_out_and_json_is_the_capture_itself(
+    shell: Shell, kept: CaptureDirectory
+) -> None:
     kept.write(capture())
     assert "…" not in shell.run("capture", "show", "last", "--full").out
-    assert read(shell.run("capture", "show", "last", "--json").out.encode()) == capture()
+    assert read_capture(shell.run("capture", "show", "last", "--json").out.encode()) == capture()
 
 
-def test_what_a_model_says_does_not_steer_the_terminal(shell: Shell, kept: Captures) -> None:
+def test_what_a_model_says_does_not_steer_the_terminal(shell: Shell, kept: CaptureDirectory) -> None:
     moments = tuple(
         replace(moment, event=moment.event.replace("I will", "\\u001b[31mred")) for moment in capture().events
     )
@@ -88,7 +90,7 @@ def test_what_a_model_says_does_not_steer_the_terminal(shell: Shell, kept: Captu
         assert "\x1b" not in shell.run("capture", "show", *words).out
 
 
-def test_an_export_has_the_names_that_older_gateways_gave(shell: Shell, kept: Captures) -> None:
+def test_an_export_has_the_names_that_older_gateways_gave(shell: Shell, kept: CaptureDirectory) -> None:
     kept.write(capture())
     done = shell.run("capture", "export", "last", "out")
     assert done.code == 0
@@ -101,7 +103,7 @@ def test_an_export_has_the_names_that_older_gateways_gave(shell: Shell, kept: Ca
     assert request == msgspec.json.decode(question.body)
 
 
-def test_a_request_to_another_upstream_is_exported_by_its_name(shell: Shell, kept: Captures) -> None:
+def test_a_request_to_another_upstream_is_exported_by_its_name(shell: Shell, kept: CaptureDirectory) -> None:
     question = replace(capture().upstream_requests[0], kind="openai-compatible", route="local/qwen-3")
     kept.write(capture(upstream_requests=(question,)))
     assert shell.run("capture", "export", "last", "out").code == 0
@@ -143,7 +145,7 @@ def test_two_long_replies_that_say_the_same_again_and_again_are_soon_compared() 
     assert time.process_time() - began < 20  # minutes, if every line is looked for everywhere
 
 
-def test_what_was_not_kept_whole_is_not_replayed(shell: Shell, kept: Captures) -> None:
+def test_what_was_not_kept_whole_is_not_replayed(shell: Shell, kept: CaptureDirectory) -> None:
     kept.write(capture(truncated=("sent",)))
     done = shell.run("replay", "last")
     assert done.code == 1
@@ -155,7 +157,7 @@ def test_a_fixture_expects_what_is_seen_now(shell: Shell) -> None:
     shell.write("edited.json", FIXTURE.read_text().replace(" write it.", " write them."))
     assert shell.run("replay", "edited.json", "--as-fixture", "renewed.json").code == 0
     assert shell.run("replay", "renewed.json").code == 0
-    renewed = read((shell.home / "renewed.json").read_bytes())
+    renewed = read_capture((shell.home / "renewed.json").read_bytes())
     assert [part for part in compare_captures(capture(), renewed) if part.changes] == []
     assert renewed.upstream_requests[0].response == capture().upstream_requests[0].response
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dragoman.admin.timeline import shorten_frame
 from dragoman.cli.screen import fit, width_of
 from dragoman.cli.timeline import SHARES, TIME_WIDTH, WIDTH, render_timeline
-from dragoman.flow.capture.file_format import read
+from dragoman.flow.capture.file_format import read_capture
 from dragoman.flow.capture.format import Capture, Chunk, ClientResponse, event_json
 from dragoman.hub.events import Delta, Failed
 from dragoman.hub.failure import Failure, Kind
@@ -18,7 +18,7 @@ CLIENT_COLUMN = TIME_WIDTH + SHARES[0] + SHARES[1] + 3 * len("  ")
 
 
 def capture(**changes: object) -> Capture:
-    return replace(read(FIXTURE.read_bytes()), **changes)
+    return replace(read_capture(FIXTURE.read_bytes()), **changes)
 
 
 def test_a_chat_chunk_shows_first_what_it_says() -> None:

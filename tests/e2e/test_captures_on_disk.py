@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from cli.shell import wait_for
 from dragoman.cli.timeline import render_timeline as timeline
 from dragoman.flow.capture import recording as recordings
-from dragoman.flow.capture.capturing import MEMORY_BYTES
-from dragoman.flow.capture.directory import Bounds, Captures, load
-from dragoman.flow.capture.file_format import read, to_json
+from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
+from dragoman.flow.capture.file_format import read_capture, to_json
 from dragoman.flow.capture.format import Capture, utc_text
 from dragoman.flow.capture.recording import Recording
+from dragoman.flow.capture.writer import MEMORY_BYTES
 from e2e.cases import CASES
 from e2e.kiro_rig import sign
 from e2e.raw_http import Answered, dial, post, request_bytes
@@ -48,11 +48,11 @@ def debug(directory: Path, mode: str = "all", **more: object) -> str:
 
 
 def files(directory: Path) -> list[Path]:
-    return Captures(directory / "captures", Bounds(1, 1, 1.0)).files()
+    return CaptureDirectory(directory / "captures", Bounds(1, 1, 1.0)).files()
 
 
 def captures(directory: Path) -> list[Capture]:
-    return [load(file) for file in files(directory)]
+    return [load_capture(file) for file in files(directory)]
 
 
 def said(text: str = "Hello.", stream: bool = True, model: str = "up/m") -> bytes:
@@ -64,7 +64,7 @@ def ask(gateway: Running, body: bytes, *fields: str, query: str = "") -> Answere
 
 
 def settled(gateway: Running, written: int) -> None:
-    wait_for(lambda: gateway.app.gateway.capturing.counts.written >= written)
+    wait_for(lambda: gateway.app.gateway.captures.counts.written >= written)
 
 
 GOOD = Answer(SPEAKERS["chat"].stream(CASES["text"].meant), cut=64)
@@ -145,8 +145,8 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
 
 def test_several_processes_keep_no_more_than_one(tmp_path: Path) -> None:
     bounds = Bounds(5, 1 << 30, 86_400.0)
-    crew = [Captures(tmp_path / "captures", bounds) for _ in range(3)]
-    example = read(EXAMPLE.read_bytes())
+    crew = [CaptureDirectory(tmp_path / "captures", bounds) for _ in range(3)]
+    example = read_capture(EXAMPLE.read_bytes())
     for number in range(30):
         crew[number % 3].write(replace(example, request_id=f"req_{number}", time=utc_text(1_794_700_000.0 + number)))
         assert len(files(tmp_path)) <= 5
@@ -194,7 +194,7 @@ def test_of_what_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeypatch: p
     with captured(tmp_path, debug(tmp_path, "errors"), long) as (gateway, _):
         answer = ask(gateway, said())
         settled(gateway, 1)
-        wait_for(lambda: gateway.app.gateway.capturing.room_left == MEMORY_BYTES)
+        wait_for(lambda: gateway.app.gateway.captures.memory_left == MEMORY_BYTES)
     [capture] = captures(tmp_path)
     assert set(capture.truncated) == {"upstream reply", "events", "sent"}
     assert capture.response is not None
@@ -228,7 +228,7 @@ def test_a_directory_that_cannot_be_written_harms_no_stream(
             answer = ask(gateway, said())
             assert answer.status == 200
             assert b"[DONE]" in answer.body
-        wait_for(lambda: gateway.app.gateway.capturing.counts.dropped == 3)
+        wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 3)
     assert len([record for record in caplog.records if "captures cannot be written" in record.message]) == 1
 
 
@@ -244,11 +244,11 @@ directory = Path(sys.argv[1])
 with captured(directory, debug(directory)) as (gateway, _):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     assert all(b"[DONE]" in ask(gateway, said()).body for _ in range(3))
-    wait_for(lambda: gateway.app.gateway.capturing.counts.dropped == 3)
+    wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 3)
     assert list((directory / "captures").iterdir()) == []
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert b"[DONE]" in ask(gateway, said()).body
-    wait_for(lambda: gateway.app.gateway.capturing.counts.written == 1)
+    wait_for(lambda: gateway.app.gateway.captures.counts.written == 1)
 print("unharmed")
 """
 
@@ -269,7 +269,7 @@ def test_a_recording_that_fails_harms_no_stream(tmp_path: Path, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    for method in ("now", "takes"):
+    for method in ("elapsed", "reserve"):
         monkeypatch.setattr(Recording, method, fail)
         with captured(tmp_path, debug(tmp_path)) as (gateway, _):
             assert b"[DONE]" in ask(gateway, said()).body
@@ -328,11 +328,11 @@ def test_what_cannot_wait_is_dropped_and_counted(tmp_path: Path, monkeypatch: py
             time.sleep(0.01)
         raise OSError(5, "dead")
 
-    monkeypatch.setattr(Captures, "write", hang)
-    monkeypatch.setattr("dragoman.flow.capture.writer.WAITING", 2)
+    monkeypatch.setattr(CaptureDirectory, "write", hang)
+    monkeypatch.setattr("dragoman.flow.capture.writer.MAX_WAITING", 2)
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(6):
             assert ask(gateway, said()).status == 200
-        wait_for(lambda: gateway.app.gateway.capturing.counts.dropped >= 3)
+        wait_for(lambda: gateway.app.gateway.captures.counts.dropped >= 3)
         (tmp_path / "go").touch()
-        wait_for(lambda: gateway.app.gateway.capturing.counts.dropped == 6)
+        wait_for(lambda: gateway.app.gateway.captures.counts.dropped == 6)

@@ -54,7 +54,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
                 messages=[{"role": "user", "content": "Write my notes."}],
             ) as stream:
                 assert stream.get_final_message().stop_reason == "max_tokens"
-            wait_for(lambda: gateway.app.gateway.capturing.counts.written == 1)
+            wait_for(lambda: gateway.app.gateway.captures.counts.written == 1)
         yield Shell(tmp_path)
 
 

@@ -12,8 +12,8 @@ import pytest
 from cli.shell import wait_for
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.directory import Bounds, Captures, load
-from dragoman.flow.capture.format import Capture, summarised
+from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
+from dragoman.flow.capture.format import Capture, summarize
 from dragoman.http.handler import replay_site
 from e2e.account_rig import codex_rigged, copilot_rigged
 from e2e.cases import BROKEN, CASES, asked
@@ -43,16 +43,16 @@ class Kept:
     """The captures of one gateway, each read once."""
 
     def __init__(self, directory: Path, gateway: Running) -> None:
-        self._captures = Captures(directory, Bounds(10_000, 1 << 30, 86_400.0))
+        self._captures = CaptureDirectory(directory, Bounds(10_000, 1 << 30, 86_400.0))
         self._gateway = gateway
         self._seen: set[Path] = set()
 
     def fresh(self, count: int) -> list[Capture]:
-        wait_for(lambda: self._gateway.app.gateway.capturing.counts.written >= len(self._seen) + count)
+        wait_for(lambda: self._gateway.app.gateway.captures.counts.written >= len(self._seen) + count)
         files = [file for file in self._captures.files() if file not in self._seen]
         self._seen.update(files)
         assert len(files) == count
-        return [load(file) for file in files]
+        return [load_capture(file) for file in files]
 
 
 def assert_same(captures: list[Capture]) -> None:
@@ -104,7 +104,7 @@ def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept], client: str, up
         shared.plays(upstream, streamed(upstream, meant, "in one piece", end))
         STREAMS[client][0](shared.sdk, asked(client, shared.model(upstream)))
     captures = kept.fresh(len(BROKEN))
-    assert all(summarised(capture).outcome != "ok" for capture in captures)
+    assert all(summarize(capture).outcome != "ok" for capture in captures)
     assert_same(captures)
 
 
@@ -117,7 +117,7 @@ def test_refusals_and_accidents_replay_the_same(rig: tuple[Rig, Kept], client: s
         shared.plays(upstream, answer)
         STREAMS[client][0](shared.sdk, asked(client, shared.model(upstream)))
     captures = kept.fresh(len(answers))
-    assert all(summarised(capture).outcome != "ok" for capture in captures)
+    assert all(summarize(capture).outcome != "ok" for capture in captures)
     assert_same(captures)
 
 

@@ -8,10 +8,8 @@ TESTS = Path(__file__).parent
 
 # Modules that another test file exercises, and why.
 ELSEWHERE = {
-    "capturing": ("e2e/test_captures_on_disk.py", "what is captured is seen on disk"),
     "directory": ("e2e/test_captures_on_disk.py", "its files are read from disk"),
-    "file_format": ("flow/capture/test_version_1.py", "it reads both versions"),
-    "format": ("flow/capture/test_version_1.py", "captures of both versions become its records"),
+    "format": ("flow/capture/test_file_format.py", "captures of both versions become its records"),
     "masking": ("e2e/test_captures_on_disk.py", "what is masked is seen on disk"),
     "ports": ("flow/capture/test_recording_runtime.py", "the real classes and the recording ones implement them"),
     "writer": ("e2e/test_captures_on_disk.py", "what it writes is seen on disk"),

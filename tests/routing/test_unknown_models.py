@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.directory import Bounds, Captures, load
+from dragoman.flow.capture.directory import Bounds, CaptureDirectory, load_capture
 from dragoman.http.handler import replay_site
 from fakes.upstream import Answer, FakeUpstream
 from gateway import KEY, Running, running, stanza
@@ -113,6 +113,6 @@ def test_a_captured_refusal_replays_the_same(tmp_path: Path, closed_port: int) -
     dead = stanza("chat", f"http://127.0.0.1:{closed_port}/v1", "dead")
     with running(debug + dead, tmp_path) as gateway:
         assert post(gateway, "/v1/messages", "gpt-9")[0] == 404
-    [file] = Captures(tmp_path / "captures", Bounds(10, 1 << 30, 86_400.0)).files()
-    capture = load(file)
+    [file] = CaptureDirectory(tmp_path / "captures", Bounds(10, 1 << 30, 86_400.0)).files()
+    capture = load_capture(file)
     assert [change for part in compare_captures(capture, rerun(capture, replay_site)) for change in part.changes] == []

@@ -6,8 +6,14 @@ import msgspec
 
 from dragoman.admin.errors import AdminError, NotFound
 from dragoman.config.settings import Debug
-from dragoman.flow.capture.directory import Captures, Kept, Unknown, captures_of, load
-from dragoman.flow.capture.file_format import Unreadable
+from dragoman.flow.capture.directory import (
+    CaptureDirectory,
+    CaptureFile,
+    CaptureNotFound,
+    capture_directory,
+    load_capture,
+)
+from dragoman.flow.capture.file_format import UnreadableCapture
 from dragoman.flow.capture.format import Capture, Chunk, UpstreamRequest
 
 CLIENT_REQUEST = "request_body.json"
@@ -15,24 +21,24 @@ UPSTREAM_RESPONSE = "response_stream_raw"
 CLIENT_RESPONSE = "response_stream_modified.txt"
 
 
-def list_captures(debug: Debug) -> list[Kept]:
+def list_captures(debug: Debug) -> list[CaptureFile]:
     """Return the stored captures, the oldest first."""
-    return _open_directory(debug).listed()
+    return _open_directory(debug).list_captures()
 
 
 def find_capture(debug: Debug, which: str) -> Capture:
     """Read a stored capture: `which` is `last`, a request id, or the beginning or the end of one."""
     try:
         return read_capture(_open_directory(debug).find(which))
-    except Unknown as unknown:
+    except CaptureNotFound as unknown:
         raise NotFound(str(unknown)) from None
 
 
 def read_capture(file: Path) -> Capture:
     """Read the capture in a file."""
     try:
-        return load(file)
-    except Unreadable as unreadable:
+        return load_capture(file)
+    except UnreadableCapture as unreadable:
         raise AdminError(f"{file}: {unreadable}") from None
 
 
@@ -58,10 +64,10 @@ def export_capture(capture: Capture, directory: Path) -> list[Path]:
     return written
 
 
-def _open_directory(debug: Debug) -> Captures:
+def _open_directory(debug: Debug) -> CaptureDirectory:
     if debug.directory.exists() and not debug.directory.is_dir():
         raise AdminError(f"debug.directory must be a directory, and {debug.directory} is a file.")
-    return captures_of(debug)
+    return capture_directory(debug)
 
 
 def _upstream_name(request: UpstreamRequest) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.flow.capture.format import CLOSED, WHOLE, Capture, Chunk, UpstreamRequest, event_of
+from dragoman.flow.capture.format import CLOSED, WHOLE, Capture, Chunk, UpstreamRequest, parse_event
 from dragoman.framing.eventstream import CONTENT_TYPE, Message
 from dragoman.framing.sse import Broken, SseFramer
 from dragoman.framing.sse import Frame as SseFrame
@@ -70,7 +70,7 @@ def build_timeline(capture: Capture) -> list[TimelineEntry]:
 def failure_message(capture: Capture) -> str:
     """Return the message of the failure in the stream, else of the error that the client received, else ''."""
     for timed in reversed(capture.events):
-        event = event_of(timed.event)
+        event = parse_event(timed.event)
         if isinstance(event, Failed):
             return event.failure.message
     if capture.response is None or capture.response.status < 400:
@@ -101,7 +101,7 @@ def _entries(capture: Capture) -> Iterator[TimelineEntry]:
     for request in capture.upstream_requests:
         yield from _upstream_entries(request)
     for timed in capture.events:
-        yield TimelineEntry(timed.at, "hub", describe_event(event_of(timed.event)))
+        yield TimelineEntry(timed.at, "hub", describe_event(parse_event(timed.event)))
     if capture.response is not None:
         chunks = capture.response.chunks
         at = chunks[0].at if chunks else capture.duration_ms / 1000

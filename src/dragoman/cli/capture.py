@@ -10,7 +10,7 @@ import msgspec
 from dragoman.admin.captures import export_capture, find_capture, list_captures, read_capture
 from dragoman.cli.screen import remark, show_json, show_table
 from dragoman.cli.settings import config_option, json_option, read_settings
-from dragoman.flow.capture.directory import Kept
+from dragoman.flow.capture.directory import CaptureFile
 from dragoman.flow.capture.format import Capture
 
 HEADINGS = ("ID", "TIME", "CLIENT", "PROTOCOLS", "ROUTE", "OUTCOME", "SIZE")
@@ -76,7 +76,7 @@ def choose_capture(which: str, config_file: str | None) -> Capture:
     return read_capture(file) if file.is_file() else find_capture(read_settings(config_file).debug, which)
 
 
-def _format_row(kept: Kept) -> tuple[str, ...]:
+def _format_row(kept: CaptureFile) -> tuple[str, ...]:
     summary = kept.summary
     time = datetime.fromisoformat(summary.time).astimezone().strftime("%m-%d %H:%M:%S")
     size = f"{kept.size / 1024:.1f} kB"
@@ -84,5 +84,5 @@ def _format_row(kept: Kept) -> tuple[str, ...]:
     return (summary.request_id, time, *names, summary.outcome, size)
 
 
-def _fields(kept: Kept) -> dict[str, object]:
+def _fields(kept: CaptureFile) -> dict[str, object]:
     return {**msgspec.structs.asdict(kept.summary), "file": str(kept.file), "size": kept.size}

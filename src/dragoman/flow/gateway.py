@@ -9,8 +9,8 @@ from functools import partial
 
 from dragoman.accounts.pool import Pool
 from dragoman.flow.call import Call
-from dragoman.flow.capture.capturing import Capturing
 from dragoman.flow.capture.recording_runtime import RecordingMemory, record_runtime
+from dragoman.flow.capture.writer import RequestCapture
 from dragoman.flow.client_encoding import ClientEncoding
 from dragoman.flow.credential_rotation import available_targets
 from dragoman.flow.error_response import AllTargetsFailed
@@ -59,7 +59,7 @@ class Gateway:
         self.runtime = runtime
         self._memory = memory
         self.observers = ObserverQueue(observers)
-        self.capturing = Capturing()
+        self.captures = RequestCapture()
         self.guard_trips = 0  # how often the grammar guard had to step in
         self.answered = 0
         self.refused = 0
@@ -76,7 +76,7 @@ class Gateway:
         on_guard_trip: Callable[[str], None] = self._note_guard_trip
         if recording is not None:
             runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
-            make_watch, on_guard_trip = recording.watch, recording.hearing(self._note_guard_trip)
+            make_watch, on_guard_trip = recording.make_watch, recording.record_guard_trips(self._note_guard_trip)
         routes = available_targets(await find_targets(runtime, call.model), runtime.providers)
         if recording is not None:
             recording.routes = routes

@@ -198,7 +198,7 @@ class RequestHandler:
         exchange = visit.exchange
         tenant = self._keyring.tenant(visit.key)
         record = RequestRecord(visit.request_id, protocol, exchange.headers, visit.key, tenant)
-        recording = self._gateway.capturing.begin(exchange, record.started_at, self._gateway.runtime.config.debug)
+        recording = self._gateway.captures.begin(exchange, record.started_at, self._gateway.runtime.config.debug)
         record.recording = recording
         try:
             self._check_room()
@@ -210,12 +210,12 @@ class RequestHandler:
             else:
                 record.note_fault(fault)
             if recording is not None and is_cancelled:
-                recording.interrupted(exchange.gone)
+                recording.note_interruption(exchange.gone)
             raise
         finally:
             ended(record)
             if recording is not None:
-                recording.concluded(record.outcome(), record.ledger)
+                recording.note_outcome(record.outcome(), record.ledger)
 
     def _check_room(self) -> None:
         if self.under_way > self._gateway.runtime.config.server.max_requests:
@@ -244,7 +244,7 @@ class RequestHandler:
             body = await run_off_loop(limit, partial(_unpack, encoding, body, limit))
             exchange.buffered.hold(len(body))
         if record.recording is not None:
-            record.recording.asked_for(body)
+            record.recording.note_body(body)
         most = self._gateway.runtime.config.server.max_body_values
         if len(body) > most and await run_off_loop(len(body), partial(exceeds_value_count, body, most)):
             message = f"The body holds more than {most} JSON values (server.max_body_values): shorten the conversation."

@@ -21,7 +21,7 @@ def make_metrics_reader(
     """`reloads` are edited configurations, taken over or not."""
 
     def readings() -> Iterator[Reading]:
-        captures = gateway.capturing.counts
+        captures = gateway.captures.counts
         told = (
             (catalogue.ANSWERED, gateway.answered),
             (catalogue.REFUSED, gateway.refused),

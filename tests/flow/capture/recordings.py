@@ -1,8 +1,8 @@
 """Recordings for tests of what fills them."""
 
 from dragoman.flow.capture.format import LookupName
+from dragoman.flow.capture.memory_bounds import MemoryBudget
 from dragoman.flow.capture.recording import Recording
-from dragoman.flow.capture.writer import Room
 from dragoman.hub.request import Json
 from flow.in_memory import MemoryWire, make_exchange
 
@@ -10,9 +10,9 @@ ROOM_BYTES = 1 << 20
 
 
 def make_recording(room: int = ROOM_BYTES) -> Recording:
-    return Recording(make_exchange(MemoryWire()), 0.0, Room(room), lambda recording: None)
+    return Recording(make_exchange(MemoryWire()), 0.0, MemoryBudget(room), lambda recording: None)
 
 
 def looked_up(recording: Recording, provider: str, name: LookupName) -> list[Json]:
     """Return the values that were noted under this name, in order."""
-    return [lookup.value for lookup in recording.told if (lookup.provider, lookup.name) == (provider, name.value)]
+    return [lookup.value for lookup in recording.lookups if (lookup.provider, lookup.name) == (provider, name.value)]

@@ -84,7 +84,7 @@ def exchange_once(response: Pieces | Exception, how: str) -> tuple[str, str, tup
 
     with suppress(ConnectionLost):
         run(story())
-    [noted] = recording.capture().upstream_requests
+    [noted] = recording.make_capture().upstream_requests
     assert (noted.method, noted.url, noted.body) == (OUT.method, OUT.url, OUT.body)
     if noted.response is None:
         return noted.error, "", ()
@@ -128,7 +128,7 @@ def test_a_request_that_is_cancelled_is_noted_so() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     run(story())
-    [noted] = recording.capture().upstream_requests
+    [noted] = recording.make_capture().upstream_requests
     assert noted.error == CANCELLED
 
 

@@ -94,7 +94,7 @@ def test_media_that_do_not_fit_into_the_recording_are_left_out() -> None:
     recording = make_recording(room=1)
     assert run(RecordingFetcher(Album(), recording).fetch_all([URL])) == {URL: CAT}
     assert looked_up(recording, NO_PROVIDER, LookupName.MEDIA) == []
-    assert "fetched media" in recording.capture().truncated
+    assert "fetched media" in recording.make_capture().truncated
 
 
 def test_recalled_calls_are_noted_and_what_is_remembered_is_passed_on() -> None:

@@ -1,4 +1,4 @@
-"""Captures come in and become files in one directory, bounded in number and size; they are found again by their ids."""
+"""The directory of captures: written, listed and found by id, with bounds on number, size and age."""
 
 import os
 import re
@@ -10,25 +10,25 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.config.settings import Debug
-from dragoman.flow.capture.file_format import Unreadable, pack, read, read_summary
+from dragoman.flow.capture.file_format import UnreadableCapture, pack_capture, read_capture, read_summary
 from dragoman.flow.capture.format import Capture, Summary
 
 SUFFIX = ".capture"
-UNFINISHED = ".part"
-UNFINISHED_S = 3600.0
-LOOK_AGAIN_S = 5.0
-MANY = 1000
+UNFINISHED_SUFFIX = ".part"
+UNFINISHED_MAX_AGE_S = 3600.0
+RESCAN_S = 5.0
+MAX_LISTED_EACH_TIME = 1000
 LAST = "last"
 MAX_SUMMARY_BYTES = 64 * 1024
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
-class Unknown(Exception):
-    """No capture, or more than one, is meant by that."""
+class CaptureNotFound(Exception):
+    """No capture, or more than one, has such an id."""
 
 
-class Kept(Struct, frozen=True):
-    """A capture on disk."""
+class CaptureFile(Struct, frozen=True):
+    """A capture on disk, with its summary."""
 
     file: Path
     size: int
@@ -36,134 +36,140 @@ class Kept(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """How much is kept."""
+    """How many captures are kept, of which size, and for how long."""
 
     keep: int
     max_bytes: int
     max_age_s: float
 
 
-class Stamp(Struct, frozen=True):
-    file: Path
-    written: float
+class FileStatus(Struct, frozen=True):
+    path: Path
+    written_at: float
     size: int
 
 
-class Captures:
-    """The directory. Several processes may use it at the same time."""
+class CaptureDirectory:
+    """A directory of captures, which several processes may use at the same time."""
 
-    def __init__(self, directory: Path, bounds: Bounds) -> None:
-        self.directory = directory
+    def __init__(self, path: Path, bounds: Bounds) -> None:
+        self.path = path
         self._bounds = bounds
-        self._known: deque[Stamp] = deque()  # the oldest first
-        self._looked_at = -LOOK_AGAIN_S
+        self._known: deque[FileStatus] = deque()  # oldest first
+        self._scanned_at = -RESCAN_S
 
     def write(self, capture: Capture) -> Path:
-        """Raises OSError; nothing half-written is left."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Write a capture and return its file; raises OSError and leaves no partial file."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         moment = datetime.fromtimestamp(capture.started_at, UTC).strftime("%Y%m%dT%H%M%S.%f")
-        file = self.directory / f"{moment}-{_NOT_IN_A_NAME.sub('_', capture.request_id)}{SUFFIX}"
-        part = file.with_suffix(UNFINISHED)
+        file = self.path / f"{moment}-{_UNSAFE_CHARACTERS.sub('_', capture.request_id)}{SUFFIX}"
+        part = file.with_suffix(UNFINISHED_SUFFIX)
         try:
-            _write_new(part, pack(capture))
+            _write_new(part, pack_capture(capture))
             part.replace(file)
         except OSError:
             part.unlink(missing_ok=True)
             raise
-        self._known.append(_stamp(file))
+        self._known.append(_status(file))
         self.prune()
         return file
 
     def files(self) -> list[Path]:
-        """The oldest first: the names begin with the time."""
+        """Return all capture files, oldest first: their names begin with the time."""
         try:
-            return sorted(self.directory.glob(f"*{SUFFIX}"))
+            return sorted(self.path.glob(f"*{SUFFIX}"))
         except OSError:
             return []
 
-    def listed(self) -> list[Kept]:
-        """The oldest first; what cannot be read is left out."""
-        kept = []
+    def list_captures(self) -> list[CaptureFile]:
+        """Return all captures that can be read, oldest first."""
+        found = []
         for file in self.files():
             try:
                 with file.open("rb") as opened:
                     line = opened.readline(MAX_SUMMARY_BYTES)
-                kept.append(Kept(file, file.stat().st_size, read_summary(line)))
-            except (OSError, Unreadable):
+                found.append(CaptureFile(file, file.stat().st_size, read_summary(line)))
+            except (OSError, UnreadableCapture):
                 continue
-        return kept
+        return found
 
     def find(self, which: str) -> Path:
-        """The file of `last`, of an id, or of a part of one that fits no other; the newest of those with one id."""
+        """Return the file of a capture: `last`, its id, or the beginning or end of its id.
+
+        Of several captures with the same id the newest is returned. Raises CaptureNotFound.
+        """
         if which == LAST:
             files = self.files()
             if not files:
-                raise Unknown(f"there are no captures in {self.directory}")
+                raise CaptureNotFound(f"there are no captures in {self.path}")
             return files[-1]
-        kept = self.listed()
-        found = [one for one in kept if one.summary.request_id == which]
-        found = found or [one for one in kept if one.summary.request_id.startswith(which)]
-        found = found or [one for one in kept if one.summary.request_id.endswith(which)]
+        captures = self.list_captures()
+        found = [capture for capture in captures if capture.summary.request_id == which]
+        found = found or [capture for capture in captures if capture.summary.request_id.startswith(which)]
+        found = found or [capture for capture in captures if capture.summary.request_id.endswith(which)]
         if not found:
-            raise Unknown(f"no capture is called {which!r}; `dragoman capture list` shows all")
-        if len({one.summary.request_id for one in found}) > 1:
-            raise Unknown(f"{which!r} fits {len(found)} captures; give more of the id")
+            raise CaptureNotFound(f"no capture has the id {which!r}. Run: dragoman capture list")
+        if len({capture.summary.request_id for capture in found}) > 1:
+            raise CaptureNotFound(f"{len(found)} captures match {which!r}. Give more of the id.")
         return found[-1].file
 
     def prune(self) -> None:
-        """What is too old goes, then the oldest of what is too much; raises OSError."""
+        """Remove captures that are too old, then the oldest until the bounds are met; raises OSError."""
         if self._has_changed():
-            self._looked_at = time.monotonic()
-            self._known = deque(map(_stamp, self.files()))
-            for part in self.directory.glob(f"*{UNFINISHED}"):  # whoever wrote it was killed
-                if time.time() - _stamp(part).written > UNFINISHED_S:
+            self._scanned_at = time.monotonic()
+            self._known = deque(map(_status, self.files()))
+            for part in self.path.glob(f"*{UNFINISHED_SUFFIX}"):  # its writer was killed
+                if time.time() - _status(part).written_at > UNFINISHED_MAX_AGE_S:
                     part.unlink(missing_ok=True)
-        total = sum(stamp.size for stamp in self._known)
-        while self._known and self._is_too_much(total):
-            stamp = self._known.popleft()
-            stamp.file.unlink(missing_ok=True)
-            total -= stamp.size
+        total = sum(status.size for status in self._known)
+        while self._known and self._exceeds_bounds(total):
+            status = self._known.popleft()
+            status.path.unlink(missing_ok=True)
+            total -= status.size
 
     def _has_changed(self) -> bool:
-        """Others write here, too; to see that each time takes little, unless there are very many files."""
-        if time.monotonic() - self._looked_at >= LOOK_AGAIN_S:
+        """Whether other processes may have written or removed files.
+
+        The directory is listed each time unless it has very many files.
+        """
+        if time.monotonic() - self._scanned_at >= RESCAN_S:
             return True
-        if self._bounds.keep > MANY:
+        if self._bounds.keep > MAX_LISTED_EACH_TIME:
             return False
-        names = {name for name in os.listdir(self.directory) if name.endswith(SUFFIX)}
-        return names != {stamp.file.name for stamp in self._known}
+        names = {name for name in os.listdir(self.path) if name.endswith(SUFFIX)}
+        return names != {status.path.name for status in self._known}
 
-    def _is_too_much(self, total: int) -> bool:
+    def _exceeds_bounds(self, total: int) -> bool:
         bounds = self._bounds
-        is_old = time.time() - self._known[0].written > bounds.max_age_s
-        return is_old or len(self._known) > bounds.keep or total > bounds.max_bytes
+        is_too_old = time.time() - self._known[0].written_at > bounds.max_age_s
+        return is_too_old or len(self._known) > bounds.keep or total > bounds.max_bytes
 
 
-def captures_of(debug: Debug) -> Captures:
-    """Where the settings say, and as many as they say."""
-    return Captures(debug.directory, Bounds(debug.keep, debug.max_bytes, debug.max_age_s))
+def capture_directory(debug: Debug) -> CaptureDirectory:
+    """Return the directory that the settings name, with their bounds."""
+    return CaptureDirectory(debug.directory, Bounds(debug.keep, debug.max_bytes, debug.max_age_s))
 
 
-def load(file: Path) -> Capture:
-    """Raises OSError or Unreadable."""
-    return read(file.read_bytes())
+def load_capture(file: Path) -> Capture:
+    """Read a capture; raises OSError or UnreadableCapture."""
+    return read_capture(file.read_bytes())
 
 
 def _write_new(file: Path, data: bytes) -> None:
-    """Readable by its owner alone, from its first byte on."""
+    """Write a file that only its owner can read, from its first byte on."""
     opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
-        written = memoryview(data)
-        while written:
-            written = written[os.write(opened, written) :]
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(opened, rest) :]
     finally:
         os.close(opened)
 
 
-def _stamp(file: Path) -> Stamp:
-    """What is gone by now is new and small."""
+def _status(file: Path) -> FileStatus:
+    """Return the status of a file; one that has been removed meanwhile counts as new and empty."""
     try:
-        status = file.stat()
+        found = file.stat()
     except OSError:
-        return Stamp(file, time.time(), 0)
-    return Stamp(file, status.st_mtime, status.st_size)
+        return FileStatus(file, time.time(), 0)
+    return FileStatus(file, found.st_mtime, found.st_size)

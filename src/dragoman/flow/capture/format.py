@@ -1,4 +1,4 @@
-"""A capture: everything one exchange received, sent and decided, so that it can be read and replayed later."""
+"""The records of a capture: everything that one request received, sent and decided, to be read and replayed later."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -13,8 +13,8 @@ from dragoman.hub.loss import Loss
 from dragoman.hub.request import Json
 
 VERSION = 2
-WHOLE, CLOSED = "whole", "closed"  # how an answer ends: by itself, or by us before its end
-CANCELLED = "cancelled"  # why there is no answer: nobody waited for it any more
+WHOLE, CLOSED = "whole", "closed"  # how a response ended: complete, or closed by the gateway
+CANCELLED = "cancelled"  # why there is no response: the request was given up
 NO_PROVIDER = ""  # in place of a provider's name: what is looked up elsewhere
 CLIENT_LEFT, STOPPED = "the client left", "the gateway stopped"
 
@@ -42,15 +42,15 @@ class Chunk(Struct, frozen=True, array_like=True):
 
 
 class TimedEvent(Struct, frozen=True, array_like=True):
-    """A hub event, when it was seen."""
+    """A hub event and its time."""
 
     at: float
-    request: int  # which of the questions to upstreams it answers
+    request: int  # index of the upstream request
     event: str  # as JSON
 
 
 class Lookup(Struct, frozen=True, array_like=True):
-    """What only the world of that moment could tell: a credential's headers, a model's window, a provider's options."""
+    """A value that came from outside the request: a credential's headers, a model's window, a provider's options."""
 
     provider: str
     name: str
@@ -68,13 +68,13 @@ class ClientRequest(Struct, frozen=True):
 
 
 class UpstreamResponse(Struct, frozen=True):
-    """What an upstream gave back, as its provider's way to send gave it to us."""
+    """The response of an upstream."""
 
-    at: float  # when its head had come
+    at: float  # when its head arrived
     status: int
     headers: tuple[Field, ...]
     chunks: tuple[Chunk, ...] = ()
-    end: str = ""  # `whole`, `closed` by us before its end, or what was raised
+    end: str = ""  # WHOLE, CLOSED, or the error
     ended_at: float = 0.0
 
 
@@ -90,11 +90,11 @@ class UpstreamRequest(Struct, frozen=True):
     headers: tuple[Field, ...]
     body: bytes
     response: UpstreamResponse | None = None
-    error: str = ""  # why there is no answer: the name of what was raised, a colon, and its words
+    error: str = ""  # why there is no response: the name of the error, a colon and its message
 
 
 class ClientResponse(Struct, frozen=True):
-    """What the client got."""
+    """The response to the client."""
 
     status: int
     headers: tuple[Field, ...]
@@ -102,46 +102,48 @@ class ClientResponse(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """The settings that the request met, without their secrets: enough to meet them again."""
+    """The settings in force, without their secrets, for the replay."""
 
     server: Json = None
     retry: Json = None
     effort: Json = None
-    providers: dict[str, Json] = {}  # of the providers that were asked
-    quirks: dict[str, tuple[str, ...]] = {}  # quirks
-    known_models: dict[str, tuple[str, ...]] = {}  # where nobody answers for the model: the names that there were
+    providers: dict[str, Json] = {}  # that the request used
+    quirks: dict[str, tuple[str, ...]] = {}  # learned, by provider
+    known_models: dict[str, tuple[str, ...]] = {}  # by provider, if the requested model was not found
     routes: tuple[str, ...] = ()
-    owner: bool = True  # the request came with the key of the environment, not with a stored one
+    owner: bool = True  # whether the request came with the key of the environment, not with a stored one
 
 
 class Capture(Struct, frozen=True, kw_only=True):
+    """One request with everything that happened to it."""
+
     version: int = VERSION
     request_id: str
-    dragoman_version: str = ""  # the version of this gateway
+    dragoman_version: str = ""
     time: str  # when the request began, ISO 8601
     duration_ms: float = 0.0
     client: str = ""
-    client_protocol: str  # the client's protocol
-    upstream_protocol: str = ""  # the upstream's
+    client_protocol: str
+    upstream_protocol: str = ""
     route: str = ""
     requested_model: str = ""
     stream: bool = False
     passthrough: bool = False
     outcome: str = ""  # ok, or a kind of failure
     error_code: str | None = None
-    interrupted_by: str = ""  # by what, after `seconds`
+    interrupted_by: str = ""  # CLIENT_LEFT or STOPPED, after `duration_ms`
     guard_trips: tuple[str, ...] = ()  # what the grammar guard objected to
-    cut_calls: tuple[str, ...] = ()  # names of tool calls that arrived cut
+    cut_calls: tuple[str, ...] = ()  # names of tool calls that were cut off
     request: ClientRequest
     upstream_requests: tuple[UpstreamRequest, ...] = ()
     events: tuple[TimedEvent, ...] = ()
     losses: tuple[Loss, ...] = ()
-    request_losses: int = 0  # so many of them were known before the upstream was asked
+    request_losses: int = 0  # how many of them were known before the request was sent
     response: ClientResponse | None = None
     lookups: tuple[Lookup, ...] = ()
     settings: Settings = field(default_factory=Settings)
-    truncated: tuple[str, ...] = ()  # which parts exceeded the bounds and are not whole
-    masked: bool = False  # secrets were masked in bodies, so token counts that were estimated from them differ now
+    truncated: tuple[str, ...] = ()  # parts that are not complete
+    masked: bool = False  # whether secrets were masked in bodies: token counts estimated from them differ then
 
     @property
     def started_at(self) -> float:
@@ -150,7 +152,7 @@ class Capture(Struct, frozen=True, kw_only=True):
 
     @property
     def protocols(self) -> str:
-        """The pair of protocols."""
+        """Client and upstream protocol, with `=` for a passthrough and `>` for a translation."""
         if not self.upstream_protocol:
             return self.client_protocol
         return (
@@ -161,7 +163,7 @@ class Capture(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a list of captures shows of each."""
+    """A line in the list of captures."""
 
     request_id: str
     time: str
@@ -174,7 +176,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     status: int | None
 
 
-def summarised(capture: Capture) -> Summary:
+def summarize(capture: Capture) -> Summary:
     return Summary(
         request_id=capture.request_id,
         time=capture.time,
@@ -182,29 +184,30 @@ def summarised(capture: Capture) -> Summary:
         client=capture.client,
         protocols=capture.protocols,
         route=capture.route or capture.requested_model,
-        outcome=_verdict(capture),
+        outcome=_short_outcome(capture),
         attempts=len(capture.upstream_requests),
         status=None if capture.response is None else capture.response.status,
     )
 
 
-def _verdict(capture: Capture) -> str:
-    """In one word; a reply that was cut or put right by force is not simply ok."""
+def _short_outcome(capture: Capture) -> str:
+    """Return one word; a reply that was cut off or corrected is not `ok`."""
     if capture.outcome != "ok":
         return capture.outcome
     return "guard" if capture.guard_trips else "cut" if capture.cut_calls else "ok"
 
 
 def event_json(event: Event) -> str:
+    """Return an event as JSON."""
     try:
         return msgspec.json.encode(event).decode()
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON of ours does not write
+    except UnicodeEncodeError:  # half a surrogate pair, which msgspec does not encode
         assert isinstance(event, Delta)
-        mended = event.text.encode(errors="replace").decode()
-        return msgspec.json.encode(Delta(event.block, mended)).decode()
+        valid = event.text.encode(errors="replace").decode()
+        return msgspec.json.encode(Delta(event.block, valid)).decode()
 
 
-def event_of(text: str) -> Event:
+def parse_event(text: str) -> Event:
     return cast("Event", msgspec.json.decode(text, type=Event))
 
 

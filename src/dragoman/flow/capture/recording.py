@@ -1,6 +1,6 @@
-"""One exchange is watched from all sides as it happens; a capture of it goes out once it is over.
+"""The recording of one request while it is answered, from which its capture is made.
 
-Nothing here waits, copies bodies or encodes anything: that is left to the thread that writes.
+Nothing here waits, copies bodies or encodes anything: that is left to the writer's thread.
 """
 
 import logging
@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from dragoman import __version__
 from dragoman.config.settings import Config
-from dragoman.flow.capture import format as kept
-from dragoman.flow.capture.format import Capture, Chunk, TimedEvent, utc_text
-from dragoman.flow.capture.head_and_tail import TAIL_BYTES, Kept
-from dragoman.flow.capture.provider_description import Fields, covered, described, texts
-from dragoman.flow.capture.writer import Room
+from dragoman.flow.capture import format as capture_format
+from dragoman.flow.capture.format import Capture, Chunk, LookupName, TimedEvent, utc_text
+from dragoman.flow.capture.memory_bounds import TAIL_BYTES, HeadAndTail, MemoryBudget
+from dragoman.flow.capture.provider_description import Fields, describe_provider, hide_values, to_text
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.events import Delta, Ended, Event
 from dragoman.hub.loss import Ledger
@@ -35,37 +34,37 @@ from dragoman.routing.resolve import Route
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES = 8 * 1024 * 1024  # of one capture; the middle of what exceeds it is left out, and that is said
-EVENT_BYTES = 200  # roughly, besides its text
+MAX_BYTES = 8 * 1024 * 1024  # of one recording; beyond it, only the tail of each stream is kept
+EVENT_BYTES = 200  # roughly, without its text
 
-GAP = Chunk(0.0, b"")  # stands for what is left out
+GAP = Chunk(0.0, b"")  # in place of chunks that were dropped
 
-UNREAD = "the request's body, which was not read"
-BUG = "what came after a fault in the recording itself"
+# Parts of a capture that are not complete.
+BODY_NOT_READ = "the request's body, which was not read"
+AFTER_ERROR = "everything after an error in the recording"
 
-Names = Callable[[], dict[str, tuple[str, ...]]]
-
+ListModels = Callable[[], dict[str, tuple[str, ...]]]  # provider -> names
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Note = Callable[Concatenate["Recording", P], None]
 
 
-def noted(note: Note[P]) -> Note[P]:
-    """A note that fails costs the capture, never the request."""
+def contain_errors(note: Note[P]) -> Note[P]:
+    """Let an error in a note spoil the capture, never the request."""
 
     @wraps(note)
-    def kept_harmless(recording: "Recording", /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def contained(recording: "Recording", /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             note(recording, *args, **kwargs)
         except Exception as bug:
             recording.give_up(bug)
 
-    return kept_harmless
+    return contained
 
 
-class Question:
-    """One request to an upstream and, as far as it has come, the answer."""
+class UpstreamExchange:
+    """One request to an upstream and its response, as far as it has arrived."""
 
     def __init__(self, route: str, provider: Provider, protocol: str, out: OutgoingRequest) -> None:
         self.at = 0.0
@@ -73,283 +72,306 @@ class Question:
         self.kind = provider.kind
         self.protocol = protocol
         self.out = out
-        self.answer: IncomingResponse | None = None
+        self.response: IncomingResponse | None = None
         self.head_at = 0.0
-        self.chunks = Kept(GAP)
+        self.chunks = HeadAndTail(GAP)
         self.end = ""
-        self.ended = 0.0
-        self.fault = ""
+        self.ended_at = 0.0
+        self.error = ""
 
-    def kept(self) -> kept.UpstreamRequest:
-        out, answer = self.out, None
-        if self.answer is not None:
-            fields = texts(self.answer.headers)
-            answer = kept.UpstreamResponse(
-                self.head_at, self.answer.status, fields, self.chunks.all(), self.end, self.ended
+    def make_record(self) -> capture_format.UpstreamRequest:
+        out, response = self.out, None
+        if self.response is not None:
+            headers = to_text(self.response.headers)
+            response = capture_format.UpstreamResponse(
+                self.head_at, self.response.status, headers, self.chunks.parts(), self.end, self.ended_at
             )
-        return kept.UpstreamRequest(
+        return capture_format.UpstreamRequest(
             at=self.at,
             route=self.route,
             kind=self.kind,
             protocol=self.protocol,
             method=out.method,
             url=out.url,
-            headers=texts(out.headers),
+            headers=to_text(out.headers),
             body=out.body,
-            response=answer,
-            error=self.fault,
+            response=response,
+            error=self.error,
         )
 
 
-class Sending(Struct):
+class ClientResponse(Struct):
+    """The response to the client, as far as it was sent."""
+
     status: int
-    fields: Fields
-    chunks: Kept[Chunk]
+    headers: Fields
+    chunks: HeadAndTail[Chunk]
 
 
 class Recording:
-    """Told by the exchange, the providers and the watches; its owner is told when it is `over`."""
+    """Collects what happens to one request; `on_finished` is called when its response has been sent.
 
-    def __init__(self, exchange: Exchange, began: float, room: Room, on_over: "Callable[[Recording], None]") -> None:
-        self._room = room
-        self._on_over = on_over
-        self._epoch = began
-        self._started = time.monotonic()
+    It listens to the client's exchange; the handler, the gateway and the recording versions of the request's
+    surroundings call its `note_...` methods.
+    """
+
+    def __init__(
+        self, exchange: Exchange, started_at: float, budget: MemoryBudget, on_finished: "Callable[[Recording], None]"
+    ) -> None:
+        self._budget = budget
+        self._on_finished = on_finished
+        self._started_at = started_at  # seconds since the epoch
+        self._start = time.monotonic()
         path = exchange.raw_path.decode("latin-1")
-        self._asked = kept.ClientRequest(exchange.method, path, exchange.query, texts(exchange.headers), b"")
-        self._sent: Sending | None = None
-        self._events: Kept[tuple[float, int, Event]] = Kept()
-        self._hidden: set[bytes] = set()  # names of header fields that the configuration sets
-        self._trips: list[str] = []
-        self._cut: list[str] = []
+        headers = to_text(exchange.headers)
+        self._request = capture_format.ClientRequest(exchange.method, path, exchange.query, headers, b"")
+        self._response: ClientResponse | None = None
+        self._events: HeadAndTail[tuple[float, int, Event]] = HeadAndTail()
+        self._hidden_headers: set[bytes] = set()  # names of headers that the configuration sets
+        self._guard_trips: list[str] = []
+        self._cut_calls: list[str] = []
         self._ledger: Ledger | None = None
         self._request_losses = 0
-        self._interrupted = ""
-        self._shortened: dict[str, None] = {UNREAD: None}
+        self._interrupted_by = ""
+        self._truncated: dict[str, None] = {BODY_NOT_READ: None}
         self._config: Config | None = None
-        self._names: Names | None = None
-        self._learnt: dict[str, tuple[str, ...]] = {}
-        self._known: dict[str, tuple[str, ...]] = {}
+        self._list_models: ListModels | None = None
+        self._quirks: dict[str, tuple[str, ...]] = {}
+        self._known_models: dict[str, tuple[str, ...]] = {}
         self._outcome: Outcome | None = None
+        self._providers: dict[str, Json] = {}
         self.size = 0  # bytes that it holds
-        self.questions: list[Question] = []
-        self.told: list[kept.Lookup] = []
-        self._stanzas: dict[str, Json] = {}
+        self.upstream_exchanges: list[UpstreamExchange] = []
+        self.lookups: list[capture_format.Lookup] = []
         self.routes: tuple[Route, ...] = ()
         self.owner = True  # the request came with the key of the environment
         self.secrets: set[bytes] = set()
 
-    # What the exchange tells
+    # Calls of the client's exchange
 
-    @noted
+    @contain_errors
     def on_head(self, status: int, headers: Iterable[Header]) -> None:
-        self._sent = Sending(status, texts(headers), Kept(GAP))
+        self._response = ClientResponse(status, to_text(headers), HeadAndTail(GAP))
 
-    @noted
+    @contain_errors
     def on_body(self, data: bytes) -> None:
-        if data and self._sent is not None:
-            self._keep(self._sent.chunks, data, "sent")
+        if data and self._response is not None:
+            self._keep_chunk(self._response.chunks, data, "sent")
 
-    @noted
+    @contain_errors
     def on_end(self) -> None:
-        self._on_over(self)
+        self._on_finished(self)
 
-    # What the site and the gateway tell
+    # Calls of the handler and the gateway
 
-    @noted
-    def asked_for(self, body: bytes) -> None:
-        """The client's body, unpacked."""
-        self._shortened.pop(UNREAD, None)
-        fields = tuple(field for field in self._asked.headers if field[0] != "content-encoding")
-        whole = self.takes(len(body), "request")
-        self._asked = replace(self._asked, headers=fields, body=body if whole else b"")
+    @contain_errors
+    def note_body(self, body: bytes) -> None:
+        """Note the client's body, decompressed."""
+        self._truncated.pop(BODY_NOT_READ, None)
+        headers = tuple(field for field in self._request.headers if field[0] != "content-encoding")
+        fits = self.reserve(len(body), "request")
+        self._request = replace(self._request, headers=headers, body=body if fits else b"")
 
-    @noted
-    def enters(self, config: Config, learnt: dict[str, tuple[str, ...]], names: Names) -> None:
-        """This is what the request meets; `names`: the models that there are, should it matter."""
+    @contain_errors
+    def note_settings(self, config: Config, quirks: dict[str, tuple[str, ...]], list_models: ListModels) -> None:
+        """Note the configuration; `list_models` is called if no model of that name exists."""
         self._config = config
-        self._learnt = learnt
-        self._names = names
+        self._quirks = quirks
+        self._list_models = list_models
 
-    @noted
-    def built(self, ledger: Ledger) -> None:
-        """A request for an upstream is ready, with these losses so far."""
+    @contain_errors
+    def note_built(self, ledger: Ledger) -> None:
+        """Note that a request for an upstream was built, with the losses so far."""
         self._ledger, self._request_losses = ledger, len(ledger)
 
-    def watch(self) -> Watch:
+    def make_watch(self) -> Watch:
         return RecordingWatch(self)
 
-    def hearing(self, tripped: Callable[[str], None]) -> Callable[[str], None]:
-        """The same ear for the grammar guard, with a note."""
+    def record_guard_trips(self, on_guard_trip: Callable[[str], None]) -> Callable[[str], None]:
+        """Return a callback that notes what the grammar guard objects to and then calls this one."""
 
-        def hear(what: str) -> None:
-            self._trips.append(what)
-            tripped(what)
+        def note_and_call(message: str) -> None:
+            self._guard_trips.append(message)
+            on_guard_trip(message)
 
-        return hear
+        return note_and_call
 
-    @noted
-    def interrupted(self, client_left: bool) -> None:
-        self._interrupted = kept.CLIENT_LEFT if client_left else kept.STOPPED
+    @contain_errors
+    def note_interruption(self, client_left: bool) -> None:
+        self._interrupted_by = capture_format.CLIENT_LEFT if client_left else capture_format.STOPPED
 
-    @noted
-    def concluded(self, outcome: Outcome, ledger: Ledger | None) -> None:
+    @contain_errors
+    def note_outcome(self, outcome: Outcome, ledger: Ledger | None) -> None:
         self._outcome = outcome
         self._ledger = ledger if ledger is not None else self._ledger
-        if not self.routes and self._names is not None:
-            self._known = self._names()
+        if not self.routes and self._list_models is not None:
+            self._known_models = self._list_models()
 
     def give_up(self, bug: Exception) -> None:
-        if BUG not in self._shortened:
-            log.error("a request is not captured: %s", describe_fault(bug))
-        self._shortened[BUG] = None
+        if AFTER_ERROR not in self._truncated:
+            log.error("a request is not captured completely: %s", describe_fault(bug))
+        self._truncated[AFTER_ERROR] = None
 
-    # What is noted on the way
+    # Calls of what the request uses
 
-    def now(self) -> float:
-        return round(time.monotonic() - self._started, 6)
+    def elapsed(self) -> float:
+        """Return the seconds since the request began."""
+        return round(time.monotonic() - self._start, 6)
 
-    def takes(self, size: int, part: str) -> bool:
-        """Whether there is room for so many bytes more."""
-        if self.size + size > MAX_BYTES or not self._room.take(size):
-            self._shortened[part] = None
+    def reserve(self, size: int, part: str) -> bool:
+        """Return whether there is memory for so many bytes more; if not, mark this part as truncated."""
+        if self.size + size > MAX_BYTES or not self._budget.reserve(size):
+            self._truncated[part] = None
             return False
         self.size += size
         return True
 
-    def _keep(self, chunks: Kept[Chunk], data: bytes, part: str) -> None:
-        if chunks.is_whole and self.takes(len(data), part):
-            chunks.add(Chunk(self.now(), data))
-        elif self._has_tail(chunks):
-            chunks.add_last(Chunk(self.now(), data[-TAIL_BYTES:]), len(data[-TAIL_BYTES:]))
+    def _keep_chunk(self, chunks: HeadAndTail[Chunk], data: bytes, part: str) -> None:
+        if chunks.is_complete and self.reserve(len(data), part):
+            chunks.add(Chunk(self.elapsed(), data))
+        elif self._reserve_tail(chunks):
+            tail = data[-TAIL_BYTES:]
+            chunks.add_to_tail(Chunk(self.elapsed(), tail), len(tail))
 
-    def _has_tail(self, part: Kept[T]) -> bool:
-        """Room for it is taken when it begins, beyond what one capture may hold."""
-        if part.is_whole:
-            if not self._room.take(TAIL_BYTES):
+    def _reserve_tail(self, stream: HeadAndTail[T]) -> bool:
+        """Return whether a stream has a tail; its memory is reserved once, beyond MAX_BYTES."""
+        if stream.is_complete:
+            if not self._budget.reserve(TAIL_BYTES):
                 return False
             self.size += TAIL_BYTES
         return True
 
-    @noted
-    def saw(self, question: int, event: Event) -> None:
+    @contain_errors
+    def note_event(self, index: int, event: Event) -> None:
+        """Note a hub event of the reply to the upstream request with this index."""
         size = len(event.text) if type(event) is Delta else 0
         if isinstance(event, Ended) and event.cut:
-            self._cut += [call.name for call in event.cut]
-        moment = (self.now(), question, event)
-        if self._events.is_whole and self.takes(EVENT_BYTES + size, "events"):
-            self._events.add(moment)
-        elif self._has_tail(self._events):
-            self._events.add_last(moment, EVENT_BYTES + size)
+            self._cut_calls += [call.name for call in event.cut]
+        timed = (self.elapsed(), index, event)
+        if self._events.is_complete and self.reserve(EVENT_BYTES + size, "events"):
+            self._events.add(timed)
+        elif self._reserve_tail(self._events):
+            self._events.add_to_tail(timed, EVENT_BYTES + size)
 
-    @noted
-    def meets(self, provider: Provider) -> None:
-        """This one has a part in the answer."""
-        if provider.name in self._stanzas or self._config is None:
+    @contain_errors
+    def note_provider(self, provider: Provider) -> None:
+        """Note that the request uses this provider."""
+        if provider.name in self._providers or self._config is None:
             return
-        stanza = self._config.providers.get(provider.name)
-        if stanza is not None:
-            self._hidden |= {name.lower().encode("latin-1") for name in stanza.headers}
-        self._stanzas[provider.name] = described(provider, stanza, self._hidden)
-        self.secrets.update(value for name, value in provider.endpoint.headers if name in self._hidden)
+        section = self._config.providers.get(provider.name)
+        if section is not None:
+            self._hidden_headers |= {name.lower().encode("latin-1") for name in section.headers}
+        hidden = self._hidden_headers
+        self._providers[provider.name] = describe_provider(provider, section, hidden)
+        self.secrets.update(value for name, value in provider.endpoint.headers if name in hidden)
         self.secrets.update(list_secrets((), provider.auth.secrets))
 
-    @noted
-    def hears(self, provider: str, name: kept.LookupName, value: Callable[[], Json]) -> None:
-        """What a provider told, which another world would not tell again."""
-        self.told.append(kept.Lookup(provider, name.value, value()))
+    @contain_errors
+    def note_lookup(self, provider: str, name: LookupName, value: Callable[[], Json]) -> None:
+        """Note a value that a replay could not look up again."""
+        self.lookups.append(capture_format.Lookup(provider, name.value, value()))
 
-    @noted
-    def asks(self, question: Question) -> None:
-        question.at = self.now()
-        self.questions.append(question)
-        if self._hidden:
-            question.out = replace(question.out, headers=tuple(covered(question.out.headers, self._hidden)))
-        if not self.takes(len(question.out.body), "upstream request"):
-            question.out = replace(question.out, body=b"")
+    @contain_errors
+    def note_upstream_request(self, exchange: UpstreamExchange) -> None:
+        exchange.at = self.elapsed()
+        self.upstream_exchanges.append(exchange)
+        if self._hidden_headers:
+            headers = tuple(hide_values(exchange.out.headers, self._hidden_headers))
+            exchange.out = replace(exchange.out, headers=headers)
+        if not self.reserve(len(exchange.out.body), "upstream request"):
+            exchange.out = replace(exchange.out, body=b"")
 
-    @noted
-    def answers(self, question: Question, answer: IncomingResponse) -> None:
-        question.answer, question.head_at = answer, self.now()
+    @contain_errors
+    def note_upstream_response(self, exchange: UpstreamExchange, response: IncomingResponse) -> None:
+        exchange.response, exchange.head_at = response, self.elapsed()
 
-    @noted
-    def gives(self, question: Question, data: bytes) -> None:
-        self._keep(question.chunks, data, "upstream reply")
+    @contain_errors
+    def note_upstream_chunk(self, exchange: UpstreamExchange, data: bytes) -> None:
+        self._keep_chunk(exchange.chunks, data, "upstream reply")
 
-    @noted
-    def ends(self, question: Question, how: str) -> None:
-        """An answer, or the hope for one."""
-        if question.answer is None:
-            question.fault = how
-        elif not question.end:
-            question.end, question.ended = how, self.now()
+    @contain_errors
+    def note_upstream_end(self, exchange: UpstreamExchange, how: str) -> None:
+        """Note how a response ended, or why there was none."""
+        if exchange.response is None:
+            exchange.error = how
+        elif not exchange.end:
+            exchange.end, exchange.ended_at = how, self.elapsed()
 
     @property
     def failed(self) -> bool:
-        """Whether something went wrong that is worth a look: also a cut tool call, and an order put right by force."""
+        """Whether anything went wrong, including a cut tool call and a correction by the grammar guard."""
         result = "bug" if self._outcome is None else self._outcome.outcome
-        status = 0 if self._sent is None else self._sent.status
-        return result not in (OK, CLIENT_GONE) or status >= 400 or bool(self._trips or self._cut)
+        status = 0 if self._response is None else self._response.status
+        return result not in (OK, CLIENT_GONE) or status >= 400 or bool(self._guard_trips or self._cut_calls)
 
-    def capture(self) -> Capture:
-        """Everything put together; called where it holds up nobody."""
-        outcome = self._outcome or Outcome(request_id="", started_at=self._epoch, client_protocol="", outcome="bug")
-        sent = self._sent
-        moments = tuple(TimedEvent(at, question, kept.event_json(event)) for at, question, event in self._events.all())
+    def make_capture(self) -> Capture:
+        """Return the capture. This takes time: it is called on the writer's thread."""
+        outcome = self._outcome or Outcome(
+            request_id="", started_at=self._started_at, client_protocol="", outcome="bug"
+        )
+        last = self.upstream_exchanges[-1] if self.upstream_exchanges else None
         return Capture(
             request_id=outcome.request_id,
             dragoman_version=__version__,
-            time=utc_text(self._epoch),
+            time=utc_text(self._started_at),
             duration_ms=round(outcome.duration_s * 1000, 3),
             client=outcome.client,
             client_protocol=outcome.client_protocol,
-            upstream_protocol=outcome.upstream_protocol or (self.questions[-1].protocol if self.questions else ""),
-            route=outcome.route or (self.questions[-1].route if self.questions else ""),
+            upstream_protocol=outcome.upstream_protocol or ("" if last is None else last.protocol),
+            route=outcome.route or ("" if last is None else last.route),
             requested_model=outcome.requested_model,
             stream=outcome.stream,
             passthrough=outcome.passthrough or (not outcome.upstream_protocol and self._ledger is None),
             outcome=outcome.outcome,
             error_code=outcome.error_code,
-            interrupted_by=self._interrupted,
-            guard_trips=tuple(self._trips),
-            cut_calls=tuple(self._cut),
-            request=self._asked,
-            upstream_requests=tuple(question.kept() for question in self.questions),
-            events=moments,
+            interrupted_by=self._interrupted_by,
+            guard_trips=tuple(self._guard_trips),
+            cut_calls=tuple(self._cut_calls),
+            request=self._request,
+            upstream_requests=tuple(exchange.make_record() for exchange in self.upstream_exchanges),
+            events=tuple(
+                TimedEvent(at, index, capture_format.event_json(event)) for at, index, event in self._events.parts()
+            ),
             losses=tuple(self._ledger or ()),
             request_losses=self._request_losses,
-            response=None if sent is None else kept.ClientResponse(sent.status, sent.fields, sent.chunks.all()),
-            lookups=tuple(self.told),
-            settings=self._settings(),
-            truncated=tuple(self._shortened),
+            response=self._make_response(),
+            lookups=tuple(self.lookups),
+            settings=self._make_settings(),
+            truncated=tuple(self._truncated),
         )
 
-    def _settings(self) -> kept.Settings:
+    def _make_response(self) -> capture_format.ClientResponse | None:
+        sent = self._response
+        return None if sent is None else capture_format.ClientResponse(sent.status, sent.headers, sent.chunks.parts())
+
+    def _make_settings(self) -> capture_format.Settings:
         config = self._config
         if config is None:
-            return kept.Settings()
-        return kept.Settings(
+            return capture_format.Settings()
+        return capture_format.Settings(
             server=msgspec.to_builtins(config.server),
             retry=msgspec.to_builtins(config.retry),
             effort=msgspec.to_builtins(config.effort),
-            providers=self._stanzas,
-            quirks={name: self._learnt[name] for name in self._stanzas if name in self._learnt},
-            known_models=self._known,
+            providers=self._providers,
+            quirks={name: self._quirks[name] for name in self._providers if name in self._quirks},
+            known_models=self._known_models,
             routes=tuple(map(str, self.routes)),
             owner=self.owner,
         )
 
 
 class RecordingWatch(Watch):
-    __slots__ = ("_question", "_recording")
+    """A watch that also records the events it sees."""
+
+    __slots__ = ("_index", "_recording")
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(time.monotonic)
         self._recording = recording
-        self._question: int | None = None  # known at the first event: a watch may be made before its question is asked
+        self._index: int | None = None  # known at the first event: a watch may be made before its request is sent
 
     def see(self, event: Event) -> None:
-        if self._question is None:
-            self._question = len(self._recording.questions) - 1
-        self._recording.saw(self._question, event)
+        if self._index is None:
+            self._index = len(self._recording.upstream_exchanges) - 1
+        self._recording.note_event(self._index, event)
         super().see(event)

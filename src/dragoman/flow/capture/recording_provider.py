@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.capture.format import CANCELLED, CLOSED, WHOLE, LookupName
-from dragoman.flow.capture.provider_description import texts
-from dragoman.flow.capture.recording import Question, Recording
+from dragoman.flow.capture.provider_description import to_text
+from dragoman.flow.capture.recording import Recording, UpstreamExchange
 from dragoman.framing.known_secrets import list_secrets
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.request import Json
@@ -105,18 +105,18 @@ class ProviderRecorder:
 
     async def send(self, out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
         recording, provider = self._recording, self._provider
-        question = Question(f"{provider.name}/{self._model}", provider, self._protocol, out)
-        recording.asks(question)
+        exchange = UpstreamExchange(f"{provider.name}/{self._model}", provider, self._protocol, out)
+        recording.note_upstream_request(exchange)
         try:
             response = await provider.endpoint.send(out, dial, head_timeout_s=head_timeout_s)
         except (ConnectionLost, UpstreamTimeout) as error:
-            recording.ends(question, describe_error(error))
+            recording.note_upstream_end(exchange, describe_error(error))
             raise
         except asyncio.CancelledError:
-            recording.ends(question, CANCELLED)
+            recording.note_upstream_end(exchange, CANCELLED)
             raise
-        recording.answers(question, response)
-        return RecordingResponse(response, question, recording)
+        recording.note_upstream_response(exchange, response)
+        return RecordingResponse(response, exchange, recording)
 
     async def _note_result(self, name: LookupName, result: Awaitable[T], to_json: Callable[[T], Json]) -> T:
         try:
@@ -133,16 +133,16 @@ class ProviderRecorder:
         return value
 
     def _note(self, name: LookupName, value: Callable[[], Json]) -> None:
-        self._recording.meets(self._provider)
-        self._recording.hears(credential_name(self._provider), name, value)
+        self._recording.note_provider(self._provider)
+        self._recording.note_lookup(credential_name(self._provider), name, value)
 
 
 class RecordingResponse:
     """An upstream response whose chunks are noted as they are read."""
 
-    def __init__(self, response: IncomingResponse, question: Question, recording: Recording) -> None:
+    def __init__(self, response: IncomingResponse, exchange: UpstreamExchange, recording: Recording) -> None:
         self._response = response
-        self._question = question
+        self._exchange = exchange
         self._recording = recording
 
     @property
@@ -160,14 +160,14 @@ class RecordingResponse:
             self._note_end(describe_error(error))
             raise
         if data:
-            self._recording.gives(self._question, data)
+            self._recording.note_upstream_chunk(self._exchange, data)
         else:
             self._note_end(WHOLE)
         return data
 
     async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
         def note_and_pass_on(data: bytes) -> float | None:
-            self._recording.gives(self._question, data)
+            self._recording.note_upstream_chunk(self._exchange, data)
             return sink(data)
 
         try:
@@ -181,14 +181,14 @@ class RecordingResponse:
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         """Read the body chunk by chunk, so that the time of each is noted."""
-        return await read_chunks(self, limit, timeout_s, self._question.route)
+        return await read_chunks(self, limit, timeout_s, self._exchange.route)
 
     def close(self) -> None:
         self._note_end(CLOSED)
         self._response.close()
 
     def _note_end(self, how: str) -> None:
-        self._recording.ends(self._question, how)
+        self._recording.note_upstream_end(self._exchange, how)
 
 
 def credential_name(provider: Provider) -> str:
@@ -202,4 +202,4 @@ def describe_error(error: Exception) -> str:
 
 
 def _list_headers(headers: tuple[Header, ...]) -> Json:
-    return [list(field) for field in texts(headers)]
+    return [list(field) for field in to_text(headers)]

@@ -30,7 +30,7 @@ MAX_NAMES = 2000  # of each provider's models
 def record_runtime(runtime: Runtime, recording: Recording, call: Call) -> Runtime:
     """Return a runtime that behaves the same and notes in the recording what the call learns from it."""
     recording.owner = call.is_owner
-    recording.enters(runtime.config, runtime.learned_quirks.known_to(call.tenant), lambda: _list_names(runtime))
+    recording.note_settings(runtime.config, runtime.learned_quirks.known_to(call.tenant), lambda: _list_names(runtime))
     return replace(
         runtime,
         providers={name: _record_pooled(provider, recording) for name, provider in runtime.providers.items()},
@@ -67,7 +67,7 @@ def _record_protocol(protocol: Protocol, recording: Recording) -> Protocol:
 def _record_upstream(upstream: Upstream, recording: Recording) -> Upstream:
     def build(request: Request, target: Target, ledger: Ledger) -> bytes:
         body = upstream.build(request, target, ledger)
-        recording.built(ledger)
+        recording.note_built(ledger)
         return body
 
     return replace(upstream, build=build)
@@ -93,13 +93,13 @@ class RecordingCatalogue:
 
     def max_output(self, model: str) -> int | None:
         tokens = self._catalogue.max_output(model)
-        self._recording.hears(self._provider, LookupName.MAX_OUTPUT, lambda: {"value": tokens})
+        self._recording.note_lookup(self._provider, LookupName.MAX_OUTPUT, lambda: {"value": tokens})
         return tokens
 
     def list_problem(self) -> str:
         problem = self._catalogue.list_problem()
         if problem:
-            self._recording.hears(self._provider, LookupName.LIST_PROBLEM, lambda: {"value": problem})
+            self._recording.note_lookup(self._provider, LookupName.LIST_PROBLEM, lambda: {"value": problem})
         return problem
 
 
@@ -114,12 +114,12 @@ class RecordingChooser:
     def choose(self, session: str | None, model: str, tried: Collection[int], now: float) -> Choice | None:
         choice = self._chooser.choose(session, model, tried, now)
         member = None if choice is None else choice.member
-        self._recording.hears(self._provider, LookupName.CREDENTIAL, lambda: {"value": member})
+        self._recording.note_lookup(self._provider, LookupName.CREDENTIAL, lambda: {"value": member})
         return choice
 
     def soonest_free(self, model: str, now: float) -> int:
         member = self._chooser.soonest_free(model, now)
-        self._recording.hears(self._provider, LookupName.SOONEST_CREDENTIAL, lambda: {"value": member})
+        self._recording.note_lookup(self._provider, LookupName.SOONEST_CREDENTIAL, lambda: {"value": member})
         return member
 
 
@@ -135,10 +135,12 @@ class RecordingFetcher:
             found = await self._fetcher.fetch_all(urls)
         except RequestError as error:
             failure = error.failure
-            self._recording.hears(NO_PROVIDER, LookupName.MEDIA, lambda: {"refused": msgspec.to_builtins(failure)})
+            self._recording.note_lookup(
+                NO_PROVIDER, LookupName.MEDIA, lambda: {"refused": msgspec.to_builtins(failure)}
+            )
             raise
-        if self._recording.takes(sum(len(media.data) for media in found.values()), "fetched media"):
-            self._recording.hears(NO_PROVIDER, LookupName.MEDIA, lambda: {"value": msgspec.to_builtins(found)})
+        if self._recording.reserve(sum(len(media.data) for media in found.values()), "fetched media"):
+            self._recording.note_lookup(NO_PROVIDER, LookupName.MEDIA, lambda: {"value": msgspec.to_builtins(found)})
         return found
 
 
@@ -154,5 +156,5 @@ class RecordingMemory:
 
     async def recall(self, tenant: str, digests: tuple[bytes, ...]) -> tuple[LostCall, ...]:
         lost = await self._memory.recall(tenant, digests)
-        self._recording.hears(NO_PROVIDER, LookupName.CUT_CALLS, lambda: {"value": msgspec.to_builtins(lost)})
+        self._recording.note_lookup(NO_PROVIDER, LookupName.CUT_CALLS, lambda: {"value": msgspec.to_builtins(lost)})
         return lost

@@ -1,66 +1,112 @@
-"""Captures come in from the event loop; a thread of its own masks them and writes them, or counts what it could not."""
+"""Capture requests: start a recording for each, and write it from a thread once the request has ended."""
 
 import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec import Struct
 
-from dragoman.flow.capture.directory import Captures
+from dragoman.accounts.keys import presented_keys
+from dragoman.config.settings import Debug
+from dragoman.flow.capture.directory import CaptureDirectory, capture_directory
 from dragoman.flow.capture.format import Capture
-from dragoman.flow.capture.masking import masked_capture
+from dragoman.flow.capture.masking import mask_capture
+from dragoman.flow.capture.memory_bounds import MemoryBudget
+from dragoman.flow.capture.recording import Recording
+from dragoman.net.exchange import Exchange
 from dragoman.net.tasks import describe_fault
 
 log = logging.getLogger(__name__)
 
-WAITING = 1024  # captures that wait to be written, within the room that all share; more are dropped
-PATIENCE_S = 5.0  # for what still waits when the gateway stops
+MEMORY_BYTES = 128 * 1024 * 1024  # for all recordings together, in progress or waiting to be written
+MAX_WAITING = 1024  # recordings that wait to be written; more are dropped
+STOP_TIMEOUT_S = 5.0  # to write the recordings that wait when the gateway stops
 
 
-class Room:
-    """Memory that all captures share: the streams under way and those that wait to be written."""
+class Counts(Struct, frozen=True):
+    written: int
+    dropped: int
 
-    def __init__(self, size: int) -> None:
-        self._left = size
-        self._lock = threading.Lock()
 
-    def take(self, size: int) -> bool:
-        with self._lock:
-            if size > self._left:
-                return False
-            self._left -= size
-            return True
+class RequestCapture:
+    """Records the requests that the configuration wants captured.
 
-    def give_back(self, size: int) -> None:
-        with self._lock:
-            self._left += size
+    A request that is not captured costs one comparison; one that is captured is never delayed.
+    """
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._budget = MemoryBudget(memory_bytes)
+        self._writer = CaptureWriter(self._budget)
+        self._directory: tuple[Debug, CaptureDirectory] | None = None
+
+    def begin(self, exchange: Exchange, started_at: float, debug: Debug) -> Recording | None:
+        """Start to record a request; return None if it is not to be captured."""
+        if debug.capture == "off":
+            return None
+        recording = Recording(exchange, started_at, self._budget, lambda ended: self._finish(ended, debug))
+        recording.secrets.update(presented_keys(exchange.headers, exchange.query))
+        exchange.listener = recording
+        return recording
+
+    def _finish(self, recording: Recording, debug: Debug) -> None:
+        if debug.capture == "errors" and not recording.failed:
+            self._budget.release(recording.size)
+            return
+        secrets = frozenset(recording.secrets)
+        self._writer.put(Job(recording.make_capture, secrets, self._find_directory(debug), recording.size))
+
+    def remove_old(self, debug: Debug) -> None:
+        """Remove captures that are too old, even if nothing is captured now. Blocks on the disk."""
+        with suppress(OSError):
+            capture_directory(debug).prune()
+
+    def _find_directory(self, debug: Debug) -> CaptureDirectory:
+        """Return the same directory for as long as the settings do not change: it remembers its files."""
+        if self._directory is None or self._directory[0] != debug:
+            self._directory = (debug, capture_directory(debug))
+        return self._directory[1]
 
     @property
-    def left(self) -> int:
-        return self._left
+    def counts(self) -> Counts:
+        return Counts(self._writer.written, self._writer.dropped)
+
+    @property
+    def memory_left(self) -> int:
+        """Bytes left for more recordings."""
+        return self._budget.left
+
+    def close(self) -> None:
+        """Write the recordings that wait. Blocks for up to twice STOP_TIMEOUT_S."""
+        self._writer.close()
 
 
 class Job(Struct, frozen=True):
-    capture: Callable[[], Capture]  # put together only here, where it holds up nobody
+    """A recording to be written."""
+
+    make_capture: Callable[[], Capture]  # called by the writer's thread, because it takes time
     secrets: frozenset[bytes]
-    where: Captures
+    directory: CaptureDirectory
     size: int
 
 
 class CaptureWriter:
-    """A full disk or a directory that cannot be written is reported once, until a capture is written again."""
+    """Masks and writes captures on a thread of its own.
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._jobs: queue.Queue[Job | None] = queue.Queue(WAITING)
+    If a directory cannot be written, that is logged once, until a capture is written again.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._jobs: queue.Queue[Job | None] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
-        self._troubled = False
+        self._failing = False
         self.written = 0
         self.dropped = 0
 
     def put(self, job: Job) -> None:
-        """Never waits."""
+        """Queue a recording, or drop it if the queue is full. Never blocks."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="captures", daemon=True)
             self._thread.start()
@@ -68,33 +114,33 @@ class CaptureWriter:
             self._jobs.put_nowait(job)
         except queue.Full:
             self.dropped += 1
-            self._room.give_back(job.size)
+            self._budget.release(job.size)
 
     def close(self) -> None:
-        """Waits a little for what is still to be written."""
+        """Write what is queued, if that is possible within STOP_TIMEOUT_S."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         try:
-            self._jobs.put(None, timeout=PATIENCE_S)
+            self._jobs.put(None, timeout=STOP_TIMEOUT_S)
         except queue.Full:
             return
-        thread.join(PATIENCE_S)
+        thread.join(STOP_TIMEOUT_S)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._write(job)
-            self._room.give_back(job.size)
+            self._budget.release(job.size)
 
     def _write(self, job: Job) -> None:
         try:
-            job.where.write(masked_capture(job.capture(), job.secrets))
-        except Exception as fault:
+            job.directory.write(mask_capture(job.make_capture(), job.secrets))
+        except Exception as error:
             self.dropped += 1
-            if not self._troubled:
-                self._troubled = True
-                why = fault.strerror if isinstance(fault, OSError) else describe_fault(fault)
-                log.error("captures cannot be written to %s: %s", job.where.directory, why)
+            if not self._failing:
+                self._failing = True
+                cause = error.strerror if isinstance(error, OSError) else describe_fault(error)
+                log.error("captures cannot be written to %s: %s", job.directory.path, cause)
         else:
             self.written += 1
-            self._troubled = False
+            self._failing = False

@@ -6,8 +6,8 @@ import pytest
 
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.file_format import Unreadable, read, read_summary
-from dragoman.flow.capture.format import summarised
+from dragoman.flow.capture.file_format import UnreadableCapture, read_capture, read_summary
+from dragoman.flow.capture.format import summarize
 from dragoman.http.handler import replay_site
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "captures_version_1"
@@ -15,7 +15,7 @@ PACKED, READABLE = FOLDER / "kiro-cut-call.capture", FOLDER / "kiro-cut-call.jso
 
 
 def test_both_forms_of_an_old_capture_are_read_alike() -> None:
-    packed, readable = read(PACKED.read_bytes()), read(READABLE.read_bytes())
+    packed, readable = read_capture(PACKED.read_bytes()), read_capture(READABLE.read_bytes())
     assert packed == readable
     assert (packed.request_id, packed.requested_model) == ("req_a519407e0bb1d63c00000001", "kiro/claude-sonnet-4.5")
     assert (packed.time, packed.duration_ms) == ("2026-11-15T12:01:29.314504+00:00", 613.824)
@@ -25,11 +25,11 @@ def test_both_forms_of_an_old_capture_are_read_alike() -> None:
 
 def test_an_old_capture_is_listed_from_its_first_line() -> None:
     line = PACKED.read_bytes().partition(b"\n")[0]
-    assert read_summary(line) == summarised(read(PACKED.read_bytes()))
+    assert read_summary(line) == summarize(read_capture(PACKED.read_bytes()))
 
 
 def test_an_old_capture_replays_to_the_same_result() -> None:
-    capture = read(PACKED.read_bytes())
+    capture = read_capture(PACKED.read_bytes())
     assert [change for part in compare_captures(capture, rerun(capture, replay_site)) for change in part.changes] == []
 
 
@@ -37,5 +37,5 @@ def test_an_old_capture_replays_to_the_same_result() -> None:
     "body", [b'{"version":1}', b'{"version":1,"asked":[]}', b'{"version":3}', b"dragoman capture 1 {}\nx"]
 )
 def test_what_is_no_capture_says_so(body: bytes) -> None:
-    with pytest.raises(Unreadable):
-        read(body)
+    with pytest.raises(UnreadableCapture):
+        read_capture(body)

@@ -1,0 +1,72 @@
+"""Bounds on the memory of recordings."""
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+TAIL_BYTES = 64 * 1024  # enough to see how a stream ended
+
+T = TypeVar("T")
+
+
+class MemoryBudget:
+    """Bytes that all recordings share, both those in progress and those that wait to be written."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._lock = threading.Lock()
+
+    def reserve(self, size: int) -> bool:
+        """Take so many bytes; return False if there are not as many left."""
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
+            return True
+
+    def release(self, size: int) -> None:
+        with self._lock:
+            self._left += size
+
+    @property
+    def left(self) -> int:
+        return self._left
+
+
+class HeadAndTail(Generic[T]):
+    """The parts of a stream in order: as many from its beginning as fit, then only the last ones.
+
+    `gap` stands for the parts that were dropped between them.
+    """
+
+    __slots__ = ("_gap", "_head", "_tail", "_tail_left")
+
+    def __init__(self, gap: T | None = None) -> None:
+        self._gap = gap
+        self._head: list[T] = []
+        self._tail: deque[tuple[T, int]] | None = None
+        self._tail_left = TAIL_BYTES
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every part so far was added to the head."""
+        return self._tail is None
+
+    def add(self, part: T) -> None:
+        """Add a part to the head."""
+        self._head.append(part)
+
+    def add_to_tail(self, part: T, size: int) -> None:
+        """Add a part to the tail, and drop the oldest ones there beyond TAIL_BYTES."""
+        if self._tail is None:
+            self._tail = deque()
+        self._tail.append((part, size))
+        self._tail_left -= size
+        while self._tail_left < 0 and len(self._tail) > 1:
+            self._tail_left += self._tail.popleft()[1]
+
+    def parts(self) -> tuple[T, ...]:
+        if self._tail is None:
+            return tuple(self._head)
+        gap = () if self._gap is None else (self._gap,)
+        return (*self._head, *gap, *(part for part, _ in self._tail))
