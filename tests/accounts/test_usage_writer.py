@@ -113,7 +113,7 @@ def test_rows_arrive_shortly_after_they_are_observed(store_url: str) -> None:
         writer.observe(outcome(3))
         await writer.stop()
         assert await stored(store) == [f"req_{number}" for number in range(4)]
-        assert (writer.dropped, writer.waiting) == (0, 0)
+        assert (writer.dropped, writer.pending) == (0, 0)
         await store.close()
 
     asyncio.run(scenario())
@@ -137,7 +137,7 @@ def test_a_store_in_trouble_costs_only_what_memory_has_no_room_for(
             await asyncio.sleep(0.01)
         for number in range(700, 1250):
             writer.observe(outcome(number))
-        assert (writer.waiting, writer.dropped) == (1200, 50)
+        assert (writer.pending, writer.dropped) == (1200, 50)
         in_the_way.unlink()
         await wait_for_rows(store, 1200)
         await writer.stop()

@@ -202,7 +202,7 @@ def test_an_exhausted_plan_is_told_with_the_moment_of_its_reset_and_not_tried_ag
     assert rig.fake.counts[RESPONSES] == 1
     limits = rig.gateway.app.gateway.runtime.providers["codex"].account.last_limits()
     assert limits is not None
-    assert limits.parked_until == pytest.approx(time.time() + 600, abs=5)
+    assert limits.exhausted_until == pytest.approx(time.time() + 600, abs=5)
 
 
 @clients

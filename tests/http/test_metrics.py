@@ -33,9 +33,9 @@ def told(given: Provider) -> dict[tuple[str, ...], float]:
 
 def test_one_credential_is_available_until_its_provider_says_otherwise() -> None:
     assert told(provider()) == {("pool_credentials", "p", "available"): 1, ("pool_credentials", "p", "cooling_down"): 0}
-    parked = told(provider(Limits(parked_until=NOW + 60)))
+    parked = told(provider(Limits(exhausted_until=NOW + 60)))
     assert parked == {("pool_credentials", "p", "available"): 0, ("pool_credentials", "p", "cooling_down"): 1}
-    assert told(provider(Limits(parked_until=NOW - 60)))["pool_credentials", "p", "available"] == 1
+    assert told(provider(Limits(exhausted_until=NOW - 60)))["pool_credentials", "p", "available"] == 1
 
 
 def test_of_several_credentials_those_at_rest_are_counted_apart() -> None:

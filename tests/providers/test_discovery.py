@@ -24,10 +24,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     be_patient(monkeypatch, 20.0)
 
 
-def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> None:
-    monkeypatch.setattr(discovery, "LIST_TIMEOUT_S", patience_s)
-    monkeypatch.setattr(discovery, "ROOT_TIMEOUT_S", patience_s)
-    monkeypatch.setattr(discovery, "DIAL", DialOptions(connect_timeout_s=patience_s))
+def be_patient(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
+    monkeypatch.setattr(discovery, "LIST_TIMEOUT_S", timeout_s)
+    monkeypatch.setattr(discovery, "ROOT_TIMEOUT_S", timeout_s)
+    monkeypatch.setattr(discovery, "DIAL", DialOptions(connect_timeout_s=timeout_s))
 
 
 def found(ports: dict[str, int], own_port: int = 0) -> tuple[LocalServer, ...]:

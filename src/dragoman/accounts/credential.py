@@ -34,7 +34,7 @@ class Source(Protocol[C]):
     """
 
     @property
-    def where(self) -> str: ...
+    def location(self) -> str: ...
     @property
     def lock(self) -> Path | None: ...
     def read(self) -> C: ...
@@ -48,7 +48,7 @@ class FileSource:
         self.path = path
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         return str(self.path)
 
     @property
@@ -74,10 +74,10 @@ class TokenRejected(Exception):
     `for_good`: it never will, so it is not asked again until another token is stored. `kind`: what that means.
     """
 
-    def __init__(self, code: str, *, for_good: bool = False, kind: Kind = Kind.CREDENTIAL) -> None:
+    def __init__(self, code: str, *, is_permanent: bool = False, kind: Kind = Kind.CREDENTIAL) -> None:
         super().__init__(code)
         self.code = code
-        self.for_good = for_good
+        self.is_permanent = is_permanent
         self.kind = kind
 
 

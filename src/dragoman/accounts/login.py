@@ -129,7 +129,7 @@ class BrowserCallback(Struct, frozen=True):
 
     path: str
     ports: Sequence[int] = (0,)
-    patience_s: float = BROWSER_TIMEOUT_S
+    timeout_s: float = BROWSER_TIMEOUT_S
     reason: Callable[[dict[str, str]], str] = lambda fields: DENIED  # what a return without a code means
 
 
@@ -144,7 +144,7 @@ async def wait_for_browser_code(
         back = f"http://localhost:{server.sockets[0].getsockname()[1]}{callback.path}"
         show(link(back))
         try:
-            async with asyncio.timeout(callback.patience_s):
+            async with asyncio.timeout(callback.timeout_s):
                 return await arrived, back
         except TimeoutError:
             raise LoginFailed("nobody came back from the browser in time: start again") from None

@@ -36,7 +36,7 @@ class Issuer(Protocol[C]):
     @property
     def remedy(self) -> str: ...
     async def renew(self, old: C) -> C: ...  # Declined where the refresh token is no good, Unusable where nobody knows
-    def told(self, credential: C, declined: TokenRejected) -> str: ...
+    def describe_rejection(self, credential: C, declined: TokenRejected) -> str: ...
 
 
 class _Obtained(Struct, Generic[C], frozen=True):
@@ -78,7 +78,7 @@ class CredentialRefresher(Generic[C]):
         self._looked = asyncio.Event()  # the source, by the flight that is under way
         self._flight_for = ""  # the refused token that it was begun for
 
-    async def credential(self) -> C:
+    async def get(self) -> C:
         """One that lives; RequestError where there is none. Renewal ahead of time goes on in the background."""
         _given.set("")
         current, now = self._current, self.clock.now()
@@ -162,7 +162,7 @@ class CredentialRefresher(Generic[C]):
             return self._current
         if not stored.refresh_token:
             why = "its token has expired or was refused, and cannot be renewed"
-            raise CredentialError(f"{source.where}: {why}; {self._issuer.remedy}")
+            raise CredentialError(f"{source.location}: {why}; {self._issuer.remedy}")
         try:
             return await self._renewed(source, stored)
         except TokenRejected as declined:
@@ -181,7 +181,9 @@ class CredentialRefresher(Generic[C]):
         stored = await asyncio.to_thread(source.read)
         self._learn(stored)
         if self._current is not None and self._current.account and stored.account != self._current.account:
-            raise AccountChanged(f"{source.where} belongs to another account now: restart the gateway to use that one")
+            raise AccountChanged(
+                f"{source.location} belongs to another account now: restart the gateway to use that one"
+            )
         return stored
 
     async def _second_look(self, source: Source[C], tried: C, refused: str, declined: TokenRejected) -> C:
@@ -194,16 +196,17 @@ class CredentialRefresher(Generic[C]):
                 return await self._renewed(source, stored)
             except TokenRejected as again:
                 declined = again
-        rest_s = NEVER_EXPIRES if declined.for_good else RETRY_S
+        rest_s = NEVER_EXPIRES if declined.is_permanent else RETRY_S
         self._refusal = _Refusal(stored.refresh_token, self.clock.now() + rest_s, declined)
         raise CredentialError(
-            f"{source.where}: {self._issuer.told(stored, declined)}; {self._issuer.remedy}", declined.kind
+            f"{source.location}: {self._issuer.describe_rejection(stored, declined)}; {self._issuer.remedy}",
+            declined.kind,
         )
 
     async def _renewed(self, source: Source[C], old: C) -> C:
         known = self._refusal
         if old.refresh_token == known.token and self.clock.now() < known.until:
-            raise TokenRejected(known.why.code, for_good=known.why.for_good, kind=known.why.kind)
+            raise TokenRejected(known.why.code, is_permanent=known.why.is_permanent, kind=known.why.kind)
         self._looked.set()
         fresh = await self._issuer.renew(old)
         self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self.clock.now()) / 2))
@@ -219,7 +222,7 @@ class CredentialRefresher(Generic[C]):
             log.warning("provider %s: the renewed token is kept in memory only: %s", self._name, reason)
             return
         if not written:
-            log.info("provider %s: %s was renewed by another program, and is left alone", self._name, source.where)
+            log.info("provider %s: %s was renewed by another program, and is left alone", self._name, source.location)
 
     def _learn(self, credential: C) -> None:
         words = (credential.access_token, credential.refresh_token, getattr(credential, "client_secret", ""))

@@ -40,13 +40,15 @@ class ServiceClient(Struct, frozen=True):
     clock: ServerClock
     headers: tuple[Header, ...]
 
-    async def ask(self, method: str, url: str, headers: tuple[Header, ...] = (), body: bytes = b"") -> ServiceResponse:
+    async def request(
+        self, method: str, url: str, headers: tuple[Header, ...] = (), body: bytes = b""
+    ) -> ServiceResponse:
         """Unusable, of a kind that may be tried again, where there is no answer."""
         accept = (b"accept", b"application/json")
         out = OutgoingRequest(method, url, (*self.headers, accept, *headers), body)
         try:
             answer = await self.send(out, self.dial, head_timeout_s=TIMEOUT_S)
-            self.clock.see(answer.headers.get(b"date"))
+            self.clock.observe_date(answer.headers.get(b"date"))
             try:
                 return ServiceResponse(answer.status, await answer.read(MAX_BYTES, TIMEOUT_S))
             finally:
@@ -57,7 +59,7 @@ class ServiceClient(Struct, frozen=True):
             raise CredentialError(str(lost), Kind.LOST) from lost
 
     async def post(self, url: str, value: object, headers: tuple[Header, ...] = ()) -> ServiceResponse:
-        return await self.ask("POST", url, (JSON, *headers), msgspec.json.encode(value))
+        return await self.request("POST", url, (JSON, *headers), msgspec.json.encode(value))
 
     async def post_form(self, url: str, fields: dict[str, str], headers: tuple[Header, ...] = ()) -> ServiceResponse:
-        return await self.ask("POST", url, (FORM, *headers), urlencode(fields).encode())
+        return await self.request("POST", url, (FORM, *headers), urlencode(fields).encode())

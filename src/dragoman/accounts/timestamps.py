@@ -42,7 +42,7 @@ class ServerClock:
     def now(self) -> float:
         return self._clock() + self._skew
 
-    def see(self, date: bytes | None) -> None:
+    def observe_date(self, date: bytes | None) -> None:
         if date is None:
             return
         try:

@@ -39,7 +39,7 @@ class UsageWriter:
         self.dropped = 0
         self.written = 0
         self._store = store
-        self._waiting: deque[UsageRow] = deque()
+        self._pending: deque[UsageRow] = deque()
         self._drawn = os.urandom(RANDOM_BYTES)  # ids are unique without asking the system for chance each time
         self._counted = itertools.count()
         self._batch: list[UsageRow] = []  # on its way, under the same ids until it has arrived
@@ -49,19 +49,19 @@ class UsageWriter:
         self._task: asyncio.Task[None] | None = None
 
     def observe(self, outcome: Outcome) -> None:
-        if len(self._waiting) + len(self._batch) >= MAX_PENDING:
+        if len(self._pending) + len(self._batch) >= MAX_PENDING:
             self.dropped += 1
             return
         # At once, and not in a thread: many outcomes are told in a row, and a thread would cost more than it does.
         ending = self._drawn + (next(self._counted) & 0xFFFFFFFF).to_bytes(4, "big")
-        self._waiting.append(make_row(outcome, self.pricing, ending))
+        self._pending.append(make_row(outcome, self.pricing, ending))
         self._woken.set()
 
     @property
-    def waiting(self) -> int:
-        return len(self._waiting) + len(self._batch)
+    def pending(self) -> int:
+        return len(self._pending) + len(self._batch)
 
-    async def caught_up(self) -> Store:
+    async def wait_until_written(self) -> Store:
         """The store, once all that has ended up to now is in it; StoreError where it does not take that."""
         await self._flush()
         return self._store
@@ -78,7 +78,7 @@ class UsageWriter:
             async with asyncio.timeout(STOP_S):
                 await self._flush()
         except (StoreError, TimeoutError) as error:
-            log.error("%d rows of usage are lost: %s", self.waiting, error or "no answer in time")
+            log.error("%d rows of usage are lost: %s", self.pending, error or "no answer in time")
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -104,9 +104,9 @@ class UsageWriter:
 
     async def _flush(self) -> None:
         async with self._writing:
-            while self._batch or self._waiting:
+            while self._batch or self._pending:
                 if not self._batch:
-                    self._batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                    self._batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
                 await self._store.append_usage(self._batch)
                 self.written += len(self._batch)
                 self._batch = []

@@ -30,7 +30,7 @@ def make_metrics_reader(
             (catalogue.STREAMS, gateway.streams),
             (catalogue.IN_PROGRESS, site.under_way),
             (catalogue.CONNECTIONS, server.connections),
-            (catalogue.USAGE_WAITING, 0 if usage is None else usage.waiting),
+            (catalogue.USAGE_WAITING, 0 if usage is None else usage.pending),
             (catalogue.USAGE_WRITTEN, 0 if usage is None else usage.written),
             (catalogue.USAGE_DROPPED, 0 if usage is None else usage.dropped),
             (catalogue.CAPTURES_WRITTEN, captures.written),
@@ -53,7 +53,7 @@ def provider_samples(name: str, provider: Provider, now: float) -> Iterator[Read
         resting = [state.free_at is not None for state in provider.account.pool.states(now) if not state.model]
     else:
         limits = provider.account.last_limits()
-        parked = None if limits is None else limits.parked_until
+        parked = None if limits is None else limits.exhausted_until
         rests = () if provider.account.cooldowns is None else provider.account.cooldowns.states(now)
         at_rest = any(state.free_at is not None for state in rests if not state.model)
         resting = [at_rest or (parked is not None and parked > now)]

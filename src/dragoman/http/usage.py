@@ -32,7 +32,7 @@ class UsageApi:
             span = msgspec.structs.replace(span, key=key)
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
-                report = await read_usage(await self._writer.caught_up(), span, by, limited=True)
+                report = await read_usage(await self._writer.wait_until_written(), span, by, limited=True)
         except TooMuchUsage as error:
             raise RequestError(Failure(Kind.TOO_LARGE, str(error))) from None
         except (StoreError, TimeoutError):

@@ -26,10 +26,10 @@ KINDS: dict[str, MakeProvider] = {
 }
 
 
-def find_missing_feature(stanza: ProviderConfig) -> str | None:
+def find_missing_feature(section: ProviderConfig) -> str | None:
     """What a stanza demands that is not in this version yet; None where its provider can be made."""
-    if stanza.kind not in KINDS:
-        return f"kind {stanza.kind}"
-    if stanza.protocols and not any(name in PROTOCOLS and PROTOCOLS[name].upstream for name in stanza.protocols):
-        return f"protocol {', '.join(stanza.protocols)}"
+    if section.kind not in KINDS:
+        return f"kind {section.kind}"
+    if section.protocols and not any(name in PROTOCOLS and PROTOCOLS[name].upstream for name in section.protocols):
+        return f"protocol {', '.join(section.protocols)}"
     return None

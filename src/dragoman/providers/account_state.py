@@ -27,7 +27,7 @@ class Limits(Struct, frozen=True):
     windows: dict[str, Window] = {}  # by the provider's own names
     credits: Credits | None = None
     plan: str | None = None
-    parked_until: float | None = None  # it has refused an answer until then
+    exhausted_until: float | None = None  # it has refused an answer until then
 
 
 class Quota(Struct, frozen=True):

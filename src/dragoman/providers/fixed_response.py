@@ -11,25 +11,25 @@ from dragoman.net.response_body import BodySink, stream_chunks
 class FixedResponse:
     """An IncomingResponse whose bytes go through a machine."""
 
-    def __init__(self, answer: IncomingResponse, machine: Stage[bytes, bytes]) -> None:
-        self._answer = answer
+    def __init__(self, response: IncomingResponse, machine: Stage[bytes, bytes]) -> None:
+        self._response = response
         self._machine = machine
         self._over = False
 
     @property
     def status(self) -> int:
-        return self._answer.status
+        return self._response.status
 
     @property
     def headers(self) -> Headers:
-        return self._answer.headers
+        return self._response.headers
 
     async def chunk(self, timeout_s: float) -> bytes:
         """Never empty before the end: what the machine holds back is waited for, within the same time."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         while not self._over:
-            chunk = await self._answer.chunk(max(0.001, deadline - clock()))
+            chunk = await self._response.chunk(max(0.001, deadline - clock()))
             self._over = not chunk
             out = b"".join(self._machine.feed(chunk) if chunk else self._machine.finish())
             if out:
@@ -40,13 +40,13 @@ class FixedResponse:
         return await stream_chunks(self.chunk, sink, timeout_s)
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
-        body = await self._answer.read(limit, timeout_s)
+        body = await self._response.read(limit, timeout_s)
         return b"".join([*self._machine.feed(body), *self._machine.finish()])
 
     def close(self) -> None:
-        self._answer.close()
+        self._response.close()
 
 
-def is_event_stream(answer: IncomingResponse) -> bool:
-    kind = answer.headers.get(b"content-type") or b""
-    return answer.status == 200 and kind.partition(b";")[0].strip().lower() == b"text/event-stream"
+def is_event_stream(response: IncomingResponse) -> bool:
+    kind = response.headers.get(b"content-type") or b""
+    return response.status == 200 and kind.partition(b";")[0].strip().lower() == b"text/event-stream"

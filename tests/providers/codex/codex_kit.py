@@ -38,9 +38,9 @@ class Rig:
         self.http = HttpClient()
         self.ahead_s = 0.0
         self.clock = ServerClock(lambda: time.time() + self.ahead_s)
-        self.line = ServiceClient(self.http.send, DialOptions(), self.clock, ())
-        issuer = TokenIssuer(self.line, fake.root, CLIENT_ID)
-        self.keeper: CredentialRefresher[Credential] = CredentialRefresher(
+        self.service = ServiceClient(self.http.send, DialOptions(), self.clock, ())
+        issuer = TokenIssuer(self.service, fake.root, CLIENT_ID)
+        self.refresher: CredentialRefresher[Credential] = CredentialRefresher(
             "codex", lambda: AuthFile(path), issuer, self.clock, MARGIN_S
         )
 

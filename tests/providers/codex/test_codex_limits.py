@@ -46,20 +46,20 @@ def test_a_relative_reset_becomes_a_moment() -> None:
 
 def test_headers_that_say_nothing_of_limits_change_nothing() -> None:
     meter = LimitTracker()
-    meter.see(PLUS, NOW)
-    meter.see(told(content_type="text/event-stream"), NOW)
+    meter.update(PLUS, NOW)
+    meter.update(told(content_type="text/event-stream"), NOW)
     assert meter.limits is not None
     assert meter.limits.windows["primary"].used_percent == 42.0
 
 
 def test_an_account_stays_parked_until_its_moment() -> None:
     meter = LimitTracker()
-    meter.park(NOW + 600)
-    meter.see(PLUS, NOW + 1)
+    meter.set_exhausted(NOW + 600)
+    meter.update(PLUS, NOW + 1)
     assert meter.limits is not None
-    assert meter.limits.parked_until == NOW + 600
-    meter.see(PLUS, NOW + 601)
-    assert meter.limits.parked_until is None
+    assert meter.limits.exhausted_until == NOW + 600
+    meter.update(PLUS, NOW + 601)
+    assert meter.limits.exhausted_until is None
 
 
 def test_numbers_that_are_none_are_no_numbers() -> None:

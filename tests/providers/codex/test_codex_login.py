@@ -113,13 +113,13 @@ def test_an_account_without_codes_is_told_of_the_other_way() -> None:
 
 
 def in_browser(
-    fake: FakeCodex, person: Callable[[str], None], ports: tuple[int, ...] = (0,), patience_s: float = 10.0
+    fake: FakeCodex, person: Callable[[str], None], ports: tuple[int, ...] = (0,), timeout_s: float = 10.0
 ) -> Table:
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            line = ServiceClient(http.send, DialOptions(), ServerClock(), ())
-            login = BrowserLogin(line, App(fake.root, CLIENT_ID, "dragoman"), ports, patience_s)
+            service = ServiceClient(http.send, DialOptions(), ServerClock(), ())
+            login = BrowserLogin(service, App(fake.root, CLIENT_ID, "dragoman"), ports, timeout_s)
             return await login.run(lambda link: threading.Thread(target=person, args=(link,), daemon=True).start())
         finally:
             await http.close()
@@ -168,7 +168,7 @@ def test_a_code_of_somebody_elses_making_is_not_taken() -> None:
 
 def test_a_person_who_never_comes_back_is_not_waited_for_forever() -> None:
     with FakeCodex() as fake, pytest.raises(LoginFailed, match="in time"):
-        in_browser(fake, lambda link: None, patience_s=0.05)
+        in_browser(fake, lambda link: None, timeout_s=0.05)
     assert fake.counts[TOKEN] == 0
 
 

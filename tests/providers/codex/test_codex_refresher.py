@@ -16,7 +16,7 @@ from providers.codex.codex_kit import Rig, leave, read, rigged, tokens
 
 def kept(fake: FakeCodex, path: Path) -> Credential:
     async def work(rig: Rig) -> Credential:
-        return await rig.keeper.credential()
+        return await rig.refresher.get()
 
     return asyncio.run(rigged(fake, path, work))
 
@@ -55,18 +55,18 @@ def test_a_refresh_token_that_was_used_before_is_not_tried_again_until_the_file_
 
         async def work(rig: Rig) -> None:
             for _ in range(3):
-                assert (await rig.keeper.credential()).access_token == tokens(read(path))["access_token"]
+                assert (await rig.refresher.get()).access_token == tokens(read(path))["access_token"]
                 rig.ahead_s += 31
                 await asyncio.sleep(0.02)
             rig.ahead_s = 200
             with pytest.raises(RequestError, match="refresh_token_reused"):
-                await rig.keeper.credential()
+                await rig.refresher.get()
             rig.ahead_s += 86_400
             with pytest.raises(RequestError, match="login"):
-                await rig.keeper.credential()
+                await rig.refresher.get()
             assert fake.counts[TOKEN] == 1
             leave(path, fake.auth_file(-60))
-            assert (await rig.keeper.credential()).access_token in fake.access
+            assert (await rig.refresher.get()).access_token in fake.access
 
         asyncio.run(rigged(fake, path, work))
     assert fake.counts[TOKEN] == 2
@@ -90,7 +90,7 @@ def test_every_spelling_of_a_permanent_refusal_is_known(tmp_path: Path, objectio
         async def work(rig: Rig) -> None:
             for _ in range(2):
                 with pytest.raises(RequestError) as refused:
-                    await rig.keeper.credential()
+                    await rig.refresher.get()
                 assert refused.value.failure.kind is Kind.CREDENTIAL
                 rig.ahead_s += 3600
 
@@ -107,9 +107,9 @@ def test_a_passing_refusal_is_tried_again(tmp_path: Path, status: int) -> None:
 
         async def work(rig: Rig) -> None:
             with pytest.raises(RequestError) as refused:
-                await rig.keeper.credential()
+                await rig.refresher.get()
             assert refused.value.failure.kind is not Kind.CREDENTIAL
-            assert (await rig.keeper.credential()).access_token in fake.access
+            assert (await rig.refresher.get()).access_token in fake.access
 
         asyncio.run(rigged(fake, path, work))
     assert fake.counts[TOKEN] == 2
@@ -120,11 +120,11 @@ def test_a_newer_token_of_the_same_account_is_taken_over_without_asking(tmp_path
         path = leave(tmp_path / "auth.json", fake.auth_file(900))
 
         async def work(rig: Rig) -> None:
-            await rig.keeper.credential()
+            await rig.refresher.get()
             newer = fake.auth_file(7200)
             leave(path, newer)
             rig.ahead_s = 1000
-            assert (await rig.keeper.credential()).access_token == tokens(newer)["access_token"]
+            assert (await rig.refresher.get()).access_token == tokens(newer)["access_token"]
 
         asyncio.run(rigged(fake, path, work))
     assert fake.counts[TOKEN] == 0
@@ -136,11 +136,11 @@ def test_a_newer_token_is_found_by_the_first_request_for_which_a_renewal_is_due(
         path = leave(tmp_path / "auth.json", fake.auth_file(900))
 
         async def work(rig: Rig) -> None:
-            await rig.keeper.credential()
+            await rig.refresher.get()
             newer = fake.auth_file(7200)
             leave(path, newer)
             rig.ahead_s = 700
-            assert (await rig.keeper.credential()).access_token == tokens(newer)["access_token"]
+            assert (await rig.refresher.get()).access_token == tokens(newer)["access_token"]
 
         asyncio.run(rigged(fake, path, work))
     assert fake.counts[TOKEN] == 0
@@ -154,11 +154,11 @@ def test_a_changed_file_is_seen_at_once_where_the_renewal_of_its_forerunner_was_
 
         async def work(rig: Rig) -> None:
             for _ in range(3):
-                await rig.keeper.credential()
+                await rig.refresher.get()
             assert fake.counts[TOKEN] == 1
             newer = fake.auth_file(7200)
             leave(path, newer)
-            assert (await rig.keeper.credential()).access_token == tokens(newer)["access_token"]
+            assert (await rig.refresher.get()).access_token == tokens(newer)["access_token"]
 
         asyncio.run(rigged(fake, path, work))
     assert fake.counts[TOKEN] == 1
@@ -169,12 +169,12 @@ def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alon
         path = leave(tmp_path / "auth.json", fake.auth_file(900))
 
         async def work(rig: Rig) -> None:
-            await rig.keeper.credential()
+            await rig.refresher.get()
             fake.account = "acct-fake-2"
             other = leave(path, fake.auth_file(-60)).read_bytes()
             rig.ahead_s = 1000
             with pytest.raises(RequestError, match="another account"):
-                await rig.keeper.credential()
+                await rig.refresher.get()
             assert path.read_bytes() == other
 
         asyncio.run(rigged(fake, path, work))
@@ -184,7 +184,7 @@ def test_another_account_under_our_feet_is_an_error_and_its_tokens_are_left_alon
 async def asked_until(rig: Rig, token: str) -> None:
     """A request waits for a look at the file only so long; on a busy machine the next one sees what it found."""
     for _ in range(1000):
-        if (await rig.keeper.credential()).access_token == token:
+        if (await rig.refresher.get()).access_token == token:
             return
         await asyncio.sleep(0.02)
     raise AssertionError("it was asked a thousand times")
@@ -196,7 +196,7 @@ def test_another_account_is_an_error_even_while_the_old_ones_token_lives(tmp_pat
         path = leave(tmp_path / "auth.json", fake.auth_file(900))
 
         async def work(rig: Rig) -> None:
-            await rig.keeper.credential()
+            await rig.refresher.get()
             fake.account = "acct-fake-2"
             leave(path, fake.auth_file(7200))
             rig.ahead_s = 700
@@ -230,7 +230,7 @@ def test_many_requests_renew_once(tmp_path: Path) -> None:
         path = leave(tmp_path / "auth.json", fake.auth_file(-60))
 
         async def work(rig: Rig) -> set[str]:
-            found = await asyncio.gather(*(rig.keeper.credential() for _ in range(50)))
+            found = await asyncio.gather(*(rig.refresher.get() for _ in range(50)))
             return {credential.access_token for credential in found}
 
         assert len(asyncio.run(rigged(fake, path, work))) == 1
@@ -244,9 +244,9 @@ def test_a_clock_that_is_wrong_is_corrected_by_the_answers(tmp_path: Path) -> No
         path = leave(tmp_path / "auth.json", fake.auth_file(-7260))
 
         async def work(rig: Rig) -> None:
-            first = await rig.keeper.credential()
+            first = await rig.refresher.get()
             assert abs(rig.clock.now() - first.expires_at + fake.life_s) < 60
-            assert (await rig.keeper.credential()).access_token == first.access_token
+            assert (await rig.refresher.get()).access_token == first.access_token
 
         asyncio.run(rigged(fake, path, work))
     assert fake.counts[TOKEN] == 1
@@ -259,7 +259,7 @@ def test_a_clock_that_is_ahead_costs_one_renewal_at_most(tmp_path: Path) -> None
 
         async def work(rig: Rig) -> set[str]:
             rig.ahead_s = 7200
-            return {(await rig.keeper.credential()).access_token for _ in range(3)}
+            return {(await rig.refresher.get()).access_token for _ in range(3)}
 
         assert len(asyncio.run(rigged(fake, path, work))) == 1
     assert fake.counts[TOKEN] == 1
@@ -271,9 +271,9 @@ def test_a_clock_that_jumps_while_we_run_makes_no_loop_of_renewals(tmp_path: Pat
         path = leave(tmp_path / "auth.json", fake.auth_file(-60))
 
         async def work(rig: Rig) -> None:
-            await rig.keeper.credential()
+            await rig.refresher.get()
             rig.ahead_s = jump_s
-            living = [(await rig.keeper.credential()).access_token for _ in range(5)]
+            living = [(await rig.refresher.get()).access_token for _ in range(5)]
             assert set(living) <= fake.access
 
         asyncio.run(rigged(fake, path, work))
@@ -290,7 +290,7 @@ def test_a_token_that_codex_has_used_up_is_found_renewed(tmp_path: Path) -> None
         fake.before[TOKEN] = lambda: leave(path, newer)
 
         async def work(rig: Rig) -> str:
-            return (await rig.keeper.credential()).access_token
+            return (await rig.refresher.get()).access_token
 
         assert asyncio.run(rigged(fake, path, work)) == tokens(newer)["access_token"]
     assert fake.counts[TOKEN] == 1
@@ -331,7 +331,7 @@ def test_an_unreadable_token_lives_eight_days_from_its_last_renewal(tmp_path: Pa
 
         async def work(rig: Rig) -> None:
             rig.ahead_s = 1793491200 + 7 * 86_400 - rig.clock.now()
-            assert (await rig.keeper.credential()).access_token == "opaque"
+            assert (await rig.refresher.get()).access_token == "opaque"
 
         asyncio.run(rigged(fake, path, work))
     assert fake.counts[TOKEN] == 0

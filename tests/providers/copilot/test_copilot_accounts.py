@@ -29,7 +29,7 @@ from fakes.upstream import Answer
 T = TypeVar("T")
 
 
-def stanza(credentials: str | Path | None = None, **settings: object) -> CopilotProviderConfig:
+def section(credentials: str | Path | None = None, **settings: object) -> CopilotProviderConfig:
     secret = None if credentials is None else SecretSource(str(credentials), "providers.copilot.credentials")
     return replace(CopilotProviderConfig(name="copilot", kind="copilot", credentials=secret), **settings)
 
@@ -46,7 +46,7 @@ class Rig:
         self.ahead_s = 0.0
         self.clock = ServerClock(lambda: time.time() + self.ahead_s)
         exchange = TokenExchange(ServiceClient(self.http.send, DialOptions(), self.clock, ()), find_addresses(config))
-        self.keeper: CredentialRefresher[Session] = CredentialRefresher(
+        self.refresher: CredentialRefresher[Session] = CredentialRefresher(
             "copilot", find_source(config, environ), exchange, self.clock, 300.0
         )
 
@@ -69,16 +69,16 @@ def rigged(
 
 
 async def session(rig: Rig) -> Session:
-    return await rig.keeper.credential()
+    return await rig.refresher.get()
 
 
 def test_an_editors_token_is_exchanged_once_for_many() -> None:
     async def work(rig: Rig) -> set[str]:
-        found = await asyncio.gather(*(rig.keeper.credential() for _ in range(20)))
+        found = await asyncio.gather(*(rig.refresher.get() for _ in range(20)))
         return {session.access_token for session in found}
 
     with FakeCopilot() as fake:
-        assert len(rigged(fake, stanza(EDITOR_TOKEN), work)) == 1
+        assert len(rigged(fake, section(EDITOR_TOKEN), work)) == 1
     assert fake.counts[EXCHANGE] == 1
     assert fake.at(EXCHANGE)[0].headers["authorization"] == f"token {EDITOR_TOKEN}"
 
@@ -87,43 +87,43 @@ def test_a_session_is_renewed_before_it_ends_by_our_own_clock() -> None:
     """GitHub's clock is a day ahead: its moment of expiry is not believed, how long it lives is."""
 
     async def work(rig: Rig) -> None:
-        first = await rig.keeper.credential()
+        first = await rig.refresher.get()
         rig.ahead_s = 1500 + 60 - 299  # within the margin: served while it is renewed
         served = threading.Event()
         fake.before[EXCHANGE] = lambda: print(served.wait(20))
-        assert (await rig.keeper.credential()).access_token == first.access_token
+        assert (await rig.refresher.get()).access_token == first.access_token
         served.set()
         async with asyncio.timeout(20):
-            while (await rig.keeper.credential()).access_token == first.access_token:  # noqa: ASYNC110
+            while (await rig.refresher.get()).access_token == first.access_token:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     with FakeCopilot() as fake:
         fake.ahead_s = 20  # noise, no skew
-        rigged(fake, stanza(EDITOR_TOKEN), work)
+        rigged(fake, section(EDITOR_TOKEN), work)
     assert fake.counts[EXCHANGE] == 2
 
 
 def test_a_github_that_has_another_time_is_gone_by() -> None:
     async def work(rig: Rig) -> float:
-        found = await rig.keeper.credential()
+        found = await rig.refresher.get()
         return found.expires_at - rig.clock.now()
 
     with FakeCopilot() as fake:
         fake.ahead_s = 86_400
-        assert rigged(fake, stanza(EDITOR_TOKEN), work) == pytest.approx(1560, abs=5)
+        assert rigged(fake, section(EDITOR_TOKEN), work) == pytest.approx(1560, abs=5)
 
 
 @pytest.mark.parametrize("token", [APP_TOKEN, INSTALLATION_TOKEN, "github_pat_FAKE"])
 def test_other_tokens_are_used_themselves(token: str) -> None:
     with FakeCopilot() as fake:
-        assert rigged(fake, stanza(token), session).access_token == token
+        assert rigged(fake, section(token), session).access_token == token
     assert fake.counts[EXCHANGE] == 0
 
 
 def test_the_way_to_prove_oneself_may_be_configured() -> None:
     with FakeCopilot() as fake:
-        assert rigged(fake, stanza(APP_TOKEN, auth="exchange"), session).access_token in fake.sessions
-        assert rigged(fake, stanza(EDITOR_TOKEN, auth="direct"), session).access_token == EDITOR_TOKEN
+        assert rigged(fake, section(APP_TOKEN, auth="exchange"), session).access_token in fake.sessions
+        assert rigged(fake, section(EDITOR_TOKEN, auth="direct"), session).access_token == EDITOR_TOKEN
 
 
 def test_an_account_without_copilot_is_forbidden_and_told_why() -> None:
@@ -131,7 +131,7 @@ def test_an_account_without_copilot_is_forbidden_and_told_why() -> None:
     with FakeCopilot() as fake:
         fake.script(EXCHANGE, json_answer({"error_details": details}, 403))
         with pytest.raises(RequestError, match="No access to GitHub Copilot") as refused:
-            rigged(fake, stanza(EDITOR_TOKEN), session)
+            rigged(fake, section(EDITOR_TOKEN), session)
     assert refused.value.failure.kind is Kind.FORBIDDEN
     assert "ghu_" not in refused.value.failure.message
 
@@ -150,7 +150,7 @@ def test_a_refused_exchange_keeps_its_meaning(status: int, body: object, kind: K
     with FakeCopilot() as fake:
         fake.script(EXCHANGE, *[json_answer(body, status)] * 3)
         with pytest.raises(RequestError) as refused:
-            rigged(fake, stanza(EDITOR_TOKEN), session)
+            rigged(fake, section(EDITOR_TOKEN), session)
     assert refused.value.failure.kind is kind
 
 
@@ -159,17 +159,17 @@ def test_a_person_who_signs_in_again_is_found_without_a_restart(tmp_path: Path) 
 
     async def work(rig: Rig) -> None:
         with pytest.raises(RequestError):
-            await rig.keeper.credential()
+            await rig.refresher.get()
         leave(path, {"github.com:Iv1.fake": {"oauth_token": EDITOR_TOKEN}})
-        assert (await rig.keeper.credential()).access_token in fake.sessions
+        assert (await rig.refresher.get()).access_token in fake.sessions
 
     with FakeCopilot() as fake:
-        rigged(fake, stanza(path), work)
+        rigged(fake, section(path), work)
 
 
 def test_a_classic_personal_token_is_told_to_be_none() -> None:
     with FakeCopilot() as fake, pytest.raises(RequestError, match="classic") as refused:
-        rigged(fake, stanza("ghp_FAKEclassic"), session)
+        rigged(fake, section("ghp_FAKEclassic"), session)
     assert "ghp_FAKE" not in refused.value.failure.message
 
 
@@ -186,13 +186,13 @@ def test_each_tools_file_is_understood_and_none_is_written(tmp_path: Path, table
     path = leave(tmp_path / "tokens.json", table)
     before = path.read_bytes()
     with FakeCopilot() as fake:
-        assert rigged(fake, stanza(path), session).access_token == APP_TOKEN
+        assert rigged(fake, section(path), session).access_token == APP_TOKEN
     assert path.read_bytes() == before
 
 
 def test_a_token_of_another_host_is_never_used(tmp_path: Path) -> None:
     path = leave(tmp_path / "hosts.json", {"github.com": {"oauth_token": APP_TOKEN}})
-    source = find_source(stanza(path, domain="acme.ghe.com"), {})()
+    source = find_source(section(path, domain="acme.ghe.com"), {})()
     with pytest.raises(CredentialError, match=r"acme\.ghe\.com"):
         source.read()
 
@@ -201,7 +201,7 @@ def test_places_have_an_order(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
 
     def found() -> str:
-        return find_source(stanza(), environ)().read().access_token
+        return find_source(section(), environ)().read().access_token
 
     leave(tmp_path / ".config/github-copilot/hosts.json", {"github.com": {"oauth_token": "gho_FAKEhosts"}})
     assert found() == "gho_FAKEhosts"
@@ -216,12 +216,12 @@ def test_places_have_an_order(tmp_path: Path) -> None:
 def test_other_tokens_in_the_environment_are_not_taken_by_themselves(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "GH_TOKEN": APP_TOKEN, "GITHUB_TOKEN": APP_TOKEN}
     with pytest.raises(CredentialError, match="dragoman login copilot"):
-        find_source(stanza(), environ)().read()
-    assert find_source(stanza("env:GH_TOKEN"), environ)().read().access_token == APP_TOKEN
+        find_source(section(), environ)().read()
+    assert find_source(section("env:GH_TOKEN"), environ)().read().access_token == APP_TOKEN
 
 
 def test_a_tenant_has_addresses_of_its_own_and_no_public_ones() -> None:
-    tenant = find_addresses(stanza(domain="acme.ghe.com"))
+    tenant = find_addresses(section(domain="acme.ghe.com"))
     assert (tenant.login, tenant.exchange) == ("https://acme.ghe.com", "https://api.acme.ghe.com")
     assert tenant.api == "https://copilot-api.acme.ghe.com"
     assert not is_trusted("https://api.individual.githubcopilot.com", tenant.trusted)
@@ -245,9 +245,9 @@ def test_a_token_goes_only_where_github_lives(url: str, trusted: bool) -> None:
 
 def test_the_host_that_the_exchange_names_is_kept_if_it_is_trusted() -> None:
     with FakeCopilot() as fake:
-        assert rigged(fake, stanza(EDITOR_TOKEN), session).api == "https://api.individual.githubcopilot.com"
+        assert rigged(fake, section(EDITOR_TOKEN), session).api == "https://api.individual.githubcopilot.com"
         fake.named_api = "https://evil.example"
-        assert rigged(fake, stanza(EDITOR_TOKEN), session).api == ""
+        assert rigged(fake, section(EDITOR_TOKEN), session).api == ""
 
 
 def own(life_s: float) -> dict[str, dict[str, object]]:
@@ -260,7 +260,7 @@ def own(life_s: float) -> dict[str, dict[str, object]]:
 def test_a_token_of_ones_own_app_is_renewed_and_written_back(tmp_path: Path) -> None:
     path = leave(tmp_path / "copilot.json", own(-60))
     with FakeCopilot() as fake:
-        assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE1x"
+        assert rigged(fake, section(path), session).access_token == "ghu_FAKE1x"
     assert fake.counts[EXCHANGE] == 0
     table = msgspec.json.decode(path.read_bytes())
     entry = table["github.com"]
@@ -273,7 +273,7 @@ def test_a_living_token_of_ones_own_app_is_used_as_it_is(tmp_path: Path) -> None
     path = leave(tmp_path / "copilot.json", own(7200))
     before = path.read_bytes()
     with FakeCopilot() as fake:
-        assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE1"
+        assert rigged(fake, section(path), session).access_token == "ghu_FAKE1"
     assert fake.asked == []
     assert path.read_bytes() == before
 
@@ -285,7 +285,7 @@ def test_a_refresh_token_that_somebody_else_has_used_is_found_renewed(tmp_path: 
         newer = own(7200)
         newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}
         fake.before[TOKEN] = lambda: leave(path, newer)
-        assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE2"
+        assert rigged(fake, section(path), session).access_token == "ghu_FAKE2"
     assert fake.counts[TOKEN] == 1
 
 
@@ -294,7 +294,7 @@ def test_a_refresh_token_that_is_refused_for_good_is_told(tmp_path: Path) -> Non
     with FakeCopilot() as fake:
         fake.used.add("ghr_FAKE1")
         with pytest.raises(RequestError, match=r"bad_refresh_token.*dragoman login copilot") as refused:
-            rigged(fake, stanza(path), session)
+            rigged(fake, section(path), session)
     assert refused.value.failure.kind is Kind.CREDENTIAL
     assert "ghr_" not in refused.value.failure.message
 
@@ -305,7 +305,7 @@ def test_a_token_that_rotates_while_we_renew_it_is_left_to_who_rotated_it(tmp_pa
     newer["github.com"] = {**newer["github.com"], "oauth_token": "ghu_FAKE2", "refresh_token": "ghr_FAKE2"}
     with FakeCopilot() as fake:
         fake.before[TOKEN] = lambda: leave(path, newer)
-        assert rigged(fake, stanza(path), session).access_token == "ghu_FAKE1x"
+        assert rigged(fake, section(path), session).access_token == "ghu_FAKE1x"
     assert msgspec.json.decode(path.read_bytes()) == newer
 
 
@@ -315,12 +315,12 @@ def test_a_clock_that_is_a_day_off_costs_one_renewal_at_most(tmp_path: Path, ahe
 
     async def work(rig: Rig) -> float:
         rig.ahead_s = ahead_s
-        found = [await rig.keeper.credential() for _ in range(3)]
+        found = [await rig.refresher.get() for _ in range(3)]
         assert {session.access_token for session in found} == {"ghu_FAKE1x"}
         return found[0].expires_at - rig.clock.now()
 
     with FakeCopilot() as fake:
-        assert rigged(fake, stanza(path), work) == pytest.approx(28_800, abs=30)
+        assert rigged(fake, section(path), work) == pytest.approx(28_800, abs=30)
     assert fake.counts[TOKEN] == 1
 
 
@@ -330,11 +330,11 @@ def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, answer: Answer) -> N
 
     async def twice(rig: Rig) -> str:
         with pytest.raises(RequestError) as refused:
-            await rig.keeper.credential()
+            await rig.refresher.get()
         assert refused.value.failure.kind is not Kind.CREDENTIAL
-        return (await rig.keeper.credential()).access_token
+        return (await rig.refresher.get()).access_token
 
     with FakeCopilot() as fake:
         fake.script(TOKEN, answer)
-        assert rigged(fake, stanza(path), twice) == "ghu_FAKE1x"
+        assert rigged(fake, section(path), twice) == "ghu_FAKE1x"
     assert fake.counts[TOKEN] == 2

@@ -71,7 +71,7 @@ def row(path: Path, key: str) -> dict[str, object]:
     return msgspec.json.decode(expect(str, value), type=dict[str, object])
 
 
-def stanza(credentials: str | Path | None, **settings: object) -> KiroProviderConfig:
+def section(credentials: str | Path | None, **settings: object) -> KiroProviderConfig:
     secret = None if credentials is None else SecretSource(str(credentials), "providers.kiro.credentials")
     return replace(KiroProviderConfig(name="kiro", kind="kiro", credentials=secret), **settings)
 
@@ -83,9 +83,9 @@ class Rig:
         self.http = HttpClient()
         self.ahead_s = 0.0
         self.clock = ServerClock(lambda: time.time() + self.ahead_s)
-        line = ServiceClient(self.http.send, DialOptions(), self.clock, ())
-        issuers = TokenIssuers(line, config.region, fake.root)
-        self.keeper = CredentialRefresher(
+        service = ServiceClient(self.http.send, DialOptions(), self.clock, ())
+        issuers = TokenIssuers(service, config.region, fake.root)
+        self.refresher = CredentialRefresher(
             "kiro", find_source(config, environ or {}), issuers, self.clock, config.refresh_margin_s
         )
 

@@ -10,7 +10,7 @@ from dragoman.accounts.credential import CredentialError
 from dragoman.providers.kiro.credential import Method
 from dragoman.providers.kiro.credential_sources import find_source
 from dragoman.providers.kiro.database import Database
-from providers.kiro.kiro_kit import database, row, stanza, token
+from providers.kiro.kiro_kit import database, row, section, token
 
 EXPIRY = "2026-01-02T03:04:05.123456789Z"
 
@@ -72,7 +72,7 @@ def test_the_profile_is_the_one_that_the_tool_has_chosen(tmp_path: Path) -> None
 
 def test_a_file_is_known_for_a_database_by_its_content(tmp_path: Path) -> None:
     path = database(tmp_path / "store", {"kirocli:social:token": entry("social")})
-    assert isinstance(find_source(stanza(path), {})(), Database)
+    assert isinstance(find_source(section(path), {})(), Database)
 
 
 def test_an_empty_database_says_what_to_do(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dragoman.accounts.credential import CredentialError
 from dragoman.providers.kiro.credential import Credential, Method
 from dragoman.providers.kiro.credential_sources import ApiKey, JsonFile, RefreshToken, find_source
-from providers.kiro.kiro_kit import ide_file, read, stanza, token
+from providers.kiro.kiro_kit import ide_file, read, section, token
 
 
 def renewed(old: Credential) -> Credential:
@@ -113,34 +113,34 @@ def test_a_credential_never_prints_itself(tmp_path: Path) -> None:
 
 
 def test_a_key_that_begins_with_ksk_is_an_api_key() -> None:
-    source = find_source(stanza("env:KIRO_API_KEY"), {"KIRO_API_KEY": "ksk_fake-key"})()
+    source = find_source(section("env:KIRO_API_KEY"), {"KIRO_API_KEY": "ksk_fake-key"})()
     assert isinstance(source, ApiKey)
     assert source.read().method is Method.API_KEY
-    assert source.where == "env:KIRO_API_KEY"
+    assert source.location == "env:KIRO_API_KEY"
 
 
 def test_any_other_string_is_a_refresh_token() -> None:
-    source = find_source(stanza("env:REFRESH_TOKEN"), {"REFRESH_TOKEN": "fake/refresh+token"})()
+    source = find_source(section("env:REFRESH_TOKEN"), {"REFRESH_TOKEN": "fake/refresh+token"})()
     assert isinstance(source, RefreshToken)
     assert source.read().refresh_token == "fake/refresh+token"
-    literal = find_source(stanza(token("literal")), {})()
+    literal = find_source(section(token("literal")), {})()
     assert isinstance(literal, RefreshToken)
-    assert "FAKE" not in literal.where
+    assert "FAKE" not in literal.location
 
 
 def test_what_became_of_a_token_from_the_environment_is_kept_for_the_next_start(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "REFRESH_TOKEN": token("seed")}
-    source = find_source(stanza("env:REFRESH_TOKEN"), environ)()
+    source = find_source(section("env:REFRESH_TOKEN"), environ)()
     old = source.read()
     assert source.write(old, renewed(old))
-    again = find_source(stanza("env:REFRESH_TOKEN"), environ)().read()
+    again = find_source(section("env:REFRESH_TOKEN"), environ)().read()
     assert (again.access_token, again.refresh_token) == ("aoaFAKE-new", token("new"))
-    another = find_source(stanza("env:REFRESH_TOKEN"), {**environ, "REFRESH_TOKEN": token("other")})().read()
+    another = find_source(section("env:REFRESH_TOKEN"), {**environ, "REFRESH_TOKEN": token("other")})().read()
     assert another.refresh_token == token("other")
 
 
 def test_without_a_setting_the_first_place_that_has_a_file_is_used(tmp_path: Path) -> None:
-    find = find_source(stanza(None), {"HOME": str(tmp_path)})
+    find = find_source(section(None), {"HOME": str(tmp_path)})
     with pytest.raises(CredentialError, match="dragoman login kiro"):
         find().read()
     cache = tmp_path / ".aws" / "sso" / "cache"

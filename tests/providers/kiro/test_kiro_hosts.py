@@ -19,7 +19,7 @@ from dragoman.providers.kiro.hosts import api_region, find_addresses, read_regio
 from dragoman.providers.kiro.provider import make_kiro
 from dragoman.providers.provider import IncomingResponse, Provider
 from fakes.kiro import ARN, FakeKiro, refusal
-from providers.kiro.kiro_kit import ide_file, stanza
+from providers.kiro.kiro_kit import ide_file, section
 from wire_json import Json
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def test_the_api_lives_in_two_regions(region: str, api: str) -> None:
 
 
 def test_the_newest_hosts_are_the_default() -> None:
-    found = find_addresses(stanza("x.json"), SOCIAL, None)
+    found = find_addresses(section("x.json"), SOCIAL, None)
     assert (found.chat, found.control) == (
         "https://runtime.us-east-1.kiro.dev",
         "https://management.us-east-1.kiro.dev",
@@ -51,23 +51,25 @@ def test_the_newest_hosts_are_the_default() -> None:
 
 
 def test_an_endpoint_chooses_its_generation() -> None:
-    found = find_addresses(stanza("x.json", endpoint="https://q.eu-central-1.amazonaws.com"), SOCIAL, None)
+    found = find_addresses(section("x.json", endpoint="https://q.eu-central-1.amazonaws.com"), SOCIAL, None)
     assert found.generation.name == "q"
     assert not found.generation.needs_profile
     assert (
-        find_addresses(stanza("x.json", endpoint="https://runtime.eu-central-1.kiro.dev"), SOCIAL, None).generation.name
+        find_addresses(
+            section("x.json", endpoint="https://runtime.eu-central-1.kiro.dev"), SOCIAL, None
+        ).generation.name
         == "runtime"
     )
 
 
 def test_a_profile_decides_the_region() -> None:
-    found = find_addresses(stanza("x.json"), SOCIAL, EUROPEAN)
+    found = find_addresses(section("x.json"), SOCIAL, EUROPEAN)
     assert (found.chat, found.region) == ("https://runtime.eu-central-1.kiro.dev", "eu-central-1")
 
 
 def test_a_builder_id_without_a_profile_goes_where_none_is_needed() -> None:
-    assert find_addresses(stanza("x.json"), BUILDER, None).chat == "https://q.us-east-1.amazonaws.com"
-    assert find_addresses(stanza("x.json"), BUILDER, ARN).chat == "https://runtime.us-east-1.kiro.dev"
+    assert find_addresses(section("x.json"), BUILDER, None).chat == "https://q.us-east-1.amazonaws.com"
+    assert find_addresses(section("x.json"), BUILDER, ARN).chat == "https://runtime.us-east-1.kiro.dev"
 
 
 @pytest.mark.parametrize("arn", ["", "arn:aws:s3:::x", "arn:aws:codewhisperer:us-east-1::profile/X", ARN + "/x", None])
@@ -76,11 +78,11 @@ def test_what_is_no_profile_has_no_region(arn: str | None) -> None:
 
 
 def test_the_user_agent_names_us_and_a_stable_machine() -> None:
-    assert user_agent(stanza("x.json")).startswith("dragoman/")
-    assert fingerprint() in user_agent(stanza("x.json"))
+    assert user_agent(section("x.json")).startswith("dragoman/")
+    assert fingerprint() in user_agent(section("x.json"))
     assert len(fingerprint()) == 64
     assert fingerprint() == fingerprint()
-    assert user_agent(stanza("x.json", user_agent="mine/1")) == "mine/1"
+    assert user_agent(section("x.json", user_agent="mine/1")) == "mine/1"
 
 
 async def provided(config: KiroProviderConfig, work: Callable[[Provider], Awaitable[T]]) -> T:
@@ -103,8 +105,8 @@ def aimed(config: KiroProviderConfig) -> KiroOptions:
 
 
 def there(fake: FakeKiro, path: Path, **settings: object) -> KiroProviderConfig:
-    where = {"endpoint": fake.root, "auth_endpoint": fake.root}
-    return stanza(path, **{**where, **settings})
+    addresses = {"endpoint": fake.root, "auth_endpoint": fake.root}
+    return section(path, **{**addresses, **settings})
 
 
 def test_the_configured_profile_comes_before_all_others(tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def test_a_truncated_refresh_token_is_told_before_it_is_needed(
 
 
 def test_nothing_is_said_of_a_token_that_is_never_renewed(caplog: pytest.LogCaptureFixture) -> None:
-    make_kiro(stanza("env:KIRO_API_KEY"), HttpClient().send, {"KIRO_API_KEY": "ksk_fake-key"})
+    make_kiro(section("env:KIRO_API_KEY"), HttpClient().send, {"KIRO_API_KEY": "ksk_fake-key"})
     assert not caplog.text
 
 
@@ -241,14 +243,14 @@ def test_the_limit_of_a_body_is_as_configured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("method", "kind"), [("social", None), ("external_idp", b"EXTERNAL_IDP")])
 def test_a_request_says_what_kind_of_token_it_carries(tmp_path: Path, method: str, kind: bytes | None) -> None:
     path = ide_file(tmp_path / "t.json", access="aoaFAKE-a", life_s=3600, authMethod=method)
-    headers = asyncio.run(provided(stanza(path), lambda provider: provider.auth.authorize("kiro")))
+    headers = asyncio.run(provided(section(path), lambda provider: provider.auth.authorize("kiro")))
     fields = dict(headers)
     assert fields[b"authorization"] == b"Bearer aoaFAKE-a"
     assert fields.get(b"tokentype") == kind
 
 
 def test_an_api_key_says_that_it_is_one() -> None:
-    headers = asyncio.run(provided(stanza("ksk_fake"), lambda provider: provider.auth.authorize("kiro")))
+    headers = asyncio.run(provided(section("ksk_fake"), lambda provider: provider.auth.authorize("kiro")))
     assert dict(headers)[b"tokentype"] == b"API_KEY"
 
 
@@ -260,7 +262,7 @@ def test_another_account_that_signs_in_is_followed_to_its_hosts(tmp_path: Path) 
         sent.append(out.url)
         raise ConnectionLost("nobody is there", sent=False, received=False)
 
-    provider = make_kiro(stanza(None), send, {"HOME": str(tmp_path)})
+    provider = make_kiro(section(None), send, {"HOME": str(tmp_path)})
     assert provider.endpoint.url == "https://runtime.us-east-1.kiro.dev"
     cache = tmp_path / ".aws" / "sso" / "cache"
     cache.mkdir(parents=True)

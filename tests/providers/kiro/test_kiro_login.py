@@ -137,14 +137,14 @@ def test_a_device_without_a_connection_says_so() -> None:
         by_code(fake, Nap())
 
 
-def through_browser(fake: FakeKiro, person: Callable[[str], None], patience_s: float = 10.0) -> Table:
+def through_browser(fake: FakeKiro, person: Callable[[str], None], timeout_s: float = 10.0) -> Table:
     """`person` is given the link in a thread of its own, as a browser would be."""
 
     async def sign_in() -> Table:
         http = HttpClient()
         try:
-            line = ServiceClient(http.send, DialOptions(), ServerClock(), ())
-            login = SocialLogin(line, fake.root, "google", patience_s)
+            service = ServiceClient(http.send, DialOptions(), ServerClock(), ())
+            login = SocialLogin(service, fake.root, "google", timeout_s)
             return await login.run(lambda link: threading.Thread(target=person, args=(link,), daemon=True).start())
         finally:
             await http.close()
@@ -199,7 +199,7 @@ def test_a_code_that_is_refused_is_told() -> None:
 
 def test_a_person_who_never_comes_back_is_not_waited_for_forever() -> None:
     with FakeKiro() as fake, pytest.raises(LoginFailed, match="in time"):
-        through_browser(fake, lambda link: None, patience_s=0.05)
+        through_browser(fake, lambda link: None, timeout_s=0.05)
 
 
 def test_a_new_login_replaces_an_old_one(tmp_path: Path) -> None:

@@ -14,20 +14,20 @@ from dragoman.accounts.timestamps import parse_timestamp
 from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
-from providers.kiro.kiro_kit import Rig, database, ide_file, read, rigged, row, stanza, token
+from providers.kiro.kiro_kit import Rig, database, ide_file, read, rigged, row, section, token
 
 REFRESH = "/refreshToken"
 
 
 async def once(rig: Rig) -> Credential:
-    return await rig.keeper.credential()
+    return await rig.refresher.get()
 
 
 async def settled(rig: Rig) -> Credential:
     """A token, and whatever goes on in the background ended."""
-    given = await rig.keeper.credential()
+    given = await rig.refresher.get()
     for _ in range(2000):
-        if rig.keeper._flight is None:
+        if rig.refresher._flight is None:
             return given
         await asyncio.sleep(0.01)
     raise AssertionError("the renewal does not end")
@@ -42,7 +42,7 @@ def test_twenty_requests_with_an_expired_token_make_one_refresh(tmp_path: Path) 
         async def twenty(rig: Rig) -> set[str]:
             return {found.access_token for found in await asyncio.gather(*(once(rig) for _ in range(20)))}
 
-        assert asyncio.run(rigged(fake, stanza(path), twenty)) == {"aoaFAKE-access-token-1"}
+        assert asyncio.run(rigged(fake, section(path), twenty)) == {"aoaFAKE-access-token-1"}
     assert fake.counts[REFRESH] == 1
     assert read(path)["accessToken"] == "aoaFAKE-access-token-1"
 
@@ -54,12 +54,12 @@ def test_processes_that_share_a_file_make_one_refresh(tmp_path: Path) -> None:
         fake.refresh_delay_s = 0.1
 
         async def both(first: Rig) -> set[str]:
-            second = Rig(fake, stanza(path))  # its own keeper: only the lock beside the file is shared
+            second = Rig(fake, section(path))  # its own keeper: only the lock beside the file is shared
             found = await asyncio.gather(once(first), once(second))
             await second.http.close()
             return {credential.access_token for credential in found}
 
-        assert asyncio.run(rigged(fake, stanza(path), both)) == {"aoaFAKE-access-token-1"}
+        assert asyncio.run(rigged(fake, section(path), both)) == {"aoaFAKE-access-token-1"}
     assert fake.counts[REFRESH] == 1
 
 
@@ -74,7 +74,7 @@ def test_a_newer_token_in_the_file_is_adopted_without_a_refresh(tmp_path: Path) 
             await settled(rig)
             return [first.access_token, (await once(rig)).access_token]
 
-        assert asyncio.run(rigged(fake, stanza(path), over_time)) == ["aoaFAKE-1", "aoaFAKE-2"]
+        assert asyncio.run(rigged(fake, section(path), over_time)) == ["aoaFAKE-1", "aoaFAKE-2"]
     assert fake.counts[REFRESH] == 0
 
 
@@ -85,18 +85,18 @@ def test_a_token_is_renewed_ten_minutes_early_while_the_old_one_is_served(tmp_pa
         fake.refresh_delay_s = 0.05
 
         async def twice(rig: Rig) -> list[str]:
-            rig.keeper._current = rig.keeper._source().read()
+            rig.refresher._current = rig.refresher._source().read()
             served = await settled(rig)
             return [served.access_token, (await once(rig)).access_token]
 
-        assert asyncio.run(rigged(fake, stanza(path), twice)) == ["aoaFAKE-old", "aoaFAKE-access-token-1"]
+        assert asyncio.run(rigged(fake, section(path), twice)) == ["aoaFAKE-old", "aoaFAKE-access-token-1"]
     assert fake.counts[REFRESH] == 1
 
 
 def test_a_token_with_more_life_than_the_margin_is_not_renewed(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-old", life_s=610)
     with FakeKiro() as fake:
-        assert asyncio.run(rigged(fake, stanza(path), settled)).access_token == "aoaFAKE-old"
+        assert asyncio.run(rigged(fake, section(path), settled)).access_token == "aoaFAKE-old"
     assert fake.counts[REFRESH] == 0
 
 
@@ -109,7 +109,7 @@ def test_tokens_that_live_shorter_than_the_margin_are_not_renewed_at_every_reque
             for _ in range(5):
                 await settled(rig)
 
-        asyncio.run(rigged(fake, stanza(path), many))
+        asyncio.run(rigged(fake, section(path), many))
     assert fake.counts[REFRESH] == 1
 
 
@@ -125,7 +125,7 @@ def test_a_token_renewed_by_another_is_adopted_when_ours_is_refused(tmp_path: Pa
             after.append(path.read_bytes())
 
         fake.before[REFRESH] = the_ide_renews
-        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-by-the-ide"
+        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-by-the-ide"
     assert fake.counts[REFRESH] == 1
     assert path.read_bytes() == after[0]
 
@@ -135,7 +135,7 @@ def test_a_token_renewed_by_another_but_expired_is_refreshed_once_more(tmp_path:
     with FakeKiro() as fake:
         fake.refresh = {token("r2")}
         fake.before[REFRESH] = lambda: fake.counts[REFRESH] == 1 and ide_file(path, refresh=token("r2"))
-        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     assert fake.counts[REFRESH] == 2
     assert read(path)["accessToken"] == "aoaFAKE-access-token-1"
 
@@ -145,7 +145,7 @@ def test_a_file_rotated_by_the_ide_in_mid_refresh_is_never_overwritten(tmp_path:
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
         fake.before[REFRESH] = lambda: ide_file(path, refresh=token("r2"), access="aoaFAKE-by-the-ide", life_s=3600)
-        found = asyncio.run(rigged(fake, stanza(path), once))
+        found = asyncio.run(rigged(fake, section(path), once))
     assert found.access_token == "aoaFAKE-access-token-1"  # ours is as good, and in memory
     assert read(path)["refreshToken"] == token("r2")
     assert read(path)["accessToken"] == "aoaFAKE-by-the-ide"
@@ -160,7 +160,7 @@ def test_a_living_token_is_served_on_when_its_refresh_token_is_refused(tmp_path:
         async def thrice(rig: Rig) -> set[str]:
             return {(await settled(rig)).access_token for _ in range(3)}
 
-        assert asyncio.run(rigged(fake, stanza(path), thrice)) == {"aoaFAKE-alive"}
+        assert asyncio.run(rigged(fake, section(path), thrice)) == {"aoaFAKE-alive"}
     assert fake.counts[REFRESH] == 1
     assert path.read_bytes() == before
 
@@ -178,7 +178,7 @@ def test_an_expired_token_whose_refresh_is_refused_is_a_credential_failure(tmp_p
                 refusals.append(refused.value)
             return refusals
 
-        first, second = asyncio.run(rigged(fake, stanza(path), twice))
+        first, second = asyncio.run(rigged(fake, section(path), twice))
     assert first.failure.kind is second.failure.kind is Kind.CREDENTIAL
     assert "dragoman login kiro" in first.failure.message
     assert "secret" not in first.failure.message
@@ -190,7 +190,7 @@ def test_a_truncated_refresh_token_is_called_so_and_not_tried(tmp_path: Path, re
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=refresh)
     with FakeKiro() as fake:
         with pytest.raises(RequestError, match="truncated") as refused:
-            asyncio.run(rigged(fake, stanza(path), once))
+            asyncio.run(rigged(fake, section(path), once))
         assert fake.counts[REFRESH] == 0
     assert "aorFAKE" not in str(refused.value)
 
@@ -199,7 +199,7 @@ def test_a_truncated_refresh_token_is_called_so_and_not_tried(tmp_path: Path, re
 def test_beside_a_truncated_refresh_token_the_access_token_serves_out_its_life(tmp_path: Path, refresh: str) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", refresh=refresh, life_s=60.0)
     with FakeKiro() as fake:
-        found = asyncio.run(rigged(fake, stanza(path), once))
+        found = asyncio.run(rigged(fake, section(path), once))
     assert found.access_token == "aoaFAKE-alive"
 
 
@@ -208,7 +208,7 @@ def test_a_token_service_that_fails_is_no_refused_credential(tmp_path: Path) -> 
     with FakeKiro() as fake:
         fake.script(REFRESH, json_answer({"message": "overloaded"}, 503))
         with pytest.raises(RequestError) as refused:
-            asyncio.run(rigged(fake, stanza(path), once))
+            asyncio.run(rigged(fake, section(path), once))
     assert refused.value.failure.kind is Kind.UPSTREAM
 
 
@@ -216,7 +216,7 @@ def test_a_refresh_token_that_is_not_rotated_is_kept(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "kiro-auth-token.json", refresh=token("r1"))
     with FakeKiro() as fake:
         fake.refresh, fake.rotates = {token("r1")}, False
-        found = asyncio.run(rigged(fake, stanza(path), once))
+        found = asyncio.run(rigged(fake, section(path), once))
     assert (found.access_token, found.refresh_token) == ("aoaFAKE-access-token-1", token("r1"))
     assert read(path)["refreshToken"] == token("r1")
 
@@ -232,7 +232,7 @@ def test_a_file_that_cannot_be_written_costs_no_request(
     monkeypatch.setattr(os, "replace", full)
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
-        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     assert "kept in memory only: No space left" in caplog.text
     assert sorted(os.listdir(tmp_path)) == [path.name, f"{path.name}.dragoman-lock"]
 
@@ -242,7 +242,7 @@ def test_an_idc_token_is_renewed_with_its_registration(tmp_path: Path) -> None:
     path = ide_file(tmp_path / "token.json", refresh=token("r1"), authMethod="IdC", clientIdHash="abc")
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
-        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     asked = next(asked for asked in fake.asked if asked.path == "/token")
     assert asked.json == {
         "clientId": "fake-client",
@@ -256,7 +256,7 @@ def test_an_expired_registration_says_that_it_is_one(tmp_path: Path) -> None:
     (tmp_path / "abc.json").write_text('{"clientId": "c", "clientSecret": "s", "expiresAt": "2020-01-01T00:00:00Z"}')
     path = ide_file(tmp_path / "token.json", authMethod="IdC", clientIdHash="abc")
     with FakeKiro() as fake, pytest.raises(RequestError, match="registration has expired"):
-        asyncio.run(rigged(fake, stanza(path), once))
+        asyncio.run(rigged(fake, section(path), once))
     assert fake.counts["/token"] == 0
 
 
@@ -272,7 +272,7 @@ def test_an_external_provider_is_asked_with_a_form(tmp_path: Path) -> None:
             clientId="fake-client",
             scopes=["openid", "offline_access"],
         )
-        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     asked = next(asked for asked in fake.asked if asked.path == "/idp/token")
     assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
     assert b"scope=openid+offline_access" in asked.body
@@ -291,7 +291,7 @@ def test_a_refresh_token_goes_only_to_its_issuer_and_only_over_tls(tmp_path: Pat
         tmp_path / "token.json", authMethod="external_idp", tokenEndpoint=endpoint, issuerUrl=issuer, clientId="c"
     )
     with FakeKiro() as fake, pytest.raises(RequestError, match="token endpoint"):
-        asyncio.run(rigged(fake, stanza(path), once))
+        asyncio.run(rigged(fake, section(path), once))
     assert not fake.asked
 
 
@@ -304,7 +304,7 @@ def test_a_database_row_is_renewed_in_place(tmp_path: Path) -> None:
     path = database(tmp_path / "data.sqlite3", {"kirocli:social:token": entry})
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
-        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     assert row(path, "kirocli:social:token")["access_token"] == "aoaFAKE-access-token-1"
 
 
@@ -312,10 +312,10 @@ def test_an_api_key_is_used_as_it_is_and_never_renewed() -> None:
     with FakeKiro() as fake:
 
         async def refused(rig: Rig) -> tuple[str, bool]:
-            return (await once(rig)).access_token, await rig.keeper.renew()
+            return (await once(rig)).access_token, await rig.refresher.renew()
 
         environ = {"KIRO_API_KEY": "ksk_fake"}
-        assert asyncio.run(rigged(fake, stanza("env:KIRO_API_KEY"), refused, environ)) == ("ksk_fake", False)
+        assert asyncio.run(rigged(fake, section("env:KIRO_API_KEY"), refused, environ)) == ("ksk_fake", False)
     assert not fake.asked
 
 
@@ -327,12 +327,12 @@ def test_twenty_refusals_of_one_token_make_one_refresh(tmp_path: Path) -> None:
         async def request(rig: Rig, late_s: float) -> bool:
             await once(rig)
             await asyncio.sleep(late_s)  # some hear of the refusal long after the first has renewed
-            return await rig.keeper.renew()
+            return await rig.refresher.renew()
 
         async def twenty(rig: Rig) -> list[bool]:
             return await asyncio.gather(*(request(rig, number * 0.01) for number in range(20)))
 
-        assert asyncio.run(rigged(fake, stanza(path), twenty)) == [True] * 20
+        assert asyncio.run(rigged(fake, section(path), twenty)) == [True] * 20
     assert fake.counts[REFRESH] == 1
 
 
@@ -349,7 +349,7 @@ def test_a_clock_that_is_behind_learns_from_the_token_service(tmp_path: Path) ->
             found = await once(rig)
             return found.expires_at - rig.clock.now()
 
-        assert asyncio.run(rigged(fake, stanza(path), behind)) == pytest.approx(3600, abs=5)
+        assert asyncio.run(rigged(fake, section(path), behind)) == pytest.approx(3600, abs=5)
     written = parse_timestamp(str(read(path)["expiresAt"]))
     assert written == pytest.approx(time.time() + 3600, abs=5)
 
@@ -359,8 +359,8 @@ def test_nothing_secret_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     path = ide_file(tmp_path / "kiro-auth-token.json", access="aoaFAKE-alive", refresh=token("r1"), life_s=120)
     with FakeKiro() as fake:
         fake.refresh = set()
-        asyncio.run(rigged(fake, stanza(path), settled))
+        asyncio.run(rigged(fake, section(path), settled))
         fake.refresh = {token("r1")}
-        asyncio.run(rigged(fake, stanza(path), settled))
+        asyncio.run(rigged(fake, section(path), settled))
     assert "still lives" in caplog.text
     assert "FAKE" not in caplog.text

@@ -16,7 +16,7 @@ from dragoman.hub.failure import Kind, RequestError
 from dragoman.providers.kiro.credential import Credential
 from fakes.kiro import FakeKiro, json_answer
 from fakes.upstream import Answer, End
-from providers.kiro.kiro_kit import Rig, database, ide_file, read, rigged, row, stanza, token
+from providers.kiro.kiro_kit import Rig, database, ide_file, read, rigged, row, section, token
 
 ROW = "kirocli:odic:token"
 SECRET = "fake-client-secret"
@@ -63,7 +63,7 @@ accounts = pytest.mark.parametrize("kind", ACCOUNTS)
 
 
 async def once(rig: Rig) -> Credential:
-    return await rig.keeper.credential()
+    return await rig.refresher.get()
 
 
 @accounts
@@ -73,7 +73,7 @@ def test_a_token_that_somebody_else_has_used_is_found_renewed(tmp_path: Path, ki
     with FakeKiro() as fake:
         fake.refresh = set()  # r1 is used up
         fake.before[account.path] = lambda: account.leave(tmp_path, token("r2"), "aoaFAKE-by-another", 3600)
-        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-by-another"
+        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-by-another"
     assert (fake.counts[account.path], account.refresh(path)) == (1, token("r2"))
 
 
@@ -84,7 +84,7 @@ def test_a_token_that_rotates_while_we_renew_it_is_left_to_who_rotated_it(tmp_pa
     with FakeKiro() as fake:
         fake.refresh = {token("r1")}
         fake.before[account.path] = lambda: account.leave(tmp_path, token("r2"), "aoaFAKE-by-another", 3600)
-        assert asyncio.run(rigged(fake, stanza(path), once)).access_token == "aoaFAKE-access-token-1"
+        assert asyncio.run(rigged(fake, section(path), once)).access_token == "aoaFAKE-access-token-1"
     assert account.refresh(path) == token("r2")
 
 
@@ -102,7 +102,7 @@ def test_a_refusal_is_told_with_its_remedy_and_not_provoked_again_at_once(tmp_pa
                 assert refused.value.failure.kind is Kind.CREDENTIAL
                 assert "secret" not in refused.value.failure.message.replace("secrets", "")
 
-        asyncio.run(rigged(fake, stanza(path), twice))
+        asyncio.run(rigged(fake, section(path), twice))
     assert (fake.counts[account.path], account.refresh(path)) == (1, token("secret"))
 
 
@@ -121,7 +121,7 @@ def test_a_hiccup_says_nothing_of_the_token(tmp_path: Path, kind: str, status: i
             assert refused.value.failure.kind is failure
             return (await once(rig)).access_token
 
-        assert asyncio.run(rigged(fake, stanza(path), twice)) == "aoaFAKE-access-token-1"
+        assert asyncio.run(rigged(fake, section(path), twice)) == "aoaFAKE-access-token-1"
 
 
 @accounts
@@ -142,7 +142,7 @@ def test_an_answer_that_is_lost_after_the_rotation_costs_one_more_question(tmp_p
                 kinds.append(refused.value.failure.kind)
             return kinds
 
-        assert asyncio.run(rigged(fake, stanza(path), thrice)) == [Kind.LOST, Kind.CREDENTIAL, Kind.CREDENTIAL]
+        assert asyncio.run(rigged(fake, section(path), thrice)) == [Kind.LOST, Kind.CREDENTIAL, Kind.CREDENTIAL]
     assert (fake.counts[account.path], account.refresh(path)) == (2, token("r1"))
 
 
@@ -163,5 +163,5 @@ def test_a_clock_that_is_wrong_costs_one_renewal_at_most(tmp_path: Path, kind: s
             assert {credential.access_token for credential in found} == {"aoaFAKE-access-token-1"}
             return found[0].expires_at - rig.clock.now()
 
-        assert asyncio.run(rigged(fake, stanza(path), thrice)) == pytest.approx(3600, abs=30)
+        assert asyncio.run(rigged(fake, section(path), thrice)) == pytest.approx(3600, abs=30)
     assert fake.counts[account.path] == 1

@@ -33,18 +33,18 @@ def test_a_moment_survives_being_written_and_read() -> None:
 
 def test_a_clock_that_is_hours_off_is_corrected_by_a_date_header() -> None:
     clock = ServerClock(lambda: 1_000_000.0)
-    clock.see(formatdate(1_007_200, usegmt=True).encode())
+    clock.observe_date(formatdate(1_007_200, usegmt=True).encode())
     assert clock.now() == pytest.approx(1_007_200, abs=1)
 
 
 def test_a_date_of_about_now_changes_nothing() -> None:
     clock = ServerClock(lambda: 1_000_000.4)
-    clock.see(formatdate(999_998, usegmt=True).encode())
+    clock.observe_date(formatdate(999_998, usegmt=True).encode())
     assert clock.now() == 1_000_000.4
 
 
 @pytest.mark.parametrize("date", [None, b"", b"not a date", b"\xff\xfe"])
 def test_a_date_that_is_none_is_passed_over(date: bytes | None) -> None:
     clock = ServerClock(lambda: 5.0)
-    clock.see(date)
+    clock.observe_date(date)
     assert clock.now() == 5.0

@@ -57,11 +57,11 @@ class CodexAccount:
     """One account, asked with its own credential; once more after a refused one, if it could be renewed."""
 
     def __init__(
-        self, name: str, line: ServiceClient, keeper: CredentialRefresher[Credential], endpoint: str, version: str
+        self, name: str, service: ServiceClient, refresher: CredentialRefresher[Credential], endpoint: str, version: str
     ) -> None:
         self._name = name
-        self._line = line
-        self.keeper = keeper
+        self._service = service
+        self.refresher = refresher
         self._endpoint = endpoint
         self._version = version
 
@@ -76,7 +76,7 @@ class CodexAccount:
     async def inspect(self) -> list[Finding]:
         what = f"provider {self._name}"
         try:
-            credential = await self.keeper.credential()
+            credential = await self.refresher.get()
             models = await self.models()
         except RequestError as refused:
             failure = refused.failure
@@ -116,28 +116,28 @@ class CodexAccount:
             return Finding(what, WARNING, f"not to be had: {refused.failure.message}", "try again later")
         limit = usage.rate_limit or _RateLimit()
         windows = _windows(usage)
-        told = ", ".join(_describe_window(window) for window in windows) or "no windows"
+        response = ", ".join(_describe_window(window) for window in windows) or "no windows"
         if limit.limit_reached or any((window.used_percent or 0.0) >= NEARLY_USED_PERCENT for window in windows):
-            return Finding(what, WARNING, told, "nearly all is used, or all of it")
-        return Finding(what, OK, told)
+            return Finding(what, WARNING, response, "nearly all is used, or all of it")
+        return Finding(what, OK, response)
 
     async def _asked(self, url: str, kind: type[T]) -> T:
-        told = await self._ask(url)
-        if told.status == 401 and await self.keeper.renew():
-            told = await self._ask(url)
-        if told.status != 200:
-            raise RequestError(read_failure(told.status, {}, told.body))
+        response = await self._ask(url)
+        if response.status == 401 and await self.refresher.renew():
+            response = await self._ask(url)
+        if response.status != 200:
+            raise RequestError(read_failure(response.status, {}, response.body))
         try:
-            return msgspec.json.decode(told.body, type=kind)
+            return msgspec.json.decode(response.body, type=kind)
         except msgspec.MsgspecError as error:
             raise RequestError(
                 Failure(Kind.UPSTREAM, f"the ChatGPT backend's answer cannot be read: {error}")
             ) from error
 
     async def _ask(self, url: str) -> ServiceResponse:
-        credential = await self.keeper.credential()
+        credential = await self.refresher.get()
         try:
-            return await self._line.ask("GET", url, authorization_headers(credential))
+            return await self._service.request("GET", url, authorization_headers(credential))
         except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
 
@@ -182,26 +182,26 @@ class LimitTracker:
     def __init__(self) -> None:
         self.limits: Limits | None = None
 
-    def see(self, headers: Headers, now: float) -> None:
-        told = read_limits(headers, now)
-        if told is not None:
-            self.limits = replace(told, parked_until=self._parked(now))
+    def update(self, headers: Headers, now: float) -> None:
+        response = read_limits(headers, now)
+        if response is not None:
+            self.limits = replace(response, exhausted_until=self._still_exhausted(now))
 
-    def park(self, until: float) -> None:
+    def set_exhausted(self, until: float) -> None:
         """It has refused to answer before that moment."""
-        self.limits = replace(self.limits or Limits(), parked_until=until)
+        self.limits = replace(self.limits or Limits(), exhausted_until=until)
 
-    def _parked(self, now: float) -> float | None:
-        until = self.limits.parked_until if self.limits else None
+    def _still_exhausted(self, now: float) -> float | None:
+        until = self.limits.exhausted_until if self.limits else None
         return until if until is not None and until > now else None
 
 
 def read_codex_exhausted_until(headers: Headers, now: float) -> float | None:
     """When the account has an allowance again, where the headers say that it is used up and no credits step in."""
-    told = read_limits(headers, now)
-    if told is None or (told.credits is not None and (told.credits.has or told.credits.unlimited)):
+    response = read_limits(headers, now)
+    if response is None or (response.credits is not None and (response.credits.has or response.credits.unlimited)):
         return None
-    own = (told.windows[name] for name in ("primary", "secondary") if name in told.windows)
+    own = (response.windows[name] for name in ("primary", "secondary") if name in response.windows)
     full = [window.resets_at for window in own if window.used_percent >= 100 and window.resets_at is not None]
     return max((moment for moment in full if moment > now), default=None)
 

@@ -48,9 +48,9 @@ class AuthFile(FileSource):
             read_table(table, "tokens"), parse_timestamp(read_text(table, "last_refresh")) or 0.0
         )
         if not credential.access_token and not credential.refresh_token:
-            raise CredentialError(f"{self.where} {_describe_contents(table)}: {REMEDY}")
+            raise CredentialError(f"{self.location} {_describe_contents(table)}: {REMEDY}")
         if not is_sendable(credential.access_token + credential.refresh_token + credential.account):
-            raise CredentialError(f"{self.where} holds a token with characters that no token has: {REMEDY}")
+            raise CredentialError(f"{self.location} holds a token with characters that no token has: {REMEDY}")
         return credential
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
@@ -65,7 +65,7 @@ class AuthFile(FileSource):
 class NoCredential:
     """Nothing is configured, and no tool has left anything."""
 
-    where = "no credential"
+    location = "no credential"
     lock = None
 
     def read(self) -> Credential:
@@ -79,8 +79,8 @@ class NoCredential:
 def make_credential(tokens: Table, renewed_at: float) -> Credential:
     access, identity = read_text(tokens, "access_token"), read_text(tokens, "id_token")
     claimed = read_claims(identity) or read_claims(access)
-    told = read_account_claims(claimed)
-    residency = read_text(told, "chatgpt_compute_residency")
+    response = read_account_claims(claimed)
+    residency = read_text(response, "chatgpt_compute_residency")
     unreadable = renewed_at + UNREADABLE_LIFE_S if renewed_at else 0.0
     return Credential(
         access_token=access,
@@ -89,8 +89,8 @@ def make_credential(tokens: Table, renewed_at: float) -> Credential:
         expires_at=read_expiry(access) or unreadable,
         renewed_at=renewed_at,
         account=read_text(tokens, "account_id") or read_account_id(claimed),
-        plan=read_text(told, "chatgpt_plan_type"),
-        fedramp=told.get("chatgpt_account_is_fedramp") is True,
+        plan=read_text(response, "chatgpt_plan_type"),
+        fedramp=response.get("chatgpt_account_is_fedramp") is True,
         residency="" if residency == "no_constraint" else residency,
     )
 
@@ -173,8 +173,8 @@ class _ErrorBody(Struct):
 class TokenIssuer:
     remedy = "`codex login` or `dragoman login codex` makes a new one"
 
-    def __init__(self, line: ServiceClient, root: str, client_id: str) -> None:
-        self._line = line
+    def __init__(self, service: ServiceClient, root: str, client_id: str) -> None:
+        self._service = service
         self._root = root
         self._client_id = client_id
 
@@ -184,38 +184,38 @@ class TokenIssuer:
             "grant_type": "refresh_token",
             "refresh_token": old.refresh_token,
         }
-        tokens = read_tokens(await self._line.post(f"{self._root}/oauth/token", question))
-        return merge_tokens(old, tokens, self._line.clock.now())
+        tokens = read_tokens(await self._service.post(f"{self._root}/oauth/token", question))
+        return merge_tokens(old, tokens, self._service.clock.now())
 
-    def told(self, credential: Credential, declined: TokenRejected) -> str:
-        return f"its refresh token was refused ({declined.code})"
+    def describe_rejection(self, credential: Credential, rejected: TokenRejected) -> str:
+        return f"its refresh token was refused ({rejected.code})"
 
 
-def read_tokens(told: ServiceResponse) -> Tokens:
+def read_tokens(response: ServiceResponse) -> Tokens:
     """The tokens in OpenAI's answer."""
-    if told.status == 200:
+    if response.status == 200:
         try:
-            return msgspec.json.decode(told.body, type=Tokens)
+            return msgspec.json.decode(response.body, type=Tokens)
         except msgspec.MsgspecError:
             raise CredentialError("the token service gave an answer that cannot be read", Kind.UPSTREAM) from None
-    code = read_error_code(told)
-    if code in PERMANENT_ERRORS or told.status == 401:
-        raise TokenRejected(code, for_good=True)
-    kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
+    code = read_error_code(response)
+    if code in PERMANENT_ERRORS or response.status == 401:
+        raise TokenRejected(code, is_permanent=True)
+    kind = Kind.RATE_LIMITED if response.status == 429 else Kind.UPSTREAM
     raise CredentialError(f"the token service answered {code}", kind)
 
 
-def read_error_code(told: ServiceResponse) -> str:
+def read_error_code(response: ServiceResponse) -> str:
     """OpenAI's word for what is wrong, in any of the three places where it has stood; else the status."""
     try:
-        body = msgspec.json.decode(told.body, type=_ErrorBody)
+        body = msgspec.json.decode(response.body, type=_ErrorBody)
     except msgspec.MsgspecError:
         body = _ErrorBody()
     nested = body.error.get("code") if isinstance(body.error, dict) else body.error
     for word in (nested, body.code):
         if isinstance(word, str) and word:
             return word[:64]
-    return f"HTTP {told.status}"
+    return f"HTTP {response.status}"
 
 
 def merge_tokens(old: Credential, new: Tokens, now: float) -> Credential:

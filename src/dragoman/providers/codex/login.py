@@ -71,17 +71,17 @@ class BrowserLogin:
     """PKCE with a listener on the loopback."""
 
     def __init__(
-        self, line: ServiceClient, app: App, ports: Sequence[int] = PORTS, patience_s: float = BROWSER_TIMEOUT_S
+        self, service: ServiceClient, app: App, ports: Sequence[int] = PORTS, timeout_s: float = BROWSER_TIMEOUT_S
     ) -> None:
-        self._line = line
+        self._service = service
         self._app = app
-        self._callback = BrowserCallback(CALLBACK, ports, patience_s, _reason)
+        self._callback = BrowserCallback(CALLBACK, ports, timeout_s, _reason)
         self._proof = make_proof()
 
     async def run(self, show: Callable[[str], None]) -> Table:
         """`show` is given the link to open."""
         code, back = await wait_for_browser_code(self._callback, self._proof, show, self._link)
-        return await exchange_code(self._line, self._app, code, self._proof.verifier, back)
+        return await exchange_code(self._service, self._app, code, self._proof.verifier, back)
 
     def _link(self, back: str) -> str:
         query = {
@@ -102,20 +102,20 @@ class BrowserLogin:
 class DeviceLogin:
     """A code that is confirmed on another device; the service makes the PKCE pair itself."""
 
-    def __init__(self, line: ServiceClient, app: App, sleep: Sleep = asyncio.sleep) -> None:
-        self._line = line
+    def __init__(self, service: ServiceClient, app: App, sleep: Sleep = asyncio.sleep) -> None:
+        self._service = service
         self._app = app
         self._sleep = sleep
         self.link = f"{app.root}/codex/device"
 
     async def begin(self) -> Prompt:
-        told = await self._asked("usercode", {"client_id": self._app.client_id})
-        if told.status == 404:
+        response = await self._asked("usercode", {"client_id": self._app.client_id})
+        if response.status == 404:
             raise LoginFailed("signing in by code is not enabled for this account: leave --device out")
-        if told.status != 200:
-            raise LoginFailed(f"the sign-in service refused ({read_error_code(told)})")
+        if response.status != 200:
+            raise LoginFailed(f"the sign-in service refused ({read_error_code(response)})")
         try:
-            return msgspec.json.decode(told.body, type=Prompt)
+            return msgspec.json.decode(response.body, type=Prompt)
         except msgspec.MsgspecError as error:
             raise LoginFailed("the sign-in service gave an answer that cannot be read") from error
 
@@ -123,23 +123,23 @@ class DeviceLogin:
         question = {"device_auth_id": prompt.device_auth_id, "user_code": prompt.code}
 
         async def ask() -> _Confirmed:
-            return _confirmed(await self._line.post(self._url("token"), question))
+            return _confirmed(await self._service.post(self._url("token"), question))
 
         found = await poll(ask, PollPace(prompt.interval_s, DEVICE_LIFE_S, self._sleep), tick)
         back = f"{self._app.root}/deviceauth/callback"
-        return await exchange_code(self._line, self._app, found.authorization_code, found.code_verifier, back)
+        return await exchange_code(self._service, self._app, found.authorization_code, found.code_verifier, back)
 
     def _url(self, name: str) -> str:
         return f"{self._app.root}/api/accounts/deviceauth/{name}"
 
     async def _asked(self, name: str, question: object) -> ServiceResponse:
         try:
-            return await self._line.post(self._url(name), question)
+            return await self._service.post(self._url(name), question)
         except CredentialError as lost:
             raise LoginFailed(str(lost)) from lost
 
 
-async def exchange_code(line: ServiceClient, app: App, code: str, verifier: str, back: str) -> Table:
+async def exchange_code(service: ServiceClient, app: App, code: str, verifier: str, back: str) -> Table:
     """What the code is good for, as our file will hold it."""
     form = {
         "grant_type": "authorization_code",
@@ -149,32 +149,32 @@ async def exchange_code(line: ServiceClient, app: App, code: str, verifier: str,
         "code_verifier": verifier,
     }
     try:
-        tokens = read_tokens(await line.post_form(f"{app.root}/oauth/token", form))
-        credential = merge_tokens(Credential(), tokens, line.clock.now())
-    except TokenRejected as declined:
-        raise LoginFailed(f"the sign-in was refused ({declined.code})") from declined
+        tokens = read_tokens(await service.post_form(f"{app.root}/oauth/token", form))
+        credential = merge_tokens(Credential(), tokens, service.clock.now())
+    except TokenRejected as rejected:
+        raise LoginFailed(f"the sign-in was refused ({rejected.code})") from rejected
     except CredentialError as unheard:
         raise LoginFailed(str(unheard)) from unheard
     return {
         "auth_mode": "chatgpt",
         "OPENAI_API_KEY": None,
         "tokens": {**token_fields(credential), "account_id": credential.account or None},
-        "last_refresh": format_timestamp(line.clock.now()),
+        "last_refresh": format_timestamp(service.clock.now()),
     }
 
 
-def _confirmed(told: ServiceResponse) -> _Confirmed:
-    if told.status == 200:
+def _confirmed(response: ServiceResponse) -> _Confirmed:
+    if response.status == 200:
         try:
-            return msgspec.json.decode(told.body, type=_Confirmed)
+            return msgspec.json.decode(response.body, type=_Confirmed)
         except msgspec.MsgspecError:
             raise CredentialError("the sign-in service gave an answer that cannot be read", Kind.UPSTREAM) from None
-    code = read_error_code(told)
-    if told.status == 429:
+    code = read_error_code(response)
+    if response.status == 429:
         raise AuthorizationPending(slower=True)
-    if told.status in (403, 404) and code not in ("access_denied", "expired_token"):
+    if response.status in (403, 404) and code not in ("access_denied", "expired_token"):
         raise AuthorizationPending
-    if told.status >= 500:
+    if response.status >= 500:
         raise CredentialError(f"the sign-in service answered {code}", Kind.OVERLOADED)
     raise TokenRejected(code)
 

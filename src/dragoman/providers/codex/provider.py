@@ -120,11 +120,13 @@ MODEL_GATE = re.compile(r"not supported when using codex|requires a newer versio
 
 def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, CodexProviderConfig)
-    line = make_service_client(config, send, environ)
-    issuer = TokenIssuer(line, config.auth_endpoint or ISSUER_URL, config.client_id)
-    keeper = CredentialRefresher(config.name, find_source(config, environ), issuer, line.clock, config.refresh_margin_s)
-    account = CodexAccount(config.name, line, keeper, config.endpoint or "", config.client_version)
-    codex = Codex(account, line.clock)
+    service = make_service_client(config, send, environ)
+    issuer = TokenIssuer(service, config.auth_endpoint or ISSUER_URL, config.client_id)
+    refresher = CredentialRefresher(
+        config.name, find_source(config, environ), issuer, service.clock, config.refresh_margin_s
+    )
+    account = CodexAccount(config.name, service, refresher, config.endpoint or "", config.client_version)
+    codex = Codex(account, service.clock)
     return Provider(
         name=config.name,
         kind=config.kind,
@@ -139,7 +141,7 @@ def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, 
         ),
         auth=Auth(
             codex.authorize,
-            renew=keeper.renew,
+            renew=refresher.renew,
             login_command="dragoman login codex",
             secrets=read_secrets(config, environ),
         ),
@@ -196,15 +198,15 @@ class Codex:
         """The same way to send; clock and meter learn from every answer."""
 
         async def sent(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
-            answer = await send(out, dial, head_timeout_s=head_timeout_s)
-            self._clock.see(answer.headers.get(b"date"))
-            self._meter.see(answer.headers, self._clock.now())
-            return answer
+            response = await send(out, dial, head_timeout_s=head_timeout_s)
+            self._clock.observe_date(response.headers.get(b"date"))
+            self._meter.update(response.headers, self._clock.now())
+            return response
 
         return sent
 
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
-        return authorization_headers(await self._account.keeper.credential())
+        return authorization_headers(await self._account.refresher.get())
 
     def session_headers(self, request: Callable[[], Request], headers: Headers, attempt: Attempt) -> tuple[Header, ...]:
         """Return the conversation's id, the same in every turn; nothing where the client sent its own."""
@@ -224,7 +226,7 @@ class Codex:
         if failure.resets_at is not None and failure.resets_at > now:
             failure = replace(failure, retry_after=failure.resets_at - now)
         if failure.code == "usage_limit_reached" and failure.retry_after is not None:
-            self._meter.park(now + failure.retry_after)
+            self._meter.set_exhausted(now + failure.retry_after)
         if failure.code == "usage_not_included":
             return replace(failure, kind=Kind.FORBIDDEN)  # the plan lacks Codex: waiting does not help
         if failure.status in (400, 404) and MODEL_GATE.search(failure.message):
@@ -235,9 +237,9 @@ class Codex:
         return failure
 
 
-def fix_response(out: OutgoingRequest, answer: IncomingResponse) -> IncomingResponse:
+def fix_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingResponse:
     """A stream ends with what it has told."""
-    return FixedResponse(answer, fill_output()) if is_event_stream(answer) else answer
+    return FixedResponse(response, fill_output()) if is_event_stream(response) else response
 
 
 def derive_session_id(request: Request, tenant: str) -> str:

@@ -84,18 +84,18 @@ async def _is_dragoman(http: HttpClient, port: int) -> bool:
         return False
 
 
-async def _get(http: HttpClient, url: str, patience_s: float) -> bytes:
+async def _get(http: HttpClient, url: str, timeout_s: float) -> bytes:
     """The body of a good answer that comes in time, else nothing."""
     try:
-        async with asyncio.timeout(patience_s):
-            answer = await http.send(OutgoingRequest("GET", url, ()), DIAL, head_timeout_s=patience_s)
+        async with asyncio.timeout(timeout_s):
+            response = await http.send(OutgoingRequest("GET", url, ()), DIAL, head_timeout_s=timeout_s)
             try:
-                body = await answer.read(MAX_BYTES, patience_s)
+                body = await response.read(MAX_BYTES, timeout_s)
             finally:
-                answer.close()
+                response.close()
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded, TimeoutError):
         return b""
-    return body if answer.status == 200 else b""
+    return body if response.status == 200 else b""
 
 
 def _named_apart(servers: Iterable[LocalServer]) -> tuple[LocalServer, ...]:

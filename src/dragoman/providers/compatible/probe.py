@@ -38,32 +38,34 @@ LONG_STREAM_PIECES = 16  # of a stream that goes on long enough for another requ
 SHORT_ARGUMENTS = 12  # characters that may well come at once
 
 
-def is_long(heard: ProbeReply) -> bool:
+def is_long(reply: ProbeReply) -> bool:
     """Whether a stream ran until its cap, or came in so many pieces that another request met it under way."""
-    return heard.finish == "length" or heard.pieces >= LONG_STREAM_PIECES
+    return reply.finish_reason == "length" or reply.pieces >= LONG_STREAM_PIECES
 
 
-def judge_stream(heard: ProbeReply) -> list[Trait]:
+def judge_stream(reply: ProbeReply) -> list[Trait]:
     return [
-        _judge_presence("usage in streams", heard.tokens is not None, "it is estimated"),
-        _judge_presence("ids of chunks", all(chunk.id for chunk in heard.chunks), "we make them"),
+        _judge_presence("usage in streams", reply.output_tokens is not None, "it is estimated"),
+        _judge_presence("ids of chunks", all(chunk.id for chunk in reply.chunks), "we make them"),
         _judge_presence(
-            "finish_reason in streams", heard.finish is not None, "[DONE] counts as the end" if heard.done else ""
+            "finish_reason in streams",
+            reply.finish_reason is not None,
+            "[DONE] counts as the end" if reply.done else "",
         ),
-        _judge_presence("[DONE]", heard.done, "the finish_reason counts as the end"),
+        _judge_presence("[DONE]", reply.done, "the finish_reason counts as the end"),
     ]
 
 
-def judge_calls(heard: ProbeReply) -> list[Trait]:
+def judge_calls(reply: ProbeReply) -> list[Trait]:
     """Told of a stream in which a tool was called; nothing is known where none was."""
-    if heard.manner != "takes" or not heard.calls:
-        return [Trait("a call in a stream", "unclear", heard.said or "no tool was called")]
-    pieces = [call for call in heard.calls if call.function is not None and call.function.arguments]
-    lies = heard.finish != "tool_calls"
+    if reply.verdict != "takes" or not reply.calls:
+        return [Trait("a call in a stream", "unclear", reply.message or "no tool was called")]
+    pieces = [call for call in reply.calls if call.function is not None and call.function.arguments]
+    lies = reply.finish_reason != "tool_calls"
     return [
-        _judge_presence("ids of calls", any(call.id for call in heard.calls), "we make them"),
+        _judge_presence("ids of calls", any(call.id for call in reply.calls), "we make them"),
         _judge_arguments([str(call.function.arguments) for call in pieces if call.function is not None]),
-        Trait("finish_reason after a call", "lies", f"{heard.finish or 'nothing'}; the call counts")
+        Trait("finish_reason after a call", "lies", f"{reply.finish_reason or 'nothing'}; the call counts")
         if lies
         else Trait("finish_reason after a call", "right"),
     ]
@@ -96,52 +98,52 @@ class ProbeResult(Struct, frozen=True):
     traits: tuple[Trait, ...]
 
 
-async def probe(asker: ProbeClient, model: str) -> ProbeResult:
-    examination = _Probe(asker)
+async def probe(client: ProbeClient, model: str) -> ProbeResult:
+    examination = _Probe(client)
     protocols = await examination.protocols()
     if "chat" in protocols:
         await examination.chat()
     traits = tuple(examination.traits)
     found = {trait.quirk for trait in traits if trait.quirk is not None}
     quirks = tuple(quirk for quirk in QUIRKS if quirk in found)
-    undecided = frozenset(QUIRKS) - found - (examination.settled - examination.doubted)
-    return ProbeResult(model, asker.asked, protocols, quirks, undecided, traits)
+    undecided = frozenset(QUIRKS) - found - (examination.decided - examination.doubted)
+    return ProbeResult(model, client.requests_sent, protocols, quirks, undecided, traits)
 
 
 class _Probe:
     """One server, asked one thing after the other: a small one answers only one at a time."""
 
-    def __init__(self, asker: ProbeClient) -> None:
-        self._asker = asker
+    def __init__(self, client: ProbeClient) -> None:
+        self._client = client
         self._cap = "max_tokens"
-        self._steady = DETERMINISTIC
+        self._deterministic = DETERMINISTIC
         self.traits: list[Trait] = []
-        self.settled: set[Quirk] = set()  # of which an answer told whether they are needed
+        self.decided: set[Quirk] = set()  # of which an answer told whether they are needed
         self.doubted: set[Quirk] = set()  # of which an answer told nothing
 
     async def protocols(self) -> tuple[ProtocolName, ...]:
-        spoken: list[ProtocolName] = []
+        found: list[ProtocolName] = []
         chat = await self._plain_chat()
-        if chat.manner == "refuses" and self._steady:
-            self._steady = {}
+        if chat.verdict == "refuses" and self._deterministic:
+            self._deterministic = {}
             chat = await self._plain_chat()
-        self._note(Trait("protocol chat", chat.manner, chat.said))
-        if chat.manner == "takes":
-            spoken.append("chat")
+        self._note(Trait("protocol chat", chat.verdict, chat.message))
+        if chat.verdict == "takes":
+            found.append("chat")
         others: tuple[ProtocolName, ...] = ("responses", "messages")
         for name in others:
-            heard = await self._asker.takes(name, *PROTOCOLS[name])
-            self._note(Trait(f"protocol {name}", heard.manner, heard.said))
-            if heard.manner == "takes":
-                spoken.append(name)
-        return tuple(spoken)
+            reply = await self._client.supports(name, *PROTOCOLS[name])
+            self._note(Trait(f"protocol {name}", reply.verdict, reply.message))
+            if reply.verdict == "takes":
+                found.append(name)
+        return tuple(found)
 
     async def _plain_chat(self) -> ProbeReply:
-        heard = await self._asker.whole(self._capped(SAY))
-        if heard.manner == "refuses" and self._cap in heard.said and self._cap != "max_completion_tokens":
+        reply = await self._client.request(self._capped(SAY))
+        if reply.verdict == "refuses" and self._cap in reply.message and self._cap != "max_completion_tokens":
             self._cap = "max_completion_tokens"
-            heard = await self._asker.whole(self._capped(SAY))
-        return heard
+            reply = await self._client.request(self._capped(SAY))
+        return reply
 
     async def chat(self) -> None:
         for trial in ABOUT_TEXT:
@@ -157,83 +159,83 @@ class _Probe:
         if trait.quirk is not None and trait.quirk == trial.quirk and trial.remedy is not None:
             trait = await self._with_remedy(trait, trial.remedy)
         if trial.quirk is not None:
-            (self.doubted if trait.found == "unclear" else self.settled).add(trial.quirk)
+            (self.doubted if trait.found == "unclear" else self.decided).add(trial.quirk)
         return self._note(trait)
 
     async def _judge(self, trial: Trial) -> Trait:
         """Ask until an answer proves something, whatever the model says in the others."""
         proofs = 0
         for fields in (trial.fields, *trial.others):
-            heard = await (self._asker.whole(self._capped(fields)) if trial.capped else self._uncapped(fields))
-            if heard.manner != "takes":
-                return _judge_refusal(trial, heard)
-            obeyed = trial.obeyed(heard)
-            if obeyed is False:
+            reply = await (self._client.request(self._capped(fields)) if trial.capped else self._uncapped(fields))
+            if reply.verdict != "takes":
+                return _judge_refusal(trial, reply)
+            is_obeyed = trial.is_obeyed(reply)
+            if is_obeyed is False:
                 return Trait(trial.what, "ignores", quirk=trial.quirk)
-            proofs += obeyed is True
+            proofs += is_obeyed is True
             if proofs == trial.proofs:
                 return Trait(trial.what, "takes")
         return Trait(trial.what, "unclear", "its answers ended too soon to tell")
 
     async def _uncapped(self, fields: Wire) -> ProbeReply:
         """Ask for a stream, and for the whole where the server does not take that."""
-        fields = {**fields, **self._steady}
-        heard = await self._asker.glimpsed(fields, MANY_PIECES)
-        return heard if heard.manner == "takes" else await self._asker.whole(fields)
+        fields = {**fields, **self._deterministic}
+        reply = await self._client.stream_until(fields, MANY_PIECES)
+        return reply if reply.verdict == "takes" else await self._client.request(fields)
 
     async def _with_remedy(self, trait: Trait, remedy: Wire) -> Trait:
-        heard = await self._asker.whole(self._capped(remedy))
-        if heard.manner == "takes":
+        reply = await self._client.request(self._capped(remedy))
+        if reply.verdict == "takes":
             return trait
-        return Trait(trait.what, trait.found, f"and what would be sent instead too: {heard.said}")
+        return Trait(trait.what, trait.found, f"and what would be sent instead too: {reply.message}")
 
     async def _stream(self) -> None:
-        heard = await self._asker.streamed(self._capped(STREAM))
-        self._note(Trait("stream_options", heard.manner, heard.said))
-        if heard.manner != "takes":
-            heard = await self._asker.streamed(self._capped(SAY))
-        if heard.manner != "takes":
-            self._note(Trait("streams", heard.manner, heard.said))
+        reply = await self._client.stream(self._capped(STREAM))
+        self._note(Trait("stream_options", reply.verdict, reply.message))
+        if reply.verdict != "takes":
+            reply = await self._client.stream(self._capped(SAY))
+        if reply.verdict != "takes":
+            self._note(Trait("streams", reply.verdict, reply.message))
             return
-        self.traits += judge_stream(heard)
-        if heard.finish is not None:
-            await self._disturb()
+        self.traits += judge_stream(reply)
+        if reply.finish_reason is not None:
+            await self._test_interruption()
 
     async def _stream_a_call(self) -> None:
         choice: object = NAMED if "no_required" in {trait.quirk for trait in self.traits} else "required"
-        heard = await self._asker.streamed(self._capped({**LOOK_UP, "tool_choice": choice}))
-        self.traits += judge_calls(heard)
+        reply = await self._client.stream(self._capped({**LOOK_UP, "tool_choice": choice}))
+        self.traits += judge_calls(reply)
 
-    async def _disturb(self) -> None:
+    async def _test_interruption(self) -> None:
         """Some servers cut a stream short when the next request comes, and end it as if it were whole."""
-        what, said = "a stream during another request", ""
+        what, message = "a stream during another request", ""
         for count in COUNTS:
-            heard = await self._asker.disturbed(self._capped(count), self._capped(SAY))
-            if heard.manner != "takes" or not heard.done:
-                said = heard.said or "it has no end"
+            reply = await self._client.interrupted(self._capped(count), self._capped(SAY))
+            if reply.verdict != "takes" or not reply.done:
+                message = reply.message or "it has no end"
                 break
-            if heard.finish is None:
-                self.settled.add("cut_then_done")
+            if reply.finish_reason is None:
+                self.decided.add("cut_then_done")
                 self._note(Trait(what, "is cut", quirk="cut_then_done"))
                 return
-            if is_long(heard):
-                self.settled.add("cut_then_done")
+            if is_long(reply):
+                self.decided.add("cut_then_done")
                 self._note(Trait(what, "is whole"))
                 return
-            said = "its answers ended too soon to tell"
-        self._note(Trait(what, "unclear", said))
+            message = "its answers ended too soon to tell"
+        self._note(Trait(what, "unclear", message))
 
     def _capped(self, fields: Wire) -> Wire:
-        return {**fields, **self._steady, self._cap: CAP}
+        return {**fields, **self._deterministic, self._cap: CAP}
 
     def _note(self, trait: Trait) -> Trait:
         self.traits.append(trait)
         return trait
 
 
-def _judge_refusal(trial: Trial, heard: ProbeReply) -> Trait:
-    if heard.manner == "refuses":
-        other = trial.complaint
-        named = other is not None and other[0] in heard.said
-        return Trait(trial.what, "refuses", heard.said, other[1] if other is not None and named else trial.quirk)
-    return Trait(trial.what, "unclear", heard.said)
+def _judge_refusal(trial: Trial, reply: ProbeReply) -> Trait:
+    if reply.verdict == "refuses":
+        other = trial.other_quirk
+        named = other is not None and other[0] in reply.message
+        return Trait(trial.what, "refuses", reply.message, other[1] if other is not None and named else trial.quirk)
+    return Trait(trial.what, "unclear", reply.message)

@@ -30,8 +30,8 @@ Manner = Literal["takes", "refuses", "unclear"]
 class ProbeReply(Struct, frozen=True):
     """An answer: whole in one chunk, or streamed in many. `said` are the words of what went wrong."""
 
-    manner: Manner
-    said: str = ""
+    verdict: Manner
+    message: str = ""
     chunks: tuple[Chunk, ...] = ()
     done: bool = False
 
@@ -54,12 +54,12 @@ class ProbeReply(Struct, frozen=True):
         return sum(bool(message.content) for message in self.messages)
 
     @property
-    def finish(self) -> str | None:
+    def finish_reason(self) -> str | None:
         told = [choice.finish_reason for chunk in self.chunks for choice in chunk.choices or ()]
         return next((reason for reason in reversed(told) if reason), None)
 
     @property
-    def tokens(self) -> int | None:
+    def output_tokens(self) -> int | None:
         """How long the answer was, if it was told."""
         told = [chunk.usage.completion_tokens for chunk in self.chunks if chunk.usage is not None]
         return int(told[-1]) if told and told[-1] is not None else None
@@ -71,16 +71,16 @@ class ProbeClient:
     def __init__(self, provider: Provider, model: str) -> None:
         self._provider = provider
         self._model = model
-        self.asked = 0
+        self.requests_sent = 0
 
-    async def whole(self, fields: Wire) -> ProbeReply:
-        answer = await self._post("chat", fields)
-        return answer if isinstance(answer, ProbeReply) else await _read_reply(answer)
+    async def request(self, fields: Wire) -> ProbeReply:
+        response = await self._post("chat", fields)
+        return response if isinstance(response, ProbeReply) else await _read_reply(response)
 
-    async def streamed(self, fields: Wire) -> ProbeReply:
+    async def stream(self, fields: Wire) -> ProbeReply:
         return _collect([item async for item in self._stream(fields)])
 
-    async def glimpsed(self, fields: Wire, pieces: int) -> ProbeReply:
+    async def stream_until(self, fields: Wire, pieces: int) -> ProbeReply:
         """A stream that is left after so many pieces: a server that ignores a cap may go on for minutes."""
         items: list[Chunk | bytes | ProbeReply] = []
         async with aclosing(self._stream(fields)) as stream:
@@ -90,24 +90,24 @@ class ProbeClient:
                     break
         return _collect(items)
 
-    async def disturbed(self, fields: Wire, by: Wire) -> ProbeReply:
+    async def interrupted(self, fields: Wire, by: Wire) -> ProbeReply:
         """A stream during which another request comes, as soon as it has begun."""
         items = []
         async for item in self._stream(fields):
             items.append(item)
             if len(items) == 1:
-                await self.whole(by)
+                await self.request(by)
         return _collect(items)
 
     async def _stream(self, fields: Wire) -> AsyncGenerator[Chunk | bytes | ProbeReply]:
         """Chunks as they come, and DONE; or what was heard instead."""
-        answer = await self._post("chat", {**fields, "stream": True})
-        if isinstance(answer, ProbeReply):
-            yield answer
+        response = await self._post("chat", {**fields, "stream": True})
+        if isinstance(response, ProbeReply):
+            yield response
             return
         framer = SseFramer()
         try:
-            while piece := await answer.chunk(TIMEOUT_S):
+            while piece := await response.chunk(TIMEOUT_S):
                 for item in _read_frames(framer.feed(piece)):
                     yield item
                     if item == DONE:  # some servers drop the connection after it
@@ -117,14 +117,14 @@ class ProbeClient:
         except (ConnectionLost, UpstreamTimeout, msgspec.MsgspecError) as fault:
             yield ProbeReply("unclear", clean_message(str(fault)))
         finally:
-            answer.close()
+            response.close()
 
-    async def takes(self, protocol: str, fields: Wire, mark: str) -> ProbeReply:
+    async def supports(self, protocol: str, fields: Wire, mark: str) -> ProbeReply:
         """Whether a protocol's request gets an answer of that protocol, which has the marked field."""
-        answer = await self._post(protocol, fields)
-        if isinstance(answer, ProbeReply):
-            return answer
-        body = await _read_body(answer)
+        response = await self._post(protocol, fields)
+        if isinstance(response, ProbeReply):
+            return response
+        body = await _read_body(response)
         if isinstance(body, ProbeReply):
             return body
         try:
@@ -136,7 +136,7 @@ class ProbeClient:
         return ProbeReply("takes") if speaks else ProbeReply("refuses", "its answer is of another kind")
 
     async def _post(self, protocol: str, fields: Wire) -> IncomingResponse | ProbeReply:
-        self.asked += 1
+        self.requests_sent += 1
         provider = self._provider
         url = provider.endpoint.url + PATHS[protocol]
         own: tuple[Header, ...] = (JSON,)
@@ -146,13 +146,13 @@ class ProbeClient:
         body = msgspec.json.encode({"model": self._model, **fields})
         try:
             out = OutgoingRequest("POST", url, headers, body)
-            answer = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=TIMEOUT_S)
-            if answer.status == 200:
-                return answer
+            response = await provider.endpoint.send(out, provider.endpoint.dial, head_timeout_s=TIMEOUT_S)
+            if response.status == 200:
+                return response
             try:
-                failure = read(answer.status, dict(answer.headers), await answer.read(MAX_BYTES, TIMEOUT_S))
+                failure = read(response.status, dict(response.headers), await response.read(MAX_BYTES, TIMEOUT_S))
             finally:
-                answer.close()
+                response.close()
         except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
             return ProbeReply("unclear", clean_message(str(fault)))
         return _read_failure(failure)
@@ -162,17 +162,17 @@ def _read_failure(failure: Failure) -> ProbeReply:
     return ProbeReply("refuses" if failure.kind in REFUSALS else "unclear", failure.message)
 
 
-async def _read_body(answer: IncomingResponse) -> bytes | ProbeReply:
+async def _read_body(response: IncomingResponse) -> bytes | ProbeReply:
     try:
-        return await answer.read(MAX_BYTES, TIMEOUT_S)
+        return await response.read(MAX_BYTES, TIMEOUT_S)
     except (ConnectionLost, UpstreamTimeout, SizeLimitExceeded) as fault:
         return ProbeReply("unclear", clean_message(str(fault)))
     finally:
-        answer.close()
+        response.close()
 
 
-async def _read_reply(answer: IncomingResponse) -> ProbeReply:
-    body = await _read_body(answer)
+async def _read_reply(response: IncomingResponse) -> ProbeReply:
+    body = await _read_body(response)
     if isinstance(body, ProbeReply):
         return body
     try:

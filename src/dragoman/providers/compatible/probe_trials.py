@@ -55,12 +55,12 @@ EXTRAS: Wire = {
 
 
 def _turns(role: str, *, in_lists: bool) -> Wire:
-    said = ((role, "Be brief."), ("user", "Hi."), ("assistant", "Hello."), ("user", "Say ok."))
+    message = ((role, "Be brief."), ("user", "Hi."), ("assistant", "Hello."), ("user", "Say ok."))
 
     def content(text: str) -> object:
         return [{"type": "text", "text": text}] if in_lists else text
 
-    return {"messages": [{"role": who, "content": content(text)} for who, text in said]}
+    return {"messages": [{"role": who, "content": content(text)} for who, text in message]}
 
 
 def _history_with_call(content: str | None) -> Wire:
@@ -75,30 +75,30 @@ def _history_with_call(content: str | None) -> Wire:
     return {"messages": messages, "tools": [TOOL]}
 
 
-def _was_capped(heard: ProbeReply) -> bool | None:
+def _was_capped(reply: ProbeReply) -> bool | None:
     """None where the answer ended by itself: then nobody can tell whether the cap counts."""
-    if heard.tokens is not None and heard.tokens > SHORT_CAP + SLACK:
+    if reply.output_tokens is not None and reply.output_tokens > SHORT_CAP + SLACK:
         return False
-    if heard.pieces >= MANY_PIECES or len(heard.text) > LONG_TEXT:
+    if reply.pieces >= MANY_PIECES or len(reply.text) > LONG_TEXT:
         return False
-    return True if heard.finish == "length" else None
+    return True if reply.finish_reason == "length" else None
 
 
-def _called_a_tool(heard: ProbeReply) -> bool | None:
+def _called_a_tool(reply: ProbeReply) -> bool | None:
     """None where the answer ended before it came to a call: a thought may precede one, text does not."""
-    if heard.calls:
+    if reply.calls:
         return True
-    thinking = not heard.text.strip() or heard.text.lstrip().startswith("<think")
-    return None if heard.finish == "length" and thinking else False
+    thinking = not reply.text.strip() or reply.text.lstrip().startswith("<think")
+    return None if reply.finish_reason == "length" and thinking else False
 
 
-def _is_json(heard: ProbeReply) -> bool | None:
+def _is_json(reply: ProbeReply) -> bool | None:
     """None where the answer was cut while it could still become an object."""
     try:
-        msgspec.json.decode(heard.text, type=dict[str, object])
+        msgspec.json.decode(reply.text, type=dict[str, object])
     except msgspec.MsgspecError:
-        begun = heard.text.lstrip()
-        return None if heard.finish == "length" and (not begun or begun.startswith(("{", "<think"))) else False
+        begun = reply.text.lstrip()
+        return None if reply.finish_reason == "length" and (not begun or begun.startswith(("{", "<think"))) else False
     return True
 
 
@@ -113,9 +113,11 @@ class Trial(Struct, frozen=True):
     fields: Wire
     quirk: Quirk | None = None
     remedy: Wire | None = None
-    obeyed: Callable[[ProbeReply], bool | None] = lambda heard: True  # False: taken, but ignored; None: nobody can tell
+    is_obeyed: Callable[[ProbeReply], bool | None] = lambda reply: (
+        True
+    )  # False: taken, but ignored; None: nobody can tell
     capped: bool = True  # else it is asked for as a stream, which is left as soon as it is too long
-    complaint: tuple[str, Quirk] | None = None  # a word of the refusal that means another quirk
+    other_quirk: tuple[str, Quirk] | None = None  # a word of the refusal that means another quirk
     others: tuple[Wire, ...] = ()  # the same request in other words
     proofs: int = 1
 
@@ -125,7 +127,7 @@ ABOUT_TEXT = (
         "max_completion_tokens",
         {**COUNTS[0], "max_completion_tokens": SHORT_CAP},
         "max_tokens",
-        obeyed=_was_capped,
+        is_obeyed=_was_capped,
         capped=False,
         others=tuple({**count, "max_completion_tokens": SHORT_CAP} for count in COUNTS[1:]),
     ),
@@ -147,7 +149,7 @@ ABOUT_TEXT = (
         {**SAY, "response_format": JSON_SCHEMA},
         "json_object_schema",
         remedy={**SAY, "response_format": {"type": "json_object", "schema": SCHEMA}},
-        obeyed=_is_json,
+        is_obeyed=_is_json,
         others=({**GREET, "response_format": JSON_SCHEMA},),
     ),
     Trial("reasoning_effort", {**SAY, "reasoning_effort": "low"}),
@@ -162,7 +164,7 @@ ABOUT_TOOLS = (
         {**SAY, "tools": [TOOL], "tool_choice": "required"},  # nothing to look up: only the server can make it call
         "no_required",
         remedy={**LOOK_UP, "tool_choice": NAMED},
-        obeyed=_called_a_tool,
+        is_obeyed=_called_a_tool,
         others=({**GREET, "tools": [TOOL], "tool_choice": "required"}, {**LOOK_UP, "tool_choice": "required"}),
         proofs=3,
     ),
@@ -173,7 +175,7 @@ ABOUT_TOOLS = (
         _history_with_call(None),
         "text_content",
         remedy=_history_with_call(""),
-        complaint=("reasoning", "replay_reasoning"),
+        other_quirk=("reasoning", "replay_reasoning"),
     ),
 )
 

@@ -34,12 +34,12 @@ def find_github_token(session: Session) -> str:
     return session.refresh_token if exchanged else session.access_token
 
 
-def read_quotas(name: str, told: ServiceResponse) -> list[Quota]:
+def read_quotas(name: str, response: ServiceResponse) -> list[Quota]:
     """RequestError where GitHub tells nothing that can be read."""
-    if told.status != 200:
-        raise RequestError(read_failure(told.status, {}, told.body))
+    if response.status != 200:
+        raise RequestError(read_failure(response.status, {}, response.body))
     try:
-        user = msgspec.json.decode(told.body, type=_User)
+        user = msgspec.json.decode(response.body, type=_User)
     except msgspec.MsgspecError as error:
         raise RequestError(Failure(Kind.UPSTREAM, f"GitHub's answer cannot be read: {error}")) from error
     plan, resets_on = user.copilot_plan or "unknown", user.quota_reset_date

@@ -50,13 +50,13 @@ class GithubToken:
 
     lock = None
 
-    def __init__(self, read: Callable[[], str], where: str, mode: str) -> None:
+    def __init__(self, read: Callable[[], str], location: str, mode: str) -> None:
         self._read = read
-        self.where = where
+        self.location = location
         self._mode = mode
 
     def read(self) -> Session:
-        return _session(self._read(), self.where, self._mode)
+        return _session(self._read(), self.location, self._mode)
 
     def write(self, consumed: Session, fresh: Session) -> bool:
         return True
@@ -71,7 +71,7 @@ class TokenFile:
         self._mode = mode
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         return str(self._path)
 
     @property
@@ -85,7 +85,7 @@ class TokenFile:
         if not token:
             raise CredentialError(f"{self._path} holds no token for {self._domain}: {REMEDY}")
         mode = (read_text(entry, "auth") or self._mode) if self._mode == "auto" else self._mode
-        session = _session(token, self.where, mode)
+        session = _session(token, self.location, mode)
         if not read_text(entry, "refresh_token") or not session.access_token:
             return session
         return replace(
@@ -111,11 +111,13 @@ def renewable_fields(token: str, refresh_token: str, expires_at: float) -> Table
     return {"oauth_token": token, "refresh_token": refresh_token, "expires_at": format_timestamp(expires_at)}
 
 
-def _session(token: str, where: str, mode: str) -> Session:
+def _session(token: str, location: str, mode: str) -> Session:
     if not token or not is_sendable(token):
-        raise CredentialError(f"{where} holds no GitHub token: {REMEDY}")
+        raise CredentialError(f"{location} holds no GitHub token: {REMEDY}")
     if token.startswith("ghp_"):
-        raise CredentialError(f"{where} holds a classic personal access token, which Copilot does not take: {REMEDY}")
+        raise CredentialError(
+            f"{location} holds a classic personal access token, which Copilot does not take: {REMEDY}"
+        )
     if detect_mode(token, mode) == "exchange":
         return Session(refresh_token=token)
     return Session(access_token=token, expires_at=NEVER_EXPIRES)

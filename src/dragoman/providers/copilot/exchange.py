@@ -85,8 +85,8 @@ class _Refusal(Struct):
 class TokenExchange:
     remedy = "`dragoman login copilot` makes a new one"
 
-    def __init__(self, line: ServiceClient, places: Addresses) -> None:
-        self._line = line
+    def __init__(self, service: ServiceClient, places: Addresses) -> None:
+        self._service = service
         self._places = places
 
     async def renew(self, old: Session) -> Session:
@@ -94,28 +94,28 @@ class TokenExchange:
 
     async def _renewed(self, old: Session) -> Session:
         form = {"client_id": old.client_id, "grant_type": "refresh_token", "refresh_token": old.refresh_token}
-        told = await self._line.post_form(f"{self._places.login}/login/oauth/access_token", form)
+        response = await self._service.post_form(f"{self._places.login}/login/oauth/access_token", form)
         try:
-            answer = msgspec.json.decode(told.body, type=_Successor)
+            answer = msgspec.json.decode(response.body, type=_Successor)
         except msgspec.MsgspecError:
-            raise CredentialError(f"GitHub answered HTTP {told.status}", Kind.UPSTREAM) from None
+            raise CredentialError(f"GitHub answered HTTP {response.status}", Kind.UPSTREAM) from None
         if answer.error:
-            raise TokenRejected(answer.error[:64], for_good=True)
+            raise TokenRejected(answer.error[:64], is_permanent=True)
         if not answer.access_token:
-            raise CredentialError(f"GitHub answered HTTP {told.status} without a token", Kind.UPSTREAM)
+            raise CredentialError(f"GitHub answered HTTP {response.status} without a token", Kind.UPSTREAM)
         return replace(
             old,
             access_token=answer.access_token,
             refresh_token=answer.refresh_token or old.refresh_token,
-            expires_at=self._line.clock.now() + (answer.expires_in or DEFAULT_LIFE_S),
+            expires_at=self._service.clock.now() + (answer.expires_in or DEFAULT_LIFE_S),
         )
 
     async def _exchanged(self, old: Session) -> Session:
         url = f"{self._places.exchange}/copilot_internal/v2/token"
         github = (b"authorization", b"token " + old.refresh_token.encode())
-        token = _read_token(await self._line.ask("GET", url, (github,)))
+        token = _read_token(await self._service.request("GET", url, (github,)))
         api = (token.endpoints.api if token.endpoints else None) or ""
-        now = self._line.clock.now()
+        now = self._service.clock.now()
         # By our own clock where GitHub says how long: its moments are of no use to a clock that is wrong.
         expires_at = now + token.refresh_in + GRACE_S if token.refresh_in else token.expires_at or now + DEFAULT_LIFE_S
         return Session(
@@ -125,34 +125,34 @@ class TokenExchange:
             api=api.rstrip("/") if is_trusted(api, self._places.trusted) else "",
         )
 
-    def told(self, credential: Session, declined: TokenRejected) -> str:
+    def describe_rejection(self, credential: Session, rejected: TokenRejected) -> str:
         refused = "does not renew it" if credential.client_id else "gives no Copilot token for it"
-        return f"GitHub {refused} ({declined.code})"
+        return f"GitHub {refused} ({rejected.code})"
 
 
-def _read_token(told: ServiceResponse) -> _Token:
-    if told.status == 200:
+def _read_token(response: ServiceResponse) -> _Token:
+    if response.status == 200:
         try:
-            token = msgspec.json.decode(told.body, type=_Token)
+            token = msgspec.json.decode(response.body, type=_Token)
         except msgspec.MsgspecError:
             token = _Token()
         if token.token:
             return token
         raise CredentialError("GitHub answered without a Copilot token", Kind.UPSTREAM)
-    if told.status not in (401, 403, 404):
-        kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
-        raise CredentialError(f"GitHub answered HTTP {told.status}", kind)
-    raise _read_refusal(told)
+    if response.status not in (401, 403, 404):
+        kind = Kind.RATE_LIMITED if response.status == 429 else Kind.UPSTREAM
+        raise CredentialError(f"GitHub answered HTTP {response.status}", kind)
+    raise _read_refusal(response)
 
 
-def _read_refusal(told: ServiceResponse) -> TokenRejected | CredentialError:
+def _read_refusal(response: ServiceResponse) -> TokenRejected | CredentialError:
     try:
-        body = msgspec.json.decode(told.body, type=_Refusal)
+        body = msgspec.json.decode(response.body, type=_Refusal)
     except msgspec.MsgspecError:
         body = _Refusal()
     if body.error_details is None:
-        if told.status == 403 and "rate limit" in (body.message or "").lower():
+        if response.status == 403 and "rate limit" in (body.message or "").lower():
             return CredentialError("GitHub's rate limit is reached", Kind.RATE_LIMITED)
-        return TokenRejected(f"HTTP {told.status}")
+        return TokenRejected(f"HTTP {response.status}")
     why = body.error_details.message or "no reason given"
     return TokenRejected(f"{body.error_details.notification_id}: {why[:200]}", kind=Kind.FORBIDDEN)

@@ -36,8 +36,8 @@ class _Answer(Struct):
 
 
 class DeviceLogin:
-    def __init__(self, line: ServiceClient, root: str, client_id: str, sleep: Sleep = asyncio.sleep) -> None:
-        self._line = line
+    def __init__(self, service: ServiceClient, root: str, client_id: str, sleep: Sleep = asyncio.sleep) -> None:
+        self._service = service
         self._root = root
         self._client_id = client_id
         self._sleep = sleep
@@ -45,13 +45,13 @@ class DeviceLogin:
     async def begin(self) -> Prompt:
         form = {"client_id": self._client_id, "scope": SCOPE}
         try:
-            told = await self._line.post_form(f"{self._root}/login/device/code", form)
+            response = await self._service.post_form(f"{self._root}/login/device/code", form)
         except CredentialError as lost:
             raise LoginFailed(str(lost)) from lost
         try:
-            return msgspec.json.decode(told.body, type=Prompt)
+            return msgspec.json.decode(response.body, type=Prompt)
         except msgspec.MsgspecError as error:
-            refused = _word(told) or f"HTTP {told.status}"
+            refused = _word(response) or f"HTTP {response.status}"
             raise LoginFailed(f"GitHub refused ({refused}): is the client id right, and its device flow on?") from error
 
     async def wait(self, prompt: Prompt, tick: Tick) -> Table:
@@ -59,33 +59,33 @@ class DeviceLogin:
         form = {"client_id": self._client_id, "device_code": prompt.device_code, "grant_type": DEVICE_CODE}
 
         async def ask() -> _Answer:
-            return _granted(await self._line.post_form(f"{self._root}/login/oauth/access_token", form))
+            return _granted(await self._service.post_form(f"{self._root}/login/oauth/access_token", form))
 
         answer = await poll(ask, PollPace(prompt.interval, prompt.expires_in, self._sleep), tick)
         entry: Table = {"oauth_token": answer.access_token, "auth": "direct"}  # only editors' apps are for exchange
         if not answer.refresh_token or answer.expires_in is None:
             return entry
-        expires_at = self._line.clock.now() + answer.expires_in
+        expires_at = self._service.clock.now() + answer.expires_in
         renews = renewable_fields(answer.access_token, answer.refresh_token, expires_at)
         return {**entry, **renews, "client_id": self._client_id}
 
 
-def _granted(told: ServiceResponse) -> _Answer:
+def _granted(response: ServiceResponse) -> _Answer:
     try:
-        answer = msgspec.json.decode(told.body, type=_Answer)
+        answer = msgspec.json.decode(response.body, type=_Answer)
     except msgspec.MsgspecError:
-        raise CredentialError(f"GitHub answered HTTP {told.status}", Kind.OVERLOADED) from None
+        raise CredentialError(f"GitHub answered HTTP {response.status}", Kind.OVERLOADED) from None
     if answer.access_token:
         return answer
     if answer.error in ("authorization_pending", "slow_down"):
         raise AuthorizationPending(slower=answer.error == "slow_down", interval_s=answer.interval)
-    if not answer.error and (told.status >= 500 or told.status == 429):
-        raise CredentialError(f"GitHub answered HTTP {told.status}", Kind.OVERLOADED)
-    raise TokenRejected(answer.error or f"HTTP {told.status}")
+    if not answer.error and (response.status >= 500 or response.status == 429):
+        raise CredentialError(f"GitHub answered HTTP {response.status}", Kind.OVERLOADED)
+    raise TokenRejected(answer.error or f"HTTP {response.status}")
 
 
-def _word(told: ServiceResponse) -> str:
+def _word(response: ServiceResponse) -> str:
     try:
-        return msgspec.json.decode(told.body, type=_Answer).error
+        return msgspec.json.decode(response.body, type=_Answer).error
     except msgspec.MsgspecError:
         return ""

@@ -68,10 +68,10 @@ KINDS_BY_STATUS = {402: Kind.QUOTA, 422: Kind.REFUSED, 424: Kind.UPSTREAM, 466: 
 def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, CopilotProviderConfig)
     places = find_addresses(config)
-    line = make_service_client(config, send, environ)
-    source, exchange = find_source(config, environ), TokenExchange(line, places)
-    keeper = CredentialRefresher(config.name, source, exchange, line.clock, config.refresh_margin_s)
-    copilot = Copilot(config, line, keeper, places)
+    service = make_service_client(config, send, environ)
+    source, exchange = find_source(config, environ), TokenExchange(service, places)
+    refresher = CredentialRefresher(config.name, source, exchange, service.clock, config.refresh_margin_s)
+    copilot = Copilot(config, service, refresher, places)
     return Provider(
         name=config.name,
         kind=config.kind,
@@ -88,7 +88,7 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
         ),
         auth=Auth(
             copilot.authorize,
-            renew=keeper.renew,
+            renew=refresher.renew,
             login_command="dragoman login copilot",
             secrets=read_secrets(config, environ),
         ),
@@ -128,14 +128,14 @@ def make_service_client(config: CopilotProviderConfig, send: SendRequest, enviro
     return ServiceClient(send, read_dial(config, environ), ServerClock(), headers)
 
 
-def fix_response(out: OutgoingRequest, answer: IncomingResponse) -> IncomingResponse:
+def fix_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingResponse:
     """Items of a Responses stream keep their ids; a whole Chat reply is one choice, where no more were asked for."""
-    place, streams = out.url.partition("?")[0], is_event_stream(answer)
+    place, streams = out.url.partition("?")[0], is_event_stream(response)
     if streams and place.endswith("/responses"):
-        return FixedResponse(answer, stabilize_ids())
-    if not streams and answer.status == 200 and place.endswith("/chat/completions") and b'"n"' not in out.body:
-        return FixedResponse(answer, ChoiceMerger())
-    return answer
+        return FixedResponse(response, stabilize_ids())
+    if not streams and response.status == 200 and place.endswith("/chat/completions") and b'"n"' not in out.body:
+        return FixedResponse(response, ChoiceMerger())
+    return response
 
 
 class Copilot:
@@ -144,15 +144,15 @@ class Copilot:
     def __init__(
         self,
         config: CopilotProviderConfig,
-        line: ServiceClient,
-        keeper: CredentialRefresher[Session],
+        service: ServiceClient,
+        refresher: CredentialRefresher[Session],
         places: Addresses,
     ) -> None:
         self._name = config.name
         self._what = f"provider {config.name}"
         self._fixed = config.endpoint is not None
-        self._line = line
-        self._keeper = keeper
+        self._service = service
+        self._refresher = refresher
         self._places = places
         self._api = places.api
         self._limits: Limits | None = None
@@ -163,15 +163,15 @@ class Copilot:
 
         async def sent(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
             path = out.url.removeprefix(self._places.api)
-            answer = await send(replace(out, url=self._api + path), dial, head_timeout_s=head_timeout_s)
-            self._line.clock.see(answer.headers.get(b"date"))
-            self._limits = read_limits(answer.headers) or self._limits
-            return answer
+            response = await send(replace(out, url=self._api + path), dial, head_timeout_s=head_timeout_s)
+            self._service.clock.observe_date(response.headers.get(b"date"))
+            self._limits = read_limits(response.headers) or self._limits
+            return response
 
         return sent
 
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
-        session = await self._keeper.credential()
+        session = await self._refresher.get()
         self._api = session.api if session.api and not self._fixed else self._places.api
         return ((b"authorization", b"Bearer " + session.access_token.encode()),)
 
@@ -205,24 +205,24 @@ class Copilot:
 
     async def quota(self) -> list[Quota]:
         """What `dragoman usage --plans` shows; RequestError where it is not to be had."""
-        token = find_github_token(await self._keeper.credential())
+        token = find_github_token(await self._refresher.get())
         if token.startswith(INSTALLATION):
             return []  # an organisation's, which no person's plan pays for
         proof = (b"authorization", b"token " + token.encode())
         try:
-            told = await self._line.ask("GET", f"{self._places.exchange}{PLAN_PATH}", (proof,))
+            response = await self._service.request("GET", f"{self._places.exchange}{PLAN_PATH}", (proof,))
         except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
-        return read_quotas(self._name, told)
+        return read_quotas(self._name, response)
 
     async def _list(self) -> bytes:
         credential = await self.authorize("chat")
         try:
-            told = await self._line.ask("GET", f"{self._api}/models", credential)
-            if told.status in (401, 403) and await self._keeper.renew():
-                told = await self._line.ask("GET", f"{self._api}/models", await self.authorize("chat"))
+            response = await self._service.request("GET", f"{self._api}/models", credential)
+            if response.status in (401, 403) and await self._refresher.renew():
+                response = await self._service.request("GET", f"{self._api}/models", await self.authorize("chat"))
         except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
-        if told.status != 200:
-            raise RequestError(self.interpret_failure(read_failure(told.status, {}, told.body)))
-        return told.body
+        if response.status != 200:
+            raise RequestError(self.interpret_failure(read_failure(response.status, {}, response.body)))
+        return response.body

@@ -117,20 +117,20 @@ class KiroAccount:
         self,
         name: str,
         place: AccountHosts,
-        keeper: CredentialRefresher[Credential],
+        refresher: CredentialRefresher[Credential],
         profile: AccountProfile,
         control: ControlClient,
     ) -> None:
         self._name = name
         self._what = f"provider {name}"
         self.place = place
-        self.keeper = keeper
+        self.refresher = refresher
         self.profile = profile
         self._control = control
 
     async def profile_arn(self) -> str | None:
         """The profile that requests name; whether they must is for the host to say."""
-        return await self.profile.arn(await self.keeper.credential())
+        return await self.profile.arn(await self.refresher.get())
 
     async def models(self) -> list[ListedModel]:
         return await self._control.models(await self.profile_arn())
@@ -149,7 +149,7 @@ class KiroAccount:
 
     async def inspect(self) -> list[Finding]:
         try:
-            credential = await self.keeper.credential()
+            credential = await self.refresher.get()
             arn = await self.profile.arn(credential)
             models = await self._control.models(arn)
         except RequestError as refused:

@@ -91,10 +91,10 @@ class ControlRequest(Struct, frozen=True):
 class ControlClient:
     """Each question is asked once more after a refused credential, if it could be renewed."""
 
-    def __init__(self, line: ServiceClient, place: AccountHosts, keeper: CredentialRefresher[Credential]) -> None:
-        self._line = line
+    def __init__(self, service: ServiceClient, place: AccountHosts, refresher: CredentialRefresher[Credential]) -> None:
+        self._service = service
         self._place = place
-        self._keeper = keeper
+        self._refresher = refresher
 
     async def models(self, profile_arn: str | None) -> list[ListedModel]:
         found: list[ListedModel] = []
@@ -136,28 +136,30 @@ class ControlClient:
         return await self._page(last, UsageLimits)
 
     async def _page(self, question: ControlRequest, kind: type[T]) -> T:
-        told = await self._asked(question)
-        failure = _failure(told)
-        if failure is not None and failure.kind is Kind.CREDENTIAL and await self._keeper.renew():
-            told = await self._asked(question)
-            failure = _failure(told)
+        response = await self._asked(question)
+        failure = _failure(response)
+        if failure is not None and failure.kind is Kind.CREDENTIAL and await self._refresher.renew():
+            response = await self._asked(question)
+            failure = _failure(response)
         if failure is not None:
             raise RequestError(failure)
         try:
-            return msgspec.json.decode(told.body, type=kind)
+            return msgspec.json.decode(response.body, type=kind)
         except msgspec.MsgspecError as error:
             raise RequestError(Failure(Kind.UPSTREAM, f"Kiro's answer cannot be read: {error}")) from error
 
     async def _asked(self, question: ControlRequest) -> ServiceResponse:
-        who = authorization_headers(await self._keeper.credential())
+        who = authorization_headers(await self._refresher.get())
         fields, address = question.fields, f"{question.root}{question.path}"
         try:
             if self._place.by_target:
                 named = target_headers(self._place.now.generation.control_service, question.operation)
-                return await self._line.ask("POST", f"{question.root}/", (*who, *named), msgspec.json.encode(fields))
+                return await self._service.request(
+                    "POST", f"{question.root}/", (*who, *named), msgspec.json.encode(fields)
+                )
             if question.posted:
-                return await self._line.post(address, fields, who)
-            return await self._line.ask("GET", f"{address}?{urlencode(fields)}", who)
+                return await self._service.post(address, fields, who)
+            return await self._service.request("GET", f"{address}?{urlencode(fields)}", who)
         except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
 
@@ -168,8 +170,8 @@ def authorization_headers(credential: Credential) -> tuple[Header, ...]:
     return (token,) if kind is None else (token, (b"tokentype", kind))
 
 
-def _failure(told: ServiceResponse) -> Failure | None:
-    return None if told.status == 200 else read_failure(told.status, {}, told.body)
+def _failure(response: ServiceResponse) -> Failure | None:
+    return None if response.status == 200 else read_failure(response.status, {}, response.body)
 
 
 def _said(**fields: str | int | None) -> dict[str, str | int]:

@@ -45,15 +45,15 @@ class Credential(Struct, frozen=True):
         return f"Credential({self.method.value})"
 
 
-def check_credential(credential: Credential, where: str) -> Credential:
+def check_credential(credential: Credential, location: str) -> Credential:
     """The credential, if it could be sent at all; Unusable says what is wrong with it."""
     for token in (credential.access_token, credential.refresh_token, credential.client_id, credential.client_secret):
         if not is_sendable(token):
-            raise CredentialError(f"{where} holds a token with characters that no token has")
+            raise CredentialError(f"{location} holds a token with characters that no token has")
     if credential.region is not None and not _REGION.fullmatch(credential.region):
-        raise CredentialError(f"{where} names a region that is none")
+        raise CredentialError(f"{location} names a region that is none")
     if not credential.access_token and not credential.refresh_token:
-        raise CredentialError(f"{where} holds no token: sign in again")
+        raise CredentialError(f"{location} holds no token: sign in again")
     return credential
 
 

@@ -44,7 +44,7 @@ class JsonFile(FileSource):
 
     def read(self) -> Credential:
         _, table = load_table(self.path, REMEDY)
-        return check_credential(self._credential(table), self.where)
+        return check_credential(self._credential(table), self.location)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         """False where the file no longer holds what was consumed: somebody else has renewed it, and is newer."""
@@ -82,7 +82,7 @@ class JsonFile(FileSource):
         if not name:
             return {}
         if not _HASH.fullmatch(name):
-            raise CredentialError(f"{self.where}: its clientIdHash cannot be the name of a file")
+            raise CredentialError(f"{self.location}: its clientIdHash cannot be the name of a file")
         beside = self.path.with_name(f"{name}.json")
         return load_table(beside, REMEDY)[1] if beside.is_file() else {}
 
@@ -115,13 +115,13 @@ class ApiKey:
 
     lock = None
 
-    def __init__(self, read: Callable[[], str], where: str) -> None:
+    def __init__(self, read: Callable[[], str], location: str) -> None:
         self._read = read
-        self.where = where
+        self.location = location
 
     def read(self) -> Credential:
         return check_credential(
-            Credential(Method.API_KEY, access_token=self._read(), expires_at=NEVER_EXPIRES), self.where
+            Credential(Method.API_KEY, access_token=self._read(), expires_at=NEVER_EXPIRES), self.location
         )
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
@@ -131,10 +131,10 @@ class ApiKey:
 class RefreshToken:
     """Refresh tokens rotate, a variable does not: what became of this one is kept beside our store, under its hash."""
 
-    def __init__(self, read: Callable[[], str], where: str, directory: Path | None) -> None:
+    def __init__(self, read: Callable[[], str], location: str, directory: Path | None) -> None:
         self._read = read
         self._directory = directory
-        self.where = where
+        self.location = location
 
     @property
     def lock(self) -> Path | None:
@@ -150,7 +150,7 @@ class RefreshToken:
         kept = self._kept()
         if kept is not None and kept.is_file():
             return JsonFile(kept).read()
-        return check_credential(Credential(Method.DESKTOP, refresh_token=self._read()), self.where)
+        return check_credential(Credential(Method.DESKTOP, refresh_token=self._read()), self.location)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
         kept = self._kept()
@@ -174,7 +174,7 @@ Source = accounts.Source[Credential]
 class NoCredential:
     """Nothing is configured, and no tool has left anything."""
 
-    where = "no credential"
+    location = "no credential"
     lock = None
 
     def read(self) -> Credential:
@@ -204,8 +204,8 @@ def _open_configured(secret: SecretSource, environ: Mapping[str, str], directory
     path = find_named_file(secret, PATH_ENDS, lambda file: is_database(file) or holds_object(file))
     if path is not None:
         return _open_file(path)
-    read, where = partial(reveal, secret, environ), describe_place(secret)
-    return ApiKey(read, where) if read().startswith(API_KEY_PREFIX) else RefreshToken(read, where, directory)
+    read, location = partial(reveal, secret, environ), describe_place(secret)
+    return ApiKey(read, location) if read().startswith(API_KEY_PREFIX) else RefreshToken(read, location, directory)
 
 
 def _open_file(path: Path) -> Source:

@@ -88,7 +88,7 @@ class Database(FileSource):
             scopes=split_words(token.scopes),
             builder_id=row.method is Method.OIDC and (not token.start_url or is_builder_id("", token.start_url)),
         )
-        return check_credential(credential, self.where)
+        return check_credential(credential, self.location)
 
     def _with(self, work: Callable[[apsw.Connection], T]) -> T:
         try:

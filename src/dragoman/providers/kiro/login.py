@@ -61,12 +61,12 @@ class DeviceLogin:
 
     def __init__(
         self,
-        line: ServiceClient,
+        service: ServiceClient,
         root: str,
         start_url: str = BUILDER_ID_START,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self._line = line
+        self._service = service
         self._root = root
         self._start_url = start_url
         self._sleep = sleep
@@ -93,24 +93,24 @@ class DeviceLogin:
         }
 
         async def ask() -> Table:
-            return self._credential(client, await self._line.post(f"{self._root}/token", question))
+            return self._credential(client, await self._service.post(f"{self._root}/token", question))
 
         return await poll(ask, PollPace(prompt.interval, prompt.expires_in, self._sleep), tick)
 
     async def _post(self, path: str, question: object) -> ServiceResponse:
         try:
-            return await self._line.post(self._root + path, question)
+            return await self._service.post(self._root + path, question)
         except CredentialError as lost:
             raise LoginFailed(str(lost)) from lost
 
-    def _credential(self, client: Registration, told: ServiceResponse) -> Table:
-        if told.status >= 500:  # a hiccup while the person still decides is no answer
-            raise CredentialError(f"the token service answered HTTP {told.status}", Kind.OVERLOADED)
-        tokens = read_tokens(told)
+    def _credential(self, client: Registration, response: ServiceResponse) -> Table:
+        if response.status >= 500:  # a hiccup while the person still decides is no answer
+            raise CredentialError(f"the token service answered HTTP {response.status}", Kind.OVERLOADED)
+        tokens = read_tokens(response)
         return {
             "accessToken": tokens.accessToken,
             "refreshToken": tokens.refreshToken or "",
-            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or DEFAULT_LIFE_S)),
+            "expiresAt": format_timestamp(self._service.clock.now() + (tokens.expiresIn or DEFAULT_LIFE_S)),
             "authMethod": Method.OIDC.value,
             "provider": "BuilderId" if self._start_url == BUILDER_ID_START else "Enterprise",
             "startUrl": self._start_url,
@@ -120,11 +120,13 @@ class DeviceLogin:
         }
 
 
-def _parse_response(told: ServiceResponse, kind: type[T]) -> T:
-    if told.status != 200:
-        raise LoginFailed(f"the sign-in service refused ({read_error_code(told)}): are --start-url and --region right?")
+def _parse_response(response: ServiceResponse, kind: type[T]) -> T:
+    if response.status != 200:
+        raise LoginFailed(
+            f"the sign-in service refused ({read_error_code(response)}): are --start-url and --region right?"
+        )
     try:
-        return msgspec.json.decode(told.body, type=kind)
+        return msgspec.json.decode(response.body, type=kind)
     except msgspec.MsgspecError as error:
         raise LoginFailed("the sign-in service gave an answer that cannot be read") from error
 
@@ -136,11 +138,11 @@ CALLBACK = "/oauth/callback"
 class SocialLogin:
     """PKCE with a listener on the loopback: the browser brings the code back to us."""
 
-    def __init__(self, line: ServiceClient, root: str, provider: str, patience_s: float = BROWSER_TIMEOUT_S) -> None:
-        self._line = line
+    def __init__(self, service: ServiceClient, root: str, provider: str, timeout_s: float = BROWSER_TIMEOUT_S) -> None:
+        self._service = service
         self._root = root
         self._provider = PROVIDERS[provider]
-        self._callback = BrowserCallback(CALLBACK, patience_s=patience_s)
+        self._callback = BrowserCallback(CALLBACK, timeout_s=timeout_s)
         self._proof = make_proof()
 
     async def run(self, show: Callable[[str], None]) -> Table:
@@ -161,15 +163,15 @@ class SocialLogin:
     async def _exchanged(self, code: str, back: str) -> Table:
         question = {"code": code, "code_verifier": self._proof.verifier, "redirect_uri": back}
         try:
-            tokens = read_tokens(await self._line.post(f"{self._root}/oauth/token", question))
-        except TokenRejected as declined:
-            raise LoginFailed(f"the sign-in was refused ({declined.code})") from declined
+            tokens = read_tokens(await self._service.post(f"{self._root}/oauth/token", question))
+        except TokenRejected as rejected:
+            raise LoginFailed(f"the sign-in was refused ({rejected.code})") from rejected
         except CredentialError as unheard:
             raise LoginFailed(str(unheard)) from unheard
         table: Table = {
             "accessToken": tokens.accessToken,
             "refreshToken": tokens.refreshToken or "",
-            "expiresAt": format_timestamp(self._line.clock.now() + (tokens.expiresIn or DEFAULT_LIFE_S)),
+            "expiresAt": format_timestamp(self._service.clock.now() + (tokens.expiresIn or DEFAULT_LIFE_S)),
             "authMethod": Method.DESKTOP.value,
             "provider": self._provider,
         }

@@ -75,7 +75,7 @@ def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         ),
         auth=Auth(
             kiro.authorize,
-            renew=account.keeper.renew,
+            renew=account.refresher.renew,
             login_command="dragoman login kiro",
             secrets=read_secrets(config, environ),
         ),
@@ -98,10 +98,10 @@ def make_service_client(config: KiroProviderConfig, send: SendRequest, environ: 
     return ServiceClient(send, read_dial(config, environ), ServerClock(), control_headers(config))
 
 
-def _account(config: KiroProviderConfig, line: ServiceClient, environ: Mapping[str, str]) -> KiroAccount:
+def _account(config: KiroProviderConfig, service: ServiceClient, environ: Mapping[str, str]) -> KiroAccount:
     source = find_source(config, environ)
-    issuers = TokenIssuers(line, config.region, config.auth_endpoint)
-    keeper = CredentialRefresher(config.name, source, issuers, line.clock, config.refresh_margin_s)
+    issuers = TokenIssuers(service, config.region, config.auth_endpoint)
+    refresher = CredentialRefresher(config.name, source, issuers, service.clock, config.refresh_margin_s)
     try:
         credential: Credential | None = source().read()
     except CredentialError:  # told to whoever asks, not at the start
@@ -109,9 +109,9 @@ def _account(config: KiroProviderConfig, line: ServiceClient, environ: Mapping[s
     if credential is not None and (why := describe_truncation(credential)):
         log.warning("provider %s: %s", config.name, why)
     place = AccountHosts(config, credential)
-    control = ControlClient(line, place, keeper)
+    control = ControlClient(service, place, refresher)
     profile = AccountProfile(config.name, config.profile_arn, place, control, time.monotonic)
-    return KiroAccount(config.name, place, keeper, profile, control)
+    return KiroAccount(config.name, place, refresher, profile, control)
 
 
 class Kiro:
@@ -127,24 +127,28 @@ class Kiro:
         account = self._account
 
         async def sent(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
-            answer = await send(account.place.redirected(out), dial, head_timeout_s=head_timeout_s)
-            account.keeper.clock.see(answer.headers.get(b"date"))
-            self._note(answer)
-            return answer
+            response = await send(account.place.redirected(out), dial, head_timeout_s=head_timeout_s)
+            account.refresher.clock.observe_date(response.headers.get(b"date"))
+            self._note(response)
+            return response
 
         return sent
 
-    def _note(self, answer: IncomingResponse) -> None:
+    def _note(self, response: IncomingResponse) -> None:
         """The vendor's support knows a request by its own id; one that went well is told to `--verbose` alone."""
-        level = logging.INFO if answer.status >= 400 else logging.DEBUG
-        id = answer.headers.get(REQUEST_ID)
+        level = logging.INFO if response.status >= 400 else logging.DEBUG
+        id = response.headers.get(REQUEST_ID)
         if id is not None and log.isEnabledFor(level):
             log.log(
-                level, "provider %s: HTTP %d to its request %s", self._config.name, answer.status, id.decode("latin-1")
+                level,
+                "provider %s: HTTP %d to its request %s",
+                self._config.name,
+                response.status,
+                id.decode("latin-1"),
             )
 
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
-        credential = await self._account.keeper.credential()
+        credential = await self._account.refresher.get()
         return authorization_headers(credential)
 
     def attempt_headers(self, request: Callable[[], Request], headers: Headers, attempt: Attempt) -> tuple[Header, ...]:

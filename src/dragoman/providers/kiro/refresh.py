@@ -40,36 +40,36 @@ class TokenIssuers:
 
     remedy = "`dragoman login kiro` makes a new one"
 
-    def __init__(self, line: ServiceClient, region: str, auth: str | None) -> None:
-        self._line = line
+    def __init__(self, service: ServiceClient, region: str, auth: str | None) -> None:
+        self._service = service
         self._region = region
         self._auth = auth
 
     async def renew(self, old: Credential) -> Credential:
         """Declined where the refresh token is no good; Unusable where nothing can be said of it."""
         if describe_truncation(old):
-            raise TokenRejected("truncated", for_good=True)
+            raise TokenRejected("truncated", is_permanent=True)
         match old.method:
             case Method.DESKTOP:
                 url = f"{self._auth or desktop_host(old.region or self._region)}/refreshToken"
-                told = await self._line.post(url, {"refreshToken": old.refresh_token})
+                response = await self._service.post(url, {"refreshToken": old.refresh_token})
             case Method.OIDC:
-                told = await self._oidc(old)
+                response = await self._oidc(old)
             case Method.EXTERNAL:
-                told = await self._external(old)
+                response = await self._external(old)
             case Method.API_KEY:
                 raise TokenRejected("api_key")
-        return self._merged(old, read_tokens(told))
+        return self._merged(old, read_tokens(response))
 
-    def told(self, credential: Credential, declined: TokenRejected) -> str:
-        if declined.code in EXPIRED_CLIENT:
+    def describe_rejection(self, credential: Credential, rejected: TokenRejected) -> str:
+        if rejected.code in EXPIRED_CLIENT:
             return "its client registration has expired"
-        return describe_truncation(credential) or f"its refresh token was refused ({declined.code})"
+        return describe_truncation(credential) or f"its refresh token was refused ({rejected.code})"
 
     async def _oidc(self, old: Credential) -> ServiceResponse:
         if not old.client_id or not old.client_secret:
             raise CredentialError("its client registration is missing: sign in again, or `dragoman login kiro`")
-        if old.client_expires_at is not None and old.client_expires_at < self._line.clock.now():
+        if old.client_expires_at is not None and old.client_expires_at < self._service.clock.now():
             raise TokenRejected("ExpiredClientException")
         url = f"{self._auth or oidc_host(old.region or self._region)}/token"
         question = {
@@ -78,14 +78,14 @@ class TokenIssuers:
             "grantType": "refresh_token",
             "refreshToken": old.refresh_token,
         }
-        return await self._line.post(url, question)
+        return await self._service.post(url, question)
 
     async def _external(self, old: Credential) -> ServiceResponse:
         _check_external(old)
         form = {"grant_type": "refresh_token", "client_id": old.client_id, "refresh_token": old.refresh_token}
         if old.scopes:
             form["scope"] = " ".join(old.scopes)
-        return await self._line.post_form(old.token_endpoint, form)
+        return await self._service.post_form(old.token_endpoint, form)
 
     def _merged(self, old: Credential, new: TokenResponse) -> Credential:
         life = new.expiresIn or new.expires_in or DEFAULT_LIFE_S
@@ -93,37 +93,37 @@ class TokenIssuers:
             old,
             access_token=new.accessToken or new.access_token,
             refresh_token=new.refreshToken or new.refresh_token or old.refresh_token,
-            expires_at=self._line.clock.now() + min(max(life, 0.0), MAX_LIFE_S),
+            expires_at=self._service.clock.now() + min(max(life, 0.0), MAX_LIFE_S),
             profile_arn=new.profileArn or old.profile_arn,
         )
 
 
-def read_tokens(told: ServiceResponse) -> TokenResponse:
+def read_tokens(response: ServiceResponse) -> TokenResponse:
     """The tokens in an issuer's answer."""
-    if told.status == 200:
+    if response.status == 200:
         try:
-            tokens = msgspec.json.decode(told.body, type=TokenResponse)
+            tokens = msgspec.json.decode(response.body, type=TokenResponse)
         except msgspec.MsgspecError:
             tokens = TokenResponse()
         if tokens.accessToken or tokens.access_token:
             return tokens
         raise CredentialError("the token service answered without a token", Kind.UPSTREAM)
-    if told.status in (400, 401, 403):
-        raise TokenRejected(read_error_code(told))
-    kind = Kind.RATE_LIMITED if told.status == 429 else Kind.UPSTREAM
-    raise CredentialError(f"the token service answered HTTP {told.status}", kind)
+    if response.status in (400, 401, 403):
+        raise TokenRejected(read_error_code(response))
+    kind = Kind.RATE_LIMITED if response.status == 429 else Kind.UPSTREAM
+    raise CredentialError(f"the token service answered HTTP {response.status}", kind)
 
 
-def read_error_code(told: ServiceResponse) -> str:
+def read_error_code(response: ServiceResponse) -> str:
     """The issuer's word for what is wrong: `invalid_grant`, `authorization_pending`, or the status."""
     try:
-        body = msgspec.json.decode(told.body, type=ErrorBody)
+        body = msgspec.json.decode(response.body, type=ErrorBody)
     except msgspec.MsgspecError:
         body = ErrorBody()
     for word in (body.error, body.code, body.type):
         if isinstance(word, str) and word:
             return word.rpartition("#")[2][:64]
-    return f"HTTP {told.status}"
+    return f"HTTP {response.status}"
 
 
 def _check_external(old: Credential) -> None:
