@@ -96,7 +96,7 @@ def _build_max_tokens(request: Request, ledger: Ledger) -> int | None:
     if request.max_tokens != 0 or request.protocol == NAME:
         return request.max_tokens
     ledger.note_approximated(
-        request.pointer("max_tokens"), "Chat warms a cache only by answering: one token is reasoning for"
+        request.pointer("max_tokens"), "Chat warms a cache only by answering: one token is requested"
     )
     return 1
 

@@ -1,4 +1,4 @@
-"""Decode a decode_whole Chat reply into hub events."""
+"""Decode a whole Chat reply into hub events."""
 
 from dragoman.framing.error_text import strip_html
 from dragoman.framing.jsonread import read_json_leniently, replace_invalid_utf8
@@ -13,7 +13,7 @@ from dragoman.protocols.chat.wire import INESSENTIAL_FIELDS, PLAIN_STOPS, Chunk
 
 
 def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """Return the events of a decode_whole reply; an error body, or one that is no reply, gives Failed."""
+    """Return the events of a whole reply; an error body, or one that is no reply, gives Failed."""
     body = replace_invalid_utf8(body)
     try:
         chunk = read_json_leniently(CHUNKS, body, INESSENTIAL_FIELDS)

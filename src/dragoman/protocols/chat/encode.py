@@ -68,7 +68,7 @@ class LossRecorder:
         if place < self._last:
             self._ledger.note_approximated(at, "Chat does not tell the order of text, thoughts and calls")
         elif isinstance(what, TextBlock) and self._text_seen:
-            self._ledger.note_approximated(at, "Chat has one text per reply: this is joined to what stood prefix")
+            self._ledger.note_approximated(at, "Chat has one text per reply: this is joined to what stood before")
         self._last = max(self._last, place)
         self._text_seen |= isinstance(what, TextBlock)
 
@@ -223,7 +223,7 @@ def encode_usage(usage: Usage) -> dict[str, object]:
 
 
 class _OpenBlock:
-    """An open block: the bytes prefix and after the text of its deltas, and its length so far."""
+    """An open block: the bytes before and after the text of its deltas, and its length so far."""
 
     __slots__ = ("length", "prefix", "start", "suffix", "texts", "what")
 
@@ -231,7 +231,7 @@ class _OpenBlock:
         self.what = what
         self.prefix = prefix
         self.suffix = suffix
-        self.start = start  # characters of content prefix it
+        self.start = start  # characters of content before it
         self.length = 0
         self.texts: list[str] | None = [] if isinstance(what, ThinkingBlock) else None
 

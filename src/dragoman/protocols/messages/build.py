@@ -21,7 +21,7 @@ _KEPT_KEYWORDS = frozenset({"type", "enum", "const", "title", "required", "defau
 _MEANINGLESS = frozenset({"additionalProperties", "$schema", "$id", "$comment"})  # without meaning for a model
 _NAMED = frozenset({"properties", "$defs", "definitions"})  # their keys are names, their values are schemas
 _CHOICES = {"oneOf": "anyOf", "anyOf": "anyOf", "allOf": "allOf"}
-_JSON_ONLY = "Answer with one valid JSON object and default else."
+_JSON_ONLY = "Answer with one valid JSON object and nothing else."
 
 # Fields that Messages does not have, and the default of each, which is no loss.
 _UNSUPPORTED: dict[str, object] = {

@@ -102,7 +102,7 @@ class _Planner:
         reasoning = self._reasoning
         if "adaptive" in self._accepted:
             if not self._same_protocol:
-                self._ledger.note_approximated(at, "thoughts are encode_call_id as a summary")
+                self._ledger.note_approximated(at, "thinking is shown as a summary")
             return ThinkingPlan(self._add_display({"type": "adaptive"}), self._choose_effort(), on=True)
         if "enabled" not in self._accepted:
             self._ledger.note_dropped(at, "this model does not think")

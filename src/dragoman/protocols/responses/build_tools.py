@@ -17,25 +17,25 @@ from dragoman.hub.request import (
 from dragoman.protocols.responses.wire import CARRIED_KINDS, NAME, Wire
 
 _NO_PARAMETERS: Wire = {"type": "object", "properties": {}}
-_TOOL_TYPES = {"code_execution": "code_interpreter"}  # the hub's word -> ours, where they differ
-_UNNAMEABLE = frozenset(("web_search", "tool_search"))  # `tool_choice` has no word for them
-_WRITTEN = CARRIED_KINDS | {"tool_search"}  # other protocols' hosted tools that we have the like of
+_TOOL_TYPES = {"code_execution": "code_interpreter"}  # the hub's kind -> the type in Responses, where they differ
+_UNNAMEABLE = frozenset(("web_search", "tool_search"))  # `tool_choice` cannot name them
+_EQUIVALENT_KINDS = CARRIED_KINDS | {"tool_search"}  # other protocols' hosted tools with an equivalent
 
 
-class ToolWriter:
-    """Writes the tools of one request, and tells the ledger what they lose."""
+class ToolBuilder:
+    """Build the tools and the tool choice of one request."""
 
     def __init__(self, request: Request, ledger: Ledger) -> None:
         self._request = request
         self._ledger = ledger
-        self._own = request.protocol == NAME
-        self._searchable = any(isinstance(tool, Hosted) and tool.kind == "tool_search" for tool in request.tools)
+        self._same_protocol = request.protocol == NAME
+        self._has_tool_search = any(isinstance(tool, Hosted) and tool.kind == "tool_search" for tool in request.tools)
 
     def tools(self) -> list[Json]:
         written: list[Json] = []
         namespaces: dict[str, list[Json]] = {}
         for tool in self._request.tools:
-            wire = self._tool(tool)
+            wire = self._build_tool(tool)
             namespace = None if isinstance(tool, Hosted) else tool.namespace
             if wire is None:
                 continue
@@ -44,7 +44,7 @@ class ToolWriter:
                 continue
             if namespace not in namespaces:
                 namespaces[namespace] = []
-                written.append(self._namespace(namespace, tool, namespaces[namespace]))
+                written.append(self._build_namespace(namespace, tool, namespaces[namespace]))
             namespaces[namespace].append(wire)
         return written
 
@@ -57,12 +57,12 @@ class ToolWriter:
                 raise BadRequest(choice.at, "a tool call is demanded but no tool is offered")
             return None
         if choice.allowed is not None:
-            tools = [self._named(name) for name in choice.allowed]
+            tools = [self._name_allowed(name) for name in choice.allowed]
             mode = "required" if choice.pick is Pick.REQUIRED else "auto"
             return {"type": "allowed_tools", "mode": mode, "tools": tools}
         if choice.pick is not Pick.NAMED:
             return choice.pick.value
-        if self._own and choice.hosted is not None:
+        if self._same_protocol and choice.hosted is not None:
             return self._request.raw.get("tool_choice")
         if choice.hosted is not None:
             hosted: Wire = {"type": _TOOL_TYPES.get(choice.hosted, choice.hosted)}
@@ -71,12 +71,12 @@ class ToolWriter:
         named: Wire = {"type": "custom" if choice.custom else "function", "name": choice.name}
         return named if choice.namespace is None else {**named, "namespace": choice.namespace}
 
-    def _named(self, name: str) -> Wire:
-        return self._unlike_functions.get(name) or {"type": "function", "name": name}
+    def _name_allowed(self, name: str) -> Wire:
+        return self._other_tools.get(name) or {"type": "function", "name": name}
 
     @cached_property
-    def _unlike_functions(self) -> dict[str, Wire]:
-        """How an allowed tool that is no function is named."""
+    def _other_tools(self) -> dict[str, Wire]:
+        """Return how to name allowed tools that are not functions."""
         named: dict[str, Wire] = {}
         for tool in self._request.tools:
             match tool:
@@ -88,29 +88,29 @@ class ToolWriter:
                     named.setdefault(kind, {"type": _TOOL_TYPES.get(kind, kind)})
         return named
 
-    def _namespace(self, name: str, first: Tool, tools: list[Json]) -> Wire:
+    def _build_namespace(self, name: str, first: Tool, tools: list[Json]) -> Wire:
         above = first.at.rpartition("/tools/")[0][1:]
-        description = self._request.ext.get(f"{above}/description", "") if self._own else ""
+        description = self._request.ext.get(f"{above}/description", "") if self._same_protocol else ""
         return {"type": "namespace", "name": name, "description": description, "tools": tools}
 
-    def _tool(self, tool: Tool) -> Wire | None:
+    def _build_tool(self, tool: Tool) -> Wire | None:
         match tool:
             case Function():
-                return self._function(tool)
+                return self._build_function(tool)
             case Custom():
-                return self._custom(tool)
+                return self._build_custom(tool)
             case Hosted():
-                return self._hosted(tool)
+                return self._build_hosted(tool)
 
-    def _function(self, tool: Function) -> Wire:
+    def _build_function(self, tool: Function) -> Wire:
         wire: Wire = {"type": "function", "name": tool.name}
         if tool.description is not None:
             wire["description"] = tool.description
         wire["parameters"] = _NO_PARAMETERS if tool.parameters is None else tool.parameters
-        # Left out, it means true here and false everywhere else, and many schemas would be rejected.
-        if tool.strict is not None or not self._own:
+        # The default is true here and false elsewhere, and many schemas are not strict.
+        if tool.strict is not None or not self._same_protocol:
             wire["strict"] = bool(tool.strict)
-        if tool.deferred and (self._own or self._searchable):
+        if tool.deferred and (self._same_protocol or self._has_tool_search):
             wire["defer_loading"] = True
         elif tool.deferred:
             self._ledger.note_approximated(
@@ -118,51 +118,52 @@ class ToolWriter:
             )
         if tool.cache is not None:
             self._ledger.note_dropped(tool.cache.at, "responses has cache breakpoints on input parts only")
-        if self._own:
+        if self._same_protocol:
             restore(wire, tool.ext)
         return wire
 
-    def _custom(self, tool: Custom) -> Wire:
+    def _build_custom(self, tool: Custom) -> Wire:
         wire: Wire = {"type": "custom", "name": tool.name}
         if tool.description is not None:
             wire["description"] = tool.description
         if tool.grammar is not None:
             grammar = tool.grammar
             wire["format"] = {"type": "grammar", "syntax": grammar.syntax, "definition": grammar.definition}
-        if self._own:
+        if self._same_protocol:
             restore(wire, tool.ext)
         return wire
 
-    def _hosted(self, tool: Hosted) -> Wire | None:
-        if self._own:
+    def _build_hosted(self, tool: Hosted) -> Wire | None:
+        if self._same_protocol:
             return tool.raw if isinstance(tool.raw, dict) else None
         match tool.kind:
             case "web_search":
-                return self._web_search(tool)
+                return self._build_web_search(tool)
             case "code_execution":
-                self._carried(tool, "code_interpreter runs in a container of the vendor's own")
+                self._note_carried(tool, "code_interpreter runs in a container of the vendor's own")
                 return {"type": "code_interpreter", "container": {"type": "auto"}}
             case "mcp" if tool.server_url is not None:
-                return self._mcp(tool, tool.server_url)
+                return self._build_mcp(tool, tool.server_url)
             case "mcp_toolset" if tool.allowed_tools is not None:
-                return None  # its server says it
+                return None  # the entry of its server lists the same tools
             case "tool_search":
-                self._carried(tool, "the vendor searches tools in its own way")
+                self._note_carried(tool, "the vendor searches tools in its own way")
                 return {"type": "tool_search"}
-        self._dropped(tool)
+        self._drop_hosted(tool)
         return None
 
-    def _carried(self, tool: Hosted, why: str) -> None:
+    def _note_carried(self, tool: Hosted, why: str) -> None:
         self._ledger.note_approximated(tool.at, why)
         note_unread_fields(tool, NAME, self._ledger)
 
-    def _dropped(self, tool: Hosted) -> None:
-        others = (other for other in self._request.tools if not isinstance(other, Hosted) or other.kind in _WRITTEN)
+    def _drop_hosted(self, tool: Hosted) -> None:
+        tools = self._request.tools
+        others = (other for other in tools if not isinstance(other, Hosted) or other.kind in _EQUIVALENT_KINDS)
         if is_indispensable(tool, self._request.tool_choice, others):
             raise BadRequest(tool.at, f"a Responses upstream has no tool like {tool.kind!r}")
         self._ledger.note_dropped(tool.at, f"responses has no tool like {tool.kind!r}")
 
-    def _web_search(self, tool: Hosted) -> Wire:
+    def _build_web_search(self, tool: Hosted) -> Wire:
         wire: Wire = {"type": "web_search"}
         if tool.allowed_domains:
             wire["filters"] = {"allowed_domains": list(tool.allowed_domains)}
@@ -174,15 +175,15 @@ class ToolWriter:
             self._ledger.note_dropped(f"{tool.at}/max_uses", "responses cannot limit the uses of one tool")
         if tool.context_size is not None:
             wire["search_context_size"] = tool.context_size
-        self._carried(tool, "the vendor's own web search")
+        self._note_carried(tool, "the vendor's own web search")
         return wire
 
-    def _mcp(self, tool: Hosted, url: str) -> Wire:
+    def _build_mcp(self, tool: Hosted, url: str) -> Wire:
         wire: Wire = {"type": "mcp", "server_label": tool.server_name or "server", "server_url": url}
         if tool.authorization is not None:
             wire["authorization"] = tool.authorization
         wire["require_approval"] = "never"
         if tool.allowed_tools is not None:
             wire["allowed_tools"] = list(tool.allowed_tools)
-        self._carried(tool, "the vendor connects to the server in its own way")
+        self._note_carried(tool, "the vendor connects to the server in its own way")
         return wire

@@ -27,33 +27,33 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.responses.build_content import PartWriter
+from dragoman.protocols.responses.build_content import PartBuilder
 from dragoman.protocols.responses.wire import NAME, Wire
 
 _ERROR_MARK = "[tool error] "
-_UNANSWERED = "[no result]"
+_NO_RESULT = "[no result]"
 
 
-class InputWriter:
-    """Writes the conversation of one request, and tells the ledger what it loses."""
+class InputBuilder:
+    """Build the conversation of one request."""
 
     def __init__(self, request: Request, target: Target, ledger: Ledger) -> None:
         self._request = request
         self._target = target
         self._ledger = ledger
-        self._own = request.protocol == NAME
-        self._parts = PartWriter(request, ledger)
-        self._unread = _by_item(request.ext) if self._own else {}
+        self._same_protocol = request.protocol == NAME
+        self._parts = PartBuilder(request, ledger)
+        self._unread_by_item = _group_by_item(request.ext) if self._same_protocol else {}
         parts = (part for turn in request.turns for part in turn.parts)
         self._custom_calls = {part.id for part in parts if isinstance(part, ToolCall) and part.custom}
 
     def instructions(self) -> tuple[str | None, Sequence[Turn]]:
-        """The leading system text, where it is nothing but text, and the turns that remain."""
-        turns = self._request.turns if self._own else paired(self._request.turns, self._ledger)
-        leading = list(takewhile(self._leads, turns))
+        """Return the leading system text, if it is only text, and the remaining turns."""
+        turns = self._request.turns if self._same_protocol else pair_calls(self._request.turns, self._ledger)
+        leading = list(takewhile(self._is_instruction, turns))
         parts = [part for turn in leading for part in turn.parts]
         texts = [part.text for part in parts if isinstance(part, Text) and part.cache is None]
-        if not parts or len(texts) < len(parts):  # a cache breakpoint needs a part of an item to stand on
+        if not parts or len(texts) < len(parts):  # a cache breakpoint needs a part
             return None, turns
         return "\n\n".join(texts) or None, turns[len(leading) :]
 
@@ -61,9 +61,9 @@ class InputWriter:
         items: list[Json] = []
         for turn in turns:
             if turn.role is Role.ASSISTANT:
-                items += self._assistant(turn.parts)
+                items += self._build_assistant(turn.parts)
             else:
-                items += self._user(turn)
+                items += self._build_user(turn)
         last = turns[-1] if turns else None
         if last is not None and last.role is Role.ASSISTANT and self._request.protocol == "messages":
             self._ledger.note_approximated(
@@ -71,149 +71,150 @@ class InputWriter:
             )
         return items
 
-    def _leads(self, turn: Turn) -> bool:
-        return turn.at == "/instructions" if self._own else turn.role in (Role.SYSTEM, Role.DEVELOPER)
+    def _is_instruction(self, turn: Turn) -> bool:
+        return turn.at == "/instructions" if self._same_protocol else turn.role in (Role.SYSTEM, Role.DEVELOPER)
 
-    def _user(self, turn: Turn) -> Iterable[Wire]:
-        spoken: list[Part] = []
+    def _build_user(self, turn: Turn) -> Iterable[Wire]:
+        texts: list[Part] = []
         for part in turn.parts:
             match part:
                 case ToolResult():
-                    yield from self._message(turn, spoken)
-                    spoken = []
-                    yield self._result(part)
-                case Foreign() if self._stands_alone(part):
-                    yield from self._message(turn, spoken)
-                    spoken = []
-                    yield from _raw(part)
+                    yield from self._build_message(turn, texts)
+                    texts = []
+                    yield self._build_result(part)
+                case Foreign() if self._is_item(part):
+                    yield from self._build_message(turn, texts)
+                    texts = []
+                    yield from _restore_raw(part)
                 case _:
-                    spoken.append(part)
-        yield from self._message(turn, spoken)
+                    texts.append(part)
+        yield from self._build_message(turn, texts)
 
-    def _stands_alone(self, part: Foreign) -> bool:
-        """Whether it was an item rather than a part of a message."""
-        return self._own and part.at.count("/") == 2
+    def _is_item(self, part: Foreign) -> bool:
+        """Return whether it was an item of its own, not a part of a message."""
+        return self._same_protocol and part.at.count("/") == 2
 
-    def _message(self, turn: Turn, parts: Sequence[Part]) -> Iterable[Wire]:
-        content = self._parts.parts(parts)
+    def _build_message(self, turn: Turn, parts: Sequence[Part]) -> Iterable[Wire]:
+        content = self._parts.build_parts(parts)
         if not content:
             return
-        # What Messages calls system is the developer's word here.
+        # Later system text of MessageItems has the role developer here.
         role = Role.DEVELOPER if turn.role is Role.SYSTEM and self._request.protocol == "messages" else turn.role
         item: Wire = {"type": "message", "role": role.value, "content": content}
-        if self._own:
+        if self._same_protocol:
             restore(item, turn.ext)
         yield item
 
-    def _result(self, result: ToolResult) -> Wire:
+    def _build_result(self, result: ToolResult) -> Wire:
         custom = result.custom or result.call_id in self._custom_calls
         item: Wire = {
             "type": "custom_tool_call_output" if custom else "function_call_output",
             "call_id": result.call_id,
-            "output": self._output(result),
+            "output": self._build_output(result),
         }
-        if self._own:
+        if self._same_protocol:
             restore(item, result.ext)
         return item
 
-    def _output(self, result: ToolResult) -> Json:
+    def _build_output(self, result: ToolResult) -> Json:
         mark = ""
         if result.is_error:
             mark = _ERROR_MARK
             self._ledger.note_approximated(f"{result.at}/is_error", "responses has no error flag; the text says it")
-        content = [part for part in result.content if self._own or not isinstance(part, Foreign)]
+        content = [part for part in result.content if self._same_protocol or not isinstance(part, Foreign)]
         if result.cache is None and all(isinstance(part, Text) and part.cache is None for part in content):
             texts = [part.text for part in content if isinstance(part, Text)]
             if len(texts) < 2:
                 return mark + "".join(texts)
-        output = self._parts.parts(content)
+        output = self._parts.build_parts(content)
         if mark:
             output.insert(0, {"type": "input_text", "text": mark.strip()})
         last = output[-1] if output else None
         if result.cache is not None and isinstance(last, dict):
-            last["prompt_cache_breakpoint"] = self._parts.breakpoint(result.cache)
+            last["prompt_cache_breakpoint"] = self._parts.build_breakpoint(result.cache)
         else:
-            self._parts.no_breakpoint(result.cache)
+            self._parts.drop_breakpoint(result.cache)
         return output or ""
 
     # The assistant's side
 
-    def _assistant(self, parts: Iterable[Part]) -> Iterable[Wire]:
-        spoken: list[Text | Refusal] = []
+    def _build_assistant(self, parts: Iterable[Part]) -> Iterable[Wire]:
+        texts: list[Text | Refusal] = []
         for part in parts:
             if isinstance(part, Text | Refusal):
-                if spoken and self._item_of(part) != self._item_of(spoken[-1]):
-                    yield self._said(spoken)
-                    spoken = []
-                spoken.append(part)
+                if texts and self._item_pointer(part) != self._item_pointer(texts[-1]):
+                    yield self._build_reply_message(texts)
+                    texts = []
+                texts.append(part)
                 continue
-            if spoken:
-                yield self._said(spoken)
-                spoken = []
-            yield from self._acted(part)
-        if spoken:
-            yield self._said(spoken)
+            if texts:
+                yield self._build_reply_message(texts)
+                texts = []
+            yield from self._build_other_item(part)
+        if texts:
+            yield self._build_reply_message(texts)
 
-    def _item_of(self, part: Text | Refusal) -> str:
-        """Which item of this same protocol a part stood in; other protocols have one message per turn."""
-        return part.at.partition("/content")[0] if self._own else ""
+    def _item_pointer(self, part: Text | Refusal) -> str:
+        """Return the pointer of the item that held a part; other protocols have one message per turn."""
+        return part.at.partition("/content")[0] if self._same_protocol else ""
 
-    def _said(self, parts: Sequence[Text | Refusal]) -> Wire:
-        item: Wire = {"type": "message", "role": "assistant", "content": [self._output_part(part) for part in parts]}
-        restore(item, self._unread.get(self._item_of(parts[0])[1:], {}))
+    def _build_reply_message(self, parts: Sequence[Text | Refusal]) -> Wire:
+        content: list[Json] = [self._build_output_part(part) for part in parts]
+        item: Wire = {"type": "message", "role": "assistant", "content": content}
+        restore(item, self._unread_by_item.get(self._item_pointer(parts[0])[1:], {}))
         return item
 
-    def _output_part(self, part: Text | Refusal) -> Wire:
+    def _build_output_part(self, part: Text | Refusal) -> Wire:
         if isinstance(part, Refusal):
             wire: Wire = {"type": "refusal", "refusal": part.text}
         else:
-            wire = {"type": "output_text", "text": part.text, "annotations": self._annotations(part)}
-            self._parts.no_breakpoint(part.cache)
-        if self._own:
+            wire = {"type": "output_text", "text": part.text, "annotations": self._build_annotations(part)}
+            self._parts.drop_breakpoint(part.cache)
+        if self._same_protocol:
             restore(wire, part.ext)
         return wire
 
-    def _annotations(self, text: Text) -> list[Json]:
-        if self._own:
+    def _build_annotations(self, text: Text) -> list[Json]:
+        if self._same_protocol:
             return [citation.raw for citation in text.citations]
         if text.citations:
             self._ledger.note_dropped(f"{text.at}/citations", "responses does not read the citations of earlier turns")
         return []
 
-    def _acted(self, part: Part) -> Iterable[Wire]:
+    def _build_other_item(self, part: Part) -> Iterable[Wire]:
         match part:
             case ToolCall():
-                yield self._call(part)
+                yield self._build_call(part)
             case Thinking():
-                yield from self._thought(part)
-            case Foreign() if self._own:
-                yield from _raw(part)
+                yield from self._build_reasoning(part)
+            case Foreign() if self._same_protocol:
+                yield from _restore_raw(part)
             case Image() | Document() | Audio():
                 self._ledger.note_dropped(part.at, "responses takes no media from the assistant")
             case _:
                 return
 
-    def _call(self, call: ToolCall) -> Wire:
+    def _build_call(self, call: ToolCall) -> Wire:
         item: Wire = {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
         if call.custom:
             item = {"type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": call.arguments}
         if call.namespace is not None:
             item["namespace"] = call.namespace
-        self._parts.no_breakpoint(call.cache)
-        if self._own:
+        self._parts.drop_breakpoint(call.cache)
+        if self._same_protocol:
             restore(item, call.ext)
         return item
 
-    def _thought(self, thought: Thinking) -> Iterable[Wire]:
-        """Only the vendor that encrypted a thought can read it; no ids, for with `store: false` they name nothing."""
+    def _build_reasoning(self, thought: Thinking) -> Iterable[Wire]:
+        """Build a reasoning item for the vendor that encrypted it; without ids, which need `store: true`."""
         opaque = thought.opaque
         readable = (
             opaque is not None
             and opaque.form is Form.ENCRYPTED
-            and can_send_to(opaque, self._target.issuer, self._own)
+            and can_send_to(opaque, self._target.issuer, self._same_protocol)
             and not opaque.payload.startswith(ENVELOPE_PREFIX)
         )
-        if not readable and not (self._own and opaque is None):
+        if not readable and not (self._same_protocol and opaque is None):
             why = "reasoning without its encrypted form" if opaque is None else "reasoning that another vendor issued"
             self._ledger.note_dropped(thought.at, f"{why} means nothing to this upstream")
             return
@@ -224,18 +225,18 @@ class InputWriter:
             item["content"] = parts
         if opaque is not None:
             item["encrypted_content"] = opaque.payload
-        if self._own:
+        if self._same_protocol:
             restore(item, thought.ext)
         yield item
 
 
-def _raw(part: Foreign) -> Iterable[Wire]:
+def _restore_raw(part: Foreign) -> Iterable[Wire]:
     if isinstance(part.raw, dict):
         yield part.raw
 
 
-def _by_item(ext: Ext) -> dict[str, Ext]:
-    """The request's unread fields that belong to items: `input/3/phase` under `input/3`."""
+def _group_by_item(ext: Ext) -> dict[str, Ext]:
+    """Group the request's unread fields by item: `input/3/phase` under `input/3`."""
     items: dict[str, Ext] = {}
     for pointer, value in ext.items():
         head, *rest = pointer.split("/", 2)
@@ -244,60 +245,66 @@ def _by_item(ext: Ext) -> dict[str, Ext]:
     return items
 
 
-class _Slot(Struct):
-    """A call under an id of its own, and the result that counts."""
+class _PairedCall(Struct):
+    """A call's unique id, and its result."""
 
     id: str
     result: ToolResult | None = None
 
 
-def paired(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
-    """Call ids become unique; of several results the last counts; a missing one is made up; an orphan becomes text."""
-    calls: dict[int, _Slot] = {}  # by the identity of the call
-    results: dict[int, _Slot] = {}  # by the identity of the result
-    _match(turns, calls, results, ledger)
+_Pairs = dict[int, _PairedCall]  # by the identity of a call or a result
+
+
+def pair_calls(turns: Sequence[Turn], ledger: Ledger) -> list[Turn]:
+    """Return the turns with unique call ids and one result for each call.
+
+    Of several results the last is kept, a missing one is invented, and one without a call becomes text.
+    """
+    calls: _Pairs = {}  # by the identity of the call
+    results: _Pairs = {}  # by the identity of the result
+    _match_results(turns, calls, results, ledger)
     fitted: list[Turn] = []
     for turn in turns:
-        parts = [fitting for part in turn.parts for fitting in _fit(part, calls, results, ledger)]
+        parts = [fitting for part in turn.parts for fitting in _fit_part(part, calls, results, ledger)]
         fitted.append(replace(turn, parts=tuple(parts)))
-        made_up = [_made_up(part, calls[id(part)], ledger) for part in turn.parts if _is_open(part, calls)]
-        if made_up:
-            fitted.append(Turn(Role.USER, tuple(made_up), turn.at))
+        invented = [_invent_result(part, calls[id(part)], ledger) for part in turn.parts if _lacks_result(part, calls)]
+        if invented:
+            fitted.append(Turn(Role.USER, tuple(invented), turn.at))
     return fitted
 
 
-def _match(turns: Sequence[Turn], calls: dict[int, _Slot], results: dict[int, _Slot], ledger: Ledger) -> None:
-    known: dict[str, _Slot] = {}  # by the client's id: some servers use the same ones again in every step
+def _match_results(turns: Sequence[Turn], calls: _Pairs, results: _Pairs, ledger: Ledger) -> None:
+    known: dict[str, _PairedCall] = {}  # by the client's id; some servers use the same ids in every step
     counts: dict[str, int] = {}
     for part in (part for turn in turns for part in turn.parts):
         if isinstance(part, ToolCall):
             count = counts[part.id] = counts.get(part.id, 0) + 1
-            known[part.id] = calls[id(part)] = _Slot(part.id if count == 1 else f"{part.id}-{count}")
+            known[part.id] = calls[id(part)] = _PairedCall(part.id if count == 1 else f"{part.id}-{count}")
         elif isinstance(part, ToolResult) and part.call_id in known:
-            slot = results[id(part)] = known[part.call_id]
-            if slot.result is not None:
-                ledger.note_dropped(slot.result.at, "a call has one result: the last one counts")
-            slot.result = part
+            pair = results[id(part)] = known[part.call_id]
+            if pair.result is not None:
+                ledger.note_dropped(pair.result.at, "a call has one result: the last one counts")
+            pair.result = part
 
 
-def _fit(part: Part, calls: dict[int, _Slot], results: dict[int, _Slot], ledger: Ledger) -> Sequence[Part]:
+def _fit_part(part: Part, calls: _Pairs, results: _Pairs, ledger: Ledger) -> Sequence[Part]:
     if isinstance(part, ToolCall):
-        slot = calls[id(part)]
-        return [part if slot.id == part.id else replace(part, id=slot.id)]
+        pair = calls[id(part)]
+        return [part if pair.id == part.id else replace(part, id=pair.id)]
     if not isinstance(part, ToolResult):
         return [part]
     if id(part) not in results:
         ledger.note_approximated(part.at, "a result whose call is missing is told as text")
         label = "error" if part.is_error else "result"
         return [Text(f"[{label} of tool call {part.call_id}]", part.at), *part.content]
-    slot = results[id(part)]
-    return [replace(part, call_id=slot.id)] if slot.result is part else []
+    pair = results[id(part)]
+    return [replace(part, call_id=pair.id)] if pair.result is part else []
 
 
-def _is_open(part: Part, calls: dict[int, _Slot]) -> bool:
+def _lacks_result(part: Part, calls: _Pairs) -> bool:
     return isinstance(part, ToolCall) and calls[id(part)].result is None
 
 
-def _made_up(call: Part, slot: _Slot, ledger: Ledger) -> ToolResult:
+def _invent_result(call: Part, pair: _PairedCall, ledger: Ledger) -> ToolResult:
     ledger.note_invented(call.at, "every call must have a result")
-    return ToolResult(slot.id, (Text(_UNANSWERED, call.at),), call.at)
+    return ToolResult(pair.id, (Text(_NO_RESULT, call.at),), call.at)

@@ -17,15 +17,15 @@ from dragoman.hub.reply import find_excess
 from dragoman.hub.request import Citation, Json
 from dragoman.hub.usage import Usage, clamp_usage
 from dragoman.protocols.responses import errors, wire
-from dragoman.protocols.responses.decode_blocks import Calls, Events, Messages, Thoughts
+from dragoman.protocols.responses.decode_blocks import Calls, Events, MessageItems, ReasoningItems
 from dragoman.protocols.responses.wire import HOSTED_ITEMS, Item, text_at
 
 _STOP_BY_REASON = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.FILTERED}
 _CALLS = {"function_call": False, "custom_tool_call": True}  # item type -> custom
-_STREAMED = frozenset(("message", "reasoning", *_CALLS))  # item types that keep their own account
-_notice = msgspec.json.Decoder(wire.Notice)
-_typed = msgspec.json.Decoder(wire.Typed)
-_trouble = msgspec.json.Decoder(wire.Trouble)
+_STREAMED_TYPES = frozenset(("message", "reasoning", *_CALLS))  # item types with a class in decode_blocks
+_notice = msgspec.json.Decoder(wire.StreamEvent)
+_typed = msgspec.json.Decoder(wire.TypeOnly)
+_error_event = msgspec.json.Decoder(wire.ErrorEvent)
 _response = msgspec.json.Decoder(wire.Response)
 _part = msgspec.json.Decoder(wire.Part)
 _message_item = msgspec.json.Decoder(wire.MessageItem)
@@ -35,11 +35,11 @@ _object = msgspec.json.Decoder(dict[str, object])
 
 
 def read_hosted(type_: str, item: Item) -> HostedBlock:
-    """A finished hosted item, whole; `raw` serves a client of this same protocol."""
+    """Return the block of a finished hosted item; `raw` is for clients of this protocol."""
     id_ = item.get("id")
     read = _READERS.get(type_)
     input_, results = read(item) if read else ({}, None)
-    output, failed = _outcome(type_, item)
+    output, failed = _read_outcome(type_, item)
     return HostedBlock(id_ if isinstance(id_, str) else "", HOSTED_ITEMS[type_], input_, results, item, output, failed)
 
 
@@ -52,11 +52,11 @@ def _read_search(item: Item) -> tuple[Item, tuple[Citation, ...] | None]:
     told = {"query": query, "url": action.get("url"), "pattern": action.get("pattern")}
     sources = action.get("sources")
     return {key: value for key, value in told.items() if isinstance(value, str)}, (
-        tuple(_found(sources)) if isinstance(sources, list) else None
+        tuple(_read_sources(sources)) if isinstance(sources, list) else None
     )
 
 
-def _found(sources: list[Json]) -> Iterator[Citation]:
+def _read_sources(sources: list[Json]) -> Iterator[Citation]:
     for source in sources:
         if isinstance(source, dict) and isinstance(url := source.get("url"), str):
             title = source.get("title")
@@ -76,8 +76,8 @@ def _read_mcp(item: Item) -> tuple[Item, None]:
     return {"server": text_at(item, "server_label"), "name": text_at(item, "name"), "arguments": parsed}, None
 
 
-def _outcome(type_: str, item: Item) -> tuple[str | None, bool]:
-    """What the tool printed or returned, and whether that is an error."""
+def _read_outcome(type_: str, item: Item) -> tuple[str | None, bool]:
+    """Return what the tool printed or returned, and whether that is an error."""
     match type_:
         case "code_interpreter_call":
             outputs = item.get("outputs")
@@ -101,25 +101,25 @@ _READERS: dict[str, Callable[[Item], tuple[Item, tuple[Citation, ...] | None]]] 
 
 
 class Decoder:
-    """Stage[Frame | Broken, Event]."""
+    """Decode the frames of one reply."""
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._ledger = ledger
         self._started = False
-        self._over = False
-        self._numbers = count()
-        self._messages = Messages(self._numbers)
-        self._thoughts = Thoughts(self._numbers, issuer)
-        self._calls = Calls(self._numbers)
-        self._done: dict[int, set[str]] = {}  # item types finished at an output_index
-        self._early: dict[int, Raw] = {}  # items that came whole before the one that they follow
+        self._is_over = False
+        self._block_numbers = count()
+        self._messages = MessageItems(self._block_numbers)
+        self._thoughts = ReasoningItems(self._block_numbers, issuer)
+        self._calls = Calls(self._block_numbers)
+        self._finished_types: dict[int, set[str]] = {}  # item types finished at an output_index
+        self._early_items: dict[int, Raw] = {}  # finished items that came before their predecessor
         self._searches = 0
-        self._trouble: wire.Error | None = None  # an error event, which a failed response usually follows
+        self._error_event: wire.Error | None = None  # usually followed by a failed response
         self.progress = Progress.READING
-        self._readers = self._table()
+        self._readers = self._make_readers()
 
     def feed(self, item: object) -> Events:
-        if self._over:
+        if self._is_over:
             return ()
         if not isinstance(item, Frame):
             return self._fail(Kind.CORRUPT, item.why if isinstance(item, Broken) else "not an event")
@@ -129,33 +129,33 @@ class Decoder:
             if reader is not None:
                 events = reader(notice)
             elif notice.type in ("error", ""):
-                events = self._told_trouble(item.data)
+                events = self._read_error_event(item.data)
             else:
                 return ()
         except (ValueError, RecursionError) as error:
-            return self._misread(item, error)
-        return events if self._started or not events else self._begun(events)
+            return self._read_invalid(item, error)
+        return events if self._started or not events else self._ensure_started(events)
 
     def finish(self) -> Events:
-        if self._over:
+        if self._is_over:
             return ()
-        if self._trouble is not None:
-            return self._failed(errors.from_stream(self._trouble))
+        if self._error_event is not None:
+            return self._fail_with(errors.read_stream_error(self._error_event))
         return self._fail(Kind.TRUNCATED, "the upstream's stream ended without its terminal event")
 
-    def reply(self, response: wire.Response) -> list[Event]:
-        """The events of a whole reply."""
+    def read_whole(self, response: wire.Response) -> list[Event]:
+        """Return the events of a whole reply."""
         started = Started(response.id or "", response.model or "")
         match response.status:
             case "completed" | None:
-                return [started, *self._completed(response)]
+                return [started, *self._read_completed(response)]
             case "incomplete":
-                return [started, *self._incomplete(response)]
+                return [started, *self._read_incomplete(response)]
             case "failed":
-                return [started, *self._failed_response(response)]
+                return [started, *self._read_failed(response)]
         return [started, *self._fail(Kind.UPSTREAM, f"the upstream's reply is not finished: {response.status}")]
 
-    def _table(self) -> dict[str, Callable[[wire.Notice], Events]]:
+    def _make_readers(self) -> dict[str, Callable[[wire.StreamEvent], Events]]:
         messages, thoughts, calls = self._messages, self._thoughts, self._calls
         return {
             "response.output_text.delta": messages.text_delta,
@@ -163,34 +163,34 @@ class Decoder:
             "response.custom_tool_call_input.delta": calls.delta,
             "response.reasoning_summary_text.delta": thoughts.summary_delta,
             "response.reasoning_text.delta": thoughts.raw_delta,
-            "response.reasoning.delta": thoughts.raw_delta,  # as Open Responses spells it
+            "response.reasoning.delta": thoughts.raw_delta,  # Open Responses' spelling
             "response.refusal.delta": messages.refusal_delta,
             "response.output_text.annotation.added": messages.annotated,
             "response.output_text.done": messages.text_done,
             "response.refusal.done": messages.refusal_done,
-            "response.content_part.done": self._part_done,
+            "response.content_part.done": self._read_part_done,
             "response.function_call_arguments.done": calls.arguments_done,
             "response.custom_tool_call_input.done": calls.input_done,
             "response.reasoning_summary_text.done": thoughts.summary_done,
             "response.reasoning_summary_part.done": thoughts.summary_part_done,
             "response.reasoning_text.done": thoughts.raw_done,
             "response.reasoning.done": thoughts.raw_done,
-            "response.output_item.added": self._item_added,
-            "response.output_item.done": self._item_done,
-            "response.created": self._created,
-            "response.queued": self._created,
-            "response.in_progress": self._created,
-            "response.completed": lambda notice: self._completed(_read_response(notice.response)),
-            "response.incomplete": lambda notice: self._incomplete(_read_response(notice.response)),
-            "response.failed": lambda notice: self._failed_response(_read_response(notice.response)),
+            "response.output_item.added": self._read_item_added,
+            "response.output_item.done": self._read_item_done,
+            "response.created": self._read_created,
+            "response.queued": self._read_created,
+            "response.in_progress": self._read_created,
+            "response.completed": lambda notice: self._read_completed(_read_response(notice.response)),
+            "response.incomplete": lambda notice: self._read_incomplete(_read_response(notice.response)),
+            "response.failed": lambda notice: self._read_failed(_read_response(notice.response)),
             "response.cancelled": lambda _: self._fail(Kind.UPSTREAM, "the upstream's response was cancelled"),
         }
 
-    def _begun(self, events: Events) -> Events:
+    def _ensure_started(self, events: Events) -> Events:
         self._started = True
         return events if isinstance(events[0], Failed) else [Started("", ""), *events]
 
-    def _misread(self, item: Frame, error: Exception) -> Events:
+    def _read_invalid(self, item: Frame, error: Exception) -> Events:
         data = item.data.strip()
         if not data or data == b"[DONE]":
             return ()
@@ -209,20 +209,20 @@ class Decoder:
 
     # Lifecycle
 
-    def _created(self, notice: wire.Notice) -> Events:
+    def _read_created(self, notice: wire.StreamEvent) -> Events:
         if self._started:
             return ()
         self._started = True
         response = _read_response(notice.response)
         return (Started(response.id or "", response.model or ""),)
 
-    def _completed(self, response: wire.Response) -> Events:
-        told = self._told_at_end(response)
+    def _read_completed(self, response: wire.Response) -> Events:
+        told = self._finish_items(response)
         if self._calls.has_unfinished():
             told += self._fail(Kind.CORRUPT, "the upstream's reply ended inside a tool call")
-        return self._ended(response, told, Stop.TOOL if self._calls.indexes() else Stop.END)
+        return self._end_reply(response, told, Stop.TOOL if self._calls.indexes() else Stop.END)
 
-    def _incomplete(self, response: wire.Response) -> Events:
+    def _read_incomplete(self, response: wire.Response) -> Events:
         details = response.incomplete_details
         reason = (details.reason if details else None) or ""
         stop = _STOP_BY_REASON.get(reason)
@@ -231,48 +231,50 @@ class Decoder:
                 "/incomplete_details/reason", f"{reason!r:.80} is told as a cap that was reached"
             )
             stop = Stop.LENGTH
-        return self._ended(response, self._told_at_end(response), stop)
+        return self._end_reply(response, self._finish_items(response), stop)
 
-    def _ended(self, response: wire.Response, told: list[Event], stop: Stop) -> Events:
-        """Return what the end has told, the open blocks closed, usage and the end; or all up to the first failure."""
+    def _end_reply(self, response: wire.Response, told: list[Event], stop: Stop) -> Events:
+        """Return the last events, closed blocks, usage and the end; or everything up to the first failure."""
         failed = next((at for at, event in enumerate(told) if isinstance(event, Failed)), None)
         if failed is not None:
-            return [*told[:failed], *self._used(response), told[failed]]
+            return [*told[:failed], *self._usage_events(response), told[failed]]
         closed = (*self._messages.close(), *self._thoughts.close(), *self._calls.close())
-        return [*told, *closed, *self._used(response), Ended(stop)]
+        return [*told, *closed, *self._usage_events(response), Ended(stop)]
 
-    def _failed_response(self, response: wire.Response) -> Events:
+    def _read_failed(self, response: wire.Response) -> Events:
         error = errors.read_error(response.error)
         if error is None or (error.code is None and error.message is None):
-            error = self._trouble or wire.Error(message="the upstream's response failed")
-        return [*self._used(response), *self._failed(errors.from_stream(error))]
+            error = self._error_event or wire.Error(message="the upstream's response failed")
+        return [*self._usage_events(response), *self._fail_with(errors.read_stream_error(error))]
 
-    def _told_trouble(self, data: bytes) -> Events:
-        nested = errors.read_error(_trouble.decode(data).error)
-        if not _typed.decode(data).type:  # no event of this protocol: an error body, or nothing that concerns us
-            return self._failed(errors.from_stream(nested)) if nested else ()
+    def _read_error_event(self, data: bytes) -> Events:
+        nested = errors.read_error(_error_event.decode(data).error)
+        if not _typed.decode(data).type:  # not an event of this protocol: an error body, or irrelevant
+            return self._fail_with(errors.read_stream_error(nested)) if nested else ()
         flat = errors.read_error(Raw(data)) or wire.Error()
         if nested is None:
-            self._trouble = flat
+            self._error_event = flat
         else:  # some servers write the status beside the error
-            self._trouble = replace(nested, status=nested.status or flat.status or flat.status_code)
+            self._error_event = replace(nested, status=nested.status or flat.status or flat.status_code)
         return ()
 
-    def _told_at_end(self, response: wire.Response) -> list[Event]:
-        """Return what the terminal snapshot has and the stream lacked."""
-        self._over = True
-        events = [event for index in sorted(self._early) for event in self._finish_item(index, self._early[index])]
+    def _finish_items(self, response: wire.Response) -> list[Event]:
+        """Return the events of items that the terminal snapshot has and the stream lacked."""
+        self._is_over = True
+        events: list[Event] = []
+        for index in sorted(self._early_items):
+            events += self._finish_item(index, self._early_items[index])
         output = response.output or []
         if too_many := find_excess(blocks=len(output)):
             return [Failed(too_many)]
-        longer = len(output) > self._told()
+        longer = len(output) > self._count_items()
         for index, raw in enumerate(output):
-            # With gaps in output_index, or one for two items, the positions differ; only a longer output has news.
+            # Positions differ where output_index has gaps or repeats; only a longer output holds new items.
             if longer or self._has_seen(index):
                 events += self._finish_item(index, raw)
         return events
 
-    def _used(self, response: wire.Response) -> Events:
+    def _usage_events(self, response: wire.Response) -> Events:
         counts = response.usage
         if counts is None:
             return ()
@@ -291,21 +293,21 @@ class Decoder:
         return (UsageReported(clamp_usage(usage, self._ledger)),)
 
     def _fail(self, kind: Kind, message: str) -> Events:
-        return self._failed(Failure(kind, message))
+        return self._fail_with(Failure(kind, message))
 
-    def _failed(self, failure: Failure) -> Events:
-        self._over = True
+    def _fail_with(self, failure: Failure) -> Events:
+        self._is_over = True
         return (Failed(failure),)
 
     # Items
 
-    def _part_done(self, notice: wire.Notice) -> Events:
-        told = _part.decode(notice.part)
-        if told.type == "reasoning_text":
-            return self._thoughts.part_done(notice, told)
-        return self._messages.part_done(notice, told)
+    def _read_part_done(self, notice: wire.StreamEvent) -> Events:
+        done = _part.decode(notice.part)
+        if done.type == "reasoning_text":
+            return self._thoughts.part_done(notice, done)
+        return self._messages.part_done(notice, done)
 
-    def _item_added(self, notice: wire.Notice) -> Events:
+    def _read_item_added(self, notice: wire.StreamEvent) -> Events:
         type_ = _typed.decode(notice.item).type
         custom = _CALLS.get(type_)
         if custom is None:
@@ -314,28 +316,29 @@ class Decoder:
             return ()
         return self._calls.opened(notice.output_index, custom, _call_item.decode(notice.item))
 
-    def _item_done(self, notice: wire.Notice) -> Events:
+    def _read_item_done(self, notice: wire.StreamEvent) -> Events:
         index = notice.output_index
         if index > 0 and not self._has_seen(index) and not self._has_seen(index - 1):
-            self._early[index] = notice.item.copy()
+            self._early_items[index] = notice.item.copy()
             return ()
         events = [*self._finish_item(index, notice.item)]
-        while (index := index + 1) in self._early:
-            events += self._finish_item(index, self._early.pop(index))
+        while (index := index + 1) in self._early_items:
+            events += self._finish_item(index, self._early_items.pop(index))
         return events
 
     def _has_seen(self, index: int) -> bool:
         streamed = (self._messages, self._thoughts, self._calls)
-        return index in self._done or any(index in items.indexes() for items in streamed)
+        return index in self._finished_types or any(index in items.indexes() for items in streamed)
 
-    def _told(self) -> int:
-        """How many items there were: some servers give one index to two of different kinds."""
+    def _count_items(self) -> int:
+        """Return the number of items; some servers give one index to two items of different types."""
         streamed = sum(len(items.indexes()) for items in (self._messages, self._thoughts, self._calls))
-        return streamed + sum(type_ not in _STREAMED for types in self._done.values() for type_ in types)
+        finished = (type_ for types in self._finished_types.values() for type_ in types)
+        return streamed + sum(type_ not in _STREAMED_TYPES for type_ in finished)
 
     def _finish_item(self, index: int, raw: Raw) -> Events:
         type_ = _typed.decode(raw).type
-        done = self._done.setdefault(index, set())
+        done = self._finished_types.setdefault(index, set())
         if type_ in done:
             return ()
         done.add(type_)
@@ -345,42 +348,42 @@ class Decoder:
             case "reasoning":
                 return self._thoughts.item_done(index, _reasoning_item.decode(raw))
             case "function_call" | "custom_tool_call":
-                return self._call_done(index, _CALLS[type_], _call_item.decode(raw))
+                return self._finish_call(index, _CALLS[type_], _call_item.decode(raw))
             case _ if type_ in wire.HOSTED_ITEMS:
                 self._searches += type_ == "web_search_call"
-                number = next(self._numbers)
+                number = next(self._block_numbers)
                 return Opened(number, read_hosted(type_, _object.decode(raw))), Closed(number)
         self._ledger.note_dropped(f"/output/{index}", f"an output item of the unknown type {type_!r}")
         return ()
 
-    def _call_done(self, index: int, custom: bool, item: wire.CallItem) -> Events:
+    def _finish_call(self, index: int, custom: bool, item: wire.CallItem) -> Events:
         if not item.name and index not in self._calls.indexes():
-            return self._fail(Kind.CORRUPT, "the upstream called a tool without naming it")
+            return self._fail(Kind.CORRUPT, "the upstream called a tool without a name")
         return self._calls.item_done(index, custom, item)
 
 
 def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """The events of a whole reply; an error body in a 200, or no JSON at all, is a failure."""
+    """Return the events of a whole reply; an error body, or one that is not JSON, gives Failed."""
     body = replace_invalid_utf8(body)
     try:
         response = _read_response(body)
         if response.output is None and response.status is None:
-            return [Failed(_no_response(body, "it is no response object", NO_REPLY))]
-        return Decoder(issuer, ledger).reply(response)
+            return [Failed(_read_unusable(body, "it is no response object", NO_REPLY))]
+        return Decoder(issuer, ledger).read_whole(response)
     except (ValueError, RecursionError) as error:
         mended = replace_lone_surrogates(body)
         if mended != body and not isinstance(error, msgspec.ValidationError):
             return whole(mended, issuer, ledger)
-        return [Failed(_no_response(body, str(error)))]
+        return [Failed(_read_unusable(body, str(error)))]
 
 
 def _read_response(json: bytes | Raw) -> wire.Response:
-    return read_json_leniently(_response, json, wire.BESIDE)
+    return read_json_leniently(_response, json, wire.INESSENTIAL_FIELDS)
 
 
-def _no_response(body: bytes, why: str, code: str | None = None) -> Failure:
-    told = errors.error_in(body)
+def _read_unusable(body: bytes, why: str, code: str | None = None) -> Failure:
+    told = errors.find_error(body)
     if told is not None:
-        return errors.from_stream(told)
+        return errors.read_stream_error(told)
     seen = "it is HTML" if body.lstrip()[:1] == b"<" else why
     return Failure(Kind.CORRUPT, f"the upstream's reply cannot be read: {seen}", code=code)

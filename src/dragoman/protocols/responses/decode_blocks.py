@@ -25,7 +25,7 @@ from dragoman.hub.events import (
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
-from dragoman.protocols.responses.wire import Annotation, CallItem, MessageItem, Notice, Part, ReasoningItem
+from dragoman.protocols.responses.wire import Annotation, CallItem, MessageItem, Part, ReasoningItem, StreamEvent
 
 Events = Sequence[Event]
 _part = msgspec.json.Decoder(Part)
@@ -33,7 +33,7 @@ _annotation = msgspec.json.Decoder(Annotation)
 _object = msgspec.json.Decoder(dict[str, object])
 
 
-class _Open:
+class _OpenBlock:
     """A text, refusal or call block of the reply."""
 
     __slots__ = ("block", "citable", "cited", "open", "sent")
@@ -41,8 +41,8 @@ class _Open:
     def __init__(self, block: int) -> None:
         self.block = block
         self.open = True
-        self.sent = False  # whether any of its text has come
-        self.citable = True  # unlike a refusal
+        self.sent = False  # some of its text has been sent
+        self.citable = True  # false for a refusal
         self.cited = 0
 
     def close(self) -> Events:
@@ -52,54 +52,54 @@ class _Open:
         return (Closed(self.block),)
 
 
-class Messages:
-    """Message items; each content part is a block, opened by its first words: an empty text is nothing said."""
+class MessageItems:
+    """Message items; each content part is a block, opened by its first text."""
 
-    __slots__ = ("_items", "_numbers")
+    __slots__ = ("_block_numbers", "_items")
 
-    def __init__(self, numbers: Iterator[int]) -> None:
-        self._numbers = numbers
-        self._items: dict[int, dict[int, _Open]] = {}  # output_index -> content_index
+    def __init__(self, block_numbers: Iterator[int]) -> None:
+        self._block_numbers = block_numbers
+        self._items: dict[int, dict[int, _OpenBlock]] = {}  # output_index -> content_index
 
     def indexes(self) -> KeysView[int]:
         return self._items.keys()
 
-    def text_delta(self, notice: Notice) -> Events:
-        logprobs = _worth_keeping(notice.logprobs)
+    def text_delta(self, event: StreamEvent) -> Events:
+        logprobs = _keep_logprobs(event.logprobs)
         try:
-            part = self._items[notice.output_index][notice.content_index]
+            part = self._items[event.output_index][event.content_index]
         except KeyError:
-            return self._say(notice, TextBlock(), notice.delta, logprobs)
-        if not part.open or not (notice.delta or logprobs):
+            return self._add_text(event, TextBlock(), event.delta, logprobs)
+        if not part.open or not (event.delta or logprobs):
             return ()
         part.sent = True
-        return (Delta(part.block, notice.delta, logprobs),)
+        return (Delta(part.block, event.delta, logprobs),)
 
-    def refusal_delta(self, notice: Notice) -> Events:
-        return self._say(notice, RefusalBlock(), notice.delta, None)
+    def refusal_delta(self, event: StreamEvent) -> Events:
+        return self._add_text(event, RefusalBlock(), event.delta, None)
 
-    def text_done(self, notice: Notice) -> Events:
-        return self._say_unsaid(notice, Part(text=notice.text, logprobs=notice.logprobs))
+    def text_done(self, event: StreamEvent) -> Events:
+        return self._add_missing_text(event, Part(text=event.text, logprobs=event.logprobs))
 
-    def refusal_done(self, notice: Notice) -> Events:
-        return self._say_unsaid(notice, Part(type="refusal", refusal=notice.refusal))
+    def refusal_done(self, event: StreamEvent) -> Events:
+        return self._add_missing_text(event, Part(type="refusal", refusal=event.refusal))
 
-    def annotated(self, notice: Notice) -> Events:
-        return self._cite(notice, notice.annotation)
+    def annotated(self, event: StreamEvent) -> Events:
+        return self._add_citation(event, event.annotation)
 
-    def part_done(self, notice: Notice, told: Part) -> Events:
-        events = [*self._say_unsaid(notice, told)]
-        part = self._known(notice)
+    def part_done(self, event: StreamEvent, told: Part) -> Events:
+        events = [*self._add_missing_text(event, told)]
+        part = self._find_part(event)
         for raw in (told.annotations or [])[part.cited if part else 0 :]:
-            events += self._cite(notice, raw)
-        if part := self._known(notice):
+            events += self._add_citation(event, raw)
+        if part := self._find_part(event):
             events += part.close()
         return events
 
     def item_done(self, index: int, item: MessageItem) -> Events:
         events: list[Event] = []
         for content_index, part in enumerate(item.content or ()):
-            events += self.part_done(Notice(output_index=index, content_index=content_index), part)
+            events += self.part_done(StreamEvent(output_index=index, content_index=content_index), part)
         for left in self._items.setdefault(index, {}).values():
             events += left.close()
         return events
@@ -109,38 +109,38 @@ class Messages:
             for part in parts.values():
                 yield from part.close()
 
-    def _known(self, notice: Notice) -> _Open | None:
-        return self._items.get(notice.output_index, {}).get(notice.content_index)
+    def _find_part(self, event: StreamEvent) -> _OpenBlock | None:
+        return self._items.get(event.output_index, {}).get(event.content_index)
 
-    def _say(self, notice: Notice, what: Block, text: str, logprobs: Raw | None) -> Events:
+    def _add_text(self, event: StreamEvent, what: Block, text: str, logprobs: Raw | None) -> Events:
         if not text and logprobs is None:
             return ()
-        part, opened = self._part_at(notice, what)
+        part, opened = self._open_part(event, what)
         if not part.open:
             return ()
         part.sent = True
         return [*opened, Delta(part.block, text, logprobs)]
 
-    def _say_unsaid(self, notice: Notice, told: Part) -> Events:
-        part = self._known(notice)
+    def _add_missing_text(self, event: StreamEvent, told: Part) -> Events:
+        part = self._find_part(event)
         if part is not None and part.sent:
             return ()
         what: Block = RefusalBlock() if told.type == "refusal" else TextBlock()
-        return self._say(notice, what, told.refusal or told.text or "", _worth_keeping(told.logprobs))
+        return self._add_text(event, what, told.refusal or told.text or "", _keep_logprobs(told.logprobs))
 
-    def _part_at(self, notice: Notice, what: Block) -> tuple[_Open, Events]:
-        parts = self._items.setdefault(notice.output_index, {})
-        part = parts.get(notice.content_index)
+    def _open_part(self, event: StreamEvent, what: Block) -> tuple[_OpenBlock, Events]:
+        parts = self._items.setdefault(event.output_index, {})
+        part = parts.get(event.content_index)
         if part is not None:
             return part, ()
-        part = parts[notice.content_index] = _Open(next(self._numbers))
+        part = parts[event.content_index] = _OpenBlock(next(self._block_numbers))
         part.citable = isinstance(what, TextBlock)
         return part, (Opened(part.block, what),)
 
-    def _cite(self, notice: Notice, raw: Raw) -> Events:
-        part = self._known(notice)
+    def _add_citation(self, event: StreamEvent, raw: Raw) -> Events:
+        part = self._find_part(event)
         if part is None or not part.open or not part.citable:
-            return ()  # nothing is cited where nothing is said; the finished part repeats it if something was
+            return ()  # without text there is nothing to cite; the finished part repeats the annotation otherwise
         part.cited += 1
         told = _annotation.decode(raw)
         citation = Citation(
@@ -153,14 +153,14 @@ class Messages:
         return (CitationAdded(part.block, citation),)
 
 
-class _Thought:
-    """A reasoning item: summary and raw thoughts are blocks of their own, the parts of either run on in one."""
+class _OpenReasoning:
+    """A reasoning item. Summary and raw reasoning are one block each, which joins their parts."""
 
     __slots__ = ("blocks", "current", "open", "seen")
 
     def __init__(self) -> None:
         self.blocks: dict[bool, int] = {}  # raw or not -> block
-        self.current: dict[bool, int] = {}  # the part that runs in it
+        self.current: dict[bool, int] = {}  # the part that is being added to it
         self.seen: set[tuple[bool, int]] = set()
         self.open = True
 
@@ -171,96 +171,96 @@ class _Thought:
         return [Closed(number) for number in self.blocks.values()]
 
 
-class Thoughts:
+class ReasoningItems:
     """Reasoning items."""
 
-    __slots__ = ("_issuer", "_items", "_numbers")
+    __slots__ = ("_block_numbers", "_issuer", "_items")
 
-    def __init__(self, numbers: Iterator[int], issuer: Issuer) -> None:
-        self._numbers = numbers
+    def __init__(self, block_numbers: Iterator[int], issuer: Issuer) -> None:
+        self._block_numbers = block_numbers
         self._issuer = issuer
-        self._items: dict[int, _Thought] = {}
+        self._items: dict[int, _OpenReasoning] = {}
 
     def indexes(self) -> KeysView[int]:
         return self._items.keys()
 
-    def summary_delta(self, notice: Notice) -> Events:
-        return self._think(notice.output_index, False, notice.summary_index, notice.delta)
+    def summary_delta(self, event: StreamEvent) -> Events:
+        return self._add_reasoning(event.output_index, False, event.summary_index, event.delta)
 
-    def raw_delta(self, notice: Notice) -> Events:
-        return self._think(notice.output_index, True, notice.content_index, notice.delta)
+    def raw_delta(self, event: StreamEvent) -> Events:
+        return self._add_reasoning(event.output_index, True, event.content_index, event.delta)
 
-    def summary_done(self, notice: Notice) -> Events:
-        return self._think_unthought(notice.output_index, False, notice.summary_index, notice.text)
+    def summary_done(self, event: StreamEvent) -> Events:
+        return self._add_missing_reasoning(event.output_index, False, event.summary_index, event.text)
 
-    def summary_part_done(self, notice: Notice) -> Events:
-        told = _part.decode(notice.part)
-        return self._think_unthought(notice.output_index, False, notice.summary_index, told.text)
+    def summary_part_done(self, event: StreamEvent) -> Events:
+        told = _part.decode(event.part)
+        return self._add_missing_reasoning(event.output_index, False, event.summary_index, told.text)
 
-    def raw_done(self, notice: Notice) -> Events:
-        return self._think_unthought(notice.output_index, True, notice.content_index, notice.text)
+    def raw_done(self, event: StreamEvent) -> Events:
+        return self._add_missing_reasoning(event.output_index, True, event.content_index, event.text)
 
-    def part_done(self, notice: Notice, told: Part) -> Events:
-        return self._think_unthought(notice.output_index, True, notice.content_index, told.text)
+    def part_done(self, event: StreamEvent, told: Part) -> Events:
+        return self._add_missing_reasoning(event.output_index, True, event.content_index, told.text)
 
     def item_done(self, index: int, item: ReasoningItem) -> Events:
         events: list[Event] = []
         for part, told in enumerate(item.summary or ()):
-            events += self._think_unthought(index, False, part, told.text)
+            events += self._add_missing_reasoning(index, False, part, told.text)
         for part, told in enumerate(item.content or ()):
-            events += self._think_unthought(index, True, part, told.text)
-        thought = self._items.setdefault(index, _Thought())
-        if item.encrypted_content and thought.open:
-            events += self._sealed(thought, item.encrypted_content)
-        events += thought.close()
+            events += self._add_missing_reasoning(index, True, part, told.text)
+        reasoning = self._items.setdefault(index, _OpenReasoning())
+        if item.encrypted_content and reasoning.open:
+            events += self._opaque_events(reasoning, item.encrypted_content)
+        events += reasoning.close()
         return events
 
     def close(self) -> Iterator[Event]:
-        for thought in self._items.values():
-            yield from thought.close()
+        for reasoning in self._items.values():
+            yield from reasoning.close()
 
-    def _think(self, index: int, raw: bool, part: int, text: str) -> Events:
-        thought = self._items.get(index)
-        if thought is None:
-            thought = self._items[index] = _Thought()
-        if not text or not thought.open:
+    def _add_reasoning(self, index: int, raw: bool, part: int, text: str) -> Events:
+        reasoning = self._items.get(index)
+        if reasoning is None:
+            reasoning = self._items[index] = _OpenReasoning()
+        if not text or not reasoning.open:
             return ()
-        if thought.current.get(raw) == part:
-            return (Delta(thought.blocks[raw], text),)
-        thought.seen.add((raw, part))
-        if raw in thought.current:
-            thought.current[raw] = part
-            return (Delta(thought.blocks[raw], "\n\n" + text),)
-        opened = self._opened(thought, raw)
-        thought.current[raw] = part
+        if reasoning.current.get(raw) == part:
+            return (Delta(reasoning.blocks[raw], text),)
+        reasoning.seen.add((raw, part))
+        if raw in reasoning.current:
+            reasoning.current[raw] = part
+            return (Delta(reasoning.blocks[raw], "\n\n" + text),)
+        opened = self._open_block(reasoning, raw)
+        reasoning.current[raw] = part
         return opened, Delta(opened.block, text)
 
-    def _think_unthought(self, index: int, raw: bool, part: int, text: str | None) -> Events:
-        thought = self._items.get(index)
-        if not text or (thought is not None and (raw, part) in thought.seen):
+    def _add_missing_reasoning(self, index: int, raw: bool, part: int, text: str | None) -> Events:
+        reasoning = self._items.get(index)
+        if not text or (reasoning is not None and (raw, part) in reasoning.seen):
             return ()
-        return self._think(index, raw, part, text)
+        return self._add_reasoning(index, raw, part, text)
 
-    def _opened(self, thought: _Thought, raw: bool) -> Opened:
-        number = thought.blocks[raw] = next(self._numbers)
+    def _open_block(self, reasoning: _OpenReasoning, raw: bool) -> Opened:
+        number = reasoning.blocks[raw] = next(self._block_numbers)
         return Opened(number, ThinkingBlock(raw=raw))
 
-    def _sealed(self, thought: _Thought, payload: str) -> Iterator[Event]:
-        if not thought.blocks:
-            yield self._opened(thought, False)
-        number = next(iter(thought.blocks.values()))
+    def _opaque_events(self, reasoning: _OpenReasoning, payload: str) -> Iterator[Event]:
+        if not reasoning.blocks:
+            yield self._open_block(reasoning, False)
+        number = next(iter(reasoning.blocks.values()))
         yield OpaqueAdded(number, Opaque(self._issuer.name, Form.ENCRYPTED, payload, self._issuer.model))
 
 
 class Calls:
     """Function calls and custom tool calls."""
 
-    __slots__ = ("_items", "_numbers", "_unnamed")
+    __slots__ = ("_block_numbers", "_items", "_unnamed")
 
-    def __init__(self, numbers: Iterator[int]) -> None:
-        self._numbers = numbers
-        self._items: dict[int, _Open] = {}
-        self._unnamed: set[int] = set()  # announced without a name, and not named since
+    def __init__(self, block_numbers: Iterator[int]) -> None:
+        self._block_numbers = block_numbers
+        self._items: dict[int, _OpenBlock] = {}
+        self._unnamed: set[int] = set()  # announced without a name so far
 
     def indexes(self) -> KeysView[int]:
         return self._items.keys()
@@ -272,38 +272,38 @@ class Calls:
             self._unnamed.add(index)
             return ()
         self._unnamed.discard(index)
-        call = self._items[index] = _Open(next(self._numbers))
+        call = self._items[index] = _OpenBlock(next(self._block_numbers))
         return (Opened(call.block, CallBlock(item.call_id or item.id or "", item.name, custom, item.namespace)),)
 
-    def delta(self, notice: Notice) -> Events:
-        call = self._items.get(notice.output_index)
-        if call is None or not call.open or not notice.delta:
-            return ()  # without its name a call cannot be opened: the finished item will tell the whole
+    def delta(self, event: StreamEvent) -> Events:
+        call = self._items.get(event.output_index)
+        if call is None or not call.open or not event.delta:
+            return ()  # a call opens with its name; the finished item has all arguments
         call.sent = True
-        return (Delta(call.block, notice.delta),)
+        return (Delta(call.block, event.delta),)
 
-    def arguments_done(self, notice: Notice) -> Events:
-        return self._argue_unargued(notice.output_index, _json_text(notice.arguments))
+    def arguments_done(self, event: StreamEvent) -> Events:
+        return self._add_missing_arguments(event.output_index, _arguments_as_text(event.arguments))
 
-    def input_done(self, notice: Notice) -> Events:
-        return self._argue_unargued(notice.output_index, notice.input or "")
+    def input_done(self, event: StreamEvent) -> Events:
+        return self._add_missing_arguments(event.output_index, event.input or "")
 
     def item_done(self, index: int, custom: bool, item: CallItem) -> Events:
         events = [*self.opened(index, custom, item)]
-        events += self._argue_unargued(index, item.input or _json_text(item.arguments))
+        events += self._add_missing_arguments(index, item.input or _arguments_as_text(item.arguments))
         if call := self._items.get(index):
             events += call.close()
         return events
 
     def has_unfinished(self) -> bool:
-        """Whether a call was never named, or neither given arguments nor finished: `{}` would be invented."""
+        """Return whether a call has no name, or neither arguments nor an end: `{}` would be invented."""
         return bool(self._unnamed) or any(call.open and not call.sent for call in self._items.values())
 
     def close(self) -> Iterator[Event]:
         for call in self._items.values():
             yield from call.close()
 
-    def _argue_unargued(self, index: int, text: str) -> Events:
+    def _add_missing_arguments(self, index: int, text: str) -> Events:
         call = self._items.get(index)
         if call is None or call.sent or not call.open or not text:
             return ()
@@ -311,13 +311,13 @@ class Calls:
         return (Delta(call.block, text),)
 
 
-def _worth_keeping(logprobs: Raw) -> Raw | None:
+def _keep_logprobs(logprobs: Raw) -> Raw | None:
     text = bytes(logprobs)
     return logprobs.copy() if text.startswith(b"[") and text != b"[]" else None
 
 
-def _json_text(raw: Raw) -> str:
-    """Arguments as text; a server that sends them as an object means its JSON."""
+def _arguments_as_text(raw: Raw) -> str:
+    """Return arguments as JSON text; some servers send an object."""
     text = bytes(raw)
     if text.startswith(b'"'):
         return msgspec.json.decode(text, type=str)

@@ -1,6 +1,6 @@
-"""Hub events come in and a Responses client's stream goes out, one SSE event per item; or one whole body.
+"""Encode hub events as a Responses stream or as a whole response.
 
-Each block is an output item of its own, also where two texts follow each other. An item is announced as done when the
+Each block is an output item of its own, even if two texts follow each other. An item is announced as done when the
 next one begins or the reply ends: only then is it known whether it was cut off.
 """
 
@@ -34,8 +34,15 @@ from dragoman.hub.reply import collect, explode
 from dragoman.hub.request import Citation
 from dragoman.hub.usage import Usage
 from dragoman.protocols.responses import errors
-from dragoman.protocols.responses.encode_blocks import FUNCTION, Writing, annotation_of, is_own, like_item, own_item
-from dragoman.protocols.responses.encode_snapshot import Snapshot, snapshot_of
+from dragoman.protocols.responses.encode_blocks import (
+    FUNCTION,
+    OpenItem,
+    encode_annotation,
+    encode_hosted_item,
+    is_unchanged,
+    restore_item,
+)
+from dragoman.protocols.responses.encode_snapshot import Snapshot, make_snapshot
 from dragoman.protocols.responses.wire import Item
 
 Bytes = Sequence[bytes]
@@ -60,8 +67,8 @@ _HOSTED_STEPS = {
 _encode = msgspec.json.encode
 
 
-class _Told:
-    """A hosted item, which is whole from the start."""
+class _HostedItem:
+    """An item of a vendor-run tool, complete from the start."""
 
     __slots__ = ("index", "item")
 
@@ -69,67 +76,67 @@ class _Told:
         self.index = index
         self.item = item
 
-    def finished(self, status: str) -> Item:
+    def final(self, status: str) -> Item:
         return self.item
 
 
 class Encoder:
-    """Stage[Event, bytes]."""
+    """Encode one reply as a Responses stream."""
 
-    def __init__(self, asked: ReplyContext, ledger: Ledger) -> None:
-        self._asked = asked
+    def __init__(self, context: ReplyContext, ledger: Ledger) -> None:
+        self._context = context
         self._ledger = ledger
         self._snapshot: Snapshot | None = None
         self._sequence = 0
         self._indexes = 0
-        self._open: dict[int, Writing | _Told | None] = {}  # block -> its item; None if it has none here
-        self._held: Writing | _Told | None = None  # closed, but not yet announced as done
+        self._open: dict[int, OpenItem | _HostedItem | None] = {}  # by block; None if it has no item
+        self._closed_item: OpenItem | _HostedItem | None = None  # closed, but not yet announced as done
         self._output: dict[int, Raw] = {}
-        self._spoke = False
+        self._has_text = False
         self._usage: Usage | None = None
         self.body: Raw = Raw()  # the final response object
 
     def feed(self, event: Event) -> Bytes:
         match event:
             case Delta():
-                return self._delta(event)
+                return self._encode_delta(event)
             case Opened(block=block, what=HostedBlock() as hosted):
-                return self._hosted(block, hosted)
+                return self._encode_hosted(block, hosted)
             case Opened():
-                return self._opened(event)
+                return self._open_item(event)
             case Closed(block=block):
-                return self._closed(block)
+                return self._close_item(block)
             case OpaqueAdded(block=block, opaque=opaque):
-                self._sealed(block, opaque)
+                self._set_opaque(block, opaque)
             case CitationAdded(block=block, citation=citation):
-                return self._cited(block, citation)
+                return self._add_citation(block, citation)
             case Started():
                 self._usage = event.usage
-                return self._started(event.id)
+                return self._encode_start(event.id)
             case UsageReported(usage=usage):
                 self._usage = usage
             case Ended():
-                return self._ended(event)
+                return self._encode_end(event)
             case Failed(failure=failure):
-                return self._failed(failure)
+                return self._encode_failure(failure)
         return ()
 
     def finish(self) -> Bytes:
         return ()
 
-    def _event(self, type_: str, fields: Item) -> bytes:
+    def _encode_event(self, type_: str, fields: Item) -> bytes:
         number = self._sequence
         self._sequence = number + 1
         return encode_event(_encode({"type": type_, **fields, "sequence_number": number}), type_.encode())
 
     # Lifecycle
 
-    def _started(self, id_: str) -> Bytes:
-        self._snapshot = snapshot_of(id_ if id_.startswith("resp_") else self._asked.new_id("resp_"), self._asked)
+    def _encode_start(self, id_: str) -> Bytes:
+        self._snapshot = make_snapshot(id_ if id_.startswith("resp_") else self._context.new_id("resp_"), self._context)
         response = self._snapshot.response("in_progress")
-        return [self._event(f"response.{step}", {"response": response}) for step in ("created", "in_progress")]
+        return [self._encode_event(f"response.{step}", {"response": response}) for step in ("created", "in_progress")]
 
-    def _ended(self, event: Ended) -> Bytes:
+    def _encode_end(self, event: Ended) -> Bytes:
         reason = _REASON_BY_STOP.get(event.stop)
         status = "incomplete" if reason else "completed"
         if event.category:
@@ -144,202 +151,200 @@ class Encoder:
             self._ledger.note_approximated(
                 "/stop_reason", "responses cannot ask to be continued; the reply counts as ended"
             )
-        if event.explanation and not self._spoke:
-            frames = [*self._flush("completed"), *self._explained(event.explanation)]
+        if event.explanation and not self._has_text:
+            frames = [*self._finish_item("completed"), *self._encode_explanation(event.explanation)]
         else:
-            frames = [*self._flush(status)]
+            frames = [*self._finish_item(status)]
             if event.explanation:
                 self._ledger.note_dropped(
                     "/stop_details/explanation", "responses tells a refusal only in place of a text"
                 )
-        return [*frames, *self._terminal(status, self._usage or Usage(), reason=reason)]
+        return [*frames, *self._encode_terminal(status, self._usage or Usage(), reason=reason)]
 
-    def _explained(self, explanation: str) -> Bytes:
-        """A refusal of which the vendor tells only the reason: the one place to say it is the refusal's text."""
+    def _encode_explanation(self, explanation: str) -> Bytes:
+        """Encode the reason of a refusal without text as the refusal's text."""
         block = max(self._open, default=-1) + 1
-        opened = self._opened(Opened(block, RefusalBlock()))
-        said = self._delta(Delta(block, explanation))
-        return [*opened, *said, *self._closed(block), *self._flush("completed")]
+        opened = self._open_item(Opened(block, RefusalBlock()))
+        said = self._encode_delta(Delta(block, explanation))
+        return [*opened, *said, *self._close_item(block), *self._finish_item("completed")]
 
-    def _failed(self, failure: Failure) -> Bytes:
-        frames = [] if self._snapshot else [*self._started("")]
-        frames += self._flush("completed")
-        error = errors.stream_error(failure)
-        frames.append(self._event("error", {"error": error}))
-        return [*frames, *self._terminal("failed", self._usage, error=error)]
+    def _encode_failure(self, failure: Failure) -> Bytes:
+        frames = [] if self._snapshot else [*self._encode_start("")]
+        frames += self._finish_item("completed")
+        error = errors.build_stream_error(failure)
+        frames.append(self._encode_event("error", {"error": error}))
+        return [*frames, *self._encode_terminal("failed", self._usage, error=error)]
 
-    def _terminal(
+    def _encode_terminal(
         self,
         status: str,
         usage: Usage | None,
         error: dict[str, str | None] | None = None,
         reason: str | None = None,
     ) -> Bytes:
-        snapshot = self._snapshot or snapshot_of(self._asked.new_id("resp_"), self._asked)
+        snapshot = self._snapshot or make_snapshot(self._context.new_id("resp_"), self._context)
         output = [self._output[index] for index in sorted(self._output)]
-        completed = self._completed() if status == "completed" else None
+        completed = self._completion_time() if status == "completed" else None
         self.body = snapshot.response(status, output, usage, error, reason, completed)
-        last = self._event(f"response.{status}", {"response": self.body})
-        return (last, _DONE) if self._asked.responses_done else (last,)
+        last = self._encode_event(f"response.{status}", {"response": self.body})
+        return (last, _DONE) if self._context.responses_done else (last,)
 
-    def _completed(self) -> int:
-        """When: never before the beginning, also where the clock was set back since."""
-        return max(self._asked.created, int(self._asked.now()))
+    def _completion_time(self) -> int:
+        """Return the time of completion, never before the start even if the clock was set back."""
+        return max(self._context.created, int(self._context.now()))
 
     # Blocks
 
-    def _opened(self, event: Opened) -> Bytes:
-        frames = [*self._flush("completed")]
-        writing = Writing(event.what, self._next_index(), self._asked.new_id)
-        self._open[event.block] = writing
-        self._spoke = self._spoke or isinstance(event.what, TextBlock | RefusalBlock)
-        frames.append(self._added(writing.index, writing.begun()))
-        # A reasoning item may turn out to have no text at all, and then it has no part either.
-        if writing.manner.prefix != "rs_":
-            frames += self._begin(writing)
+    def _open_item(self, event: Opened) -> Bytes:
+        frames = [*self._finish_item("completed")]
+        item = OpenItem(event.what, self._next_index(), self._context.new_id)
+        self._open[event.block] = item
+        self._has_text = self._has_text or isinstance(event.what, TextBlock | RefusalBlock)
+        frames.append(self._encode_added(item.index, item.initial()))
+        # A reasoning item without text has no part.
+        if item.events.prefix != "rs_":
+            frames += self._open_part(item)
         return frames
 
-    def _begin(self, writing: Writing) -> Bytes:
-        writing.begin()
-        if not writing.manner.part:
+    def _open_part(self, item: OpenItem) -> Bytes:
+        item.open_part()
+        if not item.events.part:
             return ()
-        return (self._event(f"{writing.manner.part}.added", {**writing.place, "part": writing.part("")}),)
+        return (self._encode_event(f"{item.events.part}.added", {**item.position, "part": item.part("")}),)
 
     def _next_index(self) -> int:
         index = self._indexes
         self._indexes = index + 1
         return index
 
-    def _added(self, index: int, item: Item) -> bytes:
-        return self._event("response.output_item.added", {"output_index": index, "item": item})
+    def _encode_added(self, index: int, item: Item) -> bytes:
+        return self._encode_event("response.output_item.added", {"output_index": index, "item": item})
 
-    def _delta(self, event: Delta) -> Bytes:
-        writing = self._open[event.block]
-        if not isinstance(writing, Writing):
+    def _encode_delta(self, event: Delta) -> Bytes:
+        item = self._open[event.block]
+        if not isinstance(item, OpenItem):
             return ()
-        if writing.head is None or event.logprobs is not None:
-            return self._first_delta(writing, event)
+        if item.head is None or event.logprobs is not None:
+            return self._encode_first_delta(item, event)
         if not event.text:
             return ()
-        writing.text.append(event.text)
+        item.text.append(event.text)
         number = self._sequence
         self._sequence = number + 1
-        return (b"%b%b%b%d}\n\n" % (writing.head, _encode(event.text), writing.tail, number),)
+        return (b"%b%b%b%d}\n\n" % (item.head, _encode(event.text), item.tail, number),)
 
-    def _first_delta(self, writing: Writing, event: Delta) -> Bytes:
-        """A delta that is not merely more of the same: it opens its part, or carries log probabilities."""
+    def _encode_first_delta(self, item: OpenItem, event: Delta) -> Bytes:
+        """Encode a delta that opens its part or carries log probabilities."""
         if not event.text and event.logprobs is None:
             return ()
-        frames = [*self._begin(writing)] if writing.head is None else []
+        frames = [*self._open_part(item)] if item.head is None else []
         if event.logprobs is None:
-            return [*frames, *self._delta(event)]
-        writing.text.append(event.text)
-        writing.logprobs += msgspec.json.decode(event.logprobs, type=list[Raw])
-        fields = {**writing.place, "delta": event.text, "logprobs": event.logprobs}
-        return [*frames, self._event(writing.manner.delta, fields)]
+            return [*frames, *self._encode_delta(event)]
+        item.text.append(event.text)
+        item.logprobs += msgspec.json.decode(event.logprobs, type=list[Raw])
+        fields = {**item.position, "delta": event.text, "logprobs": event.logprobs}
+        return [*frames, self._encode_event(item.events.delta, fields)]
 
-    def _sealed(self, block: int, opaque: Opaque) -> None:
-        """Whether or not it was to be included: no later request could name the thought, for nothing is stored."""
-        writing = self._open[block]
-        if isinstance(writing, Writing):
-            writing.opaque = opaque
+    def _set_opaque(self, block: int, opaque: Opaque) -> None:
+        """Keep the opaque value even if the client did not ask for it: nothing is stored for later requests."""
+        item = self._open[block]
+        if isinstance(item, OpenItem):
+            item.opaque = opaque
 
-    def _cited(self, block: int, citation: Citation) -> Bytes:
-        writing = self._open[block]
-        if not isinstance(writing, Writing):
+    def _add_citation(self, block: int, citation: Citation) -> Bytes:
+        item = self._open[block]
+        if not isinstance(item, OpenItem):
             return ()
         bounded = citation.end is not None or (isinstance(citation.raw, dict) and "end_index" in citation.raw)
-        if bounded and not writing.citations:
-            return self._annotate(writing, block, citation)
-        writing.citations.append(citation)
+        if bounded and not item.citations:
+            return self._encode_annotation(item, block, citation)
+        item.citations.append(citation)
         return ()
 
-    def _annotate(self, writing: Writing, block: int, citation: Citation) -> Bytes:
-        annotation = annotation_of(citation, writing.length())
+    def _encode_annotation(self, item: OpenItem, block: int, citation: Citation) -> Bytes:
+        annotation = encode_annotation(citation, item.length())
         if annotation is None:
             self._ledger.note_dropped(f"/content/{block}/citations", "responses cites only what has an address")
             return ()
-        if not is_own(annotation, citation):
+        if not is_unchanged(annotation, citation):
             self._ledger.note_approximated(
                 f"/content/{block}/citations", "a url_citation keeps address, title and bounds"
             )
-        number = len(writing.annotations)
-        writing.annotations.append(annotation)
-        fields: Item = {**writing.place, "annotation_index": number, "annotation": annotation}
-        return (self._event("response.output_text.annotation.added", fields),)
+        number = len(item.annotations)
+        item.annotations.append(annotation)
+        fields: Item = {**item.position, "annotation_index": number, "annotation": annotation}
+        return (self._encode_event("response.output_text.annotation.added", fields),)
 
-    def _closed(self, block: int) -> Bytes:
-        frames = [*self._flush("completed")]
-        writing = self._open[block]
-        self._held = writing
-        if not isinstance(writing, Writing):
+    def _close_item(self, block: int) -> Bytes:
+        frames = [*self._finish_item("completed")]
+        item = self._open[block]
+        self._closed_item = item
+        if not isinstance(item, OpenItem):
             return frames
-        if writing.manner is FUNCTION and not writing.text:
-            frames += self._delta(Delta(block, "{}"))  # arguments are the JSON of an object, also when there are none
-        for citation in writing.citations:
-            frames += self._annotate(writing, block, citation)
-        if writing.head is None:
+        if item.events is FUNCTION and not item.text:
+            frames += self._encode_delta(Delta(block, "{}"))  # empty arguments are still a JSON object
+        for citation in item.citations:
+            frames += self._encode_annotation(item, block, citation)
+        if item.head is None:
             return frames
-        text = "".join(writing.text)
-        fields: Item = {**writing.place, writing.manner.field: text}
-        if writing.manner.field == "text" and isinstance(writing.what, TextBlock):
-            fields["logprobs"] = writing.logprobs
-        frames.append(self._event(writing.manner.done, fields))
-        if writing.manner.part:
-            frames.append(self._event(f"{writing.manner.part}.done", {**writing.place, "part": writing.part(text)}))
+        text = "".join(item.text)
+        fields: Item = {**item.position, item.events.field: text}
+        if item.events.field == "text" and isinstance(item.what, TextBlock):
+            fields["logprobs"] = item.logprobs
+        frames.append(self._encode_event(item.events.done, fields))
+        if item.events.part:
+            frames.append(self._encode_event(f"{item.events.part}.done", {**item.position, "part": item.part(text)}))
         return frames
 
-    def _flush(self, status: str) -> Bytes:
-        """Announces the item that was closed last as done; only the last item of a reply may be incomplete."""
-        held = self._held
-        if held is None:
+    def _finish_item(self, status: str) -> Bytes:
+        """Announce the item that was closed last as done; only the last item of a reply may be incomplete."""
+        closed = self._closed_item
+        if closed is None:
             return ()
-        self._held = None
-        item = Raw(_encode(held.finished(status if held.index == self._indexes - 1 else "completed")))
-        self._output[held.index] = item
-        return (self._event("response.output_item.done", {"output_index": held.index, "item": item}),)
+        self._closed_item = None
+        item = Raw(_encode(closed.final(status if closed.index == self._indexes - 1 else "completed")))
+        self._output[closed.index] = item
+        return (self._encode_event("response.output_item.done", {"output_index": closed.index, "item": item}),)
 
-    def _hosted(self, block: int, hosted: HostedBlock) -> Bytes:
-        item = own_item(hosted)
+    def _encode_hosted(self, block: int, hosted: HostedBlock) -> Bytes:
+        item = restore_item(hosted)
         if item is None:
-            item = like_item(hosted, self._asked.new_id)
+            item = encode_hosted_item(hosted, self._context.new_id)
             if item is None:
                 self._open[block] = None
                 self._ledger.note_dropped(f"/content/{block}", f"responses has no item like {hosted.kind!r}")
                 return ()
-            self._ledger.note_approximated(
-                f"/content/{block}", f"{item['type']} keeps what was asked and found, not the rest"
-            )
-        told = self._open[block] = _Told(self._next_index(), item)
-        frames = [*self._flush("completed")]
-        return [*frames, *self._steps(told)]
+            self._ledger.note_approximated(f"/content/{block}", f"{item['type']} keeps input and results, nothing else")
+        told = self._open[block] = _HostedItem(self._next_index(), item)
+        frames = [*self._finish_item("completed")]
+        return [*frames, *self._encode_steps(told)]
 
-    def _steps(self, told: _Told) -> Bytes:
+    def _encode_steps(self, told: _HostedItem) -> Bytes:
         item = told.item
         has_status = "status" in item
-        frames = [self._added(told.index, {**item, "status": "in_progress"} if has_status else item)]
+        frames = [self._encode_added(told.index, {**item, "status": "in_progress"} if has_status else item)]
         if item.get("status") in (None, "completed"):
             place: Item = {"item_id": item.get("id"), "output_index": told.index}
             for step in _HOSTED_STEPS.get(str(item["type"]), ()):
-                frames.append(self._event(f"response.{item['type']}.{step}", place))
+                frames.append(self._encode_event(f"response.{item['type']}.{step}", place))
         return frames
 
 
-def whole(events: Iterable[Event], asked: ReplyContext, ledger: Ledger) -> bytes:
-    """The whole body: the response object with which a stream of the same events ends."""
+def whole(events: Iterable[Event], context: ReplyContext, ledger: Ledger) -> bytes:
+    """Return the whole body: the response object that ends a stream of the same events."""
     reply = collect(events)
     if isinstance(reply.end, Failed):
         raise RequestError(reply.end.failure)
-    machine = Encoder(asked, ledger)
+    machine = Encoder(context, ledger)
     for event in explode(reply):
         machine.feed(event)
     return bytes(machine.body)
 
 
 def repair(failure: Failure, started: Started | None, frames: int) -> bytes:
-    """What follows the bytes of an upstream's stream that broke off: the error, and the response that failed."""
+    """Return what to append to an upstream's stream that broke off: the error and the failed response."""
     known = started or Started("", "")
-    error = errors.stream_error(failure)
+    error = errors.build_stream_error(failure)
     response = Snapshot(known.id, known.model, 0, {}).response("failed", error=error)
     told: tuple[tuple[str, Item], ...] = (("error", {"error": error}), ("response.failed", {"response": response}))
     return b"".join(

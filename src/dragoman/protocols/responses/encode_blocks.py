@@ -14,17 +14,18 @@ from dragoman.protocols.responses.wire import HOSTED_ITEMS, VENDOR, Item, text_a
 _OWN_ANNOTATIONS = frozenset(("url_citation", "file_citation", "container_file_citation", "file_path"))
 
 
-def own_item(block: HostedBlock) -> Item | None:
-    """The item that this protocol's own upstream sent; None if the block comes from another protocol."""
+def restore_item(block: HostedBlock) -> Item | None:
+    """Return the item as a Responses upstream sent it; None if the block comes from another protocol."""
     raw = block.raw
     return raw if isinstance(raw, dict) and HOSTED_ITEMS.get(text_at(raw, "type")) == block.kind else None
 
 
-def like_item(block: HostedBlock, mint: Callable[[str], str]) -> Item | None:
-    """The nearest item for another vendor's activity; None if this protocol has nothing like it."""
+def encode_hosted_item(block: HostedBlock, mint: Callable[[str], str]) -> Item | None:
+    """Return the nearest item for another vendor's tool; None if Responses has none."""
     match block.kind:
         case "web_search":
-            return {"id": mint("ws_"), "type": "web_search_call", "status": "completed", "action": _action(block)}
+            action = _encode_action(block)
+            return {"id": mint("ws_"), "type": "web_search_call", "status": "completed", "action": action}
         case "code_execution":
             return {
                 "id": mint("ci_"),
@@ -48,7 +49,7 @@ def like_item(block: HostedBlock, mint: Callable[[str], str]) -> Item | None:
     return None
 
 
-def _action(block: HostedBlock) -> Item:
+def _encode_action(block: HostedBlock) -> Item:
     query = text_at(block.input, "query")
     action: Item = {"type": "search", "query": query, "queries": [query] if query else []}
     if block.results is not None:
@@ -56,24 +57,24 @@ def _action(block: HostedBlock) -> Item:
     return action
 
 
-class Manner(Struct, frozen=True):
-    """How one kind of block is told."""
+class ItemEvents(Struct, frozen=True):
+    """The events of one kind of item."""
 
     prefix: str  # of the item's id
     delta: str
     done: str
-    field: str  # of the done event: where it repeats the whole
-    part: str = ""  # the events that open and close the part the text stands in, without .added and .done
-    index: str = ""  # what numbers that part
+    field: str  # of the done event, which holds the whole text
+    part: str = ""  # the events that open and close the part, without .added and .done
+    index: str = ""  # the field that numbers the part
 
 
-TEXT = Manner(
+TEXT = ItemEvents(
     "msg_", "response.output_text.delta", "response.output_text.done", "text", "response.content_part", "content_index"
 )
-REFUSAL = Manner(
+REFUSAL = ItemEvents(
     "msg_", "response.refusal.delta", "response.refusal.done", "refusal", "response.content_part", "content_index"
 )
-SUMMARY = Manner(
+SUMMARY = ItemEvents(
     "rs_",
     "response.reasoning_summary_text.delta",
     "response.reasoning_summary_text.done",
@@ -81,7 +82,7 @@ SUMMARY = Manner(
     "response.reasoning_summary_part",
     "summary_index",
 )
-THOUGHT = Manner(
+THOUGHT = ItemEvents(
     "rs_",
     "response.reasoning_text.delta",
     "response.reasoning_text.done",
@@ -89,11 +90,13 @@ THOUGHT = Manner(
     "response.content_part",
     "content_index",
 )
-FUNCTION = Manner("fc_", "response.function_call_arguments.delta", "response.function_call_arguments.done", "arguments")
-CUSTOM = Manner("ctc_", "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", "input")
+FUNCTION = ItemEvents(
+    "fc_", "response.function_call_arguments.delta", "response.function_call_arguments.done", "arguments"
+)
+CUSTOM = ItemEvents("ctc_", "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", "input")
 
 
-def manner_of(what: Block) -> Manner:
+def choose_events(what: Block) -> ItemEvents:
     match what:
         case TextBlock():
             return TEXT
@@ -107,19 +110,19 @@ def manner_of(what: Block) -> Manner:
             raise ValueError("a hosted block is told whole")
 
 
-class Writing:
-    """One item, from the opening of its block to its end."""
+class OpenItem:
+    """An output item, from the opening of its block to its end."""
 
     __slots__ = (
         "_length",
         "_measured",
         "annotations",
         "citations",
+        "events",
         "head",
         "id",
         "index",
         "logprobs",
-        "manner",
         "opaque",
         "tail",
         "text",
@@ -130,44 +133,44 @@ class Writing:
         if isinstance(what, CallBlock) and not what.id:
             what = replace(what, id=mint("call_"))  # a client cannot answer a call without an id
         self.what = what
-        self.manner = manner_of(what)
+        self.events = choose_events(what)
         self.index = index
-        self.id = mint(self.manner.prefix)
+        self.id = mint(self.events.prefix)
         self.text: list[str] = []
         self._length = 0  # of the first `_measured` pieces of text
         self._measured = 0
         self.annotations: list[Json] = []
-        self.citations: list[Citation] = []  # whose bounds are those of the whole text, known at its end
+        self.citations: list[Citation] = []  # of the whole text, whose length is known at its end
         self.logprobs: list[Raw] = []
         self.opaque: Opaque | None = None
-        self.head: bytes | None = None  # what stands before a delta's text; None until its part is opened
-        self.tail = b',"logprobs":[],"sequence_number":' if self.manner is TEXT else b',"sequence_number":'
+        self.head: bytes | None = None  # the bytes before a delta's text; None until the part is opened
+        self.tail = b',"logprobs":[],"sequence_number":' if self.events is TEXT else b',"sequence_number":'
 
     def length(self) -> int:
-        """Return how many characters of text there are, without looking at a piece twice."""
+        """Return the number of characters; each piece is measured once."""
         self._length += sum(map(len, self.text[self._measured :]))
         self._measured = len(self.text)
         return self._length
 
     @property
-    def place(self) -> Item:
-        """Where the item's events belong."""
+    def position(self) -> Item:
+        """Return the fields that locate the item in its events."""
         place: Item = {"item_id": self.id, "output_index": self.index}
-        if self.manner.index:
-            place[self.manner.index] = 0
+        if self.events.index:
+            place[self.events.index] = 0
         return place
 
-    def begin(self) -> None:
-        """Makes the constant bytes of its deltas."""
-        fields = msgspec.json.encode({"type": self.manner.delta, **self.place})
-        self.head = b"event: %b\ndata: %b,%b" % (self.manner.delta.encode(), fields[:-1], b'"delta":')
+    def open_part(self) -> None:
+        """Prepare the constant bytes of the item's deltas."""
+        fields = msgspec.json.encode({"type": self.events.delta, **self.position})
+        self.head = b"event: %b\ndata: %b,%b" % (self.events.delta.encode(), fields[:-1], b'"delta":')
 
     def part(self, text: str) -> Item:
-        if self.manner is TEXT:
+        if self.events is TEXT:
             return {"type": "output_text", "text": text, "annotations": self.annotations, "logprobs": self.logprobs}
-        if self.manner is REFUSAL:
+        if self.events is REFUSAL:
             return {"type": "refusal", "refusal": text}
-        return {"type": "summary_text" if self.manner is SUMMARY else "reasoning_text", "text": text}
+        return {"type": "summary_text" if self.events is SUMMARY else "reasoning_text", "text": text}
 
     def item(self, status: str, text: str, parts: list[Json]) -> Item:
         match self.what:
@@ -176,7 +179,7 @@ class Writing:
                 if raw:
                     item["content"] = parts
                 if self.opaque is not None:
-                    item["encrypted_content"] = _slot(self.opaque, text)
+                    item["encrypted_content"] = _encode_opaque(self.opaque, text)
                 return item
             case CallBlock(id=call_id, name=name, custom=custom, namespace=namespace):
                 item = {
@@ -185,32 +188,32 @@ class Writing:
                     "status": status,
                     "call_id": call_id,
                     "name": name,
-                    self.manner.field: text,
+                    self.events.field: text,
                 }
                 if namespace is not None:
                     item["namespace"] = namespace
                 return item
         return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
-    def begun(self) -> Item:
-        """The item as it is announced: nothing in it yet."""
+    def initial(self) -> Item:
+        """Return the item as it is announced, without content."""
         return self.item("in_progress", "", [])
 
-    def finished(self, status: str) -> Item:
-        """The item as it ended; a reasoning item of which no text was shown has an empty summary."""
+    def final(self, status: str) -> Item:
+        """Return the item as it ended; a reasoning item without text has an empty summary."""
         text = "".join(self.text)
-        parts: list[Json] = [self.part(text)] if self.manner.part and self.head is not None else []
+        parts: list[Json] = [self.part(text)] if self.events.part and self.head is not None else []
         return self.item(status, text, parts)
 
 
-def _slot(opaque: Opaque, text: str) -> str:
-    """Its own vendor's value needs no envelope in its own slot; a signature travels with the text it vouches for."""
+def _encode_opaque(opaque: Opaque, text: str) -> str:
+    """Return the value for `encrypted_content`: OpenAI's own as it is, others in an envelope with the signed text."""
     own = opaque.issuer == VENDOR and opaque.form is Form.ENCRYPTED
     return opaque.payload if own else encode_envelope(opaque, text)
 
 
-def annotation_of(citation: Citation, length: int) -> Item | None:
-    """The annotation for a citation; None if it cites what this protocol cannot name."""
+def encode_annotation(citation: Citation, length: int) -> Item | None:
+    """Return the annotation for a citation; None if it has no address."""
     raw = citation.raw
     if isinstance(raw, dict) and isinstance(type_ := raw.get("type"), str) and type_ in _OWN_ANNOTATIONS:
         return raw
@@ -225,5 +228,5 @@ def annotation_of(citation: Citation, length: int) -> Item | None:
     }
 
 
-def is_own(annotation: Item, citation: Citation) -> bool:
+def is_unchanged(annotation: Item, citation: Citation) -> bool:
     return annotation is citation.raw

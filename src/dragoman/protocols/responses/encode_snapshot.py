@@ -9,7 +9,7 @@ from dragoman.hub.ports import ReplyContext
 from dragoman.hub.request import Json
 from dragoman.hub.usage import Usage
 
-# Every field that Open Responses wants present; the request's own values take the place of these.
+# Every field that Open Responses requires; the request's own values replace these.
 _DEFAULTS: dict[str, Json] = {
     "background": False,
     "instructions": None,
@@ -31,7 +31,7 @@ _DEFAULTS: dict[str, Json] = {
     "truncation": "disabled",
     "user": None,
 }
-_NOT_KEPT: dict[str, Json] = {"previous_response_id": None, "store": False}  # we have no memory, whatever was asked
+_NO_STATE: dict[str, Json] = {"previous_response_id": None, "store": False}  # this gateway stores nothing
 _FUNCTION_DEFAULTS: dict[str, Json] = {"description": None, "parameters": None, "strict": True}
 _NO_IMAGES = {
     "input_tokens": 0,
@@ -42,19 +42,20 @@ _NO_IMAGES = {
 
 
 class Snapshot:
-    """One reply's response object; what the request settles is encoded once."""
+    """The response object of one reply; the fields that depend on the request are encoded once."""
 
-    __slots__ = ("_created", "_settled", "_tier", "id")
+    __slots__ = ("_created", "_request_fields", "_tier", "id")
 
-    def __init__(self, id_: str, model: str, created: int, asked: dict[str, Json]) -> None:
+    def __init__(self, id_: str, model: str, created: int, requested: dict[str, Json]) -> None:
         self.id = id_
         self._created = created
-        tier = asked.get("service_tier")
+        tier = requested.get("service_tier")
         self._tier = tier if isinstance(tier, str) and tier != "auto" else "default"
-        settled = {key: default if asked.get(key) is None else asked[key] for key, default in _DEFAULTS.items()}
-        settled["tools"] = [_tool(tool) for tool in _list(settled["tools"])]
-        settled["text"] = _text(settled["text"])
-        self._settled = msgspec.json.encode({"model": model, **settled, **_NOT_KEPT})
+        given = {key: value for key, value in requested.items() if key in _DEFAULTS and value is not None}
+        request_fields = _DEFAULTS | given
+        request_fields["tools"] = [_complete_tool(tool) for tool in _as_list(request_fields["tools"])]
+        request_fields["text"] = _complete_text(request_fields["text"])
+        self._request_fields = msgspec.json.encode({"model": model, **request_fields, **_NO_STATE})
 
     def response(
         self,
@@ -74,19 +75,19 @@ class Snapshot:
             "error": error and {"code": error["code"], "message": error["message"]},
             "incomplete_details": reason and {"reason": reason},
             "output": list(output),
-            "usage": usage and _usage(usage),
+            "usage": usage and _encode_usage(usage),
             "service_tier": (usage and usage.service_tier) or self._tier,
         }
         if usage and usage.web_searches:
             fields["tool_usage"] = {"image_gen": _NO_IMAGES, "web_search": {"num_requests": usage.web_searches}}
-        return Raw(msgspec.json.encode(fields)[:-1] + b"," + self._settled[1:])
+        return Raw(msgspec.json.encode(fields)[:-1] + b"," + self._request_fields[1:])
 
 
-def snapshot_of(id_: str, asked: ReplyContext) -> Snapshot:
-    return Snapshot(id_, asked.model, asked.created, asked.request.raw)
+def make_snapshot(id_: str, requested: ReplyContext) -> Snapshot:
+    return Snapshot(id_, requested.model, requested.created, requested.request.raw)
 
 
-def _usage(usage: Usage) -> Json:
+def _encode_usage(usage: Usage) -> Json:
     return {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write},
@@ -96,13 +97,13 @@ def _usage(usage: Usage) -> Json:
     }
 
 
-def _list(value: Json) -> list[Json]:
+def _as_list(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def _tool(tool: Json) -> Json:
+def _complete_tool(tool: Json) -> Json:
     return {**_FUNCTION_DEFAULTS, **tool} if isinstance(tool, dict) and tool.get("type") == "function" else tool
 
 
-def _text(text: Json) -> Json:
+def _complete_text(text: Json) -> Json:
     return {"format": {"type": "text"}, **text} if isinstance(text, dict) else text

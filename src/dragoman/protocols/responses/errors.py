@@ -1,4 +1,4 @@
-"""OpenAI's errors: an answer's status, headers and body come in and a Failure goes out, and the other way round."""
+"""Read the errors of Responses upstreams into failures, and render failures as OpenAI's errors."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from dragoman.hub.failure import Failure, Kind
 from dragoman.hub.ports import ErrorResponse
 from dragoman.protocols.responses import wire
 
-_KIND_BY_WORD = {  # the vendor's code, or where that says nothing its type
+_KIND_BY_WORD = {  # the vendor's code, else its type
     "context_length_exceeded": Kind.CONTEXT_TOO_LONG,
     "insufficient_quota": Kind.QUOTA,
     "billing_hard_limit_reached": Kind.QUOTA,
@@ -85,8 +85,8 @@ _RENDERED: dict[Kind, tuple[int, str, str | None]] = {  # status, type, code
     Kind.SHUTDOWN: (503, "server_error", "server_error"),
 }
 
-# What a stream may say: Codex acts on these and takes every other code for worth a retry. An overload passes, but Codex
-# gives up on `server_is_overloaded` and `slow_down`, so it is told as the server error that it is.
+# Codes in streams: Codex acts on these and retries on every other one. An overload is temporary, but Codex gives up on
+# `server_is_overloaded` and `slow_down`, so it is sent as a plain server error.
 _STREAM_CODE = {
     Kind.CONTEXT_TOO_LONG: "context_length_exceeded",
     Kind.QUOTA: "insufficient_quota",
@@ -106,20 +106,20 @@ _body_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
-    """What an upstream's error answer means."""
-    error = error_in(body)
+    """Return the failure that an error response reports."""
+    error = find_error(body)
     message = clean_message(error.message or "") if error else strip_html(body)
     message = message or f"the upstream answered {status} without saying why"
-    kind = _kind(error, status, message)
+    kind = _choose_kind(error, status, message)
     retry = retry_after(headers)
     if retry is None:
-        retry = _delay(error, message)
+        retry = _retry_delay(error, message)
     resets_at = plausible_seconds(error.resets_at) if error else None
-    return Failure(kind, message, status=status, code=_word(error), retry_after=retry, resets_at=resets_at)
+    return Failure(kind, message, status=status, code=_error_code(error), retry_after=retry, resets_at=resets_at)
 
 
-def error_in(body: bytes) -> wire.Error | None:
-    """The error that a body tells of: nested, flat, a bare string, or FastAPI's `detail`."""
+def find_error(body: bytes) -> wire.Error | None:
+    """Return the error in a body: nested, flat, a bare string, or FastAPI's `detail`."""
     try:
         fields = _body_decoder.decode(body)
         inner = fields.get("error") or fields.get("detail")
@@ -133,22 +133,22 @@ def error_in(body: bytes) -> wire.Error | None:
         return None
 
 
-def from_stream(error: wire.Error) -> Failure:
-    """What an error inside a 200 stream means: the same as it would in an answer of its own."""
+def read_stream_error(error: wire.Error) -> Failure:
+    """Return the failure that an error within a stream reports."""
     message = clean_message(error.message or "") or "the upstream failed and did not say why"
     status = error.status or error.status_code
     return Failure(
-        _kind(error, status or 500, message),
+        _choose_kind(error, status or 500, message),
         message,
         status=status,
-        code=_word(error),
-        retry_after=_delay(error, message),
+        code=_error_code(error),
+        retry_after=_retry_delay(error, message),
         resets_at=plausible_seconds(error.resets_at),
     )
 
 
 def read_error(raw: msgspec.Raw) -> wire.Error | None:
-    """An `error` value of a stream event or response; None for null or what is no error."""
+    """Return the `error` of a stream event or response; None if it is null or not an error."""
     try:
         return _error_decoder.decode(raw)
     except (ValueError, RecursionError):
@@ -156,7 +156,7 @@ def read_error(raw: msgspec.Raw) -> wire.Error | None:
 
 
 def render(failure: Failure, request_id: str) -> ErrorResponse:
-    """The answer that the openai SDK turns into the right exception; OpenAI's body has no place for the request id."""
+    """Return the response that the openai SDK maps to the right exception; it has no field for the request id."""
     status, type_, code = _RENDERED[failure.kind]
     if failure.kind is Kind.UPSTREAM and failure.status == 500:
         status = 500
@@ -164,20 +164,20 @@ def render(failure: Failure, request_id: str) -> ErrorResponse:
         "message": failure.message,
         "type": type_,
         "param": format_parameter(failure.at),
-        "code": failure.code if _is_ours(failure) else code,
+        "code": failure.code if _has_own_code(failure) else code,
     }
     return ErrorResponse(status, msgspec.json.encode({"error": error}))
 
 
-def _is_ours(failure: Failure) -> bool:
-    """Whether the code says more than the kind: that of a bad request, or what we ourselves did not find."""
+def _has_own_code(failure: Failure) -> bool:
+    """Return whether the failure's own code is more precise than that of its kind."""
     if failure.kind is Kind.NOT_FOUND:
         return failure.status is None
     return failure.kind is Kind.BAD_REQUEST and bool(failure.code)
 
 
-def stream_error(failure: Failure) -> dict[str, str | None]:
-    """The `error` of an error event; code and message also stand in the failed response."""
+def build_stream_error(failure: Failure) -> dict[str, str | None]:
+    """Return the `error` of an error event; the failed response repeats code and message."""
     code = _STREAM_CODE.get(failure.kind, "server_error")
     if failure.kind is not Kind.OVERLOADED and failure.code and _KIND_BY_WORD.get(failure.code) is failure.kind:
         code = failure.code
@@ -192,7 +192,7 @@ def stream_error(failure: Failure) -> dict[str, str | None]:
     }
 
 
-def _kind(error: wire.Error | None, status: int, message: str) -> Kind:
+def _choose_kind(error: wire.Error | None, status: int, message: str) -> Kind:
     if error is not None:
         for word in (error.code, error.type):
             if isinstance(word, str) and (kind := _KIND_BY_WORD.get(word)):
@@ -202,13 +202,13 @@ def _kind(error: wire.Error | None, status: int, message: str) -> Kind:
     return kind_for_status(status)
 
 
-def _word(error: wire.Error | None) -> str | None:
+def _error_code(error: wire.Error | None) -> str | None:
     if error is None:
         return None
     return str(error.code) if error.code is not None else error.type
 
 
-def _delay(error: wire.Error | None, message: str) -> float | None:
+def _retry_delay(error: wire.Error | None, message: str) -> float | None:
     if error is not None and (seconds := plausible_seconds(error.resets_in_seconds)) is not None:
         return seconds
     if found := _TRY_AGAIN.search(message):

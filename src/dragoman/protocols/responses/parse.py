@@ -1,10 +1,10 @@
-"""The body of a client's Responses request comes in; a hub Request goes out, or a refusal that names the field."""
+"""Parse a client's Responses request into a hub request."""
 
 from dragoman.framing.fields import BadField, Fields, read_body
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Ext, Format, Json, Reasoning, Request, Shape
-from dragoman.protocols.responses.parse_content import ext_of
+from dragoman.protocols.responses.parse_content import unread_fields
 from dragoman.protocols.responses.parse_tools import read_choice, read_tools
 from dragoman.protocols.responses.parse_turns import Conversation
 from dragoman.protocols.responses.wire import ENCRYPTED, LOGPROBS, NAME
@@ -15,7 +15,7 @@ _SERVER_STATE = {
     "prompt": "a prompt template that the vendor keeps: send its text as instructions and input",
 }
 
-# Values that say nothing: what holds without them.
+# Values that mean the same as leaving the field out.
 _DEFAULTS: dict[str, Json] = {
     "truncation": "disabled",
     "reasoning/context": "auto",
@@ -42,12 +42,12 @@ _WHERE = {name: f"/{name}" for name in _SAME_NAMES} | {
 def parse(body: bytes, ledger: Ledger) -> Request:
     try:
         raw = read_body(body)
-        return _read(Fields(raw), raw, ledger)
+        return _parse_request(Fields(raw), raw, ledger)
     except BadField as bad:
         raise BadRequest(bad.at, bad.message) from bad
 
 
-def _read(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
+def _parse_request(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
     _refuse_server_state(fields)
     ext: Ext = {}
     conversation = Conversation(ledger, ext)
@@ -56,13 +56,13 @@ def _read(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
     reasoning = fields.obj("reasoning")
     text = fields.obj("text")
     cache = fields.obj("prompt_cache_options")
-    included = _included(fields, ext)
+    included = _parse_include(fields, ext)
     where = _WHERE | {"logprobs": f"/include/{included.get(LOGPROBS, '')}"}
     tier, verbosity = fields.text("service_tier"), text.text("verbosity") if text else None
     stream = fields.obj("stream_options")
     if stream is not None:
         stream.raw("include_obfuscation")
-    fields.raw("store")  # either value is accepted: nothing is kept, and nothing is asked of what was kept
+    fields.raw("store")  # both values are accepted, though this gateway stores nothing
     prewarm = cache is not None and cache.flag("prewarm", False)
     if prewarm:
         where["max_tokens"] = "/prompt_cache_options/prewarm"
@@ -73,19 +73,19 @@ def _read(fields: Fields, raw: dict[str, Json], ledger: Ledger) -> Request:
         tools=tools,
         tool_choice=read_choice(fields),
         parallel=False if fields.flag("parallel_tool_calls") is False else None,
-        max_tokens=_max_tokens(fields, prewarm),
+        max_tokens=_parse_max_tokens(fields, prewarm),
         temperature=fields.number("temperature"),
         top_p=fields.number("top_p"),
         logprobs=True if LOGPROBS in included else None,
         top_logprobs=fields.integer("top_logprobs") or None,
-        reasoning=_read_reasoning(reasoning) if reasoning else None,
+        reasoning=_parse_reasoning(reasoning) if reasoning else None,
         encrypted_reasoning=ENCRYPTED in included,
-        format=_read_format(text) if text else None,
+        format=_parse_format(text) if text else None,
         verbosity=None if verbosity == "medium" else verbosity,
         cache_key=fields.text("prompt_cache_key"),
         user=fields.text("user"),
         safety_identifier=fields.text("safety_identifier"),
-        metadata=_metadata(fields),
+        metadata=_parse_metadata(fields),
         service_tier=None if tier == "auto" else tier,
         max_tool_calls=fields.integer("max_tool_calls"),
         stream=fields.flag("stream", False),
@@ -102,11 +102,11 @@ def _refuse_server_state(fields: Fields) -> None:
         if fields.raw(key) is not None:
             raise BadRequest(fields.pointer(key), f"{key} names {what}")
     if fields.flag("background", False):
-        raise BadRequest(fields.pointer("background"), "background responses need server state, which is not kept here")
+        raise BadRequest(fields.pointer("background"), "background must be false: this gateway keeps no state")
 
 
-def _included(fields: Fields, ext: Ext) -> dict[str, int]:
-    """What the client wants included, and where it says so."""
+def _parse_include(fields: Fields, ext: Ext) -> dict[str, int]:
+    """Return the values of `include`, with their positions."""
     included: dict[str, int] = {}
     for index, name in enumerate(fields.items("include") or []):
         if not isinstance(name, str):
@@ -117,17 +117,17 @@ def _included(fields: Fields, ext: Ext) -> dict[str, int]:
     return included
 
 
-def _max_tokens(fields: Fields, prewarm: bool) -> int | None:
-    asked = fields.integer("max_output_tokens")
-    return 0 if prewarm else asked  # to warm the cache is to ask for no tokens, as Messages says it
+def _parse_max_tokens(fields: Fields, prewarm: bool) -> int | None:
+    requested = fields.integer("max_output_tokens")
+    return 0 if prewarm else requested  # prewarming the cache means generating no tokens, as in MessageItems
 
 
-def _metadata(fields: Fields) -> dict[str, Json] | None:
+def _parse_metadata(fields: Fields) -> dict[str, Json] | None:
     metadata = fields.obj("metadata")
     return metadata.rest() or None if metadata else None
 
 
-def _read_reasoning(reasoning: Fields) -> Reasoning | None:
+def _parse_reasoning(reasoning: Fields) -> Reasoning | None:
     effort = reasoning.text("effort")
     key = "summary" if reasoning.has("summary") else "generate_summary"
     show = reasoning.text(key)
@@ -137,7 +137,7 @@ def _read_reasoning(reasoning: Fields) -> Reasoning | None:
     return Reasoning(at, effort, show=show, show_at=reasoning.pointer(key))
 
 
-def _read_format(text: Fields) -> Format | None:
+def _parse_format(text: Fields) -> Format | None:
     format_ = text.obj("format")
     if format_ is None:
         return None
@@ -161,6 +161,6 @@ def _read_format(text: Fields) -> Format | None:
 
 
 def _keep_unread(ext: Ext, fields: Fields, **nested: Fields | None) -> None:
-    for key, value in ext_of(fields, **nested).items():
+    for key, value in unread_fields(fields, **nested).items():
         if key not in _DEFAULTS or value != _DEFAULTS[key]:
             ext.setdefault(key, value)

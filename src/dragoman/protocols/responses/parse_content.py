@@ -25,8 +25,8 @@ _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
 _MEDIA_BY_SUFFIX = {"pdf": "application/pdf", "txt": "text/plain", "md": "text/markdown", "csv": "text/csv"}
 
 
-def ext_of(fields: Fields, **nested: Fields | None) -> Ext:
-    """What was not read of an object, and of the objects inside it."""
+def unread_fields(fields: Fields, **nested: Fields | None) -> Ext:
+    """Return the unread fields of an object and of the objects inside it."""
     ext = {escape_key(key): value for key, value in fields.rest().items()}
     for name, inner in nested.items():
         if inner is not None:
@@ -35,7 +35,7 @@ def ext_of(fields: Fields, **nested: Fields | None) -> Ext:
 
 
 def read_content(fields: Fields, key: str) -> tuple[Part, ...]:
-    """A string or an array of parts."""
+    """Parse content, a string or an array of parts."""
     content = fields.text_or_objects(key)
     if isinstance(content, str):
         return (Text(content, fields.pointer(key)),) if content else ()
@@ -47,7 +47,7 @@ def read_part(part: Fields) -> Part:
         case "input_text" | "output_text" | "text":
             return _read_text(part)
         case "refusal":
-            return Refusal(part.need_text("refusal"), part.at, ext_of(part))
+            return Refusal(part.need_text("refusal"), part.at, unread_fields(part))
         case "input_image":
             return _read_image(part)
         case "input_file":
@@ -63,7 +63,7 @@ def _read_text(part: Fields) -> Text:
     logprobs = part.raw("logprobs")
     cache = _read_cache(part)
     text = part.need_text("text")
-    ext = ext_of(part) | ({"logprobs": logprobs} if logprobs else {})
+    ext = unread_fields(part) | ({"logprobs": logprobs} if logprobs else {})
     return Text(text, part.at, tuple(_read_citation(annotation) for annotation in annotations), cache, ext)
 
 
@@ -84,7 +84,7 @@ def _read_image(part: Fields) -> Image:
     if file_id is not None:
         source = FileId(file_id)
     elif url is not None:
-        source = _media(url, part.pointer("image_url"))
+        source = _read_media(url, part.pointer("image_url"))
     else:
         raise BadField(part.at, "needs image_url or file_id")
     detail = part.text("detail")
@@ -94,7 +94,7 @@ def _read_image(part: Fields) -> Image:
         detail=None if detail == "auto" else detail,
         detail_at=part.pointer("detail") if detail not in (None, "auto") else "",
         cache=_read_cache(part),
-        ext=ext_of(part),
+        ext=unread_fields(part),
     )
 
 
@@ -105,20 +105,20 @@ def _read_file(part: Fields) -> Document:
     if file_id is not None:
         source = FileId(file_id)
     elif data is not None:
-        source = _file_data(data, title)
+        source = _read_file_data(data, title)
     elif url is not None:
         source = Link(url)
     else:
         raise BadField(part.at, "needs file_id, file_data or file_url")
     detail, cache = part.text("detail"), _read_cache(part)
-    ext = ext_of(part) | ({"detail": detail} if detail not in (None, "auto") else {})
+    ext = unread_fields(part) | ({"detail": detail} if detail not in (None, "auto") else {})
     return Document(source, part.at, title, cache, ext)
 
 
 def _read_audio(part: Fields) -> Audio:
     audio = part.need_obj("input_audio")
     source = Inline(f"audio/{audio.need_text('format')}", audio.need_text("data"))
-    return Audio(source, part.at, ext_of(part, input_audio=audio))
+    return Audio(source, part.at, unread_fields(part, input_audio=audio))
 
 
 def _read_cache(part: Fields) -> Cache | None:
@@ -126,7 +126,7 @@ def _read_cache(part: Fields) -> Cache | None:
     return None if breakpoint_ is None else Cache(breakpoint_.at, breakpoint_.text("ttl"))
 
 
-def _media(url: str, at: str) -> Media:
+def _read_media(url: str, at: str) -> Media:
     if url[:5].lower() != "data:":
         return Link(url)
     found = _DATA_URL.match(url)
@@ -135,7 +135,7 @@ def _media(url: str, at: str) -> Media:
     return Inline(found[1].lower() or "application/octet-stream", url[found.end() :])
 
 
-def _file_data(data: str, title: str | None) -> Inline:
+def _read_file_data(data: str, title: str | None) -> Inline:
     found = _DATA_URL.match(data)
     if found:
         return Inline(found[1].lower() or "application/octet-stream", data[found.end() :])

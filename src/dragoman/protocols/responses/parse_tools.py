@@ -13,7 +13,7 @@ from dragoman.hub.request import (
     Tool,
     ToolChoice,
 )
-from dragoman.protocols.responses.parse_content import ext_of
+from dragoman.protocols.responses.parse_content import unread_fields
 from dragoman.protocols.responses.wire import CARRIED_KINDS, HOSTED_TOOLS, OTHER_TOOLS, Wire
 
 _PICKS = {"auto": Pick.AUTO, "none": Pick.NONE, "required": Pick.REQUIRED}
@@ -21,7 +21,7 @@ _HOSTED_DEFAULTS: Wire = {"container": {"type": "auto"}, "require_approval": "ne
 
 
 def read_tools(tools: Iterable[Fields], ext: Ext) -> Iterator[Tool]:
-    """The tools, namespaces opened; what is said of no single tool goes into the request's own `ext`."""
+    """Parse the tools, also those in namespaces; other fields of a namespace go into the request's `ext`."""
     for tool in tools:
         match tool.need_text("type"):
             case "function":
@@ -57,7 +57,7 @@ def _read_function(tool: Fields, namespace: str | None) -> Function:
         strict=tool.flag("strict"),
         namespace=namespace,
         deferred=tool.flag("defer_loading", False),
-        ext=ext_of(tool),
+        ext=unread_fields(tool),
     )
 
 
@@ -72,14 +72,14 @@ def _read_custom(tool: Fields, namespace: str | None) -> Custom:
         description=tool.text("description"),
         grammar=grammar,
         namespace=namespace,
-        ext=ext_of(tool, format=format_),
+        ext=unread_fields(tool, format=format_),
     )
 
 
 def _read_hosted(type_: str, tool: Fields) -> Hosted:
     raw = {"type": type_, **tool.rest()}
     kind = HOSTED_TOOLS.get(type_, type_)
-    if kind not in CARRIED_KINDS:  # other protocols refuse or drop it whole
+    if kind not in CARRIED_KINDS:  # other protocols reject or drop the whole tool
         return Hosted(kind, raw, tool.at, known=type_ in OTHER_TOOLS)
     filters = tool.obj("filters")
     size = tool.text("search_context_size")
@@ -87,34 +87,38 @@ def _read_hosted(type_: str, tool: Fields) -> Hosted:
         kind,
         raw,
         tool.at,
-        allowed_domains=_strings(filters, "allowed_domains") if filters else (),
+        allowed_domains=_read_strings(filters, "allowed_domains") if filters else (),
         location=tool.raw("user_location"),
         context_size=None if size == "medium" else size,
         server_url=tool.text("server_url"),
         server_name=tool.text("server_label"),
         authorization=tool.text("authorization"),
-        allowed_tools=_allowed_tools(tool),
-        ext={key: value for key, value in ext_of(tool, filters=filters).items() if _HOSTED_DEFAULTS.get(key) != value},
+        allowed_tools=_read_allowed_tools(tool),
+        ext=_drop_defaults(unread_fields(tool, filters=filters)),  # last: it depends on what was read
     )
 
 
-def _strings(fields: Fields, key: str) -> tuple[str, ...]:
+def _drop_defaults(ext: Ext) -> Ext:
+    return {key: value for key, value in ext.items() if _HOSTED_DEFAULTS.get(key) != value}
+
+
+def _read_strings(fields: Fields, key: str) -> tuple[str, ...]:
     values = fields.items(key) or []
     if not all(isinstance(value, str) for value in values):
         raise fields.bad(key, "must be an array of strings")
     return tuple(str(value) for value in values)
 
 
-def _allowed_tools(tool: Fields) -> tuple[str, ...] | None:
-    """The tools of an MCP server that may be called: names, or a filter that holds nothing but names."""
+def _read_allowed_tools(tool: Fields) -> tuple[str, ...] | None:
+    """Return the tools of an MCP server that may be called: names, or a filter that holds only names."""
     if isinstance(tool.raw("allowed_tools"), list):
-        return _strings(tool, "allowed_tools")
+        return _read_strings(tool, "allowed_tools")
     chosen = tool.obj("allowed_tools")
-    return _strings(chosen, "tool_names") if chosen is not None and chosen.has("tool_names") else None
+    return _read_strings(chosen, "tool_names") if chosen is not None and chosen.has("tool_names") else None
 
 
 def read_choice(fields: Fields) -> ToolChoice | None:
-    """`tool_choice`; None for auto, which is the default."""
+    """Parse `tool_choice`; None for auto, which is the default."""
     at = fields.pointer("tool_choice")
     value = fields.raw("tool_choice")
     if value is None or value == "auto":
@@ -132,11 +136,11 @@ def read_choice(fields: Fields) -> ToolChoice | None:
             return ToolChoice(Pick.NAMED, at, name, namespace, custom=type_ == "custom")
         case "allowed_tools":
             pick = Pick.REQUIRED if choice.one_of("mode", ("auto", "required")) == "required" else Pick.AUTO
-            return ToolChoice(pick, at, allowed=tuple(map(_allowed, choice.need_objects("tools"))))
+            return ToolChoice(pick, at, allowed=tuple(map(_read_allowed_name, choice.need_objects("tools"))))
         case type_:
             return ToolChoice(Pick.NAMED, at, choice.text("name"), hosted=HOSTED_TOOLS.get(type_, type_))
 
 
-def _allowed(tool: Fields) -> str:
+def _read_allowed_name(tool: Fields) -> str:
     type_ = tool.text("type") or "function"
     return tool.text("name") or tool.text("server_label") or HOSTED_TOOLS.get(type_, type_)

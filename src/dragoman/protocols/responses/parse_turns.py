@@ -1,6 +1,6 @@
-"""The `input` and `instructions` of a Responses request come in; turns go out, and tools that stand among the items.
+"""Parse `instructions` and the `input` items of a Responses request into turns, and tools among the items.
 
-An item's `id` and `status` are bookkeeping of this protocol alone: leaving them out is no loss.
+An item's `id` and `status` have a meaning only in this protocol, so leaving them out is no loss.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from dragoman.hub.request import (
     ToolResult,
     Turn,
 )
-from dragoman.protocols.responses.parse_content import ext_of, read_content
+from dragoman.protocols.responses.parse_content import read_content, unread_fields
 from dragoman.protocols.responses.parse_tools import read_tools
 from dragoman.protocols.responses.wire import VENDOR
 
@@ -40,15 +40,15 @@ _SERVER_STATE = {
 
 
 class Conversation:
-    """The turns as they are read; neighbouring items of the assistant are one turn."""
+    """The turns of a request; consecutive items of the assistant are one turn."""
 
     def __init__(self, ledger: Ledger, ext: Ext) -> None:
         self.turns: list[Turn] = []
         self.tools: list[Tool] = []
         self._ledger = ledger
-        self._ext = ext  # the request's own
-        self._said: list[Part] = []
-        self._said_at = ""
+        self._ext = ext  # of the request
+        self._reply_parts: list[Part] = []
+        self._reply_at = ""
         self._outputs: dict[str, Fields] = {}  # the last of each call
 
     def read(self, fields: Fields) -> None:
@@ -56,19 +56,19 @@ class Conversation:
         if instructions:
             at = fields.pointer("instructions")
             self.turns.append(Turn(Role.SYSTEM, (Text(instructions, at),), at))
-        given = fields.text_or_objects("input")
-        if given is None:
+        input_ = fields.text_or_objects("input")
+        if input_ is None:
             raise BadField(fields.pointer("input"), "is required")
-        if not given:
+        if not input_:
             raise fields.bad("input", "must hold some text or at least one item")
-        if isinstance(given, str):
+        if isinstance(input_, str):
             at = fields.pointer("input")
-            self.turns.append(Turn(Role.USER, (Text(given, at),), at))
+            self.turns.append(Turn(Role.USER, (Text(input_, at),), at))
             return
-        self._find_outputs(given)
-        for item in given:
+        self._find_outputs(input_)
+        for item in input_:
             self._read_item(item)
-        self._end_assistant()
+        self._end_reply()
 
     def _find_outputs(self, items: list[Fields]) -> None:
         for item in items:
@@ -89,15 +89,15 @@ class Conversation:
             case "message":
                 self._read_message(item)
             case "reasoning":
-                self._say(item, _read_reasoning(item))
+                self._add_reply_parts(item, _read_reasoning(item))
             case "function_call" | "custom_tool_call":
-                self._say(item, _read_call(item, custom=type_ == "custom_tool_call"))
+                self._add_reply_parts(item, _read_call(item, custom=type_ == "custom_tool_call"))
             case "function_call_output" | "custom_tool_call_output":
                 self._read_output(item)
             case "additional_tools":
                 item.text("role")
                 self.tools += read_tools(item.need_objects("tools"), self._ext)
-                self._keep(item)
+                self._keep_unread(item)
             case _:
                 self._read_foreign(type_, item)
 
@@ -107,81 +107,81 @@ class Conversation:
             raise item.bad("role", "must be user, assistant, system or developer")
         parts = read_content(item, "content")
         if role is Role.ASSISTANT:
-            self._say(item, *parts)
-            self._keep(item)
+            self._add_reply_parts(item, *parts)
+            self._keep_unread(item)
         else:
-            self._add(Turn(role, parts, item.at, ext_of(item)))
+            self._add_turn(Turn(role, parts, item.at, unread_fields(item)))
 
     def _read_output(self, item: Fields) -> None:
         call_id = item.need_text("call_id")
-        last = self._outputs.pop(call_id, None)  # it stands where the first one stood, next to its call
+        last = self._outputs.pop(call_id, None)  # placed where the first output stood, next to its call
         if last is not None:
-            self._add(Turn(Role.USER, (_read_result(last, call_id),), item.at))
+            self._add_turn(Turn(Role.USER, (_read_result(last, call_id),), item.at))
 
     def _read_foreign(self, type_: str, item: Fields) -> None:
-        foreign = Foreign(type_, {"type": type_, **_whole(item)}, item.at)
+        foreign = Foreign(type_, {"type": type_, **_read_whole(item)}, item.at)
         if type_.endswith(("_output", "_response", "_update")):
-            self._add(Turn(Role.USER, (foreign,), item.at))
+            self._add_turn(Turn(Role.USER, (foreign,), item.at))
         else:
-            self._say(item, foreign)
+            self._add_reply_parts(item, foreign)
 
-    def _say(self, item: Fields, *parts: Part) -> None:
-        if not self._said:
-            self._said_at = item.at
-        self._said += parts
+    def _add_reply_parts(self, item: Fields, *parts: Part) -> None:
+        if not self._reply_parts:
+            self._reply_at = item.at
+        self._reply_parts += parts
 
-    def _keep(self, item: Fields) -> None:
-        """What an item says that has no part of its own to ride on."""
-        for key, value in ext_of(item).items():
+    def _keep_unread(self, item: Fields) -> None:
+        """Keep the unread fields of an item that has no part to hold them."""
+        for key, value in unread_fields(item).items():
             self._ext[f"{item.at[1:]}/{key}"] = value
 
-    def _add(self, turn: Turn) -> None:
-        self._end_assistant()
+    def _add_turn(self, turn: Turn) -> None:
+        self._end_reply()
         self.turns.append(turn)
 
-    def _end_assistant(self) -> None:
-        if self._said:
-            self.turns.append(Turn(Role.ASSISTANT, tuple(self._said), self._said_at))
-            self._said = []
+    def _end_reply(self) -> None:
+        if self._reply_parts:
+            self.turns.append(Turn(Role.ASSISTANT, tuple(self._reply_parts), self._reply_at))
+            self._reply_parts = []
 
 
-def _whole(item: Fields) -> dict[str, object]:
-    """A foreign item as it came, its id and status included: they are its own."""
+def _read_whole(item: Fields) -> dict[str, object]:
+    """Return a foreign item as it came, with its id and status."""
     told = {key: item.raw(key) for key in ("id", "status") if item.has(key)}
     return {**told, **item.rest()}
 
 
 def _read_reasoning(item: Fields) -> Thinking:
-    summary = _texts(item, "summary")
-    content = _texts(item, "content")
+    summary = _read_texts(item, "summary")
+    content = _read_texts(item, "content")
     token = item.text("encrypted_content")
     opaque = read_opaque(token, Form.ENCRYPTED, VENDOR) if token else None
     raw = not summary and bool(content)
     text = "\n\n".join(content if raw else summary)
-    ext = ext_of(item)
+    ext = unread_fields(item)
     if summary and content:
         ext["content"] = item.raw("content")
     if opaque is not None and opaque.text:
-        text = opaque.text  # the very words that a signature vouches for
+        text = opaque.text  # the exact text that was signed
     return Thinking(text, item.at, opaque, raw, ext)
 
 
-def _texts(item: Fields, key: str) -> list[str]:
+def _read_texts(item: Fields, key: str) -> list[str]:
     return [part.need_text("text") for part in item.objects(key) or []]
 
 
 def _read_call(item: Fields, custom: bool) -> ToolCall:
     call_id, name = item.need_text("call_id"), item.need_text("name")
-    arguments = item.text("input", "") if custom else _arguments(item)
+    arguments = item.text("input", "") if custom else _read_arguments(item)
     namespace = item.text("namespace")
     if item.raw("caller") not in (None, {"type": "direct"}):
-        ext = ext_of(item) | {"caller": item.raw("caller")}
+        ext = unread_fields(item) | {"caller": item.raw("caller")}
     else:
-        ext = ext_of(item)
+        ext = unread_fields(item)
     return ToolCall(call_id, name, arguments, item.at, custom, namespace, ext=ext)
 
 
-def _arguments(item: Fields) -> str:
+def _read_arguments(item: Fields) -> str:
     value = item.raw("arguments")
     if isinstance(value, dict):
         return msgspec.json.encode(value).decode()
@@ -190,13 +190,13 @@ def _arguments(item: Fields) -> str:
 
 def _read_result(item: Fields, call_id: str) -> ToolResult:
     custom = item.text("type") == "custom_tool_call_output"
-    parts = tuple(_result_parts(item))
+    parts = tuple(_read_result_parts(item))
     for bookkeeping in ("id", "status"):
         item.raw(bookkeeping)
-    return ToolResult(call_id, parts, item.at, custom=custom, ext=ext_of(item))
+    return ToolResult(call_id, parts, item.at, custom=custom, ext=unread_fields(item))
 
 
-def _result_parts(item: Fields) -> Iterator[Text | Image | Document | Foreign]:
+def _read_result_parts(item: Fields) -> Iterator[Text | Image | Document | Foreign]:
     for part in read_content(item, "output"):
         if isinstance(part, Text | Image | Document | Foreign):
             yield part

@@ -5,14 +5,14 @@ from msgspec import Raw, Struct
 from dragoman.hub.request import Json
 
 NAME = "responses"
-VENDOR = "openai"  # whose opaque values a client's bare `encrypted_content` holds
+VENDOR = "openai"  # the issuer of `encrypted_content` that clients send without our envelope
 ABSENT = Raw()
-Count = int | float | None  # servers that are written in a language without integers send 12.0
+Count = int | float | None  # servers written in languages without integers send 12.0
 
-# Fields of a response that are not its words: one of a wrong type is left unread.
-BESIDE = frozenset(("id", "model", "usage", "service_tier", "incomplete_details", "tool_usage"))
+# Fields that the reply can do without: one of a wrong type is ignored.
+INESSENTIAL_FIELDS = frozenset(("id", "model", "usage", "service_tier", "incomplete_details", "tool_usage"))
 
-# Output items that report what the vendor ran, by the hub's word for it where other protocols have the like.
+# Types of items of vendor-run tools -> the hub's kind, the same as in other protocols where they have one.
 HOSTED_ITEMS = {
     "web_search_call": "web_search",
     "code_interpreter_call": "code_execution",
@@ -31,7 +31,7 @@ HOSTED_ITEMS = {
     "program_output": "program_output",
 }
 
-# Hosted tools in a request, by the hub's word for them; any other type keeps its own name.
+# Types of hosted tools -> the hub's kind; any other type is its own kind.
 HOSTED_TOOLS = {
     "web_search": "web_search",
     "web_search_2025_08_26": "web_search",
@@ -48,12 +48,12 @@ OTHER_TOOLS = frozenset(
 ENCRYPTED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 Wire = dict[str, Json]
-CARRIED_KINDS = frozenset(HOSTED_TOOLS.values()) | {"mcp"}  # hosted tools that other protocols know too
+CARRIED_KINDS = frozenset(HOSTED_TOOLS.values()) | {"mcp"}  # hosted tools that other protocols have too
 Item = dict[str, Json]
 
 
-class Notice(Struct, frozen=True, gc=False):
-    """Any stream event: only what some event type needs, the large values unread."""
+class StreamEvent(Struct, frozen=True, gc=False):
+    """Any stream event: the fields that some type needs; large values stay undecoded."""
 
     type: str = ""
     output_index: int = 0
@@ -71,13 +71,13 @@ class Notice(Struct, frozen=True, gc=False):
     response: Raw = ABSENT
 
 
-class Trouble(Struct, frozen=True):
+class ErrorEvent(Struct, frozen=True):
     """An `error` event, or an error without a type."""
 
     error: Raw = ABSENT
 
 
-class Typed(Struct, frozen=True, gc=False):
+class TypeOnly(Struct, frozen=True, gc=False):
     type: str = ""
 
 
@@ -131,7 +131,7 @@ class OutputDetails(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """What the wire calls usage."""
+    """`usage` of a response."""
 
     input_tokens: Count = None
     output_tokens: Count = None
@@ -147,7 +147,7 @@ class ToolUsage(Struct, frozen=True):
     web_search: WebSearches | None = None
 
 
-class Incomplete(Struct, frozen=True):
+class IncompleteDetails(Struct, frozen=True):
     reason: str | None = None
 
 
@@ -163,11 +163,11 @@ class Response(Struct, frozen=True):
     tool_usage: ToolUsage | None = None
     service_tier: str | None = None
     error: Raw = ABSENT
-    incomplete_details: Incomplete | None = None
+    incomplete_details: IncompleteDetails | None = None
 
 
 class Error(Struct, frozen=True):
-    """Both the nested error of the wire and the flat one of the specification."""
+    """An error, nested as servers send it or flat as the specification has it."""
 
     message: str | None = None
     type: str | None = None
