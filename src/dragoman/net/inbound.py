@@ -9,13 +9,16 @@ from dragoman.net.bodies import ChunkedBody, SizedBody
 from dragoman.net.deadline import Deadline, UploadTimer
 from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, RequestRejected
 from dragoman.net.exchange import CONTINUE, Exchange, format_response_head
-from dragoman.net.request_head import RequestHead, parse_head, path_of
+from dragoman.net.request_head import RequestHead, check_incomplete_head, parse_head, path_of
 from dragoman.net.service import Service
 
 _HEAD_END = b"\r\n\r\n"
 _WRITE_HIGH = 32 * 1024
 _UNREAD_HIGH = 64 * 1024  # of pipelined requests, or of a body that the handler has not asked for
+# Of a body, before other connections get their turn: from a fast sender, the event loop would read megabytes at once.
+_BODY_AT_ONCE = 512 * 1024
 TOO_MANY_CONNECTIONS = "Too many connections to this gateway. Try again in a second."
+_HEAD_TIMEOUT = "The request head took too long. Send the request again."
 _RETIRE_S = 0.5  # a request that is on its way to a connection which we are about to close still arrives
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -24,7 +27,7 @@ class ClientConnection(asyncio.Protocol):
     """Reading goes on while a handler runs, because only a reader notices that the client has left."""
 
     __slots__ = (
-        *("_authenticated", "_body_waiter", "_deadline", "_discarding", "_exchange", "_in_head"),
+        *("_authenticated", "_body_in_turn", "_body_waiter", "_deadline", "_discarding", "_exchange", "_in_head"),
         *("_limits", "_loop", "_reading", "_scanned", "_service", "_task", "_transport", "_unread", "_unsent"),
         *("_unsent_bytes", "_unwritten", "_upload", "_write_waiters", "address", "blocked"),
     )
@@ -50,6 +53,7 @@ class ClientConnection(asyncio.Protocol):
         self._unwritten = 0
         self._write_waiters: list[asyncio.Future[None]] = []
         self._body_waiter: asyncio.Future[None] | None = None
+        self._body_in_turn = 0
         self.address = ""
         self._authenticated = False  # a request of this connection carried a valid key
 
@@ -134,19 +138,14 @@ class ClientConnection(asyncio.Protocol):
         self._begin(raw, b"")
 
     def _await_rest_of_head(self) -> None:
-        unread = self._unread
-        fresh = self._scanned
-        if len(unread) > self._limits.max_header_bytes:
-            self._refuse(bytes(unread), HeadRejected("the header is too large", 431))
-        elif unread and not 65 <= unread[0] <= 90:
-            self._refuse(b"", HeadRejected("not an HTTP request"))
-        elif unread.count(b"\n", fresh) != unread.count(b"\r\n", max(0, fresh - 1)):
-            self._refuse(bytes(unread), HeadRejected("a bare line break in the header"))
-        else:
-            self._scanned = max(0, len(unread) - 3)
-            if not self._in_head:
-                self._in_head = True
-                self._deadline.set(self._limits.header_timeout_s, self._expire_head)
+        error = check_incomplete_head(self._unread, self._scanned, self._limits.max_header_bytes)
+        if error is not None:
+            self._refuse(bytes(self._unread), error)
+            return
+        self._scanned = max(0, len(self._unread) - 3)
+        if not self._in_head:
+            self._in_head = True
+            self._deadline.set(self._limits.header_timeout_s, self._expire_head)
 
     def _begin(self, raw: bytes, rest: bytes) -> None:
         try:
@@ -197,6 +196,11 @@ class ClientConnection(asyncio.Protocol):
             _wake(self._body_waiter)
         elif self._body_waiter is not None:
             self._deadline.set(self._upload.patience(incoming.held(), self._loop.time()), self._expire_body)
+            self._body_in_turn += taken
+            if self._body_in_turn > _BODY_AT_ONCE:
+                self._body_in_turn = 0
+                self._pause_reading()
+                self._loop.call_soon(self._resume_reading)
         elif incoming.held() > _UNREAD_HIGH:
             self._pause_reading()
         return taken
@@ -370,9 +374,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _expire_head(self) -> None:
         if self._unread:
-            self._refuse(
-                bytes(self._unread), HeadRejected("The request head took too long. Send the request again.", 408)
-            )
+            self._refuse(bytes(self._unread), HeadRejected(_HEAD_TIMEOUT, 408))
         else:
             self._close()
 

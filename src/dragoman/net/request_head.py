@@ -72,8 +72,25 @@ def parse_head(raw: bytes, max_fields: int) -> RequestHead:
     return head
 
 
+def check_incomplete_head(raw: bytearray, checked: int, max_bytes: int) -> HeadRejected | None:
+    """Return why the beginning of a head can be rejected already; its first `checked` bytes were fine."""
+    if len(raw) > max_bytes:
+        return HeadRejected("the header is too large", 431)
+    if raw and not _begins_method(raw):
+        return HeadRejected("not an HTTP request")
+    if raw.count(b"\n", checked) != raw.count(b"\r\n", max(0, checked - 1)):
+        return HeadRejected("a bare line break in the header")
+    return None
+
+
+def _begins_method(raw: bytes | bytearray) -> bool:
+    return b"A"[0] <= raw[0] <= b"Z"[0]
+
+
 def path_of(raw: bytes) -> str:
-    """The path of a head that may be broken or incomplete, as far as it can be told."""
+    """Return the path of a head that may be broken or incomplete; empty if there is none."""
+    if not raw or not _begins_method(raw):
+        return ""
     words = raw[: raw.find(b"\r\n")].split(b" ", 2) if b"\r\n" in raw else raw.split(b" ", 2)
     target = words[1] if len(words) > 1 else b""
     return target.partition(b"?")[0][:1024].decode("latin-1")
