@@ -15,6 +15,7 @@ JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 MODEL = re.compile(rb'"model"\s*:\s*"([a-z0-9-]{1,40})"')
 PIECE = 1 << 16
+ENDS = 4096  # of a body: the model's name stands in its first or last bytes
 
 Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -136,16 +137,28 @@ BEHAVIOURS: dict[str, Behaviour] = {
 }
 
 
+async def read_ends(reader: asyncio.StreamReader, length: int) -> bytes:
+    """Read a body and return its first and last bytes: keeping it whole would delay the stream that is measured."""
+    first, last = b"", b""
+    while length:
+        data = await reader.read(min(length, PIECE))
+        if not data:
+            raise asyncio.IncompleteReadError(b"", length)
+        length -= len(data)
+        first, last = first or data[:ENDS], (last + data)[-ENDS:]
+    return first + last
+
+
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = re.search(rb"content-length: (\d+)", head)
-            body = await reader.readexactly(int(length[1]) if length else 0)
+            body = await read_ends(reader, int(length[1]) if length else 0)
             if head.startswith(b"GET"):  # a list of models would bind the gateway to it
                 status = b"200 OK" if head.startswith(b"GET /health") else b"404 Not Found"
                 writer.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % status)
                 continue
-            named = MODEL.search(body[:4096]) or MODEL.search(body[-4096:])
+            named = MODEL.search(body)
             await BEHAVIOURS[named[1].decode() if named else "ok"](writer)
             await writer.drain()
     except (ConnectionError, asyncio.IncompleteReadError):

@@ -1,27 +1,58 @@
 """Work on large bodies runs in a thread, so that the event loop goes on serving everybody else.
 
-The interpreter switches between threads every few milliseconds of Python code. One thread for large bodies and one
-for huge ones: more would only take turns from the event loop, and a huge body must not hold up the common large ones.
+The interpreter switches between threads every few milliseconds of Python code, but not within one call into C, such
+as decoding a body. The event loop needs the interpreter anew for each socket that it reads: beside a thread that makes
+one such call after the other, a single turn of the loop would wait for many of them. Therefore a thread gets its next
+piece of work from the loop, which has by then served everybody who waited.
+
+One thread for large bodies and one for huge ones: a huge body must not hold up the common large ones.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
 LARGE_BYTES = 64 * 1024
 HUGE_BYTES = 2 * 1024 * 1024
+_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
-_large = ThreadPoolExecutor(1, "large-body")
-_huge = ThreadPoolExecutor(1, "huge-body")
+
+class _Worker:
+    """A thread, and the lock that a loop holds while the thread works for it."""
+
+    def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
+        self._executor = ThreadPoolExecutor(1, name, prepare)
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        lock = self._locks.get(loop)
+        if lock is None:
+            lock = self._locks[loop] = asyncio.Lock()
+        async with lock:
+            return await loop.run_in_executor(self._executor, copy_context().run, work)
+
+
+def _return_freed_memory() -> None:
+    """Make glibc return freed blocks of this size to the system; by default it keeps a hundred megabytes of them."""
+    import ctypes  # costs half a megabyte, and most gateways never see a huge body
+
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, HUGE_BYTES)
+
+
+_large = _Worker("large-body")
+_huge = _Worker("huge-body", _return_freed_memory)
 
 
 async def run_off_loop(size: int, work: Callable[[], T]) -> T:
     """Return the result of `work` on so many bytes; at once where they are few."""
     if size <= LARGE_BYTES:
         return work()
-    executor = _large if size <= HUGE_BYTES else _huge
-    return await asyncio.get_running_loop().run_in_executor(executor, copy_context().run, work)
+    return await (_large if size <= HUGE_BYTES else _huge).run(work)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman.config.problems import ConfigError
 from dragoman.flow.call import Call
-from dragoman.flow.offload import run_off_loop
+from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.ports import MediaFetcher
 from dragoman.framing.known_secrets import Secrets, list_secrets
 from dragoman.hub.failure import Failure, Kind, RequestError
@@ -115,7 +115,8 @@ async def prepare(
         passing = call.body
         if rules.passthrough_body is not keep_body:
             passing = await run_off_loop(len(call.body), partial(rules.passthrough_body, call.protocol.name, call.body))
-    choice = choose_protocol(call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
+    choosing = partial(choose_protocol, call.protocol.name, speaks, fitting.protocols, fitting.profile, call.body)
+    choice = choosing() if len(call.body) <= LARGE_BYTES else await run_off_loop(len(call.body), choosing)
     protocol = choice.protocol
     options = None if rules.options is no_options else await rules.options(route.model)
     is_altered = provider.replies.stages is not None or bool(changes) or call.is_from_other_protocol or call.continues

@@ -35,7 +35,7 @@ from dragoman.flow.timeouts import ReplyDeadline, timeouts_for
 from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send, stalled_failure
 from dragoman.flow.upstream_errors import attribute_failure
 from dragoman.framing.known_secrets import redact_known
-from dragoman.hub.events import UsageReported
+from dragoman.hub.events import Event, UsageReported
 from dragoman.hub.failure import Failure, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Progress
@@ -318,9 +318,10 @@ class Turn:
         body = begun + rest if begun else rest
         streamed = is_stream(prepared.upstream, answer.headers, body)
         if isinstance(prepared, Passthrough) and isinstance(self._writer, WholeWriter) and not streamed:
-            return self._pass_document(prepared, answer, self._writer, body)
+            seen = await run_off_loop(len(body), partial(glance, prepared, body))
+            return self._pass_document(prepared, answer, self._writer, body, seen)
         ledger = prepared.ledger if isinstance(prepared, Translated) else Ledger()
-        events = read_events(prepared, body, ledger, streamed)
+        events = await run_off_loop(len(body), partial(read_events, prepared, body, ledger, streamed))
         self.pipe = pipe = self._make_translation(prepared, ledger, None)
         self._held = pipe.push(events, are_clean=redact_known(body, prepared.secrets) is body)
         if pipe.watch.failure is not None:
@@ -329,11 +330,11 @@ class Turn:
         return self._end(prepared, pipe)
 
     def _pass_document(
-        self, prepared: Passthrough, answer: IncomingResponse, writer: WholeWriter, body: bytes
+        self, prepared: Passthrough, answer: IncomingResponse, writer: WholeWriter, body: bytes, seen: list[Event]
     ) -> TurnEnd:
         watch = self._around.make_watch()
         usage: Usage | None = None
-        for event in glance(prepared, body):
+        for event in seen:
             watch.see(event)
             usage = event.usage if isinstance(event, UsageReported) else usage
         if watch.failure is not None:

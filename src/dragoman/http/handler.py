@@ -18,7 +18,7 @@ from dragoman.flow.call import Call
 from dragoman.flow.count_tokens import count_tokens
 from dragoman.flow.error_response import respond_with_failure
 from dragoman.flow.gateway import Gateway
-from dragoman.flow.offload import run_off_loop
+from dragoman.flow.offload import LARGE_BYTES, run_off_loop
 from dragoman.flow.reading import no_room_failure
 from dragoman.flow.request_record import RequestRecord
 from dragoman.flow.response_headers import id_headers
@@ -253,7 +253,9 @@ class RequestHandler:
         assert protocol.client is not None
         written_in = protocol.client.body_protocol(body)
         other = None if written_in is None else self._protocol(written_in).client
-        return Call(protocol, body, exchange, record, None if other is None else other.parse)
+        parse = None if other is None else other.parse
+        make_call = partial(Call, protocol, body, exchange, record, parse)  # looks through the body for the model
+        return make_call() if len(body) <= LARGE_BYTES else await run_off_loop(len(body), make_call)
 
     async def _models(self, shape: ModelList | None, visit: RoutedRequest) -> None:
         await self._settle_catalogues()
