@@ -102,12 +102,12 @@ def test_deltas_hold_no_secret_however_they_are_cut_and_lose_nothing_else(
 ) -> None:
     text = "".join(escaped(word, which) if word == KEY else word for word in words) + " end."
     redactor, out, at, turn = EventRedactor(SECRETS), "", 0, 0
-    redactor.feed([Opened(0, TextBlock())])
+    redactor.feed(Opened(0, TextBlock()))
     while at < len(text):
         size = sizes[turn % len(sizes)]
-        out += "".join(event.text for event in redactor.feed([Delta(0, text[at : at + size])]) if type(event) is Delta)
+        out += "".join(event.text for event in redactor.feed(Delta(0, text[at : at + size])) if type(event) is Delta)
         at, turn = at + size, turn + 1
-    *rest, closed = redactor.feed([Closed(0)])
+    *rest, closed = redactor.feed(Closed(0))
     assert closed == Closed(0)
     out += "".join(event.text for event in rest if type(event) is Delta)
     assert KEY not in unescape(out)
@@ -117,16 +117,16 @@ def test_deltas_hold_no_secret_however_they_are_cut_and_lose_nothing_else(
 
 def test_what_is_held_back_is_told_before_its_block_or_the_reply_ends() -> None:
     redactor = EventRedactor(SECRETS)
-    assert list(redactor.feed([Delta(0, "a fake/k")])) == [Delta(0, "a ")]
-    assert list(redactor.feed([Delta(1, "b fake/")])) == [Delta(1, "b ")]
-    assert list(redactor.feed([Closed(0)])) == [Delta(0, "fake/k"), Closed(0)]
-    assert list(redactor.feed([Ended(Stop.END)])) == [Delta(1, "fake/"), Ended(Stop.END)]
+    assert list(redactor.feed(Delta(0, "a fake/k"))) == [Delta(0, "a ")]
+    assert list(redactor.feed(Delta(1, "b fake/"))) == [Delta(1, "b ")]
+    assert list(redactor.feed(Closed(0))) == [Delta(0, "fake/k"), Closed(0)]
+    assert list(redactor.feed(Ended(Stop.END))) == [Delta(1, "fake/"), Ended(Stop.END)]
 
 
 def test_a_delta_without_the_beginning_of_a_secret_passes_as_it_is() -> None:
     redactor = EventRedactor(SECRETS)
     events = [Delta(0, text) for text in ("Hello", " of", " f", "a", "r ", "\\n", "\\u00e9")]
-    assert [list(redactor.feed([event])) for event in events] == [[event] for event in events]
+    assert [list(redactor.feed(event)) for event in events] == [[event] for event in events]
 
 
 @pytest.mark.parametrize("which", [[True], [True, False], [False, True], [False, False, True]])
@@ -137,9 +137,9 @@ def test_arguments_are_still_json_when_an_escaped_secret_in_them_was_hidden(whic
         redactor, out = EventRedactor(secrets), ""
         for at in range(0, len(text), size):
             out += "".join(
-                event.text for event in redactor.feed([Delta(0, text[at : at + size])]) if type(event) is Delta
+                event.text for event in redactor.feed(Delta(0, text[at : at + size])) if type(event) is Delta
             )
-        out += "".join(event.text for event in redactor.feed([Closed(0)]) if type(event) is Delta)
+        out += "".join(event.text for event in redactor.feed(Closed(0)) if type(event) is Delta)
         arguments = json.loads(out)
         assert arguments["b"] == "fine\n"
         assert arguments["a"] in ("***", "f***", "fa***", "fak***")

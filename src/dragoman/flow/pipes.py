@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import is_
 from typing import Protocol
 
 from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, StreamRedactor
 from dragoman.hub.events import Delta, Event, Failed
 from dragoman.hub.failure import Failure, Kind
-from dragoman.hub.ports import Client, Decoder, Stage
+from dragoman.hub.ports import Client, Decoder, RunStage, Stage, join_run, split_runs
 from dragoman.hub.reply import MAX_BLOCKS
 from dragoman.hub.usage import Source as UsageSource
 from dragoman.hub.usage import Usage
@@ -83,7 +85,7 @@ class TranslationPipe:
     """
 
     __slots__ = (
-        *("_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_source"),
+        *("_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_run_feeds", "_source"),
         *("failure", "hold", "watch"),
     )
 
@@ -101,7 +103,11 @@ class TranslationPipe:
         self.hold = hold
         self._own: tuple[Stage[Event, Event], ...] = tuple(stages) if hold is None else (hold, *stages)
         self._client = client
-        self._feeds = tuple(stage.feed for stage in (*self._own, *client.stages))
+        all_stages = (*self._own, *client.stages)
+        self._feeds = [stage.feed for stage in all_stages]
+        self._run_feeds = [
+            stage.feed_run if isinstance(stage, RunStage) else partial(_feed_each, stage.feed) for stage in all_stages
+        ]
         self._encode = client.encode
         self._estimate = next((stage for stage in stages if isinstance(stage, EstimateUsage)), None)
         self.failure: Failure | None = None
@@ -129,18 +135,11 @@ class TranslationPipe:
 
     def feed(self, chunk: bytes) -> bytes:
         assert self._source is not None
-        events: Sequence[Event] = self._source.feed(chunk)
-        if self._redactor is not None:
-            events = self._redactor.feed(events)
-        if len(events) == 1 and type(events[0]) is Delta:
-            return self._feed_delta(events[0])
-        return self._watched(events)
+        return self._process(self._source.feed(chunk), self._redactor)
 
     def push(self, events: Sequence[Event], *, are_clean: bool = False) -> bytes:
         """Feed events that were not decoded from a chunk; `are_clean`: no secret stands in what they were read from."""
-        if self._redactor is not None and not are_clean:
-            events = self._redactor.feed(events)
-        return self._watched(events)
+        return self._process(events, None if are_clean else self._redactor)
 
     def drain(self) -> bytes:
         assert self._source is not None
@@ -157,21 +156,34 @@ class TranslationPipe:
             events += stage.finish()
         return self._encoded(events, len(self._own)) if events else b""
 
-    def _watched(self, events: Sequence[Event]) -> bytes:
-        see = self.watch.see
-        for event in events:
-            see(event)
-        return self._encoded(events, 0)
+    def _process(self, events: Sequence[Event], redactor: EventRedactor | None) -> bytes:
+        """Put events through redaction, the watch and all stages; nearly all of them are runs of deltas."""
+        pieces: list[bytes] = []
+        for item in split_runs(events):
+            if isinstance(item, list):
+                text = join_run(item)
+                clean = item if redactor is None else redactor.feed_run(item, text)
+                if clean is item:
+                    pieces += self._process_run(item, text)
+                    continue
+            else:
+                clean = (item,) if redactor is None else redactor.feed(item)
+            for event in clean:
+                self.watch.see(event)
+            pieces.append(self._encoded(clean, 0))
+            if self.failure is not None:
+                break
+        return b"".join(pieces)
 
-    def _feed_delta(self, event: Event) -> bytes:
-        """What nearly every read of a paced stream brings: one delta, of which each stage makes one."""
-        self.watch.see(event)
-        for number, feed in enumerate(self._feeds):
-            given = feed(event)
-            if len(given) != 1:
-                return self._encoded(given, number + 1)
-            event = given[0]
-        return b"".join(self._encode(event))
+    def _process_run(self, run: Sequence[Delta], text: str) -> Sequence[bytes]:
+        """Put a run of deltas through the stages, which seldom change it."""
+        self.watch.see_run(run, text)
+        for number, feed_run in enumerate(self._run_feeds):
+            given = feed_run(run, text)
+            if given is not run:
+                return (self._encoded(given, number + 1),)
+        encode = self._encode
+        return [piece for event in run for piece in encode(event)]
 
     def _encoded(self, events: Sequence[Event], first: int) -> bytes:
         """Put events through the stages from the one with this number on."""
@@ -191,6 +203,12 @@ class TranslationPipe:
                 self.failure = event.failure
                 return events[:place]
         return events
+
+
+def _feed_each(feed: Callable[[Event], Sequence[Event]], run: Sequence[Delta], text: str) -> Sequence[Event]:
+    """Feed a run to a stage that takes single events only."""
+    given = [out for event in run for out in feed(event)]
+    return run if len(given) == len(run) and all(map(is_, given, run)) else given
 
 
 class PassthroughPipe:
@@ -247,13 +265,16 @@ class PassthroughPipe:
         if self._unwatched:
             return
         try:
-            for event in self._source.finish() if chunk is None else self._source.feed(chunk):
-                if isinstance(event, Failed):
-                    if chunk is not None and self.watch.substance and event.failure.kind is Kind.CORRUPT:
+            for item in split_runs(self._source.finish() if chunk is None else self._source.feed(chunk)):
+                if isinstance(item, list):
+                    self.watch.see_run(item, join_run(item))
+                    continue
+                if isinstance(item, Failed):
+                    if chunk is not None and self.watch.substance and item.failure.kind is Kind.CORRUPT:
                         self._unwatched = True  # what we cannot read, the client perhaps can
                         return
-                    event = Failed(redact_failure(event.failure, self._secrets))
-                self.watch.see(event)
+                    item = Failed(redact_failure(item.failure, self._secrets))
+                self.watch.see(item)
             if self.watch.blocks > MAX_BLOCKS:
                 self._unwatched = True  # a reply without bounds must not fill the memory of its watcher
         except Exception as bug:

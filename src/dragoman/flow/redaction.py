@@ -22,6 +22,7 @@ from dragoman.hub.events import (
     UsageReported,
 )
 from dragoman.hub.failure import Failure
+from dragoman.hub.ports import RunStage
 
 MASK = MASK_BYTES.decode()
 # So many characters of a secret are not worth holding back: many a word begins with them.
@@ -38,7 +39,7 @@ def redact_failure(failure: Failure, secrets: Secrets) -> Failure:
     return replace(failure, message=message, code=code, detail=detail)
 
 
-class EventRedactor:
+class EventRedactor(RunStage):
     """Hides secrets in the events of one reply, also where a secret is spread over several deltas of a block.
 
     What may be the beginning of a secret is held back until it is known; its first three characters are not.
@@ -53,31 +54,16 @@ class EventRedactor:
         self._tails: dict[int, str] = {}  # block -> the last characters that went out
         self._held: dict[int, str] = {}  # block -> what is held back behind them
 
-    def feed(self, events: Sequence[Event]) -> Sequence[Event]:
-        if len(events) == 1 and type(events[0]) is Delta:
-            return self._run(events)  # type: ignore[arg-type]
-        out: list[Event] = []
-        run: list[Delta] = []  # deltas of one block that follow each other: they are searched as one
-        for event in events:
-            if type(event) is Delta:
-                if run and run[0].block != event.block:
-                    out += self._run(run)
-                    run = []
-                run.append(event)
-                continue
-            if run:
-                out += self._run(run)
-                run = []
-            out += self._clean(event)
-        if run:
-            out += self._run(run)
-        return out
+    def feed(self, event: Event) -> Sequence[Event]:
+        return self.feed_run((event,), event.text) if type(event) is Delta else self._clean(event)
 
-    def _run(self, run: Sequence[Delta]) -> Sequence[Event]:
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        """Deltas of one block that follow each other, and their text: they are searched as one."""
         block = run[0].block
         if block not in self._held:
-            text = self._tails.get(block, "")
-            text += run[0].text if len(run) == 1 else "".join([event.text for event in run])
+            tail = self._tails.get(block)
+            if tail:
+                text = tail + text
             if not self._suspects(text):
                 self._tails[block] = text[-TOLERATED:]
                 return run

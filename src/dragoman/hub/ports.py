@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from dragoman.hub.events import Event, Started
+from dragoman.hub.events import Delta, Event, Started
 from dragoman.hub.failure import Failure
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Profile, Target
@@ -23,6 +23,42 @@ class Stage(typing.Protocol[In, Out]):
     def feed(self, item: In) -> Sequence[Out]: ...
 
     def finish(self) -> Iterable[Out]: ...
+
+
+class RunStage:
+    """A stage of events that a run passes unchanged most of the time, so that it looks at the whole run at once.
+
+    A run is one or more deltas of one block that follow each other; `text` is their text.
+    """
+
+    __slots__ = ()
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        """Return what feeding the deltas one by one would give; `run` itself if it passes unchanged."""
+        raise NotImplementedError
+
+
+def split_runs(events: Iterable[Event]) -> list[Event | list[Delta]]:
+    """Gather deltas of one block that follow each other into runs; other events stand alone."""
+    items: list[Event | list[Delta]] = []
+    run: list[Delta] = []
+    block = None
+    for event in events:
+        if type(event) is not Delta:
+            block = None
+            items.append(event)
+        elif event.block == block:
+            run.append(event)
+        else:
+            block = event.block
+            run = [event]
+            items.append(run)
+    return items
+
+
+def join_run(run: Sequence[Delta]) -> str:
+    """Return the text of a run."""
+    return run[0].text if len(run) == 1 else "".join([event.text for event in run])
 
 
 class Progress(Enum):

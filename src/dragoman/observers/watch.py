@@ -1,6 +1,6 @@
 """Events are shown to it; what a reply amounted to comes out at the end. It changes nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -73,15 +73,9 @@ class Watch:
         self._blocks: list[str] = []
 
     def see(self, event: Event) -> None:
-        if type(event) is Delta:
-            text = event.text
-            self._deltas += 1
-            self._bytes += len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
-            if self._first_token is None and text:
-                self._first_token = self._clock()
-                self.substance = True
-            return
         match event:
+            case Delta(text=text):
+                self.see_run((event,), text)
             case Opened(what=what):
                 self._blocks.append(KINDS[type(what)])
                 self.substance |= isinstance(what, WORDLESS)
@@ -98,6 +92,14 @@ class Watch:
                 self.substance |= isinstance(event, Ended)
             case _:
                 pass
+
+    def see_run(self, run: Sequence[Delta], text: str) -> None:
+        """Note deltas that follow each other; `text` is what they add up to."""
+        self._deltas += len(run)
+        self._bytes += len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+        if self._first_token is None and text:
+            self._first_token = self._clock()
+            self.substance = True
 
     def fail(self, failure: Failure) -> None:
         """Note that the client was told a failure, though the upstream may have ended well."""

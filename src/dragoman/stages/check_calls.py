@@ -23,6 +23,7 @@ from dragoman.hub.events import (
     UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.ports import RunStage
 from dragoman.hub.reply import ReplySize
 
 CUTS = (Stop.LENGTH, Stop.CONTEXT_FULL, Stop.FILTERED)
@@ -60,7 +61,7 @@ class PendingCallEnd:
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class CheckCalls:
+class CheckCalls(RunStage):
     __slots__ = ("_arguments", "_idle", "_names", "_pending", "_size")
 
     def __init__(self) -> None:
@@ -94,6 +95,11 @@ class CheckCalls:
             case _:
                 pass
         return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        if self._idle:
+            return run
+        return [out for event in run for out in self.feed(event)]
 
     def finish(self) -> Sequence[Event]:
         return ()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from dragoman.hub.events import CallBlock, Delta, Ended, Event, Opened, Started, ThinkingBlock, UsageReported
+from dragoman.hub.ports import RunStage
 from dragoman.hub.usage import Source, Usage
 
 KEPT_CHARACTERS = 32 * 1024
@@ -45,7 +46,7 @@ class _Sample:
         return tokens if self._kept == self._size else round(tokens * self._size / self._kept)
 
 
-class EstimateUsage:
+class EstimateUsage(RunStage):
     """Keeps the text of the reply until usage is reported, because counting word by word is inaccurate."""
 
     __slots__ = ("_count", "_input", "_known", "_partial", "_reported", "_text", "_thinking", "_thoughts", "usage")
@@ -87,6 +88,11 @@ class EstimateUsage:
             case _:
                 pass
         return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        if not self._reported:
+            (self._thoughts if run[0].block in self._thinking else self._text).add(text)
+        return run
 
     def finish(self) -> Sequence[Event]:
         return ()

@@ -25,6 +25,7 @@ from dragoman.hub.events import (
     UsageReported,
 )
 from dragoman.hub.failure import Failure, Kind
+from dragoman.hub.ports import RunStage
 from dragoman.hub.reply import MAX_BLOCKS, MAX_CALLS, MAX_CITATIONS
 
 
@@ -121,7 +122,7 @@ UNFINISHED = "the input ended without Ended or Failed"
 LEFT_OPEN = "Ended with a block open"
 
 
-class Guard:
+class Guard(RunStage):
     """Pass legal events. Replace the first illegal one by a failure, and drop everything after it.
 
     `UsageReported` may come at any time: the last one is kept and sent just before the end. `on_failure` is called with
@@ -163,6 +164,11 @@ class Guard:
                 return (*self._take_usage(), event)
             case Started():
                 return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        if run[0].block in self._writable and "" not in [event.text for event in run]:
+            return run
+        return [out for event in run for out in self.feed(event)]
 
     def finish(self) -> Sequence[Event]:
         if self._phase in (Phase.OVER, Phase.SILENT):

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened
+from dragoman.hub.ports import RunStage
 from dragoman.passes.adapt_tools import INPUT, ToolMap
 from dragoman.stages.check_calls import PendingCallEnd
 
@@ -134,7 +135,7 @@ class _Unwrapping:
         self.input = StringProperty(INPUT)
 
 
-class RestoreTools:
+class RestoreTools(RunStage):
     __slots__ = ("_map", "_pending_end", "_unwrapping")
 
     def __init__(self, tool_map: ToolMap) -> None:
@@ -158,6 +159,11 @@ class RestoreTools:
                 return self._close(event, self._unwrapping.pop(block))
             case _:
                 return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        if self._pending_end is None and run[0].block not in self._unwrapping:
+            return run
+        return [out for event in run for out in self.feed(event)]
 
     def finish(self) -> Sequence[Event]:
         return ()

@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from dragoman.hub.events import CallBlock, CitationAdded, Closed, Delta, Ended, Event, Failed, OpaqueAdded, Opened
+from dragoman.hub.ports import RunStage
 
 
-class SerialiseBlocks:
+class SerialiseBlocks(RunStage):
     __slots__ = ("_live", "_live_is_call", "_order", "_waiting")
 
     def __init__(self) -> None:
@@ -36,6 +37,11 @@ class SerialiseBlocks:
                 return (*self._drain(), event)
             case _:
                 return (event,)
+
+    def feed_run(self, run: Sequence[Delta], text: str) -> Sequence[Event]:
+        if run[0].block == self._live:
+            return run
+        return [out for event in run for out in self.feed(event)]
 
     def finish(self) -> Sequence[Event]:
         return self._end_early()

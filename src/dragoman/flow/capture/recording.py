@@ -5,7 +5,7 @@ Nothing here waits, copies bodies or encodes anything: that is left to the write
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -371,7 +371,16 @@ class RecordingWatch(Watch):
         self._index: int | None = None  # known at the first event: a watch may be made before its request is sent
 
     def see(self, event: Event) -> None:
+        if not isinstance(event, Delta):  # which `see_run` records
+            self._record(event)
+        super().see(event)
+
+    def see_run(self, run: Sequence[Delta], text: str) -> None:
+        for event in run:
+            self._record(event)
+        super().see_run(run, text)
+
+    def _record(self, event: Event) -> None:
         if self._index is None:
             self._index = len(self._recording.upstream_exchanges) - 1
         self._recording.note_event(self._index, event)
-        super().see(event)
