@@ -1,1 +1,1 @@
-"""Requests come in, the same requests fitted to an upstream go out: pure functions, with every loss in the ledger."""
+"""Passes: pure functions that adapt a request to an upstream, and note every loss in the ledger."""

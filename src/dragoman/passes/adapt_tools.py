@@ -1,6 +1,6 @@
-"""A request comes in; the same request with its tools fitted to what an upstream protocol can say goes out.
+"""Adapt the tools of a request to what an upstream's protocol can express.
 
-The map that goes with it lets `stages/restore_tools` undo every change in the reply.
+`stages/restore_tools.py` uses the returned map to undo every change in the reply.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _DIGEST_CHARACTERS = 8
 
 
 class ToolId(Struct, frozen=True):
-    """What a client calls a tool. A function and a custom tool of the same name are two tools."""
+    """The client's identity of a tool. A function and a custom tool of the same name are two tools."""
 
     name: str
     namespace: str | None = None
@@ -39,21 +39,23 @@ class ToolId(Struct, frozen=True):
 
 
 class ToolMap(Struct, frozen=True):
-    """The tools that the upstream knows under another name or in another form, by the name that it knows."""
+    """The tools that were sent to the upstream under another name or in another form, by that name."""
 
     tools: dict[str, ToolId] = {}
-    wrapped: frozenset[str] = frozenset()  # custom tools that the upstream sees as functions of one string
-    kinds: dict[tuple[str | None, str], bool] = {}  # namespace and name of tools sent as they are -> whether custom
+    wrapped: frozenset[str] = frozenset()  # custom tools that are sent as functions with one string
+    kinds: dict[
+        tuple[str | None, str], bool
+    ] = {}  # namespace and name of tools that are sent unchanged -> whether custom
 
     def __bool__(self) -> bool:
         return bool(self.tools or self.kinds)
 
 
-def assign_names(offered: Iterable[ToolId], remembered: Iterable[ToolId], limits: ToolLimits) -> dict[ToolId, str]:
-    """A name for every tool: those offered choose before those that only the history mentions."""
+def assign_names(offered: Iterable[ToolId], from_history: Iterable[ToolId], limits: ToolLimits) -> dict[ToolId, str]:
+    """Assign a name to every tool. Tools of the request take precedence over tools that only occur in its history."""
     names: dict[ToolId, str] = {}
     taken: dict[str | None, set[str]] = {}
-    for tools in (offered, remembered):
+    for tools in (offered, from_history):
         _assign([tool for tool in dict.fromkeys(tools) if tool not in names], names, taken, limits)
     return names
 
@@ -61,15 +63,15 @@ def assign_names(offered: Iterable[ToolId], remembered: Iterable[ToolId], limits
 def _assign(
     tools: list[ToolId], names: dict[ToolId, str], taken: dict[str | None, set[str]], limits: ToolLimits
 ) -> None:
-    # Names that can stay come first, so that no alias or flattened name takes the place of one.
+    # Names that can stay are assigned first, so that no alias or flattened name replaces one.
     flat = not limits.namespaces
     for tool in sorted(tools, key=lambda tool: (flat and tool.namespace is not None) or not _fits(tool.name, limits)):
         used = taken.setdefault(None if flat else tool.namespace, set())
-        wanted = f"{tool.namespace}__{tool.name}" if flat and tool.namespace is not None else tool.name
-        if wanted in used or not _fits(wanted, limits):
-            wanted = _alias(tool, wanted, limits, used)
-        names[tool] = wanted
-        used.add(wanted)
+        name = f"{tool.namespace}__{tool.name}" if flat and tool.namespace is not None else tool.name
+        if name in used or not _fits(name, limits):
+            name = _alias(tool, name, limits, used)
+        names[tool] = name
+        used.add(name)
 
 
 def _fits(name: str, limits: ToolLimits) -> bool:
@@ -77,9 +79,9 @@ def _fits(name: str, limits: ToolLimits) -> bool:
     return legal and (name[0].isalpha() or not limits.letter_first)
 
 
-def _alias(tool: ToolId, wanted: str, limits: ToolLimits, taken: set[str]) -> str:
-    """The beginning of the name, for the model to read, and a digest of the whole, for it to be unique."""
-    prefix = _BAD.sub("_", wanted)
+def _alias(tool: ToolId, name: str, limits: ToolLimits, taken: set[str]) -> str:
+    """Return the beginning of the name, for the model to understand, and a digest, to be unique."""
+    prefix = _BAD.sub("_", name)
     if limits.letter_first and not prefix[:1].isalpha():
         prefix = f"t_{prefix}"
     prefix = prefix[: limits.name_max - _DIGEST_CHARACTERS - 1]
@@ -92,9 +94,7 @@ def _alias(tool: ToolId, wanted: str, limits: ToolLimits, taken: set[str]) -> st
     return alias
 
 
-__all__ = ["INPUT", "WRAPPED_PARAMETERS", "ToolMap", "adapt_tools"]
-
-INPUT = "input"  # the one property of the function that stands for a custom tool
+INPUT = "input"  # the only property of the function that replaces a custom tool
 WRAPPED_PARAMETERS = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
@@ -103,36 +103,36 @@ WRAPPED_PARAMETERS = {
 
 
 def adapt_tools(request: Request, limits: ToolLimits, ledger: Ledger) -> tuple[Request, ToolMap]:
-    """Changes only what must change: a request that fits comes back itself, with a map that renames nothing."""
-    names = assign_names(_offered(request), _remembered(request), limits)
+    """Return the adapted request and the map of its tools. A request that needs no change is returned itself."""
+    names = assign_names(_tools_offered(request), _tools_in_history(request), limits)
     changed = {tool: name for tool, name in names.items() if _differs(tool, name, limits)}
     kinds = _kinds_sent(request, changed, limits)
     if not changed:
         return request, ToolMap(kinds=kinds)
-    _tell_losses(request, limits, ledger)
-    lowering = _Lowering(names, limits)
-    lowered = replace(
+    _note_losses(request, limits, ledger)
+    renaming = _Renaming(names, limits)
+    adapted = replace(
         request,
-        tools=tuple(map(lowering.tool, request.tools)),
-        tool_choice=request.tool_choice and lowering.choice(request.tool_choice),
-        turns=tuple(map(lowering.turn, request.turns)),
+        tools=tuple(map(renaming.tool, request.tools)),
+        tool_choice=request.tool_choice and renaming.choice(request.tool_choice),
+        turns=tuple(map(renaming.turn, request.turns)),
     )
     wrapped = frozenset(name for tool, name in changed.items() if tool.custom and not limits.custom)
-    return lowered, ToolMap({name: tool for tool, name in changed.items()}, wrapped, kinds)
+    return adapted, ToolMap({name: tool for tool, name in changed.items()}, wrapped, kinds)
 
 
 def _kinds_sent(request: Request, changed: dict[ToolId, str], limits: ToolLimits) -> dict[tuple[str | None, str], bool]:
-    """Return the kinds of the unchanged tools, where the upstream has both kinds and may answer with the wrong one."""
+    """Return the kinds of the unchanged tools, where the upstream has both kinds and may use the wrong one."""
     if not limits.custom:
         return {}
-    return {(tool.namespace, tool.name): tool.custom for tool in _offered(request) if tool not in changed}
+    return {(tool.namespace, tool.name): tool.custom for tool in _tools_offered(request) if tool not in changed}
 
 
-def _offered(request: Request) -> Iterator[ToolId]:
+def _tools_offered(request: Request) -> Iterator[ToolId]:
     return (_id_of(tool) for tool in request.tools if isinstance(tool, Function | Custom))
 
 
-def _remembered(request: Request) -> Iterator[ToolId]:
+def _tools_in_history(request: Request) -> Iterator[ToolId]:
     for turn in request.turns:
         for part in turn.parts:
             if isinstance(part, ToolCall):
@@ -149,19 +149,19 @@ def _differs(tool: ToolId, name: str, limits: ToolLimits) -> bool:
     return name != tool.name or not unwrapped or not in_place
 
 
-def _tell_losses(request: Request, limits: ToolLimits, ledger: Ledger) -> None:
+def _note_losses(request: Request, limits: ToolLimits, ledger: Ledger) -> None:
     if limits.custom:
         return
     for tool in request.tools:
         if isinstance(tool, Custom) and tool.grammar is not None:
             at = f"{tool.fields_at or tool.at}/format"
-            ledger.note_approximated(at, "the grammar does not bind the model here; it is told in words")
+            ledger.note_approximated(at, "the upstream cannot enforce the grammar; it is part of the description")
         elif isinstance(tool, Custom):
-            ledger.note_approximated(tool.at, "a custom tool travels as a function of one string")
+            ledger.note_approximated(tool.at, "a custom tool is sent as a function with one string")
 
 
-class _Lowering:
-    """One request's new names, put where the old ones stood."""
+class _Renaming:
+    """Replaces the names of the tools in the parts of one request."""
 
     def __init__(self, names: dict[ToolId, str], limits: ToolLimits) -> None:
         self._names = names
@@ -184,7 +184,7 @@ class _Lowering:
         return Function(
             name=name,
             at=tool.at,
-            description=_described(tool),
+            description=_describe(tool),
             parameters=WRAPPED_PARAMETERS,
             namespace=namespace,
             ext=tool.ext,
@@ -194,7 +194,7 @@ class _Lowering:
     def choice(self, choice: ToolChoice) -> ToolChoice:
         allowed = choice.allowed
         if allowed is not None:
-            allowed = tuple(name for wanted in allowed for name in self._allowed(wanted))
+            allowed = tuple(new for old in allowed for new in self._allowed(old))
         name, namespace = choice.name, choice.namespace
         if name is not None:
             named = self._find(name, namespace, choice.custom)
@@ -231,17 +231,17 @@ class _Lowering:
         return namespace if self._limits.namespaces else None
 
     def _find(self, name: str, namespace: str | None, custom: bool) -> ToolId | None:
-        """The tool that a choice names, even where it is wrong about the tool's kind."""
+        """Return the tool that a choice names, even if the choice has the wrong kind."""
         exact = ToolId(name, namespace, custom)
         other = ToolId(name, namespace, not custom)
         return exact if exact in self._names else other if other in self._names else None
 
-    def _allowed(self, wanted: str) -> list[str]:
-        """An allowed tool is named without its namespace or kind: every tool of that name is meant."""
-        return list(dict.fromkeys(self._by_plain_name.get(wanted, [wanted])))
+    def _allowed(self, name: str) -> list[str]:
+        """Return the new names of all tools of this name: allowed tools are named without namespace or kind."""
+        return list(dict.fromkeys(self._by_plain_name.get(name, [name])))
 
 
-def _described(tool: Custom) -> str | None:
+def _describe(tool: Custom) -> str | None:
     if tool.grammar is None:
         return tool.description
     rule = f"The input must match this {tool.grammar.syntax} grammar:\n{tool.grammar.definition}"

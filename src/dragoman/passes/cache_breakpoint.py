@@ -1,6 +1,6 @@
-"""A request that is to be cached up to its end comes in; the same request with a breakpoint on its last part goes out.
+"""Replace the setting to cache a whole request by a cache breakpoint on its last part.
 
-Messages has one setting for it; others know breakpoints on parts only, and all of them know those on a user's parts.
+Messages has one setting for it; other protocols have only breakpoints on parts, and all of them on those of a user.
 """
 
 from msgspec.structs import replace
@@ -8,42 +8,43 @@ from msgspec.structs import replace
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Cache, Document, Image, Part, Request, Role, Text, ToolResult
 
-HERE = "the breakpoint stands on the last part that can bear one"
-NOWHERE = "no part of this request can bear a cache breakpoint"
+HERE = "the breakpoint is set on the last part that can have one"
+NOWHERE = "no part of this request can have a cache breakpoint"
 
 
 def place_cache_breakpoint(request: Request, ledger: Ledger) -> Request:
+    """Return the request with the breakpoint on the last part of a user that can have one."""
     cache = request.cache
     if cache is None:
         return request
     turns = list(request.turns)
-    for place in reversed(range(len(turns))):
-        parts = _marked(turns[place].parts, cache) if turns[place].role is Role.USER else None
+    for index in reversed(range(len(turns))):
+        parts = _mark_last(turns[index].parts, cache) if turns[index].role is Role.USER else None
         if parts is not None:
             ledger.note_approximated(cache.at, HERE)
-            turns[place] = replace(turns[place], parts=parts)
+            turns[index] = replace(turns[index], parts=parts)
             return replace(request, turns=tuple(turns), cache=None)
     ledger.note_dropped(cache.at, NOWHERE)
     return replace(request, cache=None)
 
 
-def _marked(parts: tuple[Part, ...], cache: Cache) -> tuple[Part, ...] | None:
-    """With the last that can bear a breakpoint marked, unless it has one; None where none can."""
-    for place in reversed(range(len(parts))):
-        marked = _bearing(parts[place], cache)
+def _mark_last(parts: tuple[Part, ...], cache: Cache) -> tuple[Part, ...] | None:
+    """Return the parts with a breakpoint on the last one that can have it; None if none can."""
+    for index in reversed(range(len(parts))):
+        marked = _mark(parts[index], cache)
         if marked is not None:
-            return (*parts[:place], marked, *parts[place + 1 :])
+            return (*parts[:index], marked, *parts[index + 1 :])
     return None
 
 
-def _bearing(part: Part, cache: Cache) -> Part | None:
+def _mark(part: Part, cache: Cache) -> Part | None:
     match part:
         case Text(text="") | Document(source=""):
             return None
         case Text() | Image() | Document():
             return part if part.cache is not None else replace(part, cache=cache)
         case ToolResult():
-            content = _marked(part.content, cache)
+            content = _mark_last(part.content, cache)
             return None if content is None else part if part.cache is not None else replace(part, content=content)
         case _:
             return None

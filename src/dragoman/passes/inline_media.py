@@ -1,4 +1,4 @@
-"""A request with linked media comes in; the links to fetch, and the request with them inlined, go out."""
+"""Find the linked media of a request that must be fetched, and replace the links by the media."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -6,21 +6,21 @@ from msgspec.structs import replace
 
 from dragoman.hub.request import Document, Foreign, Image, Inline, Link, Part, Request, Text, ToolResult, Turn
 
-_Held = Text | Image | Document | Foreign
+_Content = Text | Image | Document | Foreign
 
 
-def find_links(request: Request, wanted: Callable[[Part], bool]) -> list[str]:
-    """The URLs of linked media that the target wants in the body, each once, in order."""
+def find_links(request: Request, needs_inline: Callable[[Part], bool]) -> list[str]:
+    """Return the URLs of linked media that the target needs in the body, each once, in order."""
     urls = {
         part.source.url: None
         for part in _parts(request)
-        if isinstance(part, Image | Document) and isinstance(part.source, Link) and wanted(part)
+        if isinstance(part, Image | Document) and isinstance(part.source, Link) and needs_inline(part)
     }
     return list(urls)
 
 
 def inline_links(request: Request, fetched: Mapping[str, Inline]) -> Request:
-    """The request with every fetched link replaced by what was found there."""
+    """Return the request with every fetched link replaced by its content."""
     turns = tuple(_inline_turn(turn, fetched) for turn in request.turns)
     same = all(new is old for new, old in zip(turns, request.turns, strict=True))
     return request if same else replace(request, turns=turns)
@@ -42,13 +42,13 @@ def _inline_turn(turn: Turn, fetched: Mapping[str, Inline]) -> Turn:
 
 def _inline_part(part: Part, fetched: Mapping[str, Inline]) -> Part:
     if isinstance(part, ToolResult):
-        content = tuple(_inline_media(held, fetched) for held in part.content)
+        content = tuple(_inline_media(item, fetched) for item in part.content)
         same = all(new is old for new, old in zip(content, part.content, strict=True))
         return part if same else replace(part, content=content)
     return _inline_media(part, fetched) if isinstance(part, Image | Document) else part
 
 
-def _inline_media(part: _Held, fetched: Mapping[str, Inline]) -> _Held:
+def _inline_media(part: _Content, fetched: Mapping[str, Inline]) -> _Content:
     if not isinstance(part, Image | Document) or not isinstance(part.source, Link):
         return part
     found = fetched.get(part.source.url)

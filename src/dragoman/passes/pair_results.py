@@ -1,4 +1,4 @@
-"""A request comes in; the same request with every tool call answered in the turn right after it goes out."""
+"""Make every tool call of a request have its result in the turn right after it, and merge turns of one role."""
 
 import re
 from collections.abc import Iterable
@@ -10,52 +10,52 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Part, Request, Role, Text, ToolCall, ToolResult, Turn
 from dragoman.passes.flatten_tools import call_to_text, result_to_text
 
-UNANSWERED = "This call was not answered: its result is unknown."
+UNANSWERED = "This call was not complete: its result is unknown."
 
 _ID_MAX = 64
 _ID_OTHER = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class _Slot(Struct):
-    """A call and the result that must follow it."""
+    """A call and its result, if there is one."""
 
-    call: ToolCall  # under an id of its own
+    call: ToolCall  # with a unique id
     turn: int
     result: ToolResult | None = None
 
 
 def pair_results(request: Request, ledger: Ledger) -> Request:
-    """Results move to right after their calls; of several the last counts; a missing one is made up.
+    """Move results to right after their calls; keep the last of several; invent a missing one.
 
-    A result whose call is missing becomes text, and so does a call that is not the assistant's. Call ids become unique.
+    A result without a call becomes text, and so does a call that is not the assistant's. Call ids become unique.
     """
     turns = merge_turns(request.turns, ledger)
-    pairing = _Pairing(ledger)
-    kept = [pairing.read(index, turn) for index, turn in enumerate(turns)]
-    return replace(request, turns=tuple(_answered(kept, pairing.slots, ledger)))
+    calls = _CallIndex(ledger)
+    kept = [calls.read(index, turn) for index, turn in enumerate(turns)]
+    return replace(request, turns=tuple(_insert_results(kept, calls.slots, ledger)))
 
 
-class _Pairing:
-    """The calls of a conversation as it is read."""
+class _CallIndex:
+    """Collects the calls and results of a conversation, turn by turn."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.slots: list[list[_Slot]] = []  # by turn
         self._ledger = ledger
         self._open: dict[str, list[_Slot]] = {}  # by the client's id, which may not be unique
-        self._taken: set[str] = set()
+        self._used_ids: set[str] = set()
         self._counts: dict[str, int] = {}
 
     def read(self, index: int, turn: Turn) -> Turn:
-        """The turn without its results."""
-        made: list[_Slot] = []
-        self.slots.append(made)
+        """Return the turn without its results."""
+        added: list[_Slot] = []
+        self.slots.append(added)
         if not any(isinstance(part, ToolCall | ToolResult) for part in turn.parts):
             return turn
         parts: list[Part] = []
         for part in turn.parts:
             match part:
                 case ToolCall() if turn.role is Role.ASSISTANT:
-                    parts.append(self._call(part, index, made))
+                    parts.append(self._call(part, index, added))
                 case ToolCall():
                     parts.append(call_to_text(part, self._ledger))
                 case ToolResult():
@@ -64,11 +64,11 @@ class _Pairing:
                     parts.append(part)
         return replace(turn, parts=tuple(parts))
 
-    def _call(self, call: ToolCall, index: int, made: list[_Slot]) -> ToolCall:
-        slot = _Slot(replace(call, id=self._fresh(call.id)), index)
-        rivals = [other for other in self._open.get(call.id, ()) if other.turn == index]
-        self._open[call.id] = [*rivals, slot]
-        made.append(slot)
+    def _call(self, call: ToolCall, index: int, added: list[_Slot]) -> ToolCall:
+        slot = _Slot(replace(call, id=self._unique_id(call.id)), index)
+        others = [other for other in self._open.get(call.id, ()) if other.turn == index]
+        self._open[call.id] = [*others, slot]
+        added.append(slot)
         return slot.call
 
     def _result(self, result: ToolResult, index: int) -> list[Part]:
@@ -77,40 +77,40 @@ class _Pairing:
             return result_to_text(result, None, self._ledger)
         slot = next((slot for slot in slots if slot.result is None), slots[-1])
         if slot.result is not None:
-            self._ledger.note_dropped(slot.result.at, "a call has one result: the last one counts")
+            self._ledger.note_dropped(slot.result.at, "a call has several results: only the last one is sent")
         if index != slot.turn + 1:
             self._ledger.note_approximated(result.at, "a result is sent right after its call")
         slot.result = replace(result, call_id=slot.call.id)
         return []
 
-    def _fresh(self, id: str) -> str:
-        """An id in the alphabet that every vendor takes; equal requests get equal ids."""
+    def _unique_id(self, id: str) -> str:
+        """Return an unused id of characters that every vendor accepts. Equal requests get equal ids."""
         stem = _ID_OTHER.sub("_", id)[:_ID_MAX] or "call"
-        fresh = stem
-        while fresh in self._taken:
+        unique = stem
+        while unique in self._used_ids:
             count = self._counts.get(stem, 1) + 1
             self._counts[stem] = count
             suffix = f"-{count}"
-            fresh = stem[: _ID_MAX - len(suffix)] + suffix
-        self._taken.add(fresh)
-        return fresh
+            unique = stem[: _ID_MAX - len(suffix)] + suffix
+        self._used_ids.add(unique)
+        return unique
 
 
-def _answered(turns: list[Turn], slots: list[list[_Slot]], ledger: Ledger) -> list[Turn]:
-    answered: list[Turn] = []
+def _insert_results(turns: list[Turn], slots: list[list[_Slot]], ledger: Ledger) -> list[Turn]:
+    complete: list[Turn] = []
     for index, turn in enumerate(turns):
-        due = tuple(_result_of(slot, ledger) for slot in slots[index - 1]) if index else ()
-        if due and turn.role is not Role.USER:
-            answered.append(Turn(Role.USER, due, turns[index - 1].at))
-        elif due:
-            turn = replace(turn, parts=(*due, *turn.parts))
-        answered.append(turn)
+        results = tuple(_require_result(slot, ledger) for slot in slots[index - 1]) if index else ()
+        if results and turn.role is not Role.USER:
+            complete.append(Turn(Role.USER, results, turns[index - 1].at))
+        elif results:
+            turn = replace(turn, parts=(*results, *turn.parts))
+        complete.append(turn)
     if slots and slots[-1]:
-        answered.append(Turn(Role.USER, tuple(_result_of(slot, ledger) for slot in slots[-1]), turns[-1].at))
-    return answered
+        complete.append(Turn(Role.USER, tuple(_require_result(slot, ledger) for slot in slots[-1]), turns[-1].at))
+    return complete
 
 
-def _result_of(slot: _Slot, ledger: Ledger) -> ToolResult:
+def _require_result(slot: _Slot, ledger: Ledger) -> ToolResult:
     if slot.result is not None:
         return slot.result
     ledger.note_invented(slot.call.at, "every call must have a result")
@@ -118,18 +118,18 @@ def _result_of(slot: _Slot, ledger: Ledger) -> ToolResult:
 
 
 def merge_turns(turns: Iterable[Turn], ledger: Ledger) -> tuple[Turn, ...]:
-    """Runs of one role as one turn each: the parts in order, standing where the first turn stood."""
+    """Merge consecutive turns of one role into one turn, with the position of the first."""
     runs: list[list[Turn]] = []
     for turn in turns:
         if runs and runs[-1][0].role is turn.role:
             runs[-1].append(turn)
         else:
             runs.append([turn])
-    return tuple(run[0] if len(run) == 1 else _joined(run, ledger) for run in runs)
+    return tuple(run[0] if len(run) == 1 else _merge_run(run, ledger) for run in runs)
 
 
-def _joined(run: list[Turn], ledger: Ledger) -> Turn:
+def _merge_run(run: list[Turn], ledger: Ledger) -> Turn:
     for turn in run[1:]:
         for pointer in turn.ext:
-            ledger.note_dropped(f"{turn.at}/{pointer}", "the turn was joined to the one before it")
+            ledger.note_dropped(f"{turn.at}/{pointer}", "the turn was merged with the one before it")
     return replace(run[0], parts=tuple(part for turn in run for part in turn.parts))

@@ -1,4 +1,4 @@
-"""A request and what its conversation lost come in; the request that tells the model of it goes out."""
+"""Tell the model, in its next request, about tool calls of its last reply that were truncated."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from msgspec.structs import replace
 from dragoman.hub.request import Refusal, Request, Role, Text, ToolCall, ToolResult, Turn
 
 SHOWN_CHARACTERS = 500
-LOOK_BACK = 6  # turns that may have come since the reply was cut
+LOOK_BACK = 6  # turns that may follow the truncated reply
 
 
 class LostCall(Struct, frozen=True):
-    """A tool call that was cut and could not be mended."""
+    """A tool call that was truncated and could not be completed."""
 
     tool: str
-    arguments: str  # their beginning, shortened
+    arguments: str  # their beginning
 
 
 def make_lost_call(tool: str, arguments: str) -> LostCall:
@@ -24,27 +24,27 @@ def make_lost_call(tool: str, arguments: str) -> LostCall:
 
 
 def digest_conversation(request: Request) -> tuple[bytes, ...]:
-    """What this conversation was at each of its last turns, newest first: the whole request, then shorter prefixes."""
+    """Return digests of the conversation at each of its last turns: the whole request first, then shorter prefixes."""
     running = hashlib.sha256(request.model.encode())
     found: list[bytes] = []
     for turn in request.turns:
-        for word in _words(turn):
-            running.update(word.encode(errors="replace") + b"\0")
+        for text_item in _stable_content(turn):
+            running.update(text_item.encode(errors="replace") + b"\0")
         found.append(running.digest())
     return tuple(reversed(found[-LOOK_BACK:]))
 
 
 def add_notice(request: Request, lost: tuple[LostCall, ...]) -> Request:
-    """Adds a note on the lost calls to the last user turn."""
+    """Return the request with a note about the lost calls in the last user turn."""
     if not request.turns or request.turns[-1].role is not Role.USER:
         return request
     last = request.turns[-1]
-    told = "\n\n".join(_note(call) for call in lost)
-    turn = replace(last, parts=(*last.parts, Text(told, at=last.at)))
+    notice = "\n\n".join(_describe_call(call) for call in lost)
+    turn = replace(last, parts=(*last.parts, Text(notice, at=last.at)))
     return replace(request, turns=(*request.turns[:-1], turn))
 
 
-def _note(call: LostCall) -> str:
+def _describe_call(call: LostCall) -> str:
     return (
         f"Note: your previous reply was cut off while it called the tool {call.tool!r}, so that call was not "
         f"executed. Its arguments began: {call.arguments}\n"
@@ -52,8 +52,8 @@ def _note(call: LostCall) -> str:
     )
 
 
-def _words(turn: Turn) -> Iterator[str]:
-    """What stays the same when a client sends a turn again: not its cache marks, thoughts or system texts."""
+def _stable_content(turn: Turn) -> Iterator[str]:
+    """Return what stays the same when a client sends a turn again: no cache breakpoints, reasoning or instructions."""
     if turn.role in (Role.SYSTEM, Role.DEVELOPER):
         return
     yield turn.role.value

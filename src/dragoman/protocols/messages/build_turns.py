@@ -8,7 +8,7 @@ from dragoman.hub.ext import restore
 from dragoman.hub.failure import BadRequest
 from dragoman.hub.profile import Profile
 from dragoman.hub.request import Part, Role, Text, ToolCall, ToolResult, Turn
-from dragoman.passes.tag_instructions import INSTRUCTING
+from dragoman.passes.tag_instructions import INSTRUCTION_ROLES
 from dragoman.protocols.messages.build_content import ContentBuilder, simplify_content
 from dragoman.protocols.messages.wire import NOT_IN_IDS, Wire
 
@@ -128,7 +128,7 @@ def _split_runs(turns: Sequence[Turn], profile: Profile, content: ContentBuilder
     before = ""
     followers = _next_speakers(turns)
     for turn, following in zip(turns, followers, strict=True):
-        if turn.role not in INSTRUCTING:
+        if turn.role not in INSTRUCTION_ROLES:
             before = turn.role.value
             yield _Run(before, list(turn.parts), turn.at)
             continue
@@ -145,7 +145,7 @@ def _next_speakers(turns: Sequence[Turn]) -> list[Role]:
     following = Role.ASSISTANT
     roles: list[Role] = []
     for turn in reversed(turns):
-        if turn.role not in INSTRUCTING:
+        if turn.role not in INSTRUCTION_ROLES:
             following = turn.role
         roles.append(following)
     return roles[::-1]
