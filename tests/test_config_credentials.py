@@ -58,28 +58,35 @@ def test_accounts_are_listed_by_their_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('kind = "openai"\napi_key = []', "3: providers.p.api_key: names no credential"),
+        ('kind = "openai"\napi_key = []', "3: providers.p.api_key: must list at least one credential"),
         ('kind = "openai"\napi_key = ["a", 3]', "3: providers.p.api_key: expected a string (at [1])"),
         ('kind = "openai"\napi_key = ["a", " "]', "3: providers.p.api_key: must not be empty (at [1])"),
-        ('kind = "openai"\napi_key = ["a", "b", "a"]', "3: providers.p.api_key: names a credential twice (at [2])"),
+        (
+            'kind = "openai"\napi_key = ["a", "b", "a"]',
+            "3: providers.p.api_key: lists the same credential twice (at [2]); remove one",
+        ),
         (
             'kind = "kiro"\ncredentials = ["a.json", "b.json"]\napi_key = ["c", "d"]',
             '4: providers.p.api_key: only one of "credentials" and "api_key" can be a list',
         ),
         (
             'kind = "kiro"\ncredentials = "a.json"\napi_key = ["c", "d"]',
-            '4: providers.p.api_key: "credentials" is set as well, and only that is used',
+            '4: providers.p.api_key: not used, because "credentials" is set as well; remove one of them',
         ),
         (
             'kind = "copilot"\napi_key = ["c", "d"]',
-            '3: providers.p.api_key: several accounts of kind "copilot" are listed under "credentials"',
+            '3: providers.p.api_key: list several accounts of kind "copilot" in "credentials" instead',
         ),
         (
             'kind = "openai"\ncredentials = ["c", "d"]',
-            '3: providers.p.credentials: only a provider of kind "kiro", "codex", "copilot" has this key',
+            '3: providers.p.credentials: this key exists only for providers of kind "kiro", "codex", "copilot"',
         ),
-        ('kind = "openai"\nextra_credentials = ["c"]', "3: providers.p.extra_credentials: unknown key"),
+        (
+            'kind = "openai"\nextra_credentials = ["c"]',
+            "3: providers.p.extra_credentials: unknown key; known keys: kind, ",
+        ),
     ],
 )
 def test_a_bad_list_is_told_its_line_and_place(tmp_path: Path, text: str, problem: str) -> None:
-    assert problems_of(tmp_path, f"[providers.p]\n{text}\n") == [problem]
+    (found,) = problems_of(tmp_path, f"[providers.p]\n{text}\n")
+    assert found.startswith(problem)

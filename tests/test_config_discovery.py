@@ -107,5 +107,5 @@ def test_a_configured_account_is_not_added_to(tmp_path: Path) -> None:
 
 def test_a_key_of_another_kind_is_called_that(tmp_path: Path) -> None:
     (tmp_path / "dragoman.toml").write_text('[providers.mine]\nkind = "codex"\nintegration_id = "x"\n')
-    with pytest.raises(ConfigError, match='only a provider of kind "copilot" has this key'):
+    with pytest.raises(ConfigError, match='this key exists only for providers of kind "copilot"; remove it'):
         load(None, {}, tmp_path, tmp_path)

@@ -86,7 +86,7 @@ def test_no_proxy_names_hosts_domains_addresses_and_networks(exempt: str, host: 
 def test_a_variable_that_is_no_proxy_is_a_fault_that_does_not_quote_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, {"HTTPS_PROXY": "socks4://u:sk-fake@old.test"}, tmp_path, tmp_path)
-    assert str(caught.value).startswith("environment: HTTPS_PROXY: SOCKS4 is not spoken here")
+    assert str(caught.value).startswith("environment: HTTPS_PROXY: SOCKS4 is not supported")
     assert "sk-fake" not in str(caught.value)
 
 
@@ -122,5 +122,5 @@ def test_a_ca_file_is_read_when_the_configuration_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r":3: providers\.p\.ca_file: .*absent\.pem cannot be read: No such file"):
         provider(tmp_path, 'ca_file = "absent.pem"', {})
     (tmp_path / "text.pem").write_text("no certificate\n")
-    with pytest.raises(ConfigError, match=r":3: providers\.p\.ca_file: .*text\.pem holds no certificates"):
+    with pytest.raises(ConfigError, match=r":3: providers\.p\.ca_file: .*text\.pem contains no certificates"):
         provider(tmp_path, 'ca_file = "text.pem"', {})

@@ -109,7 +109,7 @@ def test_the_environments_proxies_are_shown_without_their_passwords(shell: Shell
 def test_a_proxy_variable_that_cannot_be_followed_is_named(shell: Shell) -> None:
     done = shell.run("config", "check", https_proxy="socks4://me:fake-proxy-password@box.test")
     assert (done.code, "fake-proxy-password" in done.out + done.err) == (1, False)
-    assert "https_proxy: SOCKS4 is not spoken here" in done.err
+    assert "https_proxy: SOCKS4 is not supported" in done.err
 
 
 def test_what_is_wrong_with_a_key_is_said_in_full_though_the_key_itself_never_is(shell: Shell) -> None:

@@ -51,7 +51,7 @@ def test_an_unknown_quirk_is_told_its_line_and_nearest_spelling(tmp_path: Path) 
 
 def test_a_vendors_own_service_has_no_quirks_to_set(tmp_path: Path) -> None:
     said = problem_of(tmp_path, '[providers.p]\nkind = "openai"\nquirks = "plain"')
-    assert said == '3: providers.p.quirks: only a provider of kind "openai-compatible" has this key'
+    assert said == '3: providers.p.quirks: this key exists only for providers of kind "openai-compatible"; remove it'
 
 
 def test_the_servers_that_may_be_named_are_those_that_are_known() -> None:

@@ -1,4 +1,4 @@
-"""Configuration: dragoman.toml, the environment and flags come in, one frozen and checked Config goes out."""
+"""Configuration: dragoman.toml, environment variables and flags, read and validated into one frozen Config."""
 
 from dragoman.config.discovery import LocalServer, local_ports
 from dragoman.config.endpoints import normalise_endpoint

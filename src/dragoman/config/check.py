@@ -1,4 +1,4 @@
-"""The check: raw tables come in; settings of the right types go out, and every fault is noted with its place."""
+"""Validate raw tables against the types of the settings, and note every problem with its place."""
 
 import re
 from collections.abc import Mapping
@@ -9,11 +9,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import FieldInfo
 
-from dragoman.config.problems import Key, format_key, quote_choices, suggest
+from dragoman.config.problems import Key, format_key, list_known, quote_choices, suggest
 from dragoman.config.secret import SecretSource
 from dragoman.config.tree import Tree
 
 S = TypeVar("S", bound=Struct)
+_SHOWN = 80  # longest value that is quoted in a message
 
 READABLE = {
     "int": "a whole number",
@@ -27,7 +28,7 @@ READABLE = {
 
 
 def read_section(tree: Tree, name: str, model: type[S]) -> S:
-    """Make a struct of a top-level table; the defaults stand in for a faulty one, whose faults are then noted."""
+    """Return the settings of a top-level table; the defaults if it has problems, which are noted in the tree."""
     fields = read_fields(tree, (name,), model)
     return model() if fields is None else build_struct(model, fields)
 
@@ -38,17 +39,17 @@ def build_struct(model: type[S], fields: Mapping[str, object]) -> S:
 
 
 def read_fields(
-    tree: Tree, key: Key, model: type[Struct], ours: frozenset[str] = frozenset()
+    tree: Tree, key: Key, model: type[Struct], internal: frozenset[str] = frozenset()
 ) -> dict[str, object] | None:
-    """Check a table against a struct's fields; None when something is wrong, which the tree has then noted."""
+    """Check a table against the fields of a struct; None if it has problems, which are noted in the tree."""
     table = table_at(tree, key)
     if table is None:
         return None
     before = len(tree.problems)
-    known = {info.encode_name: info for info in msgspec.structs.fields(model) if info.name not in ours}
+    known = {info.encode_name: info for info in msgspec.structs.fields(model) if info.name not in internal}
     for name in table:
         if name not in known:
-            tree.problem((*key, name), f"unknown key{suggest(name, list(known))}")
+            tree.problem((*key, name), f"unknown key{suggest(name, list(known)) or list_known(known)}")
     fields: dict[str, object] = {}
     for name, info in known.items():
         if name in table:
@@ -59,7 +60,7 @@ def read_fields(
 
 
 def table_at(tree: Tree, key: Key) -> dict[str, object] | None:
-    """Return the raw table at a path (an empty one if there is none), or None and a problem if it is no table."""
+    """Return the raw table at a path, empty if there is none; None if it is not a table, which is noted."""
     value: object = tree.values
     for part in key:
         if isinstance(value, dict):
@@ -73,14 +74,14 @@ def table_at(tree: Tree, key: Key) -> dict[str, object] | None:
 
 
 def expand(text: str, base: Path, home: Path) -> Path:
-    """Make a path absolute: `~` is home, anything else relative is relative to who wrote it."""
+    """Make a path absolute: `~` is the home directory, other relative paths start at `base`."""
     if text == "~" or text.startswith("~/"):
         return home / text[2:]
     return base / text
 
 
 def expand_source(source: SecretSource, base: Path, home: Path) -> SecretSource:
-    """The same with its path made absolute, where it names one."""
+    """Return the source with its path, if it has one, made absolute."""
     text = source.text
     if text.startswith("file:"):
         text = f"file:{expand(text.removeprefix('file:'), base, home)}"
@@ -90,11 +91,11 @@ def expand_source(source: SecretSource, base: Path, home: Path) -> SecretSource:
 
 
 def _convert(tree: Tree, key: Key, value: object, info: FieldInfo) -> object:
-    def read_special(wanted: type, raw: object) -> object:
+    def read_special(expected: type, raw: object) -> object:
         if not isinstance(raw, str) or not raw.strip():
             raise ValueError("expected a string" if not isinstance(raw, str) else "must not be empty")
         origin = tree.origin(key)
-        if wanted is Path:
+        if expected is Path:
             return Path(raw)
         return SecretSource(raw, format_key(key), origin.file, origin.line)
 
@@ -105,8 +106,8 @@ def _convert(tree: Tree, key: Key, value: object, info: FieldInfo) -> object:
         return None
 
 
-def _explain(message: str, value: object, wanted: object) -> str:
-    choices = _choices(wanted)
+def _explain(message: str, value: object, expected: object) -> str:
+    choices = _choices(expected)
     if choices:
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, str) and item not in choices:
@@ -118,13 +119,24 @@ def _explain(message: str, value: object, wanted: object) -> str:
     message = re.sub(r" of length >= 1$", " that is not empty", message)
     message = message[:1].lower() + message[1:]
     index = where.rstrip("`")
-    return f"{message} (at {index})" if index.strip("[.]") else message
+    return f"{message} (at {index})" if index.strip("[.]") else _add_value(message, value, expected)
 
 
-def _choices(wanted: object) -> tuple[str, ...]:
-    """The words a type allows: those of a Literal, or of a tuple of Literals."""
-    inner = get_args(wanted)
-    if get_origin(wanted) is tuple:
+def _add_value(message: str, value: object, expected: object) -> str:
+    """Add the value to the message, if it is a scalar and cannot be a secret."""
+    if "SecretSource" in str(expected) or not isinstance(value, bool | int | float | str):
+        return message
+    shown = msgspec.json.encode(value).decode() if not isinstance(value, float) else str(value)
+    before, got, kind = message.partition(", got ")
+    if isinstance(value, str):
+        return f"{before}, got the string {shown}" if got and len(value) <= _SHOWN else message
+    return f"{before}, got {shown}" if kind != "a string" else message
+
+
+def _choices(expected: object) -> tuple[str, ...]:
+    """Return the words that a type allows: those of a Literal, or of a tuple of Literals."""
+    inner = get_args(expected)
+    if get_origin(expected) is tuple:
         return _choices(inner[0])
     return tuple(str(word) for word in inner) if inner and all(isinstance(word, str) for word in inner) else ()
 

@@ -1,4 +1,4 @@
-"""The environment and a home directory come in; where our own and other tools' credentials may lie goes out."""
+"""Where credentials of this and other tools, and local model servers, may be found on this machine."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,13 +19,13 @@ def home_directory(environ: Mapping[str, str]) -> Path | None:
 
 
 def data_directory(environ: Mapping[str, str], home: Path) -> Path:
-    """Where what we make ourselves is kept."""
-    return _shared(environ, home) / "dragoman"
+    """Return the directory for files that the gateway creates."""
+    return _shared_data_directory(environ, home) / "dragoman"
 
 
 def kiro_credential_paths(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """Where a Kiro account's credentials may lie, in order: `dragoman login`, the IDE, kiro-cli, its predecessor."""
-    roots = [_shared(environ, home), home / "Library" / "Application Support"]
+    """Return the paths of a Kiro account's credentials, in order: `dragoman login`, the IDE, kiro-cli, Amazon Q."""
+    roots = [_shared_data_directory(environ, home), home / "Library" / "Application Support"]
     if environ.get("APPDATA"):
         roots.append(Path(environ["APPDATA"]))
     return (
@@ -37,56 +37,56 @@ def kiro_credential_paths(environ: Mapping[str, str], home: Path) -> tuple[Path,
 
 
 def codex_credential_paths(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """Where a ChatGPT account's may lie: `dragoman login`, `codex login`."""
+    """Return the paths of a ChatGPT account's credentials, in order: `dragoman login`, `codex login`."""
     codex = Path(environ.get("CODEX_HOME") or home / ".codex")
     return data_directory(environ, home) / "codex.json", codex / "auth.json"
 
 
 def copilot_credential_paths(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    """Where a GitHub account's may lie: `dragoman login`, then Copilot's editor plugins, newer and older."""
+    """Return the paths of a GitHub account's credentials, in order: `dragoman login`, new and old editor plugins."""
     settings = Path(environ.get("XDG_CONFIG_HOME") or environ.get("LOCALAPPDATA") or home / ".config")
     plugins = settings / "github-copilot"
     return data_directory(environ, home) / "copilot.json", plugins / "apps.json", plugins / "hosts.json"
 
 
 def find_credentials(environ: Mapping[str, str], home: Path) -> dict[str, Path]:
-    """Of each kind the first place that has a credential: Codex may be signed in with a mere API key."""
+    """Return the first file with a credential for each kind of provider. Codex's file may contain only an API key."""
     found = {
         "kiro": find_kiro_credentials(environ, home),
         "codex": next(
-            (path for path in codex_credential_paths(environ, home) if _mentions(path, b'"access_token"')), None
+            (path for path in codex_credential_paths(environ, home) if _contains(path, b'"access_token"')), None
         ),
         "copilot": next(
-            (path for path in copilot_credential_paths(environ, home) if _mentions(path, b'"oauth_token"')), None
+            (path for path in copilot_credential_paths(environ, home) if _contains(path, b'"oauth_token"')), None
         ),
     }
     return {kind: path for kind, path in found.items() if path is not None}
 
 
 def find_kiro_credentials(environ: Mapping[str, str], home: Path) -> Path | None:
-    """The first of those places that has a file."""
+    """Return the first of Kiro's credential paths that is a file."""
     return next((path for path in kiro_credential_paths(environ, home) if path.is_file()), None)
 
 
-def _mentions(path: Path, words: bytes) -> bool:
+def _contains(path: Path, text: bytes) -> bool:
     try:
         with path.open("rb") as file:
-            return words in file.read(MAX_BYTES)
+            return text in file.read(MAX_BYTES)
     except OSError:
         return False
 
 
-def _shared(environ: Mapping[str, str], home: Path) -> Path:
+def _shared_data_directory(environ: Mapping[str, str], home: Path) -> Path:
     return Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
 
 
 HOST = "127.0.0.1"
 VARIABLE = "DRAGOMAN_LOCAL_PORTS"
-USUAL_PORTS: Mapping[str, int] = MappingProxyType({"ollama": 11434, "lmstudio": 1234, "vllm": 8000, "llamacpp": 8080})
+DEFAULT_PORTS: Mapping[str, int] = MappingProxyType({"ollama": 11434, "lmstudio": 1234, "vllm": 8000, "llamacpp": 8080})
 
 
 class LocalServer(Struct, frozen=True):
-    """A model server that answers on this machine: what it is called, where, and what it is known for."""
+    """A model server on this machine: its name, its port and its quirks."""
 
     name: str
     port: int
@@ -98,16 +98,19 @@ class LocalServer(Struct, frozen=True):
 
 
 def local_ports(environ: Mapping[str, str]) -> Mapping[str, int]:
-    """Where to look, by the name of what is expected there: `ollama=11434,vllm=8000`; set to nothing, nowhere."""
+    """Return the ports to probe, by the name of the expected server.
+
+    DRAGOMAN_LOCAL_PORTS sets them: `ollama=11434,vllm=8000`; empty means none. Raises ConfigError.
+    """
     text = environ.get(VARIABLE)
     if text is None:
-        return USUAL_PORTS
+        return DEFAULT_PORTS
     ports = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, port = entry.partition("=")
-        if name not in USUAL_PORTS or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-            known = ", ".join(USUAL_PORTS)
-            problem = f'expected NAME=PORT, NAME being one of {known}; got "{entry}"'
+        if name not in DEFAULT_PORTS or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            known = ", ".join(DEFAULT_PORTS)
+            problem = f'expected NAME=PORT with NAME one of {known}, got "{entry}"'
             raise ConfigError([Problem("environment", None, VARIABLE, problem)])
         ports[name] = int(port)
     return ports

@@ -1,4 +1,4 @@
-"""Endpoints: a base URL as people write it comes in; one that ends with its version goes out."""
+"""Normalise the base URLs of providers, as people write them."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
 
 def normalise_endpoint(url: str, kind: str) -> str:
-    """Return the URL with the kind's version added where no path segment is one; ValueError says what is wrong."""
+    """Return the URL, with the version of the provider's kind added if its path has none; raises ValueError."""
     text = url.strip()
     if any(ord(character) <= 0x20 or ord(character) == 0x7F for character in text):
         raise ValueError("the address contains spaces or control characters")
@@ -30,15 +30,15 @@ def normalise_endpoint(url: str, kind: str) -> str:
     if parts.scheme not in ("http", "https"):
         raise ValueError("the address must begin with http:// or https://")
     if not parts.hostname or parts.port == 0:  # reading .port raises ValueError outside 0..65535
-        raise ValueError("the address names no host")
+        raise ValueError("the address has no host")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("the address must not carry a user or password; use api_key or headers")
+        raise ValueError("the address must not contain a user or password; use api_key or headers")
     if parts.query or parts.fragment:
-        raise ValueError("the address must not carry a query or fragment")
+        raise ValueError("the address must not contain a query or fragment")
     path = parts.path.rstrip("/")
     for operation in OPERATIONS:
         if path.endswith(operation):
-            raise ValueError(f"the address ends at the version: leave {operation} off")
+            raise ValueError(f"the address must end with the version; remove {operation}")
     version = VERSIONED.get(kind)
     if version and not any(VERSION_SEGMENT.match(segment) for segment in path.split("/")):
         path = f"{path}/{version}"
@@ -46,7 +46,7 @@ def normalise_endpoint(url: str, kind: str) -> str:
 
 
 def points_to(url: str, host: str, port: int) -> bool:
-    """Tell whether a URL is the address that we ourselves listen on."""
+    """Return whether a URL is the address that this gateway listens on."""
     try:
         parts = urlsplit(url.strip())
         there = parts.port or (443 if parts.scheme == "https" else 80)

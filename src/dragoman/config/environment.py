@@ -1,4 +1,4 @@
-"""The environment: variables and the text of a .env file come in; the settings they mean go out."""
+"""Settings from environment variables and the .env file, and from credentials and servers found on this machine."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ KIRO_NAMES: dict[str, str] = {
     "DEFAULT_MAX_INPUT_TOKENS": "default_max_input_tokens",
     "TOOL_DESCRIPTION_MAX_LENGTH": "tool_description_max",
 }
-# A credentials file holds more than the token alone (client registration, expiry), so it comes first.
+# A credentials file contains more than a token (client registration, expiry), so it is preferred.
 KIRO_CREDENTIALS = ("KIRO_CREDS_FILE", "REFRESH_TOKEN", "KIRO_API_KEY")
 CLIENT_KEYS = ("DRAGOMAN_API_KEY", "PROXY_API_KEY")
 API_KEYS = {"openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL"), "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")}
@@ -54,7 +54,7 @@ class Variable(Struct, frozen=True):
 
 
 class Setting(Struct, frozen=True):
-    """One setting that the environment makes. `key` is a path, for Kiro one inside the provider's table."""
+    """One setting from the environment. `key` is a path; for Kiro it is relative to the provider's table."""
 
     key: Key
     value: object
@@ -62,7 +62,7 @@ class Setting(Struct, frozen=True):
 
 
 class ApiKeyVariable(Struct, frozen=True):
-    """A vendor's API key in the environment, and the base URL that goes with it, if any."""
+    """An environment variable with a vendor's API key, and the base URL for it, if any."""
 
     kind: str
     variable: str
@@ -70,7 +70,7 @@ class ApiKeyVariable(Struct, frozen=True):
 
 
 class EnvironmentSettings(Struct, frozen=True):
-    """Everything the environment says."""
+    """All settings from the environment."""
 
     general: tuple[Setting, ...]
     kiro: tuple[Setting, ...]
@@ -81,7 +81,7 @@ class EnvironmentSettings(Struct, frozen=True):
 
 
 def parse_dotenv(text: str) -> dict[str, Variable]:
-    """Read NAME=value lines, with `export`, quotes and comments; a line that is none of this is passed over."""
+    """Read NAME=value lines, with `export`, quotes and comments; other lines are ignored."""
     variables: dict[str, Variable] = {}
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         match = ASSIGNMENT.fullmatch(line)
@@ -98,7 +98,7 @@ def parse_dotenv(text: str) -> dict[str, Variable]:
 def read_environment(
     environ: Mapping[str, str], dotenv: Mapping[str, Variable], cwd: Path = Path()
 ) -> EnvironmentSettings:
-    """Collect what the variables set; the environment proper wins over the .env file."""
+    """Read all settings. Environment variables take precedence over the .env file."""
     reader = _Reader(environ, dotenv, cwd)
     client_key = reader.client_key()
     return EnvironmentSettings(
@@ -136,7 +136,7 @@ class _Reader:
                 continue
             if is_placeholder(value):
                 origin = self._origin(name)
-                advice = "a client key must be a secret of your own: set another, or unset it and one is made for you"
+                advice = "set a secret of your own, or unset the variable to have a key generated"
                 self.problems.append(Problem(origin.file, origin.line, name, f"empty or a sample value; {advice}"))
                 return None
             return Secret(value.strip())
@@ -174,11 +174,11 @@ class _Reader:
         if annotation is Path:
             return Setting(key, text, self._origin(name))
         if key == ("debug", "capture"):
-            text = text.lower()  # as it was read where the name comes from
+            text = text.lower()  # the gateways that introduced this name ignored its case
         try:
             return Setting(key, msgspec.convert(text, annotation, strict=False), self._origin(name))
         except msgspec.ValidationError as error:
-            # These names are common words: another program's DEBUG_MODE must not stop us.
+            # These names are common words: another program's DEBUG_MODE must not prevent the start.
             self.warnings.append(f"{self._origin(name)}: ignored: {error}")
             return None
 
@@ -186,7 +186,7 @@ class _Reader:
         found = []
         for kind, (variable, base_variable) in API_KEYS.items():
             value = (self._environ.get(variable) or "").strip()
-            # Clients are pointed at us through the same variables; our own key is no vendor's.
+            # Clients are configured by the same variables: a key of this gateway is not a vendor's.
             if is_placeholder(value) or value.startswith(KEY_PREFIX) or Secret(value) == client_key:
                 continue
             base_url = (self._environ.get(base_variable) or "").strip() or None
@@ -195,7 +195,7 @@ class _Reader:
 
 
 def add_environment(tree: Tree, found: EnvironmentSettings, files: Mapping[str, Path]) -> None:
-    """Add the environment's settings, and accounts whose files were found, wherever the tree has none yet."""
+    """Add settings of the environment, and accounts whose files were found, where the tree has none yet."""
     for setting in found.general:
         tree.put_default(setting.key, setting.value, setting.origin)
     _add_kiro(tree, found, files.get("kiro"))
@@ -206,12 +206,12 @@ def add_environment(tree: Tree, found: EnvironmentSettings, files: Mapping[str, 
 
 
 def has_providers(tree: Tree) -> bool:
-    """Whether somebody has written down which providers there are."""
+    """Return whether file or flags configure any provider."""
     return bool(tree.get(("providers",)))
 
 
 def add_servers(tree: Tree, servers: Iterable[LocalServer]) -> None:
-    """Model servers of this machine become providers, where none bears their name."""
+    """Add model servers of this machine as providers, unless there is a provider of that name."""
     for server in servers:
         key = ("providers", server.name)
         if tree.get(key) is None:
@@ -245,11 +245,11 @@ def _add_api(tree: Tree, api: ApiKeyVariable) -> None:
     if _provider_of_kind(tree, api.kind) is not None or tree.get(("providers", api.kind)) is not None:
         return
     origin = Origin(ENVIRONMENT, None, api.variable, Path())
-    if api.base_url and not _is_our_own(tree, api.base_url):
+    if api.base_url and not _is_own_address(tree, api.base_url):
         try:
             normalise_endpoint(api.base_url, api.kind)
         except ValueError as error:
-            tree.warnings.append(f"{origin}: ignored, because of the base URL beside it: {error}")
+            tree.warnings.append(f"{origin}: ignored, because its base URL is invalid: {error}")
             return
         tree.put(("providers", api.kind, "endpoint"), api.base_url, origin)
     tree.put(("providers", api.kind, "kind"), api.kind, origin)
@@ -257,7 +257,7 @@ def _add_api(tree: Tree, api: ApiKeyVariable) -> None:
 
 
 def _provider_of_kind(tree: Tree, kind: str) -> str | None:
-    """The provider to configure: the one that bears the kind's name, else the first of that kind."""
+    """Return the provider to configure: the one with the kind's name, else the first of that kind."""
     tables = tree.get(("providers",))
     names = (
         [name for name in tables if tree.get(("providers", name, "kind")) == kind] if isinstance(tables, dict) else []
@@ -265,7 +265,7 @@ def _provider_of_kind(tree: Tree, kind: str) -> str | None:
     return kind if kind in names else next(iter(names), None)
 
 
-def _is_our_own(tree: Tree, url: str) -> bool:
+def _is_own_address(tree: Tree, url: str) -> bool:
     host, port = tree.get(("server", "host")), tree.get(("server", "port"))
     defaults = Server()
     return points_to(

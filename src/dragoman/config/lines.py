@@ -1,4 +1,4 @@
-"""Lines of keys: valid TOML text comes in; the line of every table and key goes out, which tomllib does not tell."""
+"""Find the line of every table and key in TOML text, which tomllib does not report."""
 
 import re
 import tomllib
@@ -19,7 +19,7 @@ TOKEN = re.compile(
 
 
 def key_lines(source: str) -> dict[Key, int]:
-    """Map every table and key path to its line; what is inside an inline value has the line of its key."""
+    """Map every table and key path to its line. Keys inside an inline value have the line of that value's key."""
     return _Scan(source).lines
 
 

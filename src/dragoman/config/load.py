@@ -1,4 +1,4 @@
-"""Loading: a path, the environment and two directories come in; a checked Config goes out, or all that is wrong."""
+"""Load and validate the configuration, or raise a ConfigError with all its problems."""
 
 import re
 import tomllib
@@ -22,7 +22,7 @@ from dragoman.config.environment import (
     read_environment,
 )
 from dragoman.config.lines import key_lines
-from dragoman.config.problems import ConfigError, Key, Problem, suggest
+from dragoman.config.problems import ConfigError, Key, Problem, list_known, suggest
 from dragoman.config.providers import read_providers
 from dragoman.config.proxies import read_proxies
 from dragoman.config.settings import (
@@ -41,7 +41,7 @@ from dragoman.config.tree import Origin, Tree
 
 FILE_NAME = "dragoman.toml"
 SECTIONS = ("server", "retry", "debug", "store", "fetch", "effort", "providers", "models", "prices")
-FLAGGED: dict[str, type[Struct]] = {"server": Server}  # sections that have flags
+SECTIONS_WITH_FLAGS: dict[str, type[Struct]] = {"server": Server}  # sections with command-line flags
 SQLITE = "sqlite:///"
 POSTGRESQL = "postgresql://"
 SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -55,47 +55,48 @@ def load(
     flags: Mapping[str, object] | None = None,
     servers: Iterable[LocalServer] = (),
 ) -> Config:
-    """Read and check everything. Flags (`{"server.port": 9000}`, None for absent) win over file over environment.
+    """Read and validate everything. Flags override the file, and the file overrides the environment.
 
-    `servers` are model servers found on this machine; they count where the file names no provider.
+    Flags are `{"server.port": 9000}`, with None for absent ones.
+    `servers` are model servers found on this machine. They are used if no provider is configured.
     """
     path = find_file(argv_path, environ, cwd, home)
     tree = _parse(path, cwd)
     found = read_environment(environ, _read_dotenv(cwd / DOTENV), cwd)
     tree.problems.extend(found.problems)
     tree.warnings.extend(found.warnings)
-    _check_detours(tree, environ)
+    _check_proxies(tree, environ)
     _apply_flags(tree, {name: value for name, value in (flags or {}).items() if value is not None}, cwd)
-    named = has_providers(tree)
+    configured = has_providers(tree)
     add_environment(tree, found, find_credentials(environ, home))
-    if not named:
+    if not configured:
         add_servers(tree, servers)
-    return msgspec.structs.replace(_check(tree, found, path, home), has_providers=named)
+    return msgspec.structs.replace(_check(tree, found, path, home), has_providers=configured)
 
 
 def _apply_flags(tree: Tree, flags: Mapping[str, object], cwd: Path) -> None:
-    """Lay flags over the file, after the check of what they cover: the file would fail without the flag."""
+    """Apply flags, after checking the values that they override: the file must be valid without the flags."""
     for section in dict.fromkeys(name.partition(".")[0] for name in flags):
-        read_section(tree, section, FLAGGED[section])
+        read_section(tree, section, SECTIONS_WITH_FLAGS[section])
     for name, value in flags.items():
         tree.put(tuple(name.split(".")), value, Origin("command line", None, f"--{name.split('.')[-1]}", cwd))
 
 
 def find_file(argv_path: str | None, environ: Mapping[str, str], cwd: Path, home: Path) -> Path | None:
-    """Return the file to read: one asked for by name (it must exist), else the first of the usual places."""
-    asked = argv_path or environ.get("DRAGOMAN_CONFIG")
-    if asked:
-        path = expand(asked, cwd, home)
+    """Return the file to read: a file that is named must exist, else the first in the usual places is taken."""
+    named = argv_path or environ.get("DRAGOMAN_CONFIG")
+    if named:
+        path = expand(named, cwd, home)
         if not path.is_file():
-            by = "--config" if argv_path else "$DRAGOMAN_CONFIG"
-            raise ConfigError([Problem(str(path), None, "", f"there is no such file (named by {by})")])
+            source = "--config" if argv_path else "$DRAGOMAN_CONFIG"
+            raise ConfigError([Problem(str(path), None, "", f"there is no such file; check {source}")])
         return path
     usual = (cwd / FILE_NAME, user_config_file(environ, home))
     return next((path for path in usual if path.is_file()), None)
 
 
 def user_config_file(environ: Mapping[str, str], home: Path) -> Path:
-    """Where the file of a person lies, as opposed to that of a directory."""
+    """Return the path of the user's file, as opposed to the file in the working directory."""
     return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "dragoman" / FILE_NAME
 
 
@@ -127,8 +128,8 @@ def _read_text(path: Path) -> str:
         raise ConfigError([Problem(str(path), line, "", "not valid TOML: the file is not UTF-8 text")]) from error
 
 
-def _check_detours(tree: Tree, environ: Mapping[str, str]) -> None:
-    """A proxy variable that cannot be followed is a fault: going straight past the proxy is not what it asks for."""
+def _check_proxies(tree: Tree, environ: Mapping[str, str]) -> None:
+    """Note an invalid proxy variable as a problem: connecting directly would ignore the user's intention."""
     try:
         read_proxies(environ)
     except ConfigError as error:
@@ -145,7 +146,7 @@ def _read_dotenv(path: Path) -> dict[str, Variable]:
 def _check(tree: Tree, found: EnvironmentSettings, path: Path | None, home: Path) -> Config:
     for name in tree.values:
         if name not in SECTIONS:
-            tree.problem((name,), f"unknown key{suggest(name, SECTIONS)}")
+            tree.problem((name,), f"unknown key{suggest(name, SECTIONS) or list_known(SECTIONS)}")
     providers = read_providers(tree, home)
     config = Config(
         server=read_section(tree, "server", Server),
@@ -182,7 +183,7 @@ def _read_store(tree: Tree, home: Path) -> StoreSettings:
     if not store.url.startswith(POSTGRESQL):
         tree.problem(("store", "url"), f"expected {SQLITE}PATH or {POSTGRESQL}USER@HOST/NAME")
     elif not _has_address(store.url):
-        advice = "a / or @ in user or password is written %2F or %40"
+        advice = "write / and @ in user or password as %2F and %40"
         tree.problem(("store", "url"), f"expected {POSTGRESQL}USER@HOST/NAME; {advice}")
     return store
 
@@ -224,7 +225,7 @@ def _check_targets(tree: Tree, key: Key, targets: tuple[str, ...], providers: di
         if not (provider and slash and model):
             tree.problem(key, f'expected "provider/model", got "{target}"')
         elif provider not in providers:
-            # No fault: a provider that comes from the environment may be missing today.
+            # Only a warning: a provider from the environment may be missing temporarily.
             tree.warn(key, f'there is no provider "{provider}"{suggest(provider, list(providers))}')
 
 

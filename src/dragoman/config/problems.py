@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: each problem names its file, line, key and the nearest right spelling."""
+"""Problems of a configuration, each with file, line, key, cause and next step."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ Key = tuple[str | int, ...]
 
 
 class Problem(Struct, frozen=True):
-    """One fault. `file` is a path, or `environment` for a variable; `line` counts from 1."""
+    """One problem. `file` is a path, or `environment` for a variable; `line` counts from 1."""
 
     file: str
     line: int | None
@@ -22,7 +22,7 @@ class Problem(Struct, frozen=True):
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; all its problems at once."""
+    """The configuration is invalid. The message lists all its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
@@ -30,7 +30,7 @@ class ConfigError(Exception):
 
 
 def format_key(key: Key) -> str:
-    """Spell a key path as people write it: `models[0].name`."""
+    """Return a key path in the usual notation: `models[0].name`."""
     text = ""
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -38,10 +38,15 @@ def format_key(key: Key) -> str:
 
 
 def suggest(word: str, choices: Sequence[str]) -> str:
-    """Return `; did you mean "x"?`, or nothing where no choice comes near."""
+    """Return `; did you mean "x"?` for the most similar choice, or nothing if none is similar."""
     by_folded = {_fold(choice): choice for choice in choices}
     near = difflib.get_close_matches(_fold(word), list(by_folded), n=1, cutoff=0.6)
     return f'; did you mean "{by_folded[near[0]]}"?' if near else ""
+
+
+def list_known(names: Iterable[str]) -> str:
+    """Return the known keys, for the message about an unknown one."""
+    return f"; known keys: {', '.join(names)}"
 
 
 def quote_choices(choices: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Provider tables: the raw `[providers.*]` come in; checked ProviderConfigs with endpoint and protocols go out."""
+"""Read the `[providers.*]` tables: endpoint, protocols, headers, and one or several credentials."""
 
 import re
 import ssl
@@ -29,7 +29,7 @@ KINDS: tuple[str, ...] = get_args(ProviderKind)
 INTERNAL_FIELDS = frozenset({"name", "extra_credentials"})
 PROVIDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-OUR_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade"})
+GATEWAY_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade"})
 
 PROTOCOLS_BY_KIND: Mapping[str, tuple[ProtocolName, ...]] = MappingProxyType(
     {
@@ -49,7 +49,7 @@ SECTION_TYPES: Mapping[str, type[ProviderConfig]] = MappingProxyType(
 
 
 def read_providers(tree: Tree, home: Path) -> dict[str, ProviderConfig]:
-    """Check every provider table; what is wrong is noted in the tree."""
+    """Read every provider table. Problems are noted in the tree."""
     providers: dict[str, ProviderConfig] = {}
     for name in table_at(tree, ("providers",)) or {}:
         provider = _read_provider(tree, name, home)
@@ -64,26 +64,26 @@ def _read_provider(tree: Tree, name: str, home: Path) -> ProviderConfig | None:
     if table is None:
         return None
     if not PROVIDER_NAME.fullmatch(name):
-        tree.problem(key, "a provider's name consists of letters, digits, dots, dashes and underscores")
+        tree.problem(key, "a provider's name may contain only letters, digits, dots, hyphens and underscores")
     kind = _read_kind(tree, key, table)
     if kind is None:
         return None
     _listify(table, "protocol")
     _listify(table, "quirks")
     model = SECTION_TYPES.get(kind, ProviderConfig)
-    _refuse_others_keys(tree, key, table, model)
+    _report_foreign_keys(tree, key, table, model)
     before = len(tree.problems)
-    spares = read_extra_credentials(tree, key, table, home)
+    extra = read_extra_credentials(tree, key, table, home)
     fields = read_fields(tree, key, model, INTERNAL_FIELDS)
     if fields is None:
         return None
-    fields["extra_credentials"] = spares
+    fields["extra_credentials"] = extra
     fields["protocols"] = _protocols(tree, key, kind, fields.get("protocols"))
     _read_addresses(tree, key, kind, fields)
     _expand_paths(tree, key, fields, home)
     _check_headers(tree, key, fields.get("headers"))
     if fields.get("quirks") and kind != "openai-compatible":
-        tree.problem((*key, "quirks"), 'only a provider of kind "openai-compatible" has this key')
+        tree.problem((*key, "quirks"), 'this key exists only for providers of kind "openai-compatible"; remove it')
     fields["name"] = name
     return build_struct(model, fields) if len(tree.problems) == before else None
 
@@ -93,7 +93,7 @@ def _read_kind(tree: Tree, key: Key, table: Raw) -> str | None:
     if isinstance(kind, str) and kind in KINDS:
         return kind
     if kind is None:
-        tree.problem(key, f'"kind" is missing; one of {quote_choices(KINDS)}')
+        tree.problem(key, f'"kind" is missing; set it to one of {quote_choices(KINDS)}')
     elif isinstance(kind, str):
         tree.problem((*key, "kind"), f'expected one of {quote_choices(KINDS)}, got "{kind}"{suggest(kind, KINDS)}')
     else:
@@ -106,13 +106,13 @@ def _listify(table: Raw, name: str) -> None:
         table[name] = [table[name]]
 
 
-def _refuse_others_keys(tree: Tree, key: Key, table: Raw, model: type[ProviderConfig]) -> None:
-    """Say of another kind's key whose it is, instead of calling it unknown."""
+def _report_foreign_keys(tree: Tree, key: Key, table: Raw, model: type[ProviderConfig]) -> None:
+    """Report the key of another kind of provider with that kind, instead of as unknown."""
     own = _keys(model)
     for name in [name for name in table if name not in own]:
-        owners = [kind for kind, stanza in SECTION_TYPES.items() if name in _keys(stanza)]
+        owners = [kind for kind, section in SECTION_TYPES.items() if name in _keys(section)]
         if owners:
-            tree.problem((*key, name), f"only a provider of kind {quote_choices(owners)} has this key")
+            tree.problem((*key, name), f"this key exists only for providers of kind {quote_choices(owners)}; remove it")
             del table[name]
 
 
@@ -120,18 +120,18 @@ def _keys(model: type[ProviderConfig]) -> frozenset[str]:
     return frozenset(info.encode_name for info in msgspec.structs.fields(model))
 
 
-def _protocols(tree: Tree, key: Key, kind: str, asked: object) -> tuple[ProtocolName, ...]:
-    spoken = PROTOCOLS_BY_KIND.get(kind)
-    if not isinstance(asked, tuple):
-        return ("chat",) if spoken is None else spoken
-    if not asked:
-        tree.problem((*key, "protocol"), "names no protocol")
-    if len(set(asked)) < len(asked):
-        tree.problem((*key, "protocol"), "names a protocol twice")
-    for protocol in asked:
-        if spoken and protocol not in spoken:
-            tree.problem((*key, "protocol"), f'kind "{kind}" speaks {quote_choices(spoken)}, not "{protocol}"')
-    return asked
+def _protocols(tree: Tree, key: Key, kind: str, configured: object) -> tuple[ProtocolName, ...]:
+    supported = PROTOCOLS_BY_KIND.get(kind)
+    if not isinstance(configured, tuple):
+        return ("chat",) if supported is None else supported
+    if not configured:
+        tree.problem((*key, "protocol"), "must name at least one protocol")
+    if len(set(configured)) < len(configured):
+        tree.problem((*key, "protocol"), "names the same protocol twice; remove one")
+    for protocol in configured:
+        if supported and protocol not in supported:
+            tree.problem((*key, "protocol"), f'kind "{kind}" supports {quote_choices(supported)}, not "{protocol}"')
+    return configured
 
 
 def _read_addresses(tree: Tree, key: Key, kind: str, fields: dict[str, object]) -> None:
@@ -172,7 +172,7 @@ def _check_certificates(tree: Tree, key: Key, file: Path) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
     except ssl.SSLError:
-        tree.problem(key, f"{file} holds no certificates in PEM form")
+        tree.problem(key, f"{file} contains no certificates in PEM format")
     except OSError as error:
         tree.problem(key, f"{file} cannot be read: {error.strerror}")
 
@@ -181,21 +181,21 @@ def _check_headers(tree: Tree, key: Key, headers: object) -> None:
     for name, source in headers.items() if isinstance(headers, dict) else ():
         at = (*key, "headers", name)
         if not HEADER_NAME.fullmatch(name):
-            tree.problem(at, "this cannot be the name of an HTTP header")
-        elif name.lower() in OUR_HEADERS:
-            tree.problem(at, "this header is the gateway's own to set")
+            tree.problem(at, "not a valid name of an HTTP header; use letters, digits and hyphens")
+        elif name.lower() in GATEWAY_HEADERS:
+            tree.problem(at, "the gateway sets this header itself; remove it")
         if any(ord(character) < 0x20 or ord(character) == 0x7F for character in source.text):
             tree.problem(at, "a header's value must not contain control characters")
 
 
 FIELDS = ("credentials", "api_key")
-ACCOUNTS = ("codex", "copilot")  # whose credentials are no API keys
+ACCOUNTS = ("codex", "copilot")  # their credentials are not API keys
 
 Credential = SecretSource | Path
 
 
 def read_extra_credentials(tree: Tree, key: Key, table: Raw, home: Path) -> tuple[Credential, ...]:
-    """Leave the first of a list in the table, for the check of a single one, and return the others."""
+    """Return all credentials of a list but the first, which stays in the table like a single one."""
     lists = [name for name in FIELDS if isinstance(table.get(name), list)]
     for name in lists[1:]:
         tree.problem((*key, name), f'only one of "{lists[0]}" and "{name}" can be a list')
@@ -203,22 +203,26 @@ def read_extra_credentials(tree: Tree, key: Key, table: Raw, home: Path) -> tupl
     if not lists:
         return ()
     name = lists[0]
-    items = _checked(tree, (*key, name), table)
+    items = _check_list(tree, (*key, name), table)
     if not items:
         del table[name]
         return ()
     table[name] = items[0]
     kind = str(table.get("kind"))
     if name == "api_key" and kind in ACCOUNTS:
-        tree.problem((*key, name), f'several accounts of kind "{kind}" are listed under "credentials"')
+        tree.problem((*key, name), f'list several accounts of kind "{kind}" in "credentials" instead')
     elif name == "api_key" and "credentials" in table:
-        tree.problem((*key, name), '"credentials" is set as well, and only that is used')
-    wanted = Path if kind == "codex" else SecretSource
-    return tuple(_spare(tree, (*key, name, place), text, wanted, home) for place, text in enumerate(items) if place)
+        tree.problem((*key, name), 'not used, because "credentials" is set as well; remove one of them')
+    credential_type = Path if kind == "codex" else SecretSource
+    return tuple(
+        _read_credential(tree, (*key, name, index), text, credential_type, home)
+        for index, text in enumerate(items)
+        if index
+    )
 
 
 def credential_field(config: ProviderConfig) -> str:
-    """What the credentials of this provider are called in its stanza."""
+    """Return the key of this provider's credentials in its section."""
     return "credentials" if getattr(config, "credentials", None) is not None else "api_key"
 
 
@@ -228,7 +232,7 @@ def list_credentials(config: ProviderConfig) -> tuple[Credential, ...]:
 
 
 def split_by_credential(config: ProviderConfig) -> tuple[ProviderConfig, ...]:
-    """The same provider once for each of its credentials."""
+    """Return a copy of the provider for each of its credentials."""
     if not config.extra_credentials:
         return (config,)
     field = credential_field(config)
@@ -237,24 +241,24 @@ def split_by_credential(config: ProviderConfig) -> tuple[ProviderConfig, ...]:
     )
 
 
-def _checked(tree: Tree, key: Key, table: Raw) -> list[str]:
+def _check_list(tree: Tree, key: Key, table: Raw) -> list[str]:
     values = table[str(key[-1])]
     assert isinstance(values, list)
     if not values:
-        tree.problem(key, "names no credential")
-    for place, value in enumerate(values):
+        tree.problem(key, "must list at least one credential")
+    for index, value in enumerate(values):
         if not isinstance(value, str) or not value.strip():
             problem = "must not be empty" if isinstance(value, str) else "expected a string"
-            tree.problem(key, f"{problem} (at [{place}])")
+            tree.problem(key, f"{problem} (at [{index}])")
             return []
-        if value in values[:place]:
-            tree.problem(key, f"names a credential twice (at [{place}])")
+        if value in values[:index]:
+            tree.problem(key, f"lists the same credential twice (at [{index}]); remove one")
             return []
     return values
 
 
-def _spare(tree: Tree, key: Key, text: str, wanted: type[Credential], home: Path) -> Credential:
+def _read_credential(tree: Tree, key: Key, text: str, credential_type: type[Credential], home: Path) -> Credential:
     origin = tree.origin(key)
-    if wanted is Path:
+    if credential_type is Path:
         return expand(text, origin.base, home)
     return expand_source(SecretSource(text, format_key(key), origin.file, origin.line), origin.base, home)

@@ -1,4 +1,4 @@
-"""A proxy's URL and the environment come in; the proxy that leads to a host, if any, goes out."""
+"""Parse proxy URLs, and choose the proxy for a host from the environment variables."""
 
 import base64
 import ipaddress
@@ -13,11 +13,11 @@ from dragoman.config.problems import ConfigError, Problem
 
 ProxyKind = Literal["http", "https", "socks5", "socks5h"]
 
-NO_PROXY = "none"  # what a stanza says to go straight where the environment names a proxy
+NO_PROXY = "none"  # the value of `proxy` for direct connections, where the environment names a proxy
 
 _PORTS: dict[str, int] = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
-_OTHER_NAMES = {"socks": "socks5h"}  # what desktops write into ALL_PROXY
-_TOO_OLD = ("socks4", "socks4a")
+_OTHER_NAMES = {"socks": "socks5h"}  # the spelling of desktop environments in ALL_PROXY
+_UNSUPPORTED = ("socks4", "socks4a")
 
 
 class Proxy(Struct, frozen=True):
@@ -36,15 +36,15 @@ class Proxy(Struct, frozen=True):
 
     @property
     def uses_tls(self) -> bool:
-        """Whether the proxy itself is spoken to over TLS."""
+        """Return whether the connection to the proxy itself uses TLS."""
         return self.kind == "https"
 
     def forwards(self, scheme: str) -> bool:
-        """Whether requests are sent to the proxy itself, with the whole URL in the request line."""
+        """Return whether requests are sent to the proxy itself, with the whole URL in the request line."""
         return self.kind in ("http", "https") and scheme == "http"
 
     def authorization(self) -> bytes | None:
-        """The proxy-authorization header's value."""
+        """Return the value of the proxy-authorization header."""
         if self.user is None:
             return None
         return b"Basic " + base64.b64encode(f"{self.user}:{self.password}".encode())
@@ -52,15 +52,15 @@ class Proxy(Struct, frozen=True):
 
 @lru_cache(maxsize=64)
 def parse_proxy(url: str) -> Proxy:
-    """Take a proxy's URL apart; ValueError, which never quotes it, if it is none."""
+    """Parse a proxy's URL; raises ValueError, whose message never contains the URL."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError:
-        raise ValueError("the proxy's address cannot be read") from None
+        raise ValueError("the proxy's address is not a valid URL") from None
     kind = _OTHER_NAMES.get(parts.scheme, parts.scheme)
-    if kind in _TOO_OLD:
-        raise ValueError("SOCKS4 is not spoken here; if the proxy speaks SOCKS5 too, write socks5:// or socks5h://")
+    if kind in _UNSUPPORTED:
+        raise ValueError("SOCKS4 is not supported; if the proxy supports SOCKS5, write socks5:// or socks5h://")
     if kind not in _PORTS or not host:
         raise ValueError("a proxy must be http://, https://, socks5:// or socks5h:// with a host")
     try:
@@ -75,30 +75,32 @@ def parse_proxy(url: str) -> Proxy:
 
 
 class EnvironmentProxies(Struct, frozen=True):
-    """The proxies that the environment names, by the scheme of what is asked, and whom they are not for."""
+    """The proxies from the environment, by the scheme of the request, and the hosts that are exempt from them."""
 
     http: str | None
     https: str | None
     exempt: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        # The URLs may hold passwords.
+        # The URLs may contain passwords.
         return f"Detours(http={self.http is not None}, https={self.https is not None}, exempt={self.exempt!r})"
 
     def proxy_for(self, scheme: str, host: str, port: int) -> str | None:
-        """The URL of the proxy that leads there; never one to this machine itself."""
+        """Return the URL of the proxy for a host; None for this machine itself."""
         proxy = self.https if scheme == "https" else self.http
-        if proxy is None or is_loopback_name(host) or any(_covers(entry, host, port) for entry in self.exempt):
+        if proxy is None or is_loopback_name(host) or any(_matches(entry, host, port) for entry in self.exempt):
             return None
         return proxy
 
 
 def read_proxies(environ: Mapping[str, str]) -> EnvironmentProxies | None:
-    """What HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY say, in small letters first, as curl reads them."""
-    every = _named(environ, "ALL_PROXY")
-    # A CGI server sets HTTP_PROXY from a header that its client chose.
-    http = None if "REQUEST_METHOD" in environ else _named(environ, "HTTP_PROXY")
-    found = EnvironmentProxies(http or every, _named(environ, "HTTPS_PROXY") or every, _exempt(environ))
+    """Read HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY as curl does: lower-case names take precedence."""
+    fallback = _read_variable(environ, "ALL_PROXY")
+    # A CGI server sets HTTP_PROXY from a request header, so a client could choose it.
+    http = None if "REQUEST_METHOD" in environ else _read_variable(environ, "HTTP_PROXY")
+    found = EnvironmentProxies(
+        http or fallback, _read_variable(environ, "HTTPS_PROXY") or fallback, _read_exempt_hosts(environ)
+    )
     return None if found.http is None and found.https is None else found
 
 
@@ -109,7 +111,7 @@ def is_loopback_name(host: str) -> bool:
     return address is not None and address.is_loopback
 
 
-def _named(environ: Mapping[str, str], variable: str) -> str | None:
+def _read_variable(environ: Mapping[str, str], variable: str) -> str | None:
     name = variable.lower() if variable.lower() in environ else variable
     text = environ.get(name, "").strip()
     if not text:
@@ -122,13 +124,13 @@ def _named(environ: Mapping[str, str], variable: str) -> str | None:
     return url
 
 
-def _exempt(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _read_exempt_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     text = environ.get("no_proxy", environ.get("NO_PROXY", ""))
     return tuple(entry.lower() for entry in text.replace(",", " ").split())
 
 
-def _covers(entry: str, host: str, port: int) -> bool:
-    """Whether an entry of NO_PROXY means this host: `*`, a domain and all below it, an address or a network."""
+def _matches(entry: str, host: str, port: int) -> bool:
+    """Return whether an entry of NO_PROXY matches: `*`, a domain with its subdomains, an address or a network."""
     if entry == "*":
         return True
     name, colon, number = entry.rpartition(":")
@@ -139,12 +141,12 @@ def _covers(entry: str, host: str, port: int) -> bool:
     entry = entry.strip("[]")
     address = _address(host)
     if address is not None:
-        return _holds(entry, address)
+        return _contains_address(entry, address)
     domain = entry.removeprefix("*").removeprefix(".")
     return bool(domain) and (host == domain or host.endswith(f".{domain}"))
 
 
-def _holds(entry: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+def _contains_address(entry: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     try:
         return address in ipaddress.ip_network(entry, strict=False)
     except ValueError:

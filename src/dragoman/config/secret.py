@@ -1,4 +1,4 @@
-"""Secrets: `env:NAME`, `file:PATH` or a literal comes in; a value that never prints itself goes out."""
+"""Secrets: read from `env:NAME`, `file:PATH` or a literal, and never printed."""
 
 import hmac
 import re
@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from dragoman.config.problems import ConfigError, Problem
 
 MAX_SECRET_BYTES = 64 * 1024
-SHORTEST_OPEN_KEY = 16  # characters of a client key, where other machines can reach the gateway
+SHORTEST_OPEN_KEY = 16  # minimum length of a client key if other machines can reach the gateway
 PLACEHOLDER_STARTS = ("changeme", "change-me", "your-", "sk-your-", "replace-me", "replaceme", "insert-", "<")
 PLACEHOLDER_ENDS = ("...", "…", ">")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -21,7 +21,7 @@ PLACEHOLDERS = frozenset(
 
 
 class Secret:
-    """A secret string. Only `reveal` gives it away; printing, formatting and pickling do not."""
+    """A secret string. Only `reveal` returns it; printing, formatting and pickling do not."""
 
     __slots__ = ("_value",)
 
@@ -50,7 +50,7 @@ class Secret:
 
 
 class SecretSource:
-    """Where a secret is to be had, and which key of which file says so."""
+    """The source of a secret, and the place in the configuration that names it."""
 
     __slots__ = ("_text", "file", "key", "line")
 
@@ -62,7 +62,7 @@ class SecretSource:
 
     @property
     def text(self) -> str:
-        """The words of the configuration: a literal secret, if it is one. Not for printing."""
+        """The text in the configuration, which may be a literal secret. Do not print it."""
         return self._text
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class SecretSource:
 
 
 def resolve_secret(source: SecretSource, environ: Mapping[str, str]) -> Secret:
-    """Fetch the secret now. Read at each use, so that a rotated file or variable is seen."""
+    """Read the secret. Call this at each use, so that a changed file or variable takes effect; raises ConfigError."""
     scheme, _, rest = source.text.partition(":")
     if scheme == "env":
         value = _from_variable(source, rest, environ)
@@ -100,11 +100,11 @@ def resolve_secret(source: SecretSource, environ: Mapping[str, str]) -> Secret:
     return Secret(value)
 
 
-def find_unreadable_secrets(stanza: Struct, environ: Mapping[str, str]) -> list[Problem]:
-    """What is wrong with the secrets that a stanza names: variables that are not set, files that cannot be read."""
+def find_unreadable_secrets(section: Struct, environ: Mapping[str, str]) -> list[Problem]:
+    """Return the problems of all secrets of a section: variables that are not set, files that cannot be read."""
     problems: list[Problem] = []
-    for info in fields(stanza):
-        value = getattr(stanza, info.name)
+    for info in fields(section):
+        value = getattr(section, info.name)
         for source in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
             if isinstance(source, SecretSource):
                 try:
@@ -115,7 +115,7 @@ def find_unreadable_secrets(stanza: Struct, environ: Mapping[str, str]) -> list[
 
 
 def is_placeholder(value: str) -> bool:
-    """Tell whether a secret is empty or a sample out of some documentation."""
+    """Return whether a secret is empty or a sample from documentation."""
     folded = value.strip().lower().replace("_", "-")
     return folded in PLACEHOLDERS or folded.startswith(PLACEHOLDER_STARTS) or folded.endswith(PLACEHOLDER_ENDS)
 

@@ -1,4 +1,4 @@
-"""The settings: the frozen values that a checked configuration consists of, with their defaults and limits."""
+"""The settings: frozen structs for all sections of the configuration, with their defaults and limits."""
 
 import ipaddress
 from pathlib import Path
@@ -35,18 +35,18 @@ ServerName = Literal["llama-cpp-python", "ollama", "deepseek"]  # known to provi
 
 
 class Server(Struct, frozen=True):
-    """Where we listen, and how long and how much we put up with."""
+    """The listening address, timeouts and limits."""
 
     host: Name = "127.0.0.1"
     port: Port = 8484
-    first_token_timeout_s: Seconds = 300.0  # before the first token: between two signs of life
-    token_timeout_s: Seconds = 900.0  # signs of life without any token, in all
-    idle_timeout_s: Seconds = 300.0  # after the first token: between two signs of life
+    first_token_timeout_s: Seconds = 300.0  # before the first token: longest time without any data
+    token_timeout_s: Seconds = 900.0  # longest time without a token, even if other data arrives
+    idle_timeout_s: Seconds = 300.0  # after the first token: longest time without any data
     drain_s: Wait = 120.0
     max_body_mb: Megabytes = 32.0
-    max_body_values: Count = 100_000  # JSON values in a request: numbers, strings, objects, arrays and the like
-    max_buffered_mb: Megabytes = 512.0  # of requests and whole replies that are held at the same time
-    max_requests: Count = 4096  # answered at the same time
+    max_body_values: Count = 100_000  # JSON values in a request: numbers, strings, objects, arrays and so on
+    max_buffered_mb: Megabytes = 512.0  # of all requests and whole replies in memory at the same time
+    max_requests: Count = 4096  # concurrent requests
     keep_alive_s: Seconds = 15.0
     allowed_hosts: tuple[Name, ...] = ()
     responses_done: bool = True
@@ -61,22 +61,22 @@ class Server(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    """How often and how patiently an upstream is asked again before the first byte."""
+    """Retries of a request before the first byte of the reply."""
 
     attempts: Annotated[int, Meta(ge=1, le=20)] = 3
     base_s: Wait = 1.0
     max_wait_s: Wait = 5.0
-    continue_streams: bool = False  # a stream that breaks off after text goes on at the next target
+    continue_streams: bool = False  # continue an interrupted stream at the next target
 
 
 class Debug(Struct, frozen=True):
-    """What is written down for later inspection."""
+    """Captures of requests for later inspection."""
 
     capture: Literal["off", "errors", "all"] = "off"
     directory: Path = Path("~/.local/share/dragoman/captures")
-    keep: Count = 200  # captures; the oldest go first
-    max_mb: Megabytes = 200.0  # of all of them
-    max_days: Days = 14.0  # older ones are removed
+    keep: Count = 200  # captures; the oldest are removed first
+    max_mb: Megabytes = 200.0  # of all captures
+    max_days: Days = 14.0  # older captures are removed
 
     @property
     def max_bytes(self) -> int:
@@ -88,15 +88,15 @@ class Debug(Struct, frozen=True):
 
 
 class StoreSettings(Struct, frozen=True):
-    """Where keys and usage are kept."""
+    """The database of keys and usage."""
 
     url: Name = "sqlite:///~/.local/share/dragoman/dragoman.db"
     shared: SecretSource | None = None
-    usage_days: Days | None = None  # older rows of usage are removed; None: none ever is
+    usage_days: Days | None = None  # older rows of usage are removed; None: never
 
 
 class Fetch(Struct, frozen=True):
-    """Whether remote images and documents are fetched and sent inline, and within which bounds."""
+    """Fetching of remote images and documents, to send them inline."""
 
     enabled: bool = False
     max_mb: Megabytes = 10.0
@@ -108,7 +108,7 @@ class Fetch(Struct, frozen=True):
 
 
 class Effort(Struct, frozen=True):
-    """Thinking budgets, in tokens, for upstreams that take a budget and not an effort."""
+    """Thinking budgets, in tokens, for upstreams that have a budget instead of an effort."""
 
     minimal: Count = 1024
     low: Count = 2048
@@ -119,7 +119,7 @@ class Effort(Struct, frozen=True):
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True):
-    """One upstream. `protocols` is what it speaks, preferred first; empty where each model decides."""
+    """One provider. `protocols` are those that it supports, preferred first; empty if this depends on the model."""
 
     name: str
     kind: ProviderKind
@@ -130,17 +130,15 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     user_agent: Name | None = None
     models: tuple[Name, ...] = ()
     model_cache_ttl_s: Wait = 3600.0
-    first_token_timeout_s: Seconds | None = None  # None: the kind's, else the server's
+    first_token_timeout_s: Seconds | None = None  # None: that of the kind, else that of [server]
     proxy: SecretSource | None = None
     ca_file: Path | None = None
     quirks: tuple[Literal[Quirk, ServerName], ...] = ()
-    extra_credentials: tuple[
-        SecretSource | Path, ...
-    ] = ()  # further keys or credentials, which share the work with the first
+    extra_credentials: tuple[SecretSource | Path, ...] = ()  # used in rotation with the first one
 
 
 class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
-    """A Kiro account: its credentials, its endpoints, and how its oddities are treated."""
+    """A Kiro account: credentials, endpoints, and the handling of its peculiarities."""
 
     credentials: SecretSource | None = None
     region: Name = "us-east-1"
@@ -153,7 +151,7 @@ class KiroProviderConfig(ProviderConfig, frozen=True, kw_only=True):
     refresh_margin_s: Wait = 600.0
     default_max_input_tokens: Count = 200_000
     tool_description_max: Count = 10_000
-    max_payload_bytes: Count | None = None  # the service's own limit moves: by default it is asked
+    max_payload_bytes: Count | None = None  # None: no limit is enforced, since the service's own limit changes
     repair_truncation: bool = True
     missing_tail_is_truncation: bool = True
 
@@ -163,35 +161,35 @@ class CodexProviderConfig(ProviderConfig, frozen=True, kw_only=True):
 
     credentials: Path | None = None  # a file as `codex login` writes it
     auth_endpoint: str | None = None
-    client_id: Name = "app_EMoamEEZ73f0CkXaXp7hrann"  # Codex's public one: the vendor registers no others
-    client_version: Name = "1.0.0"  # the level of compatibility that its list of models is asked for
+    client_id: Name = "app_EMoamEEZ73f0CkXaXp7hrann"  # that of Codex, which is public; the vendor registers no others
+    client_version: Name = "1.0.0"  # sent with the request for the list of models
     originator: Name = "dragoman"
     refresh_margin_s: Wait = 300.0
 
 
 class CopilotProviderConfig(ProviderConfig, frozen=True, kw_only=True):
-    """A GitHub account with Copilot. `auto` goes by the kind of its token."""
+    """A GitHub account with Copilot. `auto` depends on the type of its token."""
 
     credentials: SecretSource | None = None
     auth: Literal["auto", "exchange", "direct", "server"] = "auto"
-    domain: Name = "github.com"  # or a tenant of its own: acme.ghe.com
-    auth_endpoint: str | None = None  # where people sign in
-    control_endpoint: str | None = None  # where tokens are exchanged
-    client_id: Name | None = None  # of the app that people sign in to
-    integration_id: str = "dragoman"  # empty: none is sent
+    domain: Name = "github.com"  # or the domain of a tenant: acme.ghe.com
+    auth_endpoint: str | None = None  # for signing in
+    control_endpoint: str | None = None  # for exchanging tokens
+    client_id: Name | None = None  # of the OAuth app for signing in
+    integration_id: str = "dragoman"  # empty: not sent
     refresh_margin_s: Wait = 300.0
     model_cache_ttl_s: Wait = 600.0
 
 
 class ModelRoute(Struct, frozen=True):
-    """A model name or glob, and the `provider/model` targets that answer to it, in order of preference."""
+    """A model name or glob, and its `provider/model` targets, in order of preference."""
 
     name: Name
     to: Annotated[tuple[Name, ...], Meta(min_length=1)]
 
 
 class PriceOverride(Struct, frozen=True):
-    """What a model costs, in US dollars per million tokens; a cache without its own price costs as other input."""
+    """The price of a model in US dollars per million tokens. Cached input costs as other input by default."""
 
     model: Name  # a glob over provider/model and over model
     input: Dollars
@@ -201,7 +199,7 @@ class PriceOverride(Struct, frozen=True):
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """Everything. `origins` says where each value that is no default was set; `source` is the file, if any."""
+    """The whole configuration. `origins` are the places where values were set; `source` is the file, if any."""
 
     server: Server
     retry: Retry
@@ -216,7 +214,7 @@ class Config(Struct, frozen=True, kw_only=True):
     source: Path | None
     origins: dict[str, str]
     warnings: tuple[str, ...]
-    has_providers: bool = False  # in its file; else there are those that were found
+    has_providers: bool = False  # in file or flags; else the providers are those that were found
 
 
 def is_loopback(host: str) -> bool:

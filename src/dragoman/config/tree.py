@@ -1,4 +1,4 @@
-"""The tree of raw settings: values of file, environment and flags laid over each other, each with its origin."""
+"""The raw settings of file, environment and flags in one tree, each with its origin."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ Raw = dict[str, object]
 
 
 class Origin(Struct, frozen=True):
-    """Who set a value: a file and line, and the variable or flag if it was one; `base` is for relative paths."""
+    """Where a value was set: a file and line, and the name of a variable or flag. Relative paths start at `base`."""
 
     file: str
     line: int | None
@@ -25,7 +25,7 @@ class Origin(Struct, frozen=True):
 
 
 class Tree:
-    """Raw values, and for every key who set it. Collects what turns out to be wrong with them."""
+    """Raw values with their origins, and the problems that were found in them."""
 
     def __init__(self, values: Raw, whole: Origin, lines: dict[Key, int]) -> None:
         self.values = values
@@ -36,7 +36,7 @@ class Tree:
         self._set_later: dict[Key, Origin] = {}
 
     def origin(self, key: Key) -> Origin:
-        """Who set this key, or the nearest key around it."""
+        """Return where this key was set, or the nearest enclosing key."""
         for length in range(len(key), 0, -1):
             if key[:length] in self._set_later:
                 return self._set_later[key[:length]]
@@ -52,7 +52,7 @@ class Tree:
         return value
 
     def put(self, key: Key, value: object, origin: Origin) -> None:
-        """Set a value, whatever was there; a table in the way that is none stays, and is reported by the check."""
+        """Set a value, replacing any other. If an enclosing key is not a table, it stays, and validation reports it."""
         table: object = self.values
         for part in key[:-1]:
             table = table.setdefault(part, {}) if isinstance(table, dict) else None
@@ -66,14 +66,14 @@ class Tree:
 
     def problem(self, key: Key, message: str) -> None:
         origin = self.origin(key)
-        named = f"{origin.name} ({format_key(key)})" if origin.name else format_key(key)
-        self.problems.append(Problem(origin.file, origin.line, named, message))
+        label = f"{origin.name} ({format_key(key)})" if origin.name else format_key(key)
+        self.problems.append(Problem(origin.file, origin.line, label, message))
 
     def warn(self, key: Key, message: str) -> None:
         self.warnings.append(f"{self.origin(key)}: {format_key(key)}: {message}")
 
     def origins(self) -> dict[str, str]:
-        """Say of every set value where it was set."""
+        """Return where each value was set, by its key."""
         return {format_key(key): str(self.origin(key)) for key in _leaves((), self.values)}
 
 
