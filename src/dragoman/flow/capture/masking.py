@@ -41,10 +41,13 @@ def mask_capture(capture: Capture, secrets: Iterable[bytes]) -> Capture:
             routes=tuple(mask_text(route, known) for route in capture.settings.routes),
         ),
         losses=tuple(replace(loss, why=mask_text(loss.why, known)) for loss in capture.losses),
-        **{
-            name: mask_text(getattr(capture, name), known)
-            for name in ("request_id", "client", "route", "requested_model")
-        },
+        request_id=mask_text(capture.request_id, known),
+        client=mask_text(capture.client, known),
+        route=mask_text(capture.route, known),
+        requested_model=mask_text(capture.requested_model, known),
+        error_code=None if capture.error_code is None else mask_text(capture.error_code, known),
+        guard_trips=tuple(mask_text(message, known) for message in capture.guard_trips),
+        cut_calls=tuple(mask_text(name, known) for name in capture.cut_calls),
     )
 
 
@@ -74,11 +77,9 @@ def _mask_request(request: ClientRequest, secrets: Secrets) -> ClientRequest:
 
 
 def _bodies(request: ClientRequest, upstream_requests: Iterable[UpstreamRequest]) -> list[object]:
-    """Return all bodies that tokens are counted in."""
-    return [
-        request.body,
-        *((request.body, request.response and request.response.chunks) for request in upstream_requests),
-    ]
+    """Return all bodies in which tokens may be counted."""
+    upstream = [(sent.body, sent.response and sent.response.chunks) for sent in upstream_requests]
+    return [request.body, *upstream]
 
 
 def _mask_upstream_response(response: UpstreamResponse, secrets: Secrets) -> UpstreamResponse:
@@ -107,14 +108,14 @@ def _mask_json(value: Json, secrets: Secrets) -> Json:
             return mask_text(value, secrets)
         case dict():
             return {name: _mask_json(inner, secrets) for name, inner in value.items()}
-        case list():
+        case list() | tuple():
             return [_mask_json(inner, secrets) for inner in value]
         case _:
             return value
 
 
 def _mask_chunks(chunks: tuple[Chunk, ...], secrets: Secrets, framed: bool = False) -> tuple[Chunk, ...]:
-    """A secret may be cut anywhere, so they are looked at as one."""
+    """Mask chunks as one text: a secret may be cut anywhere. Each chunk keeps its size."""
     whole = b"".join([chunk.data for chunk in chunks])
     hidden = mask(whole, secrets)
     if hidden == whole:
