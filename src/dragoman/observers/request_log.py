@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.framing.redaction import MAX_LINE_BYTES, cut_text, one_line
 from dragoman.hub.outcome import Outcome, OutcomeObserver
@@ -14,7 +15,6 @@ from dragoman.hub.usage import Usage
 
 LOGGER = "dragoman.requests"
 OWN_ID = re.compile("req_[0-9a-f]{24}")  # an id made by this gateway; a client's own may contain anything
-CUT_FIELDS = ("provider", "model", "requested_model", "route", "error_code")  # shortened if a line is too long
 MAX_ATTEMPTS_IN_LONG_LINE = 8
 CACHE_SIZE = 1024  # models and clients, of which there are few
 
@@ -115,9 +115,17 @@ def _encode_shortened(line: LogLine) -> bytes:
     data, max_length = b"", 512
     while not data or (len(data) > MAX_LINE_BYTES and max_length > 16):
         max_length //= 2
-        texts = {name: cut_text(str(getattr(line, name)), max_length) for name in CUT_FIELDS}
         attempts = tuple(cut_text(attempt, max_length) for attempt in line.failed_attempts[:MAX_ATTEMPTS_IN_LONG_LINE])
-        data = msgspec.json.encode(msgspec.structs.replace(line, **texts, failed_attempts=attempts))
+        shortened = replace(
+            line,
+            provider=cut_text(line.provider, max_length),
+            model=cut_text(line.model, max_length),
+            requested_model=cut_text(line.requested_model, max_length),
+            route=cut_text(line.route, max_length),
+            error_code=cut_text(line.error_code, max_length),
+            failed_attempts=attempts,
+        )
+        data = msgspec.json.encode(shortened)
     return data
 
 

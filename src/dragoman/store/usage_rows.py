@@ -1,11 +1,12 @@
 """The usage of one request as it is stored, and sums over many requests."""
 
+import operator
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import asdict, fields, replace
+from msgspec.structs import asdict, astuple, fields, replace
 
 By = Literal["all", "model", "key", "client", "provider"]
 
@@ -91,9 +92,6 @@ class UsageSum(Struct, frozen=True):
     duration_ms: int
 
 
-SUMMED = tuple(field.name for field in fields(UsageSum) if field.name not in ("group", "slot"))
-
-
 def sum_days(sums: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
     """Sum by day of the local time zone, in order of time."""
     days: dict[str, UsageSum] = {}
@@ -104,4 +102,5 @@ def sum_days(sums: Iterable[UsageSum]) -> tuple[UsageSum, ...]:
 
 
 def _add(first: UsageSum, second: UsageSum) -> UsageSum:
-    return replace(first, **{name: getattr(first, name) + getattr(second, name) for name in SUMMED})
+    group, slot, *counts = astuple(first)
+    return UsageSum(group, slot, *map(operator.add, counts, astuple(second)[2:]))
