@@ -3,7 +3,7 @@
 from dragoman.config.settings import Retry
 from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.policy import Limits, Policy, SecondChances
-from dragoman.flow.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait
+from dragoman.flow.step import Ask, GiveUp, NoReply, Step, TurnEnd, Wait, Waited
 from dragoman.hub.failure import Failure
 from dragoman.providers.provider import Provider
 from dragoman.routing.resolve import Route
@@ -63,7 +63,7 @@ class Trial:
         if isinstance(step, Wait):
             self.waits.append(step.seconds)
             self.clock.now += step.seconds
-            return self._seen(self.policy.resume())
+            return self._seen(self.policy.after(Waited()))
         if isinstance(step, Ask):
             self.asked.append(step)
         return step

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dragoman.config.settings import Server
 from dragoman.flow.error_response import AllTargetsFailed
 from dragoman.hub.events import Delta, Event
-from dragoman.hub.failure import Kind, RequestError
+from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.outcome import FailedAttempt
 from dragoman.hub.usage import Usage
 from dragoman.providers.provider import ReplyRules
@@ -294,6 +294,21 @@ def test_a_gateway_that_stops_tells_a_client_that_is_still_there(protocol: str, 
             assert (asking.wire.written == written) is gone
             assert gone or b"shutting down" in asking.wire.reply.body
             await soon(lambda: bool(fake.closed))
+
+    with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
+        run(scene(fake))
+
+
+def test_a_call_that_is_cancelled_with_a_failure_ends_with_that_failure() -> None:
+    async def scene(fake: FakeUpstream) -> None:
+        async with Rig({"one": fake}) as rig:
+            asking = rig.asks("messages", MESSAGES_STREAM)
+            answering = asyncio.create_task(asking.answered())
+            await soon(lambda: b"Half" in asking.wire.written)
+            answering.cancel(Failure(Kind.QUOTA, "The budget of this key is spent."))
+            with suppress(asyncio.CancelledError):
+                await answering
+            assert b"The budget of this key is spent." in asking.wire.reply.body
 
     with FakeUpstream([Answer(HALF, end=End.HANG)]) as fake:
         run(scene(fake))

@@ -38,7 +38,7 @@ def make_pipe(upstream: str, client: str) -> tuple[TranslationPipe, ClientEncodi
     encoding.begin_turn(Ledger(), None, watch)
     source = Source(speaks.framer(), speaks.decoder(Issuer("up", "m"), Ledger()))
     stages: list[Stage[Event, Event]] = [ThinkingTags(), TextCalls({"weather": None}), EstimateUsage(len, 1)]
-    return TranslationPipe(source, HoldTruncatedCall(), stages, encoding, watch), encoding
+    return TranslationPipe(source, [HoldTruncatedCall(), *stages], encoding, watch), encoding
 
 
 def write(upstream: str, client: str, pieces: list[bytes]) -> bytes:

@@ -19,10 +19,7 @@ from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.policy import AFTER, Limits, Policy, SecondChances
 from dragoman.flow.step import (
     Ask,
-    CallCompleted,
-    CompleteCall,
     Completed,
-    CutCalls,
     ErrorReply,
     Finish,
     GiveUp,
@@ -30,6 +27,7 @@ from dragoman.flow.step import (
     Step,
     Wait,
 )
+from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
 from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
@@ -215,14 +213,15 @@ def test_one_cut_call_is_completed_where_its_provider_repairs(repairs: bool, cal
     trial.begin()
     cut = (CUT,) * calls
     step = trial.after(CutCalls(prepared, cut))
-    assert step == (CompleteCall(prepared, cut) if completes else Finish(lost=cut))
+    assert step == (CompleteCall(prepared, cut) if completes else DropCutCalls(cut))
 
 
 def test_a_call_whose_rest_was_found_ends_the_reply_and_one_without_is_lost() -> None:
     trial = Trial()
     trial.begin()
     assert trial.after(CallCompleted((CUT,), found=True)) == Finish()
-    assert trial.after(CallCompleted((CUT,), found=False)) == Finish(lost=(CUT,))
+    assert trial.after(CallCompleted((CUT,), found=False)) == DropCutCalls((CUT,))
+    assert trial.after(CallsDropped()) == Finish()
 
 
 # Several credentials

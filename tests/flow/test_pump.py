@@ -51,7 +51,7 @@ async def translating() -> Pumped:
     prepared = await rig.translating()
     await rig.writer.commit(prepared, Headers([]), b"")
     pipe = TranslationPipe(
-        make_source(prepared, Ledger()), None, make_stages(prepared), rig.writer.encoding, Watch(lambda: 0.0)
+        make_source(prepared, Ledger()), make_stages(prepared), rig.writer.encoding, Watch(lambda: 0.0)
     )
     return Pumped(rig, prepared, pipe)
 
@@ -110,7 +110,7 @@ def test_the_end_of_a_translated_reply_ends_the_reading() -> None:
         assert pumped.pump.is_over
         assert pumped.pump.failure is None
         assert b"message_stop" not in pumped.wire.reply.body  # kept for the last write
-        pumped.writer.finish()
+        await pumped.writer.finish()
         assert b"message_stop" in pumped.wire.reply.body
 
     play(scene)

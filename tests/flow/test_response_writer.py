@@ -104,7 +104,7 @@ def test_the_head_is_sent_once_and_a_trailer_names_whoever_else_answered(
             prepared = await rig.translating(name)
             await rig.writer.commit(prepared, NONE, data)
         rig.encoded(START, *text(0, "Hi"), END)
-        rig.writer.finish()
+        await rig.writer.finish()
         reply = rig.wire.reply
         assert reply.headers.get(b"x-dragoman-route") == b"one/m"
         assert reply.body.startswith(b"data: 1\n\ndata: 2\n\n")
@@ -121,7 +121,7 @@ def test_what_is_kept_for_the_end_goes_out_with_the_next_bytes_or_with_the_end()
         rig.writer.keep_for_end(b"data: 2\n\n")
         assert rig.writer.write(b"data: 3\n\n")
         rig.writer.keep_for_end(b"data: 4\n\n")
-        rig.writer.finish()
+        await rig.writer.finish()
         assert len(rig.wire.writes) == 3
         reply = rig.wire.reply
         assert (reply.body, reply.complete) == (b"data: 1\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\n", True)
@@ -147,7 +147,7 @@ def test_the_end_of_an_encoded_stream_is_what_its_stages_and_encoder_still_hold(
         rig = Rig()
         prepared = await rig.translating()
         await rig.writer.commit(prepared, NONE, rig.encoded(START, *text(0, "Hi"), END))
-        rig.writer.finish()
+        await rig.writer.finish()
         assert rig.wire.reply.body.endswith(b"data: [DONE]\n\n")
 
     play(scene)
@@ -231,7 +231,7 @@ def test_an_upstreams_own_body_is_sent_as_it_came(key: str) -> None:
     writer.take_unchanged(Headers(theirs), body)
     run(writer.send(b"ignored"))
     assert wire.writes == []
-    writer.finish()
+    run(writer.finish())
     reply = wire.reply
     assert (reply.status, reply.body, len(wire.writes)) == (200, body, 1)
     assert reply.headers.get(b"content-type") == b"application/json; a=b"
@@ -249,7 +249,7 @@ def test_a_translated_body_is_the_fold_of_its_events_and_counts_all_losses() -> 
     writer.encoding.begin_turn(prepared.ledger, None, Watch(lambda: 0.0))
     encoded(writer, START, *text(0, "Hel", "lo"), END)
     prepared.ledger.note_dropped("/reply", "something of the reply")
-    writer.finish()
+    run(writer.finish())
     reply = wire.reply
     assert msgspec.json.decode(reply.body)["content"] == [{"type": "text", "text": "Hello"}]
     assert reply.headers.get(b"content-type") == b"application/json"
@@ -265,7 +265,7 @@ def test_another_turn_forgets_the_body_of_the_one_before() -> None:
     writer.begin_turn(other)
     writer.encoding.begin_turn(Ledger(), None, Watch(lambda: 0.0))
     encoded(writer, START, *text(0, "Hi"), END)
-    writer.finish()
+    run(writer.finish())
     assert msgspec.json.decode(wire.reply.body)["choices"][0]["message"]["content"] == "Hi"
     assert wire.reply.headers.get(b"x-dragoman-route") == b"other/m"
 

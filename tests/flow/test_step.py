@@ -6,10 +6,7 @@ import msgspec
 
 from dragoman.flow.step import (
     Ask,
-    CallCompleted,
-    CompleteCall,
     Completed,
-    CutCalls,
     ErrorReply,
     Finish,
     GiveUp,
@@ -18,7 +15,9 @@ from dragoman.flow.step import (
     Step,
     TurnEnd,
     Wait,
+    Waited,
 )
+from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
 from dragoman.hub.failure import Failure, Kind
 from dragoman.routing.resolve import Route
 from flow.in_memory import make_provider
@@ -27,8 +26,8 @@ FAILURE = Failure(Kind.LOST, "gone")
 
 
 def test_the_steps_and_the_ends_of_a_turn() -> None:
-    assert set(get_args(Step)) == {Ask, Wait, CompleteCall, GiveUp, Finish}
-    assert set(get_args(TurnEnd)) == {NoReply, Interrupted, CutCalls, CallCompleted, Completed}
+    assert set(get_args(Step)) == {Ask, Wait, CompleteCall, DropCutCalls, GiveUp, Finish}
+    assert set(get_args(TurnEnd)) == {NoReply, Interrupted, CutCalls, CallCompleted, CallsDropped, Completed, Waited}
 
 
 def test_they_are_values_that_nobody_changes() -> None:

@@ -122,7 +122,7 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
     turn = Turn(Ask(Route("up", "m"), provider, 1, scene.changes, None, scene.renew_after), around)
     try:
         end = await turn.run()
-        finish(turn, writer, end)
+        await finish(turn, writer, end)
         if isinstance(end, Completed):
             await turn.let_upstream_end()
         return Played(end, turn, writer, wire, fake.calls, len(noted))
@@ -131,10 +131,10 @@ async def run_turn(scene: Scene, fake: FakeUpstream, client: HttpClient) -> Play
         writer.close()
 
 
-def finish(turn: Turn, writer: ResponseWriter, end: TurnEnd) -> None:
+async def finish(turn: Turn, writer: ResponseWriter, end: TurnEnd) -> None:
     if isinstance(end, Interrupted):
         writer.fail(end.failure)
     elif isinstance(end, Completed):
         if turn.pipe is not None:
             writer.keep_for_end(turn.pipe.finish())
-        writer.finish()
+        await writer.finish()

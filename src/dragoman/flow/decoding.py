@@ -14,6 +14,7 @@ from dragoman.net.headers import Headers
 from dragoman.net.tasks import describe_fault
 from dragoman.providers.token_count import count_text, estimate_request_tokens
 from dragoman.stages.estimate_usage import EstimateUsage
+from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 from dragoman.stages.restore_tools import RestoreTools
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,10 @@ def make_stages(prepared: Prepared) -> list[Stage[Event, Event]]:
     """Return the stages that the events of this upstream go through."""
     if isinstance(prepared, Passthrough):
         return []
-    request, model = prepared.request, prepared.route.model
-    stages = [] if prepared.provider.replies.stages is None else list(prepared.provider.replies.stages(request))
+    request, model, rules = prepared.request, prepared.route.model, prepared.provider.replies
+    stages: list[Stage[Event, Event]] = [HoldTruncatedCall()] if rules.withholds_cut_calls else []
+    if rules.stages is not None:
+        stages += rules.stages(request)
     if prepared.tools:
         stages.append(RestoreTools(prepared.tools))
     return [*stages, EstimateUsage(count_text, lambda: estimate_request_tokens(request, model))]

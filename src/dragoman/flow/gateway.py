@@ -16,35 +16,30 @@ from dragoman.flow.credential_rotation import available_targets
 from dragoman.flow.error_response import AllTargetsFailed
 from dragoman.flow.observer_queue import ObserverQueue
 from dragoman.flow.offload import run_off_loop
-from dragoman.flow.pipes import TranslationPipe
+from dragoman.flow.open_reply import OpenReply
 from dragoman.flow.policy import Limits, Policy, SecondChances
 from dragoman.flow.ports import LostCallMemory
-from dragoman.flow.prepare import Passthrough, Translated
+from dragoman.flow.prepare import Passthrough
 from dragoman.flow.response_writer import ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, find_targets
 from dragoman.flow.session import find_session, response_name, tenant_session
 from dragoman.flow.step import (
     Ask,
-    CallCompleted,
-    CompleteCall,
     Finish,
     GiveUp,
     Interrupted,
     NoReply,
     Step,
     TurnEnd,
-    Wait,
 )
-from dragoman.flow.steps.complete_call import call_events, complete_call
 from dragoman.flow.turn import CallContext, Turn
-from dragoman.hub.events import Ended, Event, Stop, UsageReported
+from dragoman.hub.events import Event
 from dragoman.hub.failure import Failure, Kind, RequestError
 from dragoman.hub.loss import Ledger
 from dragoman.hub.outcome import OutcomeObserver
 from dragoman.hub.ports import ReplyContext
 from dragoman.net.exchange import Exchange
 from dragoman.observers.watch import Watch
-from dragoman.passes.truncation_notice import digest_conversation, make_lost_call
 from dragoman.routing.resolve import Route
 
 log = logging.getLogger("dragoman.requests")
@@ -137,7 +132,6 @@ class ActiveCall:
         make_watch: Callable[[], Watch],
     ) -> None:
         self._call = call
-        self._memory = memory
         self._policy = policy
         self._writer = writer
         self._around = CallContext(call, runtime, memory, writer, make_watch, self._note_first_token)
@@ -154,14 +148,11 @@ class ActiveCall:
                     case GiveUp() | Finish():
                         await self._end(step)
                         break
-                    case Wait(seconds=seconds):
-                        await asyncio.sleep(seconds)
-                        step = self._policy.resume()
-                    case CompleteCall():
-                        step = self._policy.after(await self._complete(step))
-        except asyncio.CancelledError:
-            if not exchange.gone and self._writer.head_sent:  # the gateway stops, and the client is still there
-                self._break_off(SHUTTING_DOWN)
+                    case _:
+                        step = self._policy.after(await step.run(self._open_reply()))
+        except asyncio.CancelledError as cancelled:
+            if not exchange.gone and self._writer.head_sent:  # the client is still there, and must not wait for more
+                self._break_off(_reason_of(cancelled))
             raise
         if self._turn is not None:
             await self._turn.let_upstream_end()
@@ -213,22 +204,9 @@ class ActiveCall:
         ledger = None if isinstance(prepared, Passthrough) else prepared.ledger
         self._call.record.note_reply(prepared.route, prepared.protocol.name, ledger, reply)
 
-    async def _complete(self, step: CompleteCall) -> CallCompleted:
-        """Ask for the rest of a cut call, and write the call if it is found."""
-        pipe = self._pipe()
-        assert pipe.hold is not None
-        assert isinstance(step.prepared, Translated)
-        [call] = step.calls
-        self._writer.resume_keep_alives()
-        completion = await complete_call(step.prepared, pipe.hold.text, call)
-        usage, before = completion.usage, pipe.watch.usage
-        both: tuple[Event, ...] = () if usage is None else (UsageReported(usage if before is None else before + usage),)
-        if completion.arguments is None:
-            self._writer.keep_for_end(pipe.push(both))
-            return CallCompleted(step.calls, found=False)
-        completed = call_events(pipe.hold.next_block, call, completion.arguments)
-        self._writer.keep_for_end(pipe.push((*completed, *both, Ended(Stop.TOOL))))
-        return CallCompleted(step.calls, found=True)
+    def _open_reply(self) -> OpenReply:
+        pipe = None if self._turn is None else self._turn.pipe
+        return OpenReply(self._call, self._around.memory, self._writer, pipe)
 
     async def _end(self, step: GiveUp | Finish) -> None:
         if isinstance(step, GiveUp):
@@ -238,13 +216,9 @@ class ActiveCall:
             return
         turn = self._turn
         assert turn is not None
-        if step.lost:
-            lost = tuple(make_lost_call(cut.name, cut.arguments) for cut in step.lost)
-            await self._memory.remember(self._call.tenant, digest_conversation(self._call.request())[0], lost)
-            self._writer.keep_for_end(self._pipe().push([Ended(Stop.LENGTH)]))
         if turn.pipe is not None:
             self._writer.keep_for_end(turn.pipe.finish())
-        self._writer.finish()
+        await self._writer.finish()
 
     def _fail(self, failure: Failure) -> None:
         """End a stream whose head has been sent with the protocol's error event."""
@@ -257,10 +231,11 @@ class ActiveCall:
             self._writer.keep_for_end(self._turn.pipe.break_off(failure))
         self._fail(failure)
 
-    def _pipe(self) -> TranslationPipe:
-        assert self._turn is not None
-        assert isinstance(self._turn.pipe, TranslationPipe)
-        return self._turn.pipe
+
+def _reason_of(cancelled: asyncio.CancelledError) -> Failure:
+    """Return the failure that a task was cancelled with; without one, the gateway is shutting down."""
+    reason = cancelled.args[0] if cancelled.args else None
+    return reason if isinstance(reason, Failure) else SHUTTING_DOWN
 
 
 def _make_policy(call: Call, runtime: Runtime, routes: tuple[Route, ...], sessions: Mapping[str, str | None]) -> Policy:

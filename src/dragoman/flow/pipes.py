@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import is_
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dragoman.flow.redaction import EventRedactor, redact_failure
 from dragoman.framing.known_secrets import Secrets, StreamRedactor
@@ -17,9 +17,10 @@ from dragoman.hub.usage import Usage
 from dragoman.net.tasks import describe_fault
 from dragoman.observers.watch import Watch
 from dragoman.stages.estimate_usage import EstimateUsage
-from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
+
+S = TypeVar("S")
 
 TAIL = 32  # bytes of what has passed: more than an ending is long
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
@@ -86,13 +87,12 @@ class TranslationPipe:
 
     __slots__ = (
         *("_client", "_encode", "_estimate", "_feeds", "_own", "_redactor", "_run_feeds", "_source"),
-        *("failure", "hold", "watch"),
+        *("failure", "watch"),
     )
 
     def __init__(
         self,
         source: Source | None,  # None: the events of a document are pushed
-        hold: HoldTruncatedCall | None,  # where an upstream may withhold calls that were cut
         stages: Sequence[Stage[Event, Event]],
         client: ClientStages,
         watch: Watch,
@@ -100,8 +100,7 @@ class TranslationPipe:
     ) -> None:
         self._source = source
         self._redactor = EventRedactor(secrets) if secrets else None
-        self.hold = hold
-        self._own: tuple[Stage[Event, Event], ...] = tuple(stages) if hold is None else (hold, *stages)
+        self._own = tuple(stages)
         self._client = client
         all_stages = (*self._own, *client.stages)
         self._feeds = [stage.feed for stage in all_stages]
@@ -109,7 +108,7 @@ class TranslationPipe:
             stage.feed_run if isinstance(stage, RunStage) else partial(_feed_each, stage.feed) for stage in all_stages
         ]
         self._encode = client.encode
-        self._estimate = next((stage for stage in stages if isinstance(stage, EstimateUsage)), None)
+        self._estimate = self.find_stage(EstimateUsage)
         self.failure: Failure | None = None
         self.watch = watch
 
@@ -117,6 +116,10 @@ class TranslationPipe:
     def decoder(self) -> Decoder:
         assert self._source is not None
         return self._source.decoder
+
+    def find_stage(self, kind: type[S]) -> S | None:
+        """Return the upstream's stage of this kind, if there is one."""
+        return next((stage for stage in self._own if isinstance(stage, kind)), None)
 
     @property
     def has_stopped(self) -> bool:

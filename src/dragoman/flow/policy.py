@@ -14,10 +14,7 @@ from dragoman.flow.learned_quirks import LearnedQuirks
 from dragoman.flow.prepare import Change
 from dragoman.flow.step import (
     Ask,
-    CallCompleted,
-    CompleteCall,
     Completed,
-    CutCalls,
     Finish,
     GiveUp,
     Interrupted,
@@ -25,7 +22,9 @@ from dragoman.flow.step import (
     Step,
     TurnEnd,
     Wait,
+    Waited,
 )
+from dragoman.flow.steps.complete_call import CallCompleted, CallsDropped, CompleteCall, CutCalls, DropCutCalls
 from dragoman.flow.steps.continue_reply import Continuation
 from dragoman.hub.failure import Failure, Kind
 from dragoman.net.headers import Headers
@@ -102,10 +101,6 @@ class Policy:
         self._tries = 1
         return self._start_round()
 
-    def resume(self) -> Step:
-        """Return the step after a `Wait`."""
-        return self._start_round()
-
     def after(self, end: TurnEnd) -> Step:
         match end:
             case NoReply():
@@ -114,9 +109,13 @@ class Policy:
                 return self._after_interruption(end)
             case CutCalls(prepared=prepared, calls=calls):
                 completes = prepared.provider.replies.completes_cut_calls and len(calls) == 1
-                return CompleteCall(prepared, calls) if completes else Finish(lost=calls)
+                return CompleteCall(prepared, calls) if completes else DropCutCalls(calls)
             case CallCompleted(calls=calls, found=found):
-                return Finish() if found else Finish(lost=calls)
+                return Finish() if found else DropCutCalls(calls)
+            case Waited():
+                return self._start_round()
+            case CallsDropped():
+                return Finish()
             case Completed(failure=failure):
                 if failure is not None:
                     self._learn_from_end(failure)

@@ -117,7 +117,7 @@ class StreamWriter:
         """End the stream with the protocol's error event."""
         self._exchange.finish(self._taken(self._error_event(failure)), self._trailers())
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         last = self.encoding.finish() if self.encoding.in_use else b""
         self._exchange.finish(self._taken(last), self._trailers())
 
@@ -229,7 +229,7 @@ class WholeWriter:
         """Send the upstream's own body at the end."""
         self._unchanged = (headers, body)
 
-    def finish(self) -> None:
+    async def finish(self) -> None:
         prepared = self._prepared
         assert prepared is not None
         if self._unchanged is not None:

@@ -1,10 +1,21 @@
 """The values of the turn loop: what to do next (`Step`), and how an upstream turn ended (`TurnEnd`)."""
 
+import asyncio
+
 from msgspec import Struct
 
+from dragoman.flow.open_reply import OpenReply
+from dragoman.flow.pipes import TranslationPipe
 from dragoman.flow.prepare import Change, Prepared
+from dragoman.flow.steps.complete_call import (
+    CallCompleted,
+    CallsDropped,
+    CompleteCall,
+    CutCalls,
+    DropCutCalls,
+    find_cut_calls,
+)
 from dragoman.flow.steps.continue_reply import Continuation
-from dragoman.hub.events import TruncatedCall
 from dragoman.hub.failure import Failure
 from dragoman.net.headers import Headers
 from dragoman.providers.provider import Provider
@@ -33,27 +44,17 @@ class Interrupted(Struct, frozen=True):
     said: str | None = None  # its text so far; None where no other upstream could continue it
 
 
-class CutCalls(Struct, frozen=True):
-    """The reply is complete but for tool calls whose arguments were cut, which were not written for the client."""
-
-    prepared: Prepared
-    calls: tuple[TruncatedCall, ...]
-
-
-class CallCompleted(Struct, frozen=True):
-    """Whether the rest of a cut call was found, and has been written for the client."""
-
-    calls: tuple[TruncatedCall, ...]
-    found: bool
-
-
 class Completed(Struct, frozen=True):
     """The reply has ended, and the client has been written all of it, a failure that was its last event included."""
 
     failure: Failure | None = None
 
 
-TurnEnd = NoReply | Interrupted | CutCalls | CallCompleted | Completed
+class Waited(Struct, frozen=True):
+    """The wait before another attempt is over."""
+
+
+TurnEnd = NoReply | Interrupted | CutCalls | CallCompleted | CallsDropped | Completed | Waited
 
 
 class Ask(Struct, frozen=True):
@@ -68,16 +69,13 @@ class Ask(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """Wait so long, then go on with `Policy.resume`."""
+    """Wait before another attempt."""
 
     seconds: float
 
-
-class CompleteCall(Struct, frozen=True):
-    """Ask the same upstream for the rest of its cut call."""
-
-    prepared: Prepared
-    calls: tuple[TruncatedCall, ...]
+    async def run(self, reply: OpenReply) -> Waited:
+        await asyncio.sleep(self.seconds)
+        return Waited()
 
 
 class GiveUp(Struct, frozen=True):
@@ -88,9 +86,13 @@ class GiveUp(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """End the reply; `lost` are tool calls that are not part of it because they were cut."""
-
-    lost: tuple[TruncatedCall, ...] = ()
+    """End the reply."""
 
 
-Step = Ask | Wait | CompleteCall | GiveUp | Finish
+# The loop itself knows `Ask`, `GiveUp` and `Finish`. Every other step runs itself between two turns.
+Step = Ask | Wait | CompleteCall | DropCutCalls | GiveUp | Finish
+
+
+def find_unfinished(prepared: Prepared, pipe: TranslationPipe) -> TurnEnd | None:
+    """Return what a reply still needs whose upstream has ended it; None: it is complete."""
+    return find_cut_calls(prepared, pipe)

@@ -30,7 +30,7 @@ from dragoman.flow.pump import LINGER_S, Pump, is_answering
 from dragoman.flow.reading import MAX_REPLY_BYTES, charge_bytes, read_reply
 from dragoman.flow.response_writer import MAX_HELD_BYTES, ResponseWriter, StreamWriter, WholeWriter
 from dragoman.flow.runtime import Runtime, target_settings
-from dragoman.flow.step import Ask, Completed, CutCalls, Interrupted, NoReply, TurnEnd
+from dragoman.flow.step import Ask, Completed, Interrupted, NoReply, TurnEnd, find_unfinished
 from dragoman.flow.timeouts import ReplyDeadline, timeouts_for
 from dragoman.flow.upstream import connection_failure, oversized_failure, receive, send, stalled_failure
 from dragoman.flow.upstream_errors import attribute_failure
@@ -45,7 +45,6 @@ from dragoman.net.headers import Headers
 from dragoman.observers.watch import Watch
 from dragoman.passes.truncation_notice import add_notice, digest_conversation
 from dragoman.providers.provider import IncomingResponse
-from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
 
@@ -302,8 +301,7 @@ class Turn:
             said = None if pipe.has_stopped else encoding.text_to_continue
             encoding.interrupt(pipe.used_so_far())
             return Interrupted(pipe.failure, said)
-        held = None if pipe.hold is None else pipe.hold.held
-        return Completed(failure) if held is None else CutCalls(prepared, held.cut)
+        return find_unfinished(prepared, pipe) or Completed(failure)
 
     # Documents: replies that come as one body
 
@@ -355,7 +353,6 @@ class Turn:
 
     def _make_translation(self, prepared: Prepared, ledger: Ledger, source: Source | None) -> TranslationPipe:
         watch = self._around.make_watch()
-        hold = HoldTruncatedCall() if prepared.provider.replies.withholds_cut_calls else None
         encoding = self._writer.encoding
         encoding.begin_turn(ledger, self._ask.continuation, watch)
-        return TranslationPipe(source, hold, make_stages(prepared), encoding, watch, prepared.secrets)
+        return TranslationPipe(source, make_stages(prepared), encoding, watch, prepared.secrets)

@@ -15,9 +15,21 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.flow.pipes import Source
-from dragoman.flow.prepare import Translated
-from dragoman.hub.events import CallBlock, Closed, Delta, Event, Opened, TextBlock, TruncatedCall
+from dragoman.flow.open_reply import OpenReply
+from dragoman.flow.pipes import Source, TranslationPipe
+from dragoman.flow.prepare import Prepared, Translated
+from dragoman.hub.events import (
+    CallBlock,
+    Closed,
+    Delta,
+    Ended,
+    Event,
+    Opened,
+    Stop,
+    TextBlock,
+    TruncatedCall,
+    UsageReported,
+)
 from dragoman.hub.loss import Ledger
 from dragoman.hub.profile import Target
 from dragoman.hub.reply import Reply, collect
@@ -25,12 +37,74 @@ from dragoman.hub.request import Function, Json, Request, Role, Text, Turn
 from dragoman.hub.usage import Usage
 from dragoman.net.client import ConnectionLost, OutgoingRequest, SizeLimitExceeded, UpstreamTimeout
 from dragoman.net.headers import Headers
+from dragoman.passes.truncation_notice import digest_conversation, make_lost_call
 from dragoman.providers.provider import Attempt
+from dragoman.stages.hold_truncated_call import HoldTruncatedCall
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 MAX_BYTES = 4 * 1024 * 1024
+
+
+class CutCalls(Struct, frozen=True):
+    """The reply is complete but for tool calls whose arguments were cut, which were not written for the client."""
+
+    prepared: Prepared
+    calls: tuple[TruncatedCall, ...]
+
+
+def find_cut_calls(prepared: Prepared, pipe: TranslationPipe) -> CutCalls | None:
+    hold = pipe.find_stage(HoldTruncatedCall)
+    return None if hold is None or hold.held is None else CutCalls(prepared, hold.held.cut)
+
+
+class CallCompleted(Struct, frozen=True):
+    """Whether the rest of a cut call was found, and has been written for the client."""
+
+    calls: tuple[TruncatedCall, ...]
+    found: bool
+
+
+class CompleteCall(Struct, frozen=True):
+    """Ask the same upstream for the rest of its cut call, and write the call if it is found."""
+
+    prepared: Prepared
+    calls: tuple[TruncatedCall, ...]
+
+    async def run(self, reply: OpenReply) -> CallCompleted:
+        pipe, prepared = reply.translation, self.prepared
+        hold = pipe.find_stage(HoldTruncatedCall)
+        assert hold is not None
+        assert isinstance(prepared, Translated)
+        [call] = self.calls
+        reply.writer.resume_keep_alives()
+        completion = await complete_call(prepared, hold.text, call)
+        usage, before = completion.usage, pipe.watch.usage
+        both: tuple[Event, ...] = () if usage is None else (UsageReported(usage if before is None else before + usage),)
+        if completion.arguments is None:
+            reply.write(pipe.push(both))
+            return CallCompleted(self.calls, found=False)
+        completed = call_events(hold.next_block, call, completion.arguments)
+        reply.write(pipe.push((*completed, *both, Ended(Stop.TOOL))))
+        return CallCompleted(self.calls, found=True)
+
+
+class CallsDropped(Struct, frozen=True):
+    """The reply has been ended without its cut calls."""
+
+
+class DropCutCalls(Struct, frozen=True):
+    """End the reply as `length`, without its cut calls; the next request of the conversation says what was lost."""
+
+    calls: tuple[TruncatedCall, ...]
+
+    async def run(self, reply: OpenReply) -> CallsDropped:
+        call = reply.call
+        lost = tuple(make_lost_call(cut.name, cut.arguments) for cut in self.calls)
+        await reply.memory.remember(call.tenant, digest_conversation(call.request())[0], lost)
+        reply.write(reply.translation.push([Ended(Stop.LENGTH)]))
+        return CallsDropped()
 
 
 class Completion(Struct, frozen=True):
