@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dragoman.admin.timeline import shorten_frame
 from dragoman.cli.screen import fit, width_of
 from dragoman.cli.timeline import SHARES, TIME_WIDTH, WIDTH, render_timeline
 from dragoman.flow.capture.file_format import read_capture
@@ -19,26 +18,6 @@ CLIENT_COLUMN = TIME_WIDTH + SHARES[0] + SHARES[1] + 3 * len("  ")
 
 def capture(**changes: object) -> Capture:
     return replace(read_capture(FIXTURE.read_bytes()), **changes)
-
-
-def test_a_chat_chunk_shows_first_what_it_says() -> None:
-    choice = '{"index":0,"delta":{"role":"assistant","content":"Hello"},"finish_reason":null}'
-    chunk = f'{{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{choice}]}}'
-    assert shorten_frame(chunk) == 'delta:{content:"Hello"},id:"chatcmpl-1",model:"m"'
-
-
-def test_a_responses_event_shows_first_what_it_says() -> None:
-    event = '{"type":"response.output_text.delta","item_id":"msg_1","output_index":0,"delta":"Hello"}'
-    assert (
-        shorten_frame(f"response.output_text.delta {event}")
-        == 'output_text.delta delta:"Hello",item_id:"msg_1",output_index:0'
-    )
-
-
-def test_chunks_of_another_shape_are_shown_as_they_are() -> None:
-    assert shorten_frame('{"choices":[],"usage":{"prompt_tokens":3}}') == "usage:{prompt_tokens:3}"
-    assert shorten_frame('{"choices":[3]}') == "choices:[3]"
-    assert shorten_frame("[DONE]") == "[DONE]"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def report_config_errors(error: ConfigError) -> list[Finding]:
     return [Finding("configuration", BROKEN, str(problem), to_do) for problem in error.problems]
 
 
-async def examine(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
+async def examine(config: Config, environ: Mapping[str, str]) -> AsyncGenerator[Finding]:
     """Check everything, all providers at the same time, and yield the findings in a fixed order."""
     yield Finding("configuration", OK, describe_source(config))
     for warning in config.warnings:

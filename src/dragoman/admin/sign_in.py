@@ -181,12 +181,18 @@ async def _sign_in(section: ProviderConfig, sign_in: SignIn, file: Path) -> Sign
     if _reads(section, file):
         return SignedIn(section.name, file, CredentialUse.USED)
     if file == _own_file(file.name):
-        return SignedIn(section.name, file, CredentialUse.OVERRIDDEN, str(configured[0]))
+        return SignedIn(
+            section.name, file, CredentialUse.OVERRIDDEN, str(_credential_file(configured[0]) or "a secret")
+        )
     return SignedIn(section.name, file, CredentialUse.NOT_LISTED)
 
 
 def _reads(section: ProviderConfig, file: Path) -> bool:
     """Return whether the provider uses that file: one that it lists, or our own where it lists none."""
     configured = list_credentials(section)
-    files = [find_named_file(source) if isinstance(source, SecretSource) else source for source in configured]
+    files = [_credential_file(source) for source in configured]
     return file in files or (not configured and file == _own_file(file.name))
+
+
+def _credential_file(source: Path | SecretSource) -> Path | None:
+    return find_named_file(source) if isinstance(source, SecretSource) else source

@@ -1,13 +1,24 @@
 """Merging settings into the text of other programs' files: nothing else changes, nothing is guessed."""
 
+import stat
 import tomllib
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.admin.settings_file import CannotMerge, merge_env, merge_json, merge_toml, merge_yaml
+from dragoman.admin.settings_file import (
+    CannotMerge,
+    merge_env,
+    merge_json,
+    merge_toml,
+    merge_yaml,
+    plan_edit,
+    read_text,
+    undo_newest,
+)
 
 PROVIDER = {"name": "dragoman", "base_url": "http://127.0.0.1:8484/v1"}
 CODEX = {"model_provider": "dragoman", "model_providers": {"dragoman": PROVIDER}}
@@ -118,3 +129,44 @@ def test_env_files_keep_their_other_lines() -> None:
     old = "# mine\nexport A='1'\nGOOGLE_GEMINI_BASE_URL=\"http://old\"\n\nB=2"
     merged = merge_env(old, {"GOOGLE_GEMINI_BASE_URL": "http://new", "C": "3"})
     assert merged == "# mine\nexport A='1'\nGOOGLE_GEMINI_BASE_URL=http://new\n\nB=2\nC=3\n"
+
+
+def test_an_edit_is_shown_applied_with_a_backup_and_undone(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(TOML)
+    file.chmod(0o640)
+    edit = plan_edit(file, merge_toml, CODEX)
+    assert edit.is_change
+    assert '+model_provider = "dragoman"' in edit.diff()
+    assert file.read_text() == TOML
+    backup = edit.apply()
+    assert (backup.read_text(), file.read_text()) == (TOML, edit.new)
+    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(backup.stat().st_mode)) == (0o640, 0o600)
+    assert not plan_edit(file, merge_toml, CODEX).is_change
+    assert undo_newest(file) == backup
+    assert file.read_text() == TOML
+    assert undo_newest(file) is None
+
+
+def test_undoing_the_edit_that_made_a_file_removes_it(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "settings.json"
+    plan_edit(file, merge_json, {"model": "echo"}).apply()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert undo_newest(file) is not None
+    assert not file.exists()
+
+
+def test_the_diff_masks_keys_of_other_tools_and_says_which_side_is_which(tmp_path: Path) -> None:
+    file = tmp_path / "settings.env"
+    file.write_text("OTHER_API_KEY=abcdef0123456789\n")
+    shown = plan_edit(file, merge_env, {"MODEL": "echo"}).diff()
+    assert "abcdef0123456789" not in shown
+    assert shown.startswith(f"--- {file}\tbefore\n+++ {file}\tafter\n")
+
+
+def test_a_file_that_is_no_text_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(CannotMerge, match="UTF-8"):
+        read_text(file)
+    assert read_text(tmp_path / "absent") is None

@@ -1,0 +1,92 @@
+"""The checks of `doctor` as a stream of findings."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from dragoman.admin.diagnosis import examine, find_fallbacks, report_config_errors
+from dragoman.config import Config, ConfigError, load
+from dragoman.providers.account_state import BROKEN, OK, WARNING, Finding
+from gateway import running
+
+
+def config_in(directory: Path, toml: str = "", port: int = 1) -> Config:
+    file = directory / "command.toml"
+    server = f"[server]\nport = {port}\n" if "[server]" not in toml else ""
+    file.write_text(f'{toml}\n[store]\nurl = "sqlite:///{directory}/data/store.db"\n{server}')
+    return load(str(file), {}, directory, directory)
+
+
+def collect(config: Config) -> dict[str, Finding]:
+    async def run() -> list[Finding]:
+        return [finding async for finding in examine(config, {})]
+
+    return {finding.what: finding for finding in asyncio.run(run())}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def test_a_fresh_machine_has_no_problem(tmp_path: Path) -> None:
+    found = collect(config_in(tmp_path, '[providers.echo]\nkind = "echo"\n', free_port()))
+    assert list(found) == ["configuration", "address", "store", "client keys", "provider echo", "clock"]
+    assert BROKEN not in {finding.state for finding in found.values()}
+    assert not (tmp_path / "data").exists()
+
+
+def test_findings_come_one_by_one_and_the_rest_can_be_left_out(tmp_path: Path) -> None:
+    async def first() -> Finding:
+        findings = examine(config_in(tmp_path, '[providers.echo]\nkind = "echo"\n'), {})
+        finding = await anext(findings)
+        await findings.aclose()
+        return finding
+
+    assert asyncio.run(first()).what == "configuration"
+
+
+def test_another_program_at_the_address_is_a_problem(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        # It closes each connection, as a program that speaks no HTTP may do.
+        config = config_in(tmp_path, '[providers.echo]\nkind = "echo"\n', sock.getsockname()[1])
+        sock.close()
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", config.server.port))
+            address = collect(config)["address"]
+    assert (address.state, "--port" in address.to_do) == (BROKEN, True)
+
+
+def test_a_running_gateway_is_named_with_its_version(tmp_path: Path) -> None:
+    with running('[providers.echo]\nkind = "echo"\n', tmp_path) as gateway:
+        found = collect(config_in(tmp_path, '[providers.echo]\nkind = "echo"\n', gateway.port))
+    assert found["address"].state == OK
+    assert f"is running at {gateway.url}" in found["address"].found
+
+
+def test_an_open_address_without_a_key_is_a_problem(tmp_path: Path) -> None:
+    toml = f'[providers.echo]\nkind = "echo"\n[server]\nhost = "0.0.0.0"\nport = {free_port()}\n'
+    keys = collect(config_in(tmp_path, toml))["client keys"]
+    assert (keys.state, "keys create" in keys.to_do) == (BROKEN, True)
+
+
+def test_each_problem_of_a_configuration_is_a_finding(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config_in(tmp_path, '[retry]\nattempts = "x"\nfoo = 1\n')
+    findings = report_config_errors(raised.value)
+    assert [finding.state for finding in findings] == [BROKEN, BROKEN]
+    assert all("config check" in finding.to_do for finding in findings)
+
+
+def test_metrics_show_why_requests_went_to_another_provider() -> None:
+    metrics = (
+        'dragoman_fallbacks_total{provider="a",why="rate_limited"} 3\n'
+        'dragoman_fallbacks_total{provider="b",why="overloaded"} 0\n'
+        'dragoman_pool_credentials{provider="a",state="cooling_down"} 2\n'
+        'dragoman_pool_credentials{provider="b",state="available"} 2\n'
+    )
+    [finding] = find_fallbacks(metrics)
+    assert (finding.what, finding.state) == ("fallbacks from a", WARNING)
+    assert finding.found.endswith("rate limited (3), credentials cooling down now (2)")

@@ -1,0 +1,24 @@
+"""Every module of the admin package has a test file of its name, which calls it without a terminal."""
+
+import ast
+from pathlib import Path
+
+import dragoman.admin
+
+TESTS = Path(__file__).parent
+
+# Modules without behaviour.
+UNTESTED = {"errors"}
+
+
+def test_each_module_has_a_test_of_its_name() -> None:
+    [package] = dragoman.admin.__path__
+    modules = {path.stem for path in Path(package).rglob("*.py") if path.stem != "__init__"}
+    tested = {path.stem.removeprefix("test_") for path in TESTS.rglob("test_*.py")}
+    assert sorted(modules - tested) == sorted(UNTESTED)
+
+
+def test_no_module_prints() -> None:
+    [package] = dragoman.admin.__path__
+    calls = [node for path in Path(package).rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    assert not any(isinstance(node, ast.Name) and node.id == "print" for node in calls)
