@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from dragoman.admin.captures import export_capture, find_capture, list_captures, read_capture
 from dragoman.admin.errors import AdminError, NotFound
 from dragoman.config.settings import Debug
-from dragoman.flow.capture.directory import captures_of
-from dragoman.flow.capture.file_format import read
+from dragoman.flow.capture.directory import capture_directory
+from dragoman.flow.capture.file_format import read_capture as read
 from dragoman.flow.capture.format import Capture
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "captures" / "kiro-cut-call.json"
@@ -28,7 +28,7 @@ def debug(tmp_path: Path) -> Debug:
 def test_captures_are_listed_with_the_oldest_first_and_found_by_either_end_of_their_id(debug: Debug) -> None:
     assert list_captures(debug) == []
     for number in range(2):
-        captures_of(debug).write(fixture(request_id=f"req_beef{number}", time=f"2026-11-15T12:00:0{number}.000Z"))
+        capture_directory(debug).write(fixture(request_id=f"req_beef{number}", time=f"2026-11-15T12:00:0{number}.000Z"))
     assert [kept.summary.request_id for kept in list_captures(debug)] == ["req_beef0", "req_beef1"]
     for which, expected in (("last", "req_beef1"), ("req_beef0", "req_beef0"), ("beef1", "req_beef1")):
         assert find_capture(debug, which).request_id == expected

@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.admin.replay.fixture import DIRECTORY, choose_file, make_fixture, write_fixture
-from dragoman.flow.capture.file_format import read
+from dragoman.flow.capture.file_format import read_capture as read
 from dragoman.flow.capture.format import Capture
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "captures" / "kiro-cut-call.json"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dragoman.admin.errors import AdminError
 from dragoman.admin.replay.difference import compare_captures
 from dragoman.admin.replay.rerun import rerun
-from dragoman.flow.capture.file_format import read
+from dragoman.flow.capture.file_format import read_capture as read
 from dragoman.flow.capture.format import Capture
 from dragoman.http.handler import replay_site
 

@@ -16,7 +16,7 @@ from dragoman.admin.replay.upstream import (
     serve_upstream,
 )
 from dragoman.config import load
-from dragoman.flow.capture.file_format import read
+from dragoman.flow.capture.file_format import read_capture as read
 from dragoman.flow.capture.format import Capture, Chunk, UpstreamResponse
 from dragoman.net.client import ConnectionLost, DialOptions, InvalidResponse, OutgoingRequest, UpstreamTimeout
 
