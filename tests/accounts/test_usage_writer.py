@@ -148,7 +148,7 @@ def test_a_store_in_trouble_costs_only_what_memory_has_no_room_for(
     told = [record.getMessage() for record in caplog.records if record.name == usage_writer.__name__]
     assert len(told) == 2
     assert "cannot be stored" in told[0]
-    assert "50 rows had to be dropped" in told[1]
+    assert "50 rows were dropped" in told[1]
 
 
 def test_a_stop_does_not_wait_for_a_store_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

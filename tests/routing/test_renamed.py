@@ -5,7 +5,7 @@ from msgspec import Struct
 from dragoman.config.settings import ModelRoute
 from dragoman.providers.kiro.model_cache import resolve_name
 from dragoman.providers.provider import Catalogue
-from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets
+from dragoman.routing.resolve import KnownModels, Route, find_configured_targets, find_listed_targets
 
 IDS = ("auto", "claude-sonnet-4.5", "claude-opus-4.6")
 
@@ -16,17 +16,17 @@ class FakeProvider(Struct, frozen=True):
 
 PLAIN = FakeProvider(Catalogue())
 KIRO = FakeProvider(Catalogue(rename=lambda name: resolve_name(name, IDS)))
-LISTED = {"kiro": Known(IDS, True, KIRO.catalogue.rename), "other": Known(("gpt-fake",), True)}
+LISTED = {"kiro": KnownModels(IDS, True, KIRO.catalogue.rename), "other": KnownModels(("gpt-fake",), True)}
 
 
 def test_a_name_asked_of_a_provider_outright_becomes_its_own() -> None:
-    found = configured_targets("kiro/claude-sonnet-4-5-20250929", (), {"kiro": KIRO})
+    found = find_configured_targets("kiro/claude-sonnet-4-5-20250929", (), {"kiro": KIRO})
     assert found == (Route("kiro", "claude-sonnet-4.5"),)
 
 
 def test_each_target_of_a_route_gets_its_own_name() -> None:
     routes = (ModelRoute("claude-*", ("kiro/*", "other/*", "gone/*")),)
-    found = configured_targets("claude-opus-4-6", routes, {"kiro": KIRO, "other": PLAIN})
+    found = find_configured_targets("claude-opus-4-6", routes, {"kiro": KIRO, "other": PLAIN})
     assert found == (
         Route("kiro", "claude-opus-4.6"),
         Route("other", "claude-opus-4-6"),
@@ -35,14 +35,14 @@ def test_each_target_of_a_route_gets_its_own_name() -> None:
 
 
 def test_a_bare_name_finds_whoever_lists_it_under_another() -> None:
-    assert listed_targets("claude-4.6-opus-high", LISTED) == (Route("kiro", "claude-opus-4.6"),)
+    assert find_listed_targets("claude-4.6-opus-high", LISTED) == (Route("kiro", "claude-opus-4.6"),)
 
 
 def test_a_listed_name_is_never_changed() -> None:
-    assert listed_targets("gpt-fake", LISTED) == (Route("other", "gpt-fake"),)
+    assert find_listed_targets("gpt-fake", LISTED) == (Route("other", "gpt-fake"),)
 
 
 def test_a_name_that_nobody_lists_goes_to_whoever_might_know_it() -> None:
-    unsure = {"kiro": Known(IDS, False, KIRO.catalogue.rename), "other": Known(("gpt-fake",), True)}
-    assert listed_targets("claude-haiku-4-5-20251001", unsure) == (Route("kiro", "claude-haiku-4.5"),)
-    assert listed_targets("claude-haiku-4-5-20251001", LISTED) == ()
+    unsure = {"kiro": KnownModels(IDS, False, KIRO.catalogue.rename), "other": KnownModels(("gpt-fake",), True)}
+    assert find_listed_targets("claude-haiku-4-5-20251001", unsure) == (Route("kiro", "claude-haiku-4.5"),)
+    assert find_listed_targets("claude-haiku-4-5-20251001", LISTED) == ()

@@ -10,12 +10,19 @@ from msgspec import Struct
 
 from dragoman.config.settings import ModelRoute
 from dragoman.providers.provider import Catalogue
-from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest, normalised
+from dragoman.routing.resolve import (
+    KnownModels,
+    Route,
+    find_configured_targets,
+    find_listed_targets,
+    find_similar_names,
+    normalise_id,
+)
 from fakes.upstream import FakeUpstream
 from gateway import KEY, running, stanza
 
-OPENAI = Known(("gpt-5-mini", "gpt-4o-2024-05-13", "gpt-4o-2024-11-20"), complete=True)
-CLAUDE = Known(("claude-sonnet-4-5-20250929", "claude-opus-4-1-20250805"), complete=True)
+OPENAI = KnownModels(("gpt-5-mini", "gpt-4o-2024-05-13", "gpt-4o-2024-11-20"), complete=True)
+CLAUDE = KnownModels(("claude-sonnet-4-5-20250929", "claude-opus-4-1-20250805"), complete=True)
 BOTH = {"openai": OPENAI, "claude": CLAUDE}
 ROUTES = (
     ModelRoute("fast", ("openai/gpt-5-mini",)),
@@ -31,8 +38,8 @@ class FakeProvider(Struct, frozen=True):
 
 def found(name: str) -> list[str]:
     """As the gateway asks: what is configured comes before what is listed."""
-    configured = configured_targets(name, ROUTES, dict.fromkeys(BOTH, FakeProvider()))
-    return [str(route) for route in configured or listed_targets(name, BOTH)]
+    configured = find_configured_targets(name, ROUTES, dict.fromkeys(BOTH, FakeProvider()))
+    return [str(route) for route in configured or find_listed_targets(name, BOTH)]
 
 
 @pytest.mark.parametrize(
@@ -63,31 +70,31 @@ def test_the_first_way_that_leads_anywhere_is_taken(name: str, targets: list[str
     [("claude-sonnet-4.5", "claude-sonnet-4-5-20250929"), ("Claude-Opus-4_1@20250805", "claude-opus-4-1-20250805")],
 )
 def test_dots_dashes_case_and_dates_make_no_difference(asked: str, meant: str) -> None:
-    assert normalised(asked) == normalised(meant)
-    assert listed_targets(asked, BOTH) == (Route("claude", meant),)
+    assert normalise_id(asked) == normalise_id(meant)
+    assert find_listed_targets(asked, BOTH) == (Route("claude", meant),)
 
 
 def test_the_name_that_a_vendor_keeps_current_is_meant_by_one_without_a_date() -> None:
-    known = {"p": Known(("m-2025-01-01", "M", "m-2026-01-01"), complete=True)}
-    assert listed_targets("m-latest", known) == (Route("p", "M"),)
-    assert listed_targets("m-20250101", known) == (Route("p", "m-2025-01-01"),)
+    known = {"p": KnownModels(("m-2025-01-01", "M", "m-2026-01-01"), complete=True)}
+    assert find_listed_targets("m-latest", known) == (Route("p", "M"),)
+    assert find_listed_targets("m-20250101", known) == (Route("p", "m-2025-01-01"),)
 
 
 def test_whoever_lists_a_model_is_a_target_in_the_order_of_the_configuration() -> None:
-    known = {"b": Known(("m",), True), "a": Known(("m",), True), "c": Known(("other",), True)}
-    assert listed_targets("m", known) == (Route("b", "m"), Route("a", "m"))
+    known = {"b": KnownModels(("m",), True), "a": KnownModels(("m",), True), "c": KnownModels(("other",), True)}
+    assert find_listed_targets("m", known) == (Route("b", "m"), Route("a", "m"))
 
 
 def test_a_provider_whose_list_is_not_known_is_asked_before_anyone_is_refused() -> None:
-    known = {"silent": Known((), complete=False), "claude": CLAUDE}
-    assert listed_targets("gpt-9", known) == (Route("silent", "gpt-9"),)
-    assert listed_targets("claude-opus-4.1", known) == (Route("claude", "claude-opus-4-1-20250805"),)
+    known = {"silent": KnownModels((), complete=False), "claude": CLAUDE}
+    assert find_listed_targets("gpt-9", known) == (Route("silent", "gpt-9"),)
+    assert find_listed_targets("claude-opus-4.1", known) == (Route("claude", "claude-opus-4-1-20250805"),)
 
 
 def test_the_nearest_names_are_suggested() -> None:
-    assert nearest("fats", ROUTES, BOTH)[0] == "fast"
-    assert nearest("claude-sonet-4-5", ROUTES, BOTH)[0] == "claude-sonnet-4-5-20250929"
-    assert nearest("zzz", ROUTES, BOTH) != ()
+    assert find_similar_names("fats", ROUTES, BOTH)[0] == "fast"
+    assert find_similar_names("claude-sonet-4-5", ROUTES, BOTH)[0] == "claude-sonnet-4-5-20250929"
+    assert find_similar_names("zzz", ROUTES, BOTH) != ()
 
 
 @pytest.mark.parametrize(

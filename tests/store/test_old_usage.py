@@ -49,7 +49,7 @@ def test_more_than_one_batch_is_removed_and_told(store_url: str, caplog: pytest.
 
     with caplog.at_level(logging.INFO):
         asyncio.run(story())
-    assert f"{REMOVE_BATCH + 1} rows of usage of more than 30 days ago are removed" in caplog.text
+    assert f"removed {REMOVE_BATCH + 1} rows of usage older than 30 days" in caplog.text
 
 
 def test_two_gateways_may_remove_at_once(store_url: str) -> None:

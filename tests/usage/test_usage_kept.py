@@ -37,5 +37,5 @@ def test_a_start_removes_what_is_older_than_wanted_and_nothing_unless_asked(stor
             wait_for(lambda: "listens on http" in served.log)
         assert asyncio.run(requests(store_url)) == ["400", "31", "29", "0"]
         with rig.serve(store_url, more="usage_days = 30\n") as served:
-            wait_for(lambda: "rows of usage of more than 30 days ago are removed" in served.log)
+            wait_for(lambda: "rows of usage older than 30 days" in served.log)
             assert asyncio.run(requests(store_url)) == ["29", "0"]

@@ -35,7 +35,7 @@ def go_through(served: Served, break_it: Callable[[], None], mend_it: Callable[[
     wait_for(lambda: "usage cannot be stored" in served.log)
     ask(served, list(mixed(200, start=800)))
     mend_it()
-    wait_for(lambda: "usage is stored again; 0 rows had to be dropped" in served.log)
+    wait_for(lambda: "usage is stored again; 0 rows were dropped" in served.log)
     ask(served, list(mixed(200, start=1000)))
 
 

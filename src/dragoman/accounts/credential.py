@@ -1,4 +1,4 @@
-"""What a credential is to whoever keeps it: tokens, their life, whose they are; and why there may be none."""
+"""Credentials of upstream accounts: what they have in common, where they are stored, and why none may be usable."""
 
 import re
 from pathlib import Path
@@ -12,25 +12,27 @@ _PRINTABLE = re.compile(r"[!-~]*")
 
 
 class Credential(Protocol):
-    """A value that never prints its tokens."""
+    """A credential of any vendor. Its repr never contains a token."""
 
     @property
     def access_token(self) -> str: ...
     @property
     def refresh_token(self) -> str: ...  # empty: it cannot be renewed
     @property
-    def expires_at(self) -> float: ...  # seconds since the epoch: the true moment, no margin taken off
+    def expires_at(self) -> float: ...  # seconds since the epoch, without a safety margin
     @property
-    def account(self) -> str: ...  # empty: whoever has signed in last
+    def secrets(self) -> tuple[str, ...]: ...  # all that must be redacted in messages
+    @property
+    def account(self) -> str: ...  # empty: any account that signs in is accepted
 
 
 C = TypeVar("C", bound=Credential)
 
 
 class Source(Protocol[C]):
-    """Where a credential lies. Files are read anew each time: other programs write them. All of it may wait for a disk.
+    """Where a credential is stored. Files are read again each time, since other programs write them; methods may block.
 
-    `write` is false where the place no longer holds what was consumed: somebody else has renewed it, and is newer.
+    `write` returns False if another program has renewed the stored credential since it was read.
     """
 
     @property
@@ -42,7 +44,7 @@ class Source(Protocol[C]):
 
 
 class FileSource:
-    """A source that is one file, and locked beside it."""
+    """A source that is one file, with a lock file beside it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +59,7 @@ class FileSource:
 
 
 class CredentialError(Exception):
-    """No credential can be had. The message names files and remedies, never a secret."""
+    """There is no usable credential. The message names files and remedies, never a secret."""
 
     def __init__(self, message: str, kind: Kind = Kind.CREDENTIAL) -> None:
         super().__init__(message)
@@ -65,13 +67,13 @@ class CredentialError(Exception):
 
 
 class AccountChanged(CredentialError):
-    """Somebody else has signed in where the credential lies: not even a token that still lives is used any more."""
+    """Another account has signed in at the source: the old token is not used any more, even if it is still valid."""
 
 
 class TokenRejected(Exception):
-    """The issuer does not take this refresh token; `code` is its own word for why.
+    """The issuer rejected this refresh token with `code`.
 
-    `for_good`: it never will, so it is not asked again until another token is stored. `kind`: what that means.
+    If `is_permanent`, it is not tried again until another token is stored. `kind` is the kind of failure to report.
     """
 
     def __init__(self, code: str, *, is_permanent: bool = False, kind: Kind = Kind.CREDENTIAL) -> None:
@@ -82,5 +84,5 @@ class TokenRejected(Exception):
 
 
 def is_sendable(token: str) -> bool:
-    """Whether a token could stand in a header at all."""
+    """Return whether a token may stand in a header."""
     return _PRINTABLE.fullmatch(token) is not None

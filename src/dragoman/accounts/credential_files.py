@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.accounts.credential import CredentialError
 
-if sys.platform != "win32":  # there, processes rely on the comparison before each write
+if sys.platform != "win32":  # on Windows, processes rely on the comparison before each write
     import fcntl
 from collections.abc import Callable, Mapping
 
@@ -22,7 +22,7 @@ from dragoman.config.problems import ConfigError
 from dragoman.config.secret import SecretSource, resolve_secret
 
 MAX_BYTES = 1024 * 1024
-READ_TRIES = 4  # a writer that does not rename leaves half a file for a moment
+READ_TRIES = 4  # a program that writes in place leaves half a file for a moment
 READ_PAUSE_S = 0.05
 
 Table = dict[str, object]
@@ -31,7 +31,7 @@ _table = msgspec.json.Decoder(dict[str, object])
 
 
 def load_table(path: Path, remedy: str) -> tuple[bytes, Table]:
-    """Unusable, with the remedy, where there is no such file, or no object in it."""
+    """Return a JSON file's bytes and its object. Raises CredentialError, with the remedy, if there is none."""
     for left in range(READ_TRIES - 1, -1, -1):
         content = _read_bounded(path, remedy)
         try:
@@ -52,7 +52,7 @@ def read_text(table: Table, key: str) -> str:
 
 
 def read_table(table: Table, key: str) -> Table:
-    """The object below a key; an empty one where there is none."""
+    """Return the object under a key; an empty one if there is none."""
     value = table.get(key)
     return value if isinstance(value, dict) else {}
 
@@ -74,7 +74,7 @@ FILE_MODE = 0o600
 
 
 def replace_file(path: Path, content: bytes, expected: bytes | None) -> bool:
-    """Put the content in place of exactly `expected` (None: of no file); False where somebody else has written."""
+    """Replace exactly the content `expected` (None: no file); return False if another program has written the file."""
     path = path.resolve()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -84,7 +84,7 @@ def replace_file(path: Path, content: bytes, expected: bytes | None) -> bool:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # The disk took its time; whoever wrote meanwhile keeps what they wrote.
+        # Writing took a while: another program may have written the file meanwhile, and then its content stays.
         if read_bytes(path) != expected:
             os.unlink(temporary)
             return False
@@ -104,7 +104,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def _sync_directory(path: Path) -> None:
-    """So that the rename survives a power cut; not every system can."""
+    """Make the rename survive a power cut, where the system can."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -126,7 +126,7 @@ LOCK_SUFFIX = ".dragoman-lock"
 
 @asynccontextmanager
 async def hold_lock(path: Path | None) -> AsyncIterator[None]:
-    """Advisory, and not for ever: a lock that cannot be had in time is done without."""
+    """Hold the advisory lock beside a file; go on without it if it cannot be acquired in time."""
     handle = None if path is None or sys.platform == "win32" else _open_lock(path)
     try:
         if handle is not None:
@@ -155,7 +155,9 @@ async def _acquire_lock(handle: int) -> None:
             return
         except OSError:
             if loop.time() > patience:
-                log.warning("another process holds a credential's lock for too long: going on without it")
+                log.warning(
+                    "another process has held a credential's lock for %g s: going on without it", LOCK_TIMEOUT_S
+                )
                 return
         await asyncio.sleep(LOCK_POLL_S)
 
@@ -171,9 +173,10 @@ def holds_object(path: Path) -> bool:
 def find_named_file(
     secret: SecretSource, ends: tuple[str, ...] = (".json",), holds: Callable[[Path], bool] = holds_object
 ) -> Path | None:
-    """None where it is the secret itself. Tokens have slashes too, but do not begin with one or end like a file.
+    """Return the file that a setting names, or None if the setting is the secret itself.
 
-    `holds` says of a `file:` whether it is a credential with all its fields; another one holds the bare secret.
+    Tokens contain slashes too, but do not begin with one or end like a file name. `holds` tells whether the file behind
+    `file:` is a credential with all its fields; otherwise it contains the bare secret.
     """
     text = secret.text
     if text.startswith("env:"):
@@ -195,5 +198,5 @@ def reveal(secret: SecretSource, environ: Mapping[str, str]) -> str:
 
 
 def describe_place(secret: SecretSource) -> str:
-    """Where it is set, without the secret."""
+    """Return where the secret is set, without the secret."""
     return secret.key if str(secret) == "***" else str(secret)

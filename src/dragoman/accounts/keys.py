@@ -1,4 +1,4 @@
-"""Client keys: what a request presents comes in; the id of the key it matches goes out, or None."""
+"""Client keys: creating, checking and revoking them."""
 
 import asyncio
 import hashlib
@@ -27,7 +27,7 @@ PREFIX_LENGTH = 8
 MAX_PRESENTED_BYTES = 1024
 FIRST_NAME = "first"
 ENVIRONMENT_KEY = KeyId("environment")
-TENANT_SALT = b"tenant of the client key "  # so that its digest is not the one that opens the door
+TENANT_SALT = b"tenant of the client key "  # so that a tenant's id differs from the digest of its key
 POLL_S = 2.0
 TOUCH_S = 60.0
 
@@ -35,18 +35,18 @@ log = logging.getLogger(__name__)
 
 
 class CreatedKey(Struct, frozen=True):
-    """A new key; `secret` is shown once and kept nowhere."""
+    """A new key; `secret` is shown once and not stored."""
 
     row: KeyRow
     secret: Secret
 
 
 class UnknownKey(Exception):
-    """There is no live key of this id or name."""
+    """There is no valid key with this id or name."""
 
 
 class Keyring:
-    """The keys that open the door, in memory; the store is asked in the background, never by a request."""
+    """The valid keys, in memory. The store is read in the background, never during a request."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Keyring:
         self._clock = clock
         self._fixed: dict[bytes, KeyId] = {}
         self._environment_tenant = ""
-        self.environment_key_revoked = False  # it is stored as well, and was revoked there: that wins
+        self.environment_key_revoked = False  # it is also stored, and was revoked there, which takes precedence
         if environment_key is not None:
             digest = _digest(environment_key.reveal().encode())
             self._fixed[digest] = ENVIRONMENT_KEY
@@ -71,11 +71,11 @@ class Keyring:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no key at all would be let in."""
+        """Whether no key at all is valid."""
         return not self._live
 
     def check(self, presented: bytes | None) -> KeyId | None:
-        """Return whose key this is. Any bytes may be presented."""
+        """Return the id of the key, or None if it is not valid. Any bytes may be passed."""
         if not presented or len(presented) > MAX_PRESENTED_BYTES:
             return None
         digest = _digest(presented)
@@ -86,7 +86,7 @@ class Keyring:
         return found[1]
 
     def tenant(self, key: KeyId) -> str:
-        """Return the id under which a key's state is kept; it stays the same for as long as the key does.
+        """Return the id under which a key's state is kept; it is the same as long as the key exists.
 
         Gateways with different keys in their environments may share a store, so the name `environment` is not enough.
         """
@@ -100,7 +100,7 @@ class Keyring:
         return created
 
     async def create_first(self) -> CreatedKey | None:
-        """Make the first key where there has never been one, and none is set in the environment."""
+        """Make the first key if there has never been one and none is set in the environment."""
         if self._fixed:
             return None
         created, digest = self._make(FIRST_NAME)
@@ -109,7 +109,7 @@ class Keyring:
         return created if is_new else None
 
     async def list(self) -> tuple[KeyRow, ...]:
-        """All keys of the store, the revoked ones too."""
+        """Return all keys of the store, including revoked ones."""
         return await self._open_store().keys()
 
     async def revoke(self, which: str) -> KeyRow:
@@ -126,7 +126,7 @@ class Keyring:
         return await self._open_store().find_key(_digest(secret.reveal().encode()))
 
     async def refresh(self) -> None:
-        """Read the live keys anew, and whether the environment's key was revoked as a stored one."""
+        """Read the valid keys again, and whether the environment's key was revoked as a stored one."""
         if self._store is None:
             return
         live = await self._store.live_digests()
@@ -136,34 +136,34 @@ class Keyring:
         self._publish(live)
 
     async def watch(self, poll_s: float = POLL_S) -> None:
-        """Follow what other processes do to the keys, for ever; a store in trouble leaves the known keys valid."""
+        """Follow changes that other processes make, forever. While the store fails, the known keys stay valid."""
         if self._store is None:
             return
         seen = -1
-        in_trouble = False
+        is_failing = False
         next_touch = self._clock() + TOUCH_S
         while True:
             try:
-                seen = await self._follow(self._store, seen)
+                seen = await self._refresh_if_changed(self._store, seen)
                 if self._clock() >= next_touch:
                     next_touch = self._clock() + TOUCH_S
                     await self.touch()
-                if in_trouble:
+                if is_failing:
                     log.info("the client keys can be read again")
-                in_trouble = False
+                is_failing = False
             except StoreError as error:
-                if not in_trouble:
+                if not is_failing:
                     log.warning("the client keys could not be read; those known stay valid: %s", error)
-                in_trouble = True
+                is_failing = True
             await asyncio.sleep(poll_s)
 
     async def touch(self) -> None:
-        """Write down which keys were used since the last time."""
+        """Store which keys were used since the last call."""
         used, self._used = frozenset(self._used - {ENVIRONMENT_KEY}), set()
         if used and self._store is not None:
             await self._store.touch_keys(used, int(self._clock()))
 
-    async def _follow(self, store: Store, seen: int) -> int:
+    async def _refresh_if_changed(self, store: Store, seen: int) -> int:
         version = await store.version()
         if version != seen:
             await self.refresh()
@@ -200,9 +200,9 @@ class Keyring:
 
 
 def presented_keys(headers: Headers, query: str) -> list[bytes]:
-    """The keys that a request carries, wherever one of the protocols puts them.
+    """Return the keys in a request, in any place that one of the protocols uses.
 
-    Some clients send two, one of them another server's: each may be the right one.
+    Some clients send two, one of them for another server: either may be the right one.
     """
     scheme, _, credential = (headers.get(b"authorization") or b"").strip().partition(b" ")
     found = [credential.strip()] if scheme.lower() == b"bearer" else []

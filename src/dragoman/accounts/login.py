@@ -18,11 +18,11 @@ from dragoman.hub.failure import Kind
 
 
 class LoginFailed(Exception):
-    """Nobody was signed in; the message says why and what to do."""
+    """The sign-in failed; the message says why and what to do."""
 
 
 def save_login(path: Path, table: Table) -> None:
-    """Whatever was there is replaced: the person has just asked for it."""
+    """Replace the credential file: the person has just asked for it."""
     while not replace_file(path, encode_table(table), read_bytes(path)):
         pass
 
@@ -35,7 +35,7 @@ MIN_INTERVAL_S = 0.1
 MAX_LIFE_S = 3600.0
 
 FINAL_ERRORS = {
-    "expired_token": "the code has expired before anyone confirmed it: start again",
+    "expired_token": "the code expired before it was confirmed: start again",
     "access_denied": "the request was denied in the browser",
     "invalid_grant": "the code is not valid any more: start again",
 }
@@ -45,7 +45,7 @@ Tick = Callable[[float], None]
 
 
 class AuthorizationPending(TokenRejected):
-    """Nobody has confirmed it yet; `slower` and `interval_s` are what the issuer says of the pace."""
+    """The person has not confirmed the code yet; `slower` and `interval_s` are the pace that the issuer demands."""
 
     def __init__(self, *, slower: bool = False, interval_s: float | None = None) -> None:
         super().__init__("slow_down" if slower else "authorization_pending")
@@ -54,7 +54,7 @@ class AuthorizationPending(TokenRejected):
 
 
 class PollPace(Struct, frozen=True):
-    """How often may be asked, and for how long."""
+    """How often to poll, and for how long."""
 
     interval_s: float
     life_s: float
@@ -62,9 +62,9 @@ class PollPace(Struct, frozen=True):
 
 
 async def poll(ask: Callable[[], Awaitable[T]], pace: PollPace, tick: Tick) -> T:
-    """Asks until the person has decided; `tick` is told how many seconds are left.
+    """Call `ask` until the person has decided; call `tick` with the seconds that are left.
 
-    `ask` raises Declined with the issuer's word, or Waiting where that word has more to say.
+    `ask` raises TokenRejected with the issuer's error code, or AuthorizationPending if the issuer sets another pace.
     """
     interval = max(pace.interval_s, MIN_INTERVAL_S)
     left = min(pace.life_s, MAX_LIFE_S)
@@ -83,7 +83,7 @@ async def poll(ask: Callable[[], Awaitable[T]], pace: PollPace, tick: Tick) -> T
 
 
 def _next_interval(interval: float, declined: TokenRejected) -> float:
-    """How long to wait between questions from now on; LoginFailed where more of them are no use."""
+    """Return the new interval in seconds. Raises LoginFailed if polling cannot succeed any more."""
     match declined:
         case AuthorizationPending(interval_s=float() as asked):
             return max(asked, interval)
@@ -107,7 +107,7 @@ PAGE = b"<!doctype html><meta charset=utf-8><title>dragoman</title><p>%b You may
 
 
 class PkceProof(Struct, frozen=True):
-    """PKCE: who asks for the code is who exchanges it."""
+    """PKCE: proof that the program which asked for the code is the one that exchanges it."""
 
     verifier: str
     state: str
@@ -125,18 +125,18 @@ def make_proof() -> PkceProof:
 
 
 class BrowserCallback(Struct, frozen=True):
-    """Where the browser comes back to; ports are tried in order, 0 is any."""
+    """Where the browser is redirected to. Ports are tried in order; 0 is any."""
 
     path: str
     ports: Sequence[int] = (0,)
     timeout_s: float = BROWSER_TIMEOUT_S
-    reason: Callable[[dict[str, str]], str] = lambda fields: DENIED  # what a return without a code means
+    reason: Callable[[dict[str, str]], str] = lambda fields: DENIED  # a redirect without a code -> the message to show
 
 
 async def wait_for_browser_code(
     callback: BrowserCallback, proof: PkceProof, show: Callable[[str], None], link: Callable[[str], str]
 ) -> tuple[str, str]:
-    """The code, and the address it came to; `link` makes of that address what `show` is given."""
+    """Return the code and the redirect address; `link` makes of that address the link that `show` is given."""
     arrived: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     listener = _Listener(callback, proof, arrived)
     server = await _listen(listener, callback.ports)
@@ -147,7 +147,7 @@ async def wait_for_browser_code(
             async with asyncio.timeout(callback.timeout_s):
                 return await arrived, back
         except TimeoutError:
-            raise LoginFailed("nobody came back from the browser in time: start again") from None
+            raise LoginFailed("the browser did not come back in time: start again") from None
 
 
 async def _listen(listener: "_Listener", ports: Sequence[int]) -> asyncio.Server:
@@ -157,7 +157,9 @@ async def _listen(listener: "_Listener", ports: Sequence[int]) -> asyncio.Server
         except OSError:
             continue
     taken = " and ".join(str(port) for port in ports)
-    raise LoginFailed(f"another program listens on port {taken}, where the browser must come back to: end it")
+    raise LoginFailed(
+        f"another program listens on port {taken}, which the browser must be redirected to: stop that program"
+    )
 
 
 class _Listener:

@@ -16,7 +16,7 @@ from dragoman.store.store import CUT_CALL_LIFE_S, MAX_CUT_CALLS, MAX_CUT_CALLS_P
 T = TypeVar("T")
 
 STORE_TIMEOUT_S = 0.5
-CHECK_EVERY_S = 1.0  # whether anything was lost at all: another worker's news may be that late
+CHECK_EVERY_S = 1.0  # how late a call that another worker lost may be noticed
 STORE_RETRY_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -25,11 +25,10 @@ _lost = msgspec.msgpack.Decoder(tuple[LostCall, ...])
 
 
 class LostCalls:
-    """Kept in the store where there is one, so that all workers share it; bounded, and expires.
+    """Lost calls by tenant and conversation; bounded, and they expire. A store lets all workers share them.
 
-    What one tenant's conversations lost is never recalled for another's, however equal their words are.
-
-    A store in trouble is left alone for a while: a request is worth more than what the last one lost.
+    The calls of one tenant are never returned to another, even if their conversations are equal. A store that fails is
+    not used for a while: the request matters more than what the previous one lost.
     """
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = time.time) -> None:
@@ -37,7 +36,7 @@ class LostCalls:
         self._clock = clock
         self._own: OrderedDict[tuple[str, bytes], tuple[float, bytes]] = OrderedDict()
         self._left_alone_until = 0.0
-        self._others_lost = False  # or this process in its former life
+        self._others_lost = False  # or this process before a restart
         self._looked_until = 0.0
 
     async def remember(self, tenant: str, digest: bytes, lost: tuple[LostCall, ...]) -> None:
@@ -59,7 +58,7 @@ class LostCalls:
         return _lost.decode(packed) if packed else ()
 
     def _make_room(self, tenant: str) -> None:
-        """Drop the oldest: first those of a tenant that has more than its share, then anybody's."""
+        """Drop the oldest: first those of a tenant that exceeds its share, then of all."""
         own = [entry for entry in self._own if entry[0] == tenant]
         for entry in own[: max(0, len(own) - MAX_CUT_CALLS_PER_TENANT)]:
             del self._own[entry]
@@ -67,7 +66,7 @@ class LostCalls:
             self._own.popitem(last=False)
 
     async def _is_empty(self, now: int) -> bool:
-        """Nearly always: then the store is asked once in a while, and not for each request."""
+        """Return whether nothing was lost, which is nearly always so; the store is asked only once in a while."""
         while self._own and next(iter(self._own.values()))[0] <= now:
             self._own.popitem(last=False)
         if self._own:

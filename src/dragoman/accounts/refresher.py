@@ -23,40 +23,42 @@ from dragoman.net.tasks import spawn
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 30.0  # between attempts to renew ahead of time, and before a refused refresh token is tried again
-READ_TIMEOUT_S = 0.25  # how long a request waits for a look at the source, where a renewal is due
+RETRY_S = 30.0  # between attempts to renew early, and before a rejected refresh token is tried again
+READ_TIMEOUT_S = 0.25  # how long a request waits for the source to be read when a renewal is due
 
-# What this request was last given. A request authorises itself and asks for renewal within one task.
+# The token that this request was last given. A request authorizes itself and renews within one task.
 _given: ContextVar[str] = ContextVar("token_given", default="")
 
 
 class Issuer(Protocol[C]):
-    """Who renews; and how a refusal, and what helps against it, is told to a person."""
+    """Renews credentials, and describes a rejection and its remedy to a person."""
 
     @property
     def remedy(self) -> str: ...
-    async def renew(self, old: C) -> C: ...  # Declined where the refresh token is no good, Unusable where nobody knows
-    def describe_rejection(self, credential: C, declined: TokenRejected) -> str: ...
+    async def renew(self, old: C) -> C:
+        """Raise TokenRejected if the refresh token is not accepted, CredentialError if that is not known."""
+
+    def describe_rejection(self, credential: C, rejected: TokenRejected) -> str: ...
 
 
-class _Obtained(Struct, Generic[C], frozen=True):
+class _Renewed(Struct, Generic[C], frozen=True):
     credential: C
 
 
-class _Missed(Struct, frozen=True):
+class _Failed(Struct, frozen=True):
     reason: CredentialError
 
 
-class _Refusal(Struct, frozen=True):
-    """A refresh token that its issuer would not take, until when it is not tried again, and the issuer's word."""
+class _Rejection(Struct, frozen=True):
+    """A refresh token that its issuer rejected, why, and until when it is not tried again."""
 
     token: str
     until: float
-    why: TokenRejected
+    reason: TokenRejected
 
 
 class CredentialRefresher(Generic[C]):
-    """One account's credential."""
+    """Hands out one account's credential and keeps it valid."""
 
     def __init__(
         self, name: str, source: Callable[[], Source[C]], issuer: Issuer[C], clock: ServerClock, margin_s: float
@@ -67,154 +69,160 @@ class CredentialRefresher(Generic[C]):
         self.clock = clock
         self._margin_s = margin_s
         self._current: C | None = None
-        self._known: deque[bytes] = deque(maxlen=12)  # secrets that no message may repeat, whoever quotes them
+        self._secrets: deque[bytes] = deque(maxlen=12)  # redacted in every message
         self._due_at = 0.0
-        self._rest_until = 0.0
-        self._rests_for = ""  # the refresh token that was last tried ahead of time
+        self._retry_early_at = 0.0
+        self._tried_early = ""  # the refresh token that was last tried before it had to be
         self._warned = ""
         self._warn_again_at = 0.0
-        self._refusal = _Refusal("", 0.0, TokenRejected(""))
-        self._flight: asyncio.Task[_Obtained[C] | _Missed] | None = None
-        self._looked = asyncio.Event()  # the source, by the flight that is under way
-        self._flight_for = ""  # the refused token that it was begun for
+        self._rejection = _Rejection("", 0.0, TokenRejected(""))
+        self._renewal: asyncio.Task[_Renewed[C] | _Failed] | None = None
+        self._was_read = asyncio.Event()  # set once the running renewal has read the source
+        self._renewal_for = ""  # the rejected token that the renewal was started for
 
     async def get(self) -> C:
-        """One that lives; RequestError where there is none. Renewal ahead of time goes on in the background."""
+        """Return a valid credential. Raises RequestError if there is none. Early renewal runs in the background."""
         _given.set("")
         current, now = self._current, self.clock.now()
         if current is None or now >= current.expires_at:
-            current = self._landed(await self._join(""))
-        elif now >= self._due_at and self._flight is None:
-            current = await self._looked_up(current)
+            current = self._unwrap(await self._join(""))
+        elif now >= self._due_at and self._renewal is None:
+            current = await self._reread(current)
         _given.set(current.access_token)
         return current
 
-    async def _looked_up(self, current: C) -> C:
-        """What another program has renewed is taken over at once; our own renewal is not waited for."""
-        self._looked.clear()
-        flight = self._begin("")
-        flight.add_done_callback(lambda _: self._looked.set())
+    async def _reread(self, current: C) -> C:
+        """Take over at once what another program has renewed; do not wait for our own renewal."""
+        self._was_read.clear()
+        renewal = self._start("")
+        renewal.add_done_callback(lambda _: self._was_read.set())
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._looked.wait(), READ_TIMEOUT_S)
-        return self._landed(flight.result()) if flight.done() else self._current or current
+            await asyncio.wait_for(self._was_read.wait(), READ_TIMEOUT_S)
+        return self._unwrap(renewal.result()) if renewal.done() else self._current or current
 
     async def renew(self) -> bool:
-        """After a refusal: whether there is another token now than the one that this request was given."""
-        refused = _given.get()
+        """Renew after a rejection; return whether there is now another token than the one this request was given."""
+        rejected_token = _given.get()
         current = self._current
-        if not refused or current is None:
+        if not rejected_token or current is None:
             return False
-        if current.access_token != refused:
+        if current.access_token != rejected_token:
             return True
-        ours = self._flight is None or self._flight_for == refused
-        landed = await self._join(refused)
-        if not ours and not _is_another(landed, refused):  # it was under way before anyone knew of the refusal
-            landed = await self._join(refused)
-        return _is_another(landed, refused)
+        ours = self._renewal is None or self._renewal_for == rejected_token
+        result = await self._join(rejected_token)
+        if not ours and not _is_another(
+            result, rejected_token
+        ):  # the renewal had started before the rejection was known
+            result = await self._join(rejected_token)
+        return _is_another(result, rejected_token)
 
-    async def _join(self, refused: str) -> _Obtained[C] | _Missed:
-        """The flight that is under way, or a new one; all who wait share its end."""
-        flight = self._flight or self._begin(refused)
-        return await asyncio.shield(flight)
+    async def _join(self, rejected_token: str) -> _Renewed[C] | _Failed:
+        """Wait for the running renewal, or a new one; all waiting requests share its result."""
+        renewal = self._renewal or self._start(rejected_token)
+        return await asyncio.shield(renewal)
 
-    def _begin(self, refused: str) -> asyncio.Task[_Obtained[C] | _Missed]:
-        flight = spawn(self._fly(refused), name=f"credential of {self._name}")
-        self._flight, self._flight_for = flight, refused
-        flight.add_done_callback(self._end)
-        return flight
+    def _start(self, rejected_token: str) -> asyncio.Task[_Renewed[C] | _Failed]:
+        renewal = spawn(self._run(rejected_token), name=f"credential of {self._name}")
+        self._renewal, self._renewal_for = renewal, rejected_token
+        renewal.add_done_callback(self._finish)
+        return renewal
 
-    def _end(self, flight: asyncio.Task[_Obtained[C] | _Missed]) -> None:
-        if self._flight is flight:
-            self._flight = None
+    def _finish(self, renewal: asyncio.Task[_Renewed[C] | _Failed]) -> None:
+        if self._renewal is renewal:
+            self._renewal = None
 
-    def _landed(self, landed: _Obtained[C] | _Missed) -> C:
-        if isinstance(landed, _Obtained):
-            return landed.credential
-        raise RequestError(Failure(landed.reason.kind, f"Provider {self._name!r}: {landed.reason}"))
+    def _unwrap(self, result: _Renewed[C] | _Failed) -> C:
+        if isinstance(result, _Renewed):
+            return result.credential
+        raise RequestError(Failure(result.reason.kind, f"Provider {self._name!r}: {result.reason}"))
 
-    async def _fly(self, refused: str) -> _Obtained[C] | _Missed:
+    async def _run(self, rejected_token: str) -> _Renewed[C] | _Failed:
         try:
             source = await asyncio.to_thread(self._source)
             async with hold_lock(source.lock):
-                return _Obtained(await self._obtained(source, refused))
-        except CredentialError as unusable:
-            reason = CredentialError(mask_text(str(unusable), self._known), unusable.kind)
-            living = self._current
-            if living is not None and self._lives(living, refused) and not isinstance(unusable, AccountChanged):
+                return _Renewed(await self._renew_if_needed(source, rejected_token))
+        except CredentialError as error:
+            reason = CredentialError(mask_text(str(error), self._secrets), error.kind)
+            current = self._current
+            if (
+                current is not None
+                and self._is_valid(current, rejected_token)
+                and not isinstance(error, AccountChanged)
+            ):
                 self._warn(str(reason))
-                return _Obtained(living)
-            return _Missed(reason)
+                return _Renewed(current)
+            return _Failed(reason)
 
     def _warn(self, reason: str) -> None:
-        """Every request looks while a renewal is due; the log hears of it once."""
+        """Log a failed renewal once, not for every request."""
         now = self.clock.now()
         if reason != self._warned or now >= self._warn_again_at:
-            log.warning("provider %s: its token is not renewed, the old one still lives: %s", self._name, reason)
+            log.warning("provider %s: cannot renew its token, the old one is still valid: %s", self._name, reason)
             self._warned, self._warn_again_at = reason, now + RETRY_S
 
-    async def _obtained(self, source: Source[C], refused: str) -> C:
+    async def _renew_if_needed(self, source: Source[C], rejected_token: str) -> C:
         stored = await self._read(source)
-        if self._is_fresh(stored, refused):
+        if self._is_fresh(stored, rejected_token):
             return self._adopt(stored, self._margin_s)
-        if self._lives(stored, refused):
-            self._adopt(stored, self._margin_s)  # served if it cannot be renewed
-        if self._current is not None and self._lives(self._current, refused) and self._rests(stored):
+        if self._is_valid(stored, rejected_token):
+            self._adopt(stored, self._margin_s)  # used if it cannot be renewed
+        if self._current is not None and self._is_valid(self._current, rejected_token) and self._was_just_tried(stored):
             return self._current
         if not stored.refresh_token:
-            why = "its token has expired or was refused, and cannot be renewed"
+            why = "its token has expired or was rejected, and cannot be renewed"
             raise CredentialError(f"{source.location}: {why}; {self._issuer.remedy}")
         try:
-            return await self._renewed(source, stored)
-        except TokenRejected as declined:
-            return await self._second_look(source, stored, refused, declined)
+            return await self._renew(source, stored)
+        except TokenRejected as rejected:
+            return await self._retry_with_stored(source, stored, rejected_token, rejected)
 
-    def _rests(self, stored: C) -> bool:
-        """Whether this refresh token was tried a moment ago: while a token lives, there is no hurry."""
+    def _was_just_tried(self, stored: C) -> bool:
+        """Return whether this refresh token was tried a moment ago: while a token is valid, renewal can wait."""
         now = self.clock.now()
-        if stored.refresh_token == self._rests_for and now < self._rest_until:
+        if stored.refresh_token == self._tried_early and now < self._retry_early_at:
             return True
-        self._rests_for, self._rest_until = stored.refresh_token, now + RETRY_S
+        self._tried_early, self._retry_early_at = stored.refresh_token, now + RETRY_S
         return False
 
     async def _read(self, source: Source[C]) -> C:
-        """What is stored, if it is still the account that we began with: its conversations are bound to it."""
+        """Return the stored credential. Raises AccountChanged if it is of another account than before."""
         stored = await asyncio.to_thread(source.read)
-        self._learn(stored)
+        self._note_secrets(stored)
         if self._current is not None and self._current.account and stored.account != self._current.account:
             raise AccountChanged(
                 f"{source.location} belongs to another account now: restart the gateway to use that one"
             )
         return stored
 
-    async def _second_look(self, source: Source[C], tried: C, refused: str, declined: TokenRejected) -> C:
-        """The refresh token was no good: perhaps because somebody else has just used it."""
+    async def _retry_with_stored(self, source: Source[C], tried: C, rejected_token: str, rejected: TokenRejected) -> C:
+        """Read the source again after a rejection: another program may just have used the refresh token."""
         stored = await self._read(source)
         if stored.refresh_token != tried.refresh_token:
-            if self._is_fresh(stored, refused):
+            if self._is_fresh(stored, rejected_token):
                 return self._adopt(stored, self._margin_s)
             try:
-                return await self._renewed(source, stored)
+                return await self._renew(source, stored)
             except TokenRejected as again:
-                declined = again
-        rest_s = NEVER_EXPIRES if declined.is_permanent else RETRY_S
-        self._refusal = _Refusal(stored.refresh_token, self.clock.now() + rest_s, declined)
+                rejected = again
+        wait_s = NEVER_EXPIRES if rejected.is_permanent else RETRY_S
+        self._rejection = _Rejection(stored.refresh_token, self.clock.now() + wait_s, rejected)
         raise CredentialError(
-            f"{source.location}: {self._issuer.describe_rejection(stored, declined)}; {self._issuer.remedy}",
-            declined.kind,
+            f"{source.location}: {self._issuer.describe_rejection(stored, rejected)}; {self._issuer.remedy}",
+            rejected.kind,
         )
 
-    async def _renewed(self, source: Source[C], old: C) -> C:
-        known = self._refusal
+    async def _renew(self, source: Source[C], old: C) -> C:
+        known = self._rejection
         if old.refresh_token == known.token and self.clock.now() < known.until:
-            raise TokenRejected(known.why.code, is_permanent=known.why.is_permanent, kind=known.why.kind)
-        self._looked.set()
+            raise TokenRejected(known.reason.code, is_permanent=known.reason.is_permanent, kind=known.reason.kind)
+        self._was_read.set()
         fresh = await self._issuer.renew(old)
         self._adopt(fresh, min(self._margin_s, (fresh.expires_at - self.clock.now()) / 2))
         await self._write_back(source, old, fresh)
         return fresh
 
     async def _write_back(self, source: Source[C], old: C, fresh: C) -> None:
-        """A failure costs the next start a login perhaps, but no request now."""
+        """Write the new credential to its source. A failure may cost a login after a restart, but no request now."""
         try:
             written = await asyncio.to_thread(source.write, old, fresh)
         except (CredentialError, OSError) as error:
@@ -222,26 +230,27 @@ class CredentialRefresher(Generic[C]):
             log.warning("provider %s: the renewed token is kept in memory only: %s", self._name, reason)
             return
         if not written:
-            log.info("provider %s: %s was renewed by another program, and is left alone", self._name, source.location)
+            log.info(
+                "provider %s: %s was renewed by another program, and is not overwritten", self._name, source.location
+            )
 
-    def _learn(self, credential: C) -> None:
-        words = (credential.access_token, credential.refresh_token, getattr(credential, "client_secret", ""))
-        self._known.extend(word.encode() for word in words if len(word) >= SHORTEST)
+    def _note_secrets(self, credential: C) -> None:
+        self._secrets.extend(secret.encode() for secret in credential.secrets if len(secret) >= SHORTEST)
 
     def _adopt(self, credential: C, margin_s: float) -> C:
-        self._learn(credential)
+        self._note_secrets(credential)
         self._current = credential
         self._due_at = credential.expires_at - margin_s
         return credential
 
-    def _is_fresh(self, credential: C, refused: str) -> bool:
-        """Worth taking over instead of renewing."""
-        return self._lives(credential, refused) and self.clock.now() < credential.expires_at - self._margin_s
+    def _is_fresh(self, credential: C, rejected_token: str) -> bool:
+        """Return whether it is valid for longer than the margin."""
+        return self._is_valid(credential, rejected_token) and self.clock.now() < credential.expires_at - self._margin_s
 
-    def _lives(self, credential: C, refused: str) -> bool:
-        known = bool(credential.access_token) and credential.access_token != refused
+    def _is_valid(self, credential: C, rejected_token: str) -> bool:
+        known = bool(credential.access_token) and credential.access_token != rejected_token
         return known and self.clock.now() < credential.expires_at
 
 
-def _is_another(landed: _Obtained[C] | _Missed, refused: str) -> bool:
-    return isinstance(landed, _Obtained) and landed.credential.access_token != refused
+def _is_another(result: _Renewed[C] | _Failed, rejected_token: str) -> bool:
+    return isinstance(result, _Renewed) and result.credential.access_token != rejected_token

@@ -29,11 +29,11 @@ class ServiceResponse(Struct, frozen=True):
     body: bytes
 
     def __repr__(self) -> str:
-        return f"ServiceResponse({self.status}, {len(self.body)} bytes)"  # bodies hold tokens
+        return f"ServiceResponse({self.status}, {len(self.body)} bytes)"  # bodies contain tokens
 
 
 class ServiceClient(Struct, frozen=True):
-    """How questions travel: whom they name, the route, and the clock that learns from every answer."""
+    """Sends requests with the gateway's headers; the clock is corrected by every response."""
 
     send: SendRequest
     dial: DialOptions
@@ -43,7 +43,7 @@ class ServiceClient(Struct, frozen=True):
     async def request(
         self, method: str, url: str, headers: tuple[Header, ...] = (), body: bytes = b""
     ) -> ServiceResponse:
-        """Unusable, of a kind that may be tried again, where there is no answer."""
+        """Return the response. Raises CredentialError, of a kind that may be retried, if there is none."""
         accept = (b"accept", b"application/json")
         out = OutgoingRequest(method, url, (*self.headers, accept, *headers), body)
         try:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-NOISE_S = 30.0  # a Date header is whole seconds, and the answer took a while: less than this is no skew
+NOISE_S = 30.0  # a Date header is in whole seconds and arrives late: a smaller difference is not a skew
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?\s*([Zz]|[+-]\d\d:?\d\d)?")
 
 
 def parse_timestamp(text: str) -> float | None:
-    """RFC 3339 with any number of fractional digits; None where it is none."""
+    """Parse RFC 3339 with any number of fractional digits; None if it is not a timestamp."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
         return None
@@ -26,12 +26,12 @@ def parse_timestamp(text: str) -> float | None:
 
 
 def format_timestamp(seconds: float) -> str:
-    """UTC, milliseconds, Z: as the tools write it whose files we share."""
+    """Format as UTC with milliseconds and Z, as the tools do whose files we share."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class ServerClock:
-    """The time as the servers see it: ours, corrected by what their Date headers say."""
+    """The servers' time: ours, corrected by their Date headers."""
 
     __slots__ = ("_clock", "_skew")
 

@@ -19,8 +19,8 @@ from dragoman.store.usage_rows import UsageRow
 
 MAX_PENDING = 10_000
 BATCH = 500
-PAUSE_S = 0.2  # between two writes, the first one after a lull is made at once: what a crash may lose
-MAX_PAUSE_S = 5.0  # while the store is in trouble
+PAUSE_S = 0.2  # between two writes, which is what a crash may lose; after a pause the first is made at once
+MAX_PAUSE_S = 5.0  # while the store fails
 STOP_S = 5.0
 MAX_TEXT = 200
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class UsageWriter:
-    """Keeps a bounded number of rows while the store is in trouble, and counts what it had to drop."""
+    """Writes rows in the background. While the store fails, it keeps a bounded number and counts what it drops."""
 
     def __init__(self, store: Store, pricing: Pricing) -> None:
         self.pricing = pricing
@@ -40,20 +40,20 @@ class UsageWriter:
         self.written = 0
         self._store = store
         self._pending: deque[UsageRow] = deque()
-        self._drawn = os.urandom(RANDOM_BYTES)  # ids are unique without asking the system for chance each time
+        self._random = os.urandom(RANDOM_BYTES)  # makes ids unique without reading random bytes each time
         self._counted = itertools.count()
-        self._batch: list[UsageRow] = []  # on its way, under the same ids until it has arrived
+        self._batch: list[UsageRow] = []  # being written, under the same ids until that succeeds
         self._writing = asyncio.Lock()
         self._woken = asyncio.Event()
-        self._in_trouble = False
+        self._is_failing = False
         self._task: asyncio.Task[None] | None = None
 
     def observe(self, outcome: Outcome) -> None:
         if len(self._pending) + len(self._batch) >= MAX_PENDING:
             self.dropped += 1
             return
-        # At once, and not in a thread: many outcomes are told in a row, and a thread would cost more than it does.
-        ending = self._drawn + (next(self._counted) & 0xFFFFFFFF).to_bytes(4, "big")
+        # Not in a thread: many outcomes arrive in a row, and a thread would cost more than this does.
+        ending = self._random + (next(self._counted) & 0xFFFFFFFF).to_bytes(4, "big")
         self._pending.append(make_row(outcome, self.pricing, ending))
         self._woken.set()
 
@@ -62,7 +62,7 @@ class UsageWriter:
         return len(self._pending) + len(self._batch)
 
     async def wait_until_written(self) -> Store:
-        """The store, once all that has ended up to now is in it; StoreError where it does not take that."""
+        """Write all pending rows and return the store. Raises StoreError if it fails."""
         await self._flush()
         return self._store
 
@@ -70,7 +70,7 @@ class UsageWriter:
         self._task = spawn(self._run(), name="usage")
 
     async def stop(self) -> None:
-        """Writes what is left, if the store takes it in time."""
+        """Write the remaining rows, if the store accepts them in time."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -93,14 +93,14 @@ class UsageWriter:
             except StoreError as error:
                 self._woken.set()
                 pause = min(MAX_PAUSE_S, pause * 2)
-                if not self._in_trouble:
-                    log.warning("usage cannot be stored, up to %d rows are kept until it can: %s", MAX_PENDING, error)
-                self._in_trouble = True
+                if not self._is_failing:
+                    log.warning("usage cannot be stored; up to %d rows are kept until it can: %s", MAX_PENDING, error)
+                self._is_failing = True
             else:
                 pause = PAUSE_S
-                if self._in_trouble:
-                    log.warning("usage is stored again; %d rows had to be dropped in all", self.dropped)
-                self._in_trouble = False
+                if self._is_failing:
+                    log.warning("usage is stored again; %d rows were dropped in total", self.dropped)
+                self._is_failing = False
 
     async def _flush(self) -> None:
         async with self._writing:
@@ -113,7 +113,7 @@ class UsageWriter:
 
 
 def make_row(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
-    """`ending` makes the row's id the only one of its millisecond."""
+    """Make a row; `ending` makes its id unique within its millisecond."""
     provider, model = outcome.provider, outcome.model
     if not provider and outcome.failed_attempts:
         provider, _, model = outcome.failed_attempts[-1].route.partition("/")
@@ -122,7 +122,7 @@ def make_row(outcome: Outcome, pricing: Pricing, ending: bytes) -> UsageRow:
     counts = _counts(usage)
     cost = pricing.cost_nano(outcome)
     credits = None if usage is None else usage.credits
-    return UsageRow(  # by place, as every request pays for it: naming the fields takes half as long again
+    return UsageRow(  # positional, since every request pays for it: keywords take half as long again
         began_ms.to_bytes(6, "big") + ending,
         began_ms,
         _text(outcome.request_id),
@@ -161,33 +161,33 @@ def _counts(usage: Usage | None) -> Sequence[int | None]:
 
 
 def _text(text: str) -> str:
-    """What a client or an upstream wrote, short and such as every database takes."""
+    """Make text of a client or an upstream short, and acceptable to every database."""
     text = text[:MAX_TEXT]
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-_known_text = lru_cache(maxsize=1024)(_text)  # for what comes again and again
+_known_text = lru_cache(maxsize=1024)(_text)  # for values that repeat
 
 
 DAY_MS = 86_400_000
 REMOVE_EVERY_S = 3600.0
-REMOVE_BATCH = 1000  # rows in one transaction: whoever else needs the store waits no longer than for these
+REMOVE_BATCH = 1000  # rows in one transaction, which other users of the store wait for
 REMOVE_PAUSE_S = 0.05
 
 
 async def remove_old_usage_forever(
     store: Store, days: Callable[[], float | None], every_s: float = REMOVE_EVERY_S
 ) -> None:
-    """Looks for it again and again; where all is to be kept (None), nothing is asked of the store."""
+    """Remove old rows every hour, forever; None from `days` means that all rows are kept."""
     while True:
         kept = days()
         if kept is not None:
             try:
                 await remove_old_usage(store, kept)
             except StoreError as error:
-                log.warning("usage of more than %g days ago cannot be removed now: %s", kept, error)
+                log.warning("cannot remove usage older than %g days now: %s", kept, error)
         await asyncio.sleep(every_s)
 
 
@@ -198,4 +198,4 @@ async def remove_old_usage(store: Store, days: float) -> None:
         removed += now
         await asyncio.sleep(REMOVE_PAUSE_S)
     if removed:
-        log.info("%d rows of usage of more than %g days ago are removed", removed, days)
+        log.info("removed %d rows of usage older than %g days", removed, days)

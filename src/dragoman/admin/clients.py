@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.admin.configuration import suggest_model
 from dragoman.admin.settings_file import Merge, Settings, merge_env, merge_json, merge_toml, merge_yaml
 from dragoman.config import Config
-from dragoman.routing.resolve import configured_targets
+from dragoman.routing.resolve import find_configured_targets
 
 KEY_VARIABLE = "DRAGOMAN_API_KEY"
 KEY = f"${KEY_VARIABLE}"
@@ -298,7 +298,7 @@ def choose_model(recipe: Recipe, config: Config, present: object, list_ids: Call
 
 
 def _is_served(name: str, ids: Sequence[str], config: Config) -> bool:
-    return name in ids or bool(configured_targets(name, config.models, {}))
+    return name in ids or bool(find_configured_targets(name, config.models, {}))
 
 
 def _most_suitable(ids: Sequence[str], preferred: Sequence[str]) -> str | None:

@@ -16,7 +16,13 @@ from dragoman.hub.profile import Profile
 from dragoman.providers.failures import NO_CHAT_TOOLS
 from dragoman.providers.model_profiles import find_profile
 from dragoman.providers.provider import Provider
-from dragoman.routing.resolve import Known, Route, configured_targets, listed_targets, nearest
+from dragoman.routing.resolve import (
+    KnownModels,
+    Route,
+    find_configured_targets,
+    find_listed_targets,
+    find_similar_names,
+)
 
 # How long after the start a model list is waited for: where another provider lists the name, and where none does.
 LISTED_WAIT_S = 1.0
@@ -37,21 +43,21 @@ class Runtime(Struct, frozen=True):
 
 async def find_targets(runtime: Runtime, name: str) -> tuple[Route, ...]:
     """Who answers for a model name; raises RequestError with the nearest names where nobody does."""
-    routes = configured_targets(name, runtime.config.models, runtime.providers)
+    routes = find_configured_targets(name, runtime.config.models, runtime.providers)
     if routes:
         return routes
     for at_most_s in (LISTED_WAIT_S, UNLISTED_WAIT_S):
         await asyncio.gather(*(catalogue.wait_for_list(at_most_s) for catalogue in runtime.catalogues.values()))
         catalogues = list_known_models(runtime)
-        routes = listed_targets(name, catalogues)
+        routes = find_listed_targets(name, catalogues)
         if routes:
             return routes
     raise RequestError(_unknown_model(name, runtime, catalogues))
 
 
-def _unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, Known]) -> Failure:
+def _unknown_model(name: str, runtime: Runtime, catalogues: Mapping[str, KnownModels]) -> Failure:
     """Name the nearest models, and the providers that could not be asked whether they have this one."""
-    close = ", ".join(nearest(name, runtime.config.models, catalogues))
+    close = ", ".join(find_similar_names(name, runtime.config.models, catalogues))
     problems = {provider: known.problem for provider, known in catalogues.items() if known.problem}
     message = f"The model {name!r} does not exist here."
     if close:
@@ -90,9 +96,9 @@ def _profile(runtime: Runtime, route: Route) -> Profile:
     return profile if most is None else replace(profile, max_output=most)
 
 
-def list_known_models(runtime: Runtime) -> dict[str, Known]:
+def list_known_models(runtime: Runtime) -> dict[str, KnownModels]:
     return {
-        name: Known(
+        name: KnownModels(
             tuple(model.id for model in catalogue.known()),
             catalogue.complete,
             runtime.providers[name].catalogue.rename,

@@ -8,7 +8,7 @@ from dragoman.flow.runtime import Runtime, list_known_models
 from dragoman.hub.ports import GetHeader, ListedModel, ModelList, Protocol
 from dragoman.net.headers import Header
 from dragoman.providers.provider import ModelInfo
-from dragoman.routing.resolve import listed_names
+from dragoman.routing.resolve import list_names
 
 
 def read_parameters(query: str) -> dict[str, str]:
@@ -29,7 +29,7 @@ def list_models(runtime: Runtime) -> dict[str, ListedModel]:
         for info in catalogue.known():
             infos.setdefault(info.id, info)
             infos[f"{provider}/{info.id}"] = info
-    names = listed_names(runtime.config.models, list_known_models(runtime))
+    names = list_names(runtime.config.models, list_known_models(runtime))
     return {name: _describe(name, infos.get(name)) for name in names}
 
 

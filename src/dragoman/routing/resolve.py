@@ -1,4 +1,4 @@
-"""A model name comes in; the ordered `provider/model` targets that answer to it go out."""
+"""Finds the targets of a model name: an ordered list of `provider/model`."""
 
 import difflib
 import re
@@ -35,10 +35,10 @@ class HasCatalogue(Protocol):
     def catalogue(self) -> Renames: ...
 
 
-class Known(Struct, frozen=True):
-    """A provider's models; `complete` says whether one that is not listed is known not to exist.
+class KnownModels(Struct, frozen=True):
+    """A provider's models; if `complete`, a model that is not listed does not exist.
 
-    An incomplete list with a `problem` is one that could not be read; without one, the provider has no list.
+    An incomplete list with a `problem` could not be read; without a problem, the provider has no list.
     """
 
     ids: tuple[str, ...]
@@ -47,30 +47,32 @@ class Known(Struct, frozen=True):
     problem: str = ""
 
 
-def configured_targets(
+def find_configured_targets(
     name: str, routes: tuple[ModelRoute, ...], providers: Mapping[str, HasCatalogue]
 ) -> tuple[Route, ...]:
-    """What `provider/model` and `[[models]]` say: certain, whatever the catalogues hold."""
-    outright = _outright(name, providers)
+    """Return the targets of `provider/model` and of `[[models]]`, whatever the catalogues contain."""
+    outright = _parse_explicit(name, providers)
     if outright is not None:
-        return (_renamed(outright, providers),)
+        return (_rename_target(outright, providers),)
     for route in routes:
         if fnmatchcase(name, route.name):
-            return tuple(_renamed(_target(text, name), providers) for text in route.to)
+            return tuple(_rename_target(_parse_target(text, name), providers) for text in route.to)
     return ()
 
 
-def listed_targets(name: str, catalogues: Mapping[str, Known]) -> tuple[Route, ...]:
-    """Who lists that id, exactly or but for its date and punctuation; else whoever has no list and might serve it.
+def find_listed_targets(name: str, catalogues: Mapping[str, KnownModels]) -> tuple[Route, ...]:
+    """Return the providers that list the id, exactly or but for its date and punctuation; else those that have no list.
 
-    A provider whose list could not be read is no target: most names are not its own, and its failure would be
-    reported in place of the unknown name.
+    A provider whose list could not be read is not a target: most names are not its own, and its failure would be
+    reported instead of the unknown name.
     """
     exact = tuple(Route(provider, name) for provider, known in catalogues.items() if name in known.ids)
     if exact:
         return exact
     close = tuple(
-        Route(provider, id) for provider, known in catalogues.items() if (id := _close(name, known)) is not None
+        Route(provider, id)
+        for provider, known in catalogues.items()
+        if (id := _find_listed_id(name, known)) is not None
     )
     return close or tuple(
         Route(provider, known.rename(name))
@@ -79,20 +81,22 @@ def listed_targets(name: str, catalogues: Mapping[str, Known]) -> tuple[Route, .
     )
 
 
-def normalised(name: str) -> str:
-    """A model id without its date, in one spelling of versions: claude-sonnet-4.5 is claude-sonnet-4-5-20250929."""
+def normalise_id(name: str) -> str:
+    """Return an id without date and with one spelling: claude-sonnet-4.5 is claude-sonnet-4-5-20250929."""
     return DATED.sub("", name.lower()).replace(".", "-").replace("_", "-")
 
 
-def nearest(name: str, routes: tuple[ModelRoute, ...], catalogues: Mapping[str, Known]) -> tuple[str, ...]:
-    """Names that exist and look like the one asked for."""
-    names = listed_names(routes, catalogues)
+def find_similar_names(
+    name: str, routes: tuple[ModelRoute, ...], catalogues: Mapping[str, KnownModels]
+) -> tuple[str, ...]:
+    """Return existing names that resemble the given one."""
+    names = list_names(routes, catalogues)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
     return tuple(close or names[:3])
 
 
-def listed_names(routes: tuple[ModelRoute, ...], catalogues: Mapping[str, Known]) -> list[str]:
-    """What `/v1/models` lists: configured names, then `provider/id`, and the bare id where it is unambiguous."""
+def list_names(routes: tuple[ModelRoute, ...], catalogues: Mapping[str, KnownModels]) -> list[str]:
+    """Return what `/v1/models` lists: configured names, then `provider/id`, and the bare id where it is unambiguous."""
     names = [route.name for route in routes if not re.search(r"[*?\[]", route.name)]
     for provider, known in catalogues.items():
         names += [f"{provider}/{id}" for id in known.ids]
@@ -104,32 +108,32 @@ def listed_names(routes: tuple[ModelRoute, ...], catalogues: Mapping[str, Known]
     return list(dict.fromkeys(names))
 
 
-def _close(name: str, known: Known) -> str | None:
-    """The listed id that is meant by a name which is not listed itself."""
+def _find_listed_id(name: str, known: KnownModels) -> str | None:
+    """Return the listed id that a name means which is not listed itself."""
     own = known.rename(name)
     if own in known.ids:
         return own
-    wanted, date = normalised(name), _date(name)
-    meant = [id for id in known.ids if normalised(id) == wanted]
-    return max(meant, key=lambda id: (_date(id) == date, _date(id) == "", _date(id)), default=None)
+    wanted, date = normalise_id(name), _read_date(name)
+    meant = [id for id in known.ids if normalise_id(id) == wanted]
+    return max(meant, key=lambda id: (_read_date(id) == date, _read_date(id) == "", _read_date(id)), default=None)
 
 
-def _date(id: str) -> str:
-    """Of several snapshots the one asked for is meant, else the one that the vendor keeps current, else the latest."""
+def _read_date(id: str) -> str:
+    """Return the date in an id, by which snapshots are compared; empty for one that the vendor keeps current."""
     dated = DATED.search(id)
     return "" if dated is None else dated[1].replace("-", "").replace("latest", "")
 
 
-def _renamed(route: Route, providers: Mapping[str, HasCatalogue]) -> Route:
+def _rename_target(route: Route, providers: Mapping[str, HasCatalogue]) -> Route:
     provider = providers.get(route.provider)
     return route if provider is None else Route(route.provider, provider.catalogue.rename(route.model))
 
 
-def _outright(name: str, providers: Mapping[str, HasCatalogue]) -> Route | None:
+def _parse_explicit(name: str, providers: Mapping[str, HasCatalogue]) -> Route | None:
     provider, slash, model = name.partition("/")
     return Route(provider, model) if slash and model and provider in providers else None
 
 
-def _target(text: str, asked: str) -> Route:
+def _parse_target(text: str, asked: str) -> Route:
     provider, _, model = text.partition("/")
     return Route(provider, asked if model in ("*", "") else model)

@@ -27,7 +27,7 @@ async def settled(rig: Rig) -> Credential:
     """A token, and whatever goes on in the background ended."""
     given = await rig.refresher.get()
     for _ in range(2000):
-        if rig.refresher._flight is None:
+        if rig.refresher._renewal is None:
             return given
         await asyncio.sleep(0.01)
     raise AssertionError("the renewal does not end")
@@ -362,5 +362,5 @@ def test_nothing_secret_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         asyncio.run(rigged(fake, section(path), settled))
         fake.refresh = {token("r1")}
         asyncio.run(rigged(fake, section(path), settled))
-    assert "still lives" in caplog.text
+    assert "still valid" in caplog.text
     assert "FAKE" not in caplog.text

@@ -35,6 +35,10 @@ class Credential(Struct, frozen=True):
     fedramp: bool = False
     residency: str = ""  # where its data must stay
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return (self.access_token, self.refresh_token)
+
     def __repr__(self) -> str:
         return f"Credential({self.plan})"
 

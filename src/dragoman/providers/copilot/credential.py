@@ -41,6 +41,10 @@ class Session(Struct, frozen=True):
     client_id: str = ""  # of the app that its refresh token belongs to
     account: str = ""
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return (self.access_token, self.refresh_token)
+
     def __repr__(self) -> str:
         return "Session(***)"
 

@@ -41,6 +41,10 @@ class Credential(Struct, frozen=True):
     def account(self) -> str:
         return ""  # whoever signs in next is served next
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return (self.access_token, self.refresh_token, self.client_secret)
+
     def __repr__(self) -> str:
         return f"Credential({self.method.value})"
 
