@@ -8,12 +8,9 @@ TESTS = Path(__file__).parent
 
 # Modules that another test file exercises, and why.
 ELSEWHERE = {
-    "directory": ("e2e/test_captures_on_disk.py", "its files are read from disk"),
     "format": ("flow/capture/test_file_format.py", "captures of both versions become its records"),
     "open_reply": ("flow/test_gateway.py", "the loop gives it to every step that runs itself"),
     "ports": ("flow/capture/test_recording_runtime.py", "the real classes and the recording ones implement them"),
-    "writer": ("e2e/test_captures_on_disk.py", "what it writes is seen on disk"),
-    "recording": ("e2e/test_captures_on_disk.py", "what is recorded is seen on disk"),
 }
 
 

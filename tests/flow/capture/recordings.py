@@ -1,5 +1,7 @@
 """Recordings for tests of what fills them."""
 
+from collections.abc import Callable
+
 from dragoman.flow.capture.format import LookupName
 from dragoman.flow.capture.memory_bounds import MemoryBudget
 from dragoman.flow.capture.recording import Recording
@@ -9,8 +11,12 @@ from flow.in_memory import MemoryWire, make_exchange
 ROOM_BYTES = 1 << 20
 
 
-def make_recording(room: int = ROOM_BYTES) -> Recording:
-    return Recording(make_exchange(MemoryWire()), 0.0, MemoryBudget(room), lambda recording: None)
+def ignore(recording: Recording) -> None:
+    """Do nothing when a recording has ended."""
+
+
+def make_recording(room: int = ROOM_BYTES, on_finished: Callable[[Recording], None] = ignore) -> Recording:
+    return Recording(make_exchange(MemoryWire()), 0.0, MemoryBudget(room), on_finished)
 
 
 def looked_up(recording: Recording, provider: str, name: LookupName) -> list[Json]:
