@@ -11,8 +11,10 @@ DEV_STAMP := $(VENV)/.dev-ready
 run: $(RUN_STAMP)
 	@$(BIN)/dragoman serve $(if $(PORT),--port $(PORT))
 
+# Many tests wait rather than compute: three processes keep two cores busy. PROCESSES=0 runs all tests in one process.
+PROCESSES ?= 3
 test: $(DEV_STAMP)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 
 test-clients: $(DEV_STAMP)
 	@$(BIN)/python -m pytest tests/clients/smoke tests/clients/all

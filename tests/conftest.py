@@ -1,9 +1,12 @@
-"""What tests of several folders share: a real PostgreSQL, started by the first that needs one; patience."""
+"""What tests of several folders share: settings of the run, tests that run alone, a real PostgreSQL server."""
 
+import fcntl
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +15,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from postgres import Postgres
 
-# How long an example takes depends on who else uses the machine. Who decides about a change tries the same ones each
-# time; who works on it tries new ones.
+# How long an example takes depends on what else the machine does, so there is no deadline. The run that decides about
+# a change tries the same examples each time; other runs try new ones.
 SAME_EXAMPLES = "DRAGOMAN_SAME_EXAMPLES" in os.environ
 settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=SAME_EXAMPLES
@@ -22,15 +25,38 @@ settings.load_profile("patient")
 
 
 def pytest_configure() -> None:
-    """Who runs the tests in the background ignores SIGINT, and so would every process that they start."""
+    """Handle SIGINT also where the shell that started the run ignores it: started processes would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Ten thousand tests live as long as the run: to look through them for garbage takes longer than many a test."""
+    """Exclude the collected tests from garbage collection: looking through them takes longer than many a test."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test marked `alone` while no other process of the same run (`pytest -n`) runs a test."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    of_this_run = Path(item.config.getoption("basetemp")).parent
+    with take_turn(of_this_run / "turn", is_alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@contextmanager
+def take_turn(lock: Path, *, is_alone: bool) -> Iterator[None]:
+    """Hold the lock, shared or for this process alone.
+
+    Every process passes the gate first, so that one that waits to be alone is not overtaken for ever.
+    """
+    with lock.open("a") as turn:
+        with lock.with_suffix(".gate").open("a") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            fcntl.flock(turn, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture(scope="session")

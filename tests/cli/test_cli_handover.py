@@ -83,6 +83,7 @@ def successor(shell: Shell, port: int, workers: int) -> Served:
     return Served(shell, shell.start("serve", "--port", str(port), "--workers", str(workers)))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("keep_alive", [False, True])
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (1, 2), (2, 1)])
 def test_a_gateway_beside_a_draining_one_loses_no_connection(
@@ -105,6 +106,7 @@ def test_a_gateway_beside_a_draining_one_loses_no_connection(
             assert new.end() == 0
 
 
+@pytest.mark.alone  # two commands must start within the seconds for which a draining gateway still accepts
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_successor_that_fails_to_start_leaves_the_connections_where_they_are(shell: Shell, workers: int) -> None:
     with shell.serve("--workers", str(workers)) as old, Visitors(old.port) as visitors:

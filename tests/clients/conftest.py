@@ -1,6 +1,7 @@
 """What the client tests share: installed clients, and the rule that the smoke set runs unless more is named."""
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -67,8 +68,18 @@ def reactions() -> proof.Reactions:
 
 @pytest.fixture(scope="session")
 def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    return lambda line: reporter.write_line(f"\n[clients] {line}") if reporter else None
+    """Return what prints a line at once, past the capture of output, also from one of several processes."""
+    plugins = request.config.pluginmanager
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+
+    def write(line: str) -> None:
+        if reporter is not None:
+            reporter.write_line(f"\n[clients] {line}")
+        elif capture is not None:
+            with capture.global_and_fixture_disabled():
+                print(f"\n[clients] {line}", file=sys.stderr, flush=True)
+
+    return write
 
 
 @pytest.fixture(scope="session")

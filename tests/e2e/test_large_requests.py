@@ -100,6 +100,7 @@ class Heart:
             time.sleep(0.001)
 
 
+@pytest.mark.alone
 @pairs
 def test_the_event_loop_goes_on_while_a_large_request_is_read(rig: Rig, client: str, upstream: str) -> None:
     """The longest stall is a small part of the whole time, so that a busy machine lengthens both."""
