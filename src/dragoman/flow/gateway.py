@@ -72,7 +72,9 @@ class Gateway:
         if recording is not None:
             runtime, memory = record_runtime(runtime, recording, call), RecordingMemory(memory, recording)
             make_watch, on_guard_trip = recording.make_watch, recording.record_guard_trips(self._note_guard_trip)
-        routes = available_targets(await find_targets(runtime, call.model), runtime.providers)
+        routes = runtime.targets.get(call.model) or await find_targets(runtime, call.model)
+        if len(routes) > 1:
+            routes = available_targets(routes, runtime.providers)
         if recording is not None:
             recording.routes = routes
         call.continues = call.stream and runtime.config.retry.continue_streams and _has_fallback(routes, runtime)

@@ -103,6 +103,10 @@ class Policy:
 
     def after(self, end: TurnEnd) -> Step:
         match end:
+            case Completed(failure=failure):
+                if failure is not None:
+                    self._learn_from_end(failure)
+                return Finish()
             case NoReply():
                 return self._after_no_reply(end)
             case Interrupted():
@@ -115,10 +119,6 @@ class Policy:
             case Waited():
                 return self._start_round()
             case CallsDropped():
-                return Finish()
-            case Completed(failure=failure):
-                if failure is not None:
-                    self._learn_from_end(failure)
                 return Finish()
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from operator import itemgetter
 from urllib.parse import parse_qsl, urlencode
 
 from msgspec import Struct
@@ -23,9 +24,10 @@ from dragoman.net.headers import JSON, Header, names_in_connection
 from dragoman.passes.adapt_tools import ToolMap, adapt_tools
 from dragoman.passes.inline_media import find_links, inline_links
 from dragoman.protocols import KEY_PLACES
-from dragoman.providers.provider import Attempt, Pass, Provider, forward_every_header, keep_body, no_options
+from dragoman.providers.provider import Attempt, Pass, Provider, keep_body, no_options
 from dragoman.routing.resolve import Route
 
+NAME = itemgetter(0)
 IDENTITY = (b"accept-encoding", b"identity")
 
 # What a client says to us and not to the upstream: credentials, the connection, and where it came from.
@@ -204,12 +206,18 @@ async def _address(
     if provider.requests.headers is not None:
         described = provider.requests.headers(message.request, call.headers, Attempt(call.uuid, number, call.tenant))
     own = (JSON, IDENTITY, *provider.endpoint.headers, *described, *credentials)
-    names = dict(own)
-    fields = (*own, *[field for field in message.headers if field[0] not in names])
+    fields = _join_fields(own, message.headers)
     path, query = provider.endpoint.paths.get(protocol.name, message.location.path), message.location.query
     url = f"{provider.endpoint.url}{path}?{query}" if query else provider.endpoint.url + path
     out = OutgoingRequest("POST", url, fields, message.body)
     return out, list_secrets(credentials, provider.auth.secrets)
+
+
+@lru_cache(maxsize=256)
+def _join_fields(own: tuple[Header, ...], others: tuple[Header, ...]) -> tuple[Header, ...]:
+    """Return our own fields and those of the others that have another name."""
+    names = dict(own)
+    return (*own, *[field for field in others if field[0] not in names])
 
 
 def _missing_credential(provider: Provider, error: ConfigError) -> Failure:
@@ -273,17 +281,25 @@ def _client_headers(call: Call, provider: Provider, upstream: Upstream) -> tuple
     kept_back = names_in_connection(call.headers)
     if not call.is_owner:
         kept_back |= ACCOUNT_CHOICES
-    kept = [field for field in call.headers if not _is_kept_back(field[0]) and field[0] not in kept_back]
-    if provider.requests.forwards_header is not forward_every_header:
-        kept = [field for field in kept if provider.requests.forwards_header(field[0])]
-    names = dict(kept)
-    missing = [field for field in upstream.required_headers if field[0] not in names]
+    forwarded = _select_names(tuple(map(NAME, call.headers)), kept_back, provider.requests.forwards_header)
+    kept = [field for field in call.headers if field[0] in forwarded]
+    missing = [field for field in upstream.required_headers if field[0] not in forwarded]
     return (*dict.fromkeys(kept), *missing)
 
 
-@lru_cache(maxsize=1024)
-def _is_kept_back(name: bytes) -> bool:
-    return name in KEPT_BACK or name.startswith(KEPT_BACK_PREFIXES)
+@lru_cache(maxsize=256)
+def _select_names(
+    names: tuple[bytes, ...], kept_back: frozenset[bytes], forwards: Callable[[bytes], bool]
+) -> frozenset[bytes]:
+    """Return which of these headers of a client are forwarded; a client sends the same names again and again."""
+    return frozenset(
+        name
+        for name in names
+        if name not in KEPT_BACK
+        and name not in kept_back
+        and not name.startswith(KEPT_BACK_PREFIXES)
+        and forwards(name)
+    )
 
 
 def _client_query(query: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.config.settings import Config
@@ -27,6 +27,7 @@ from dragoman.routing.resolve import (
 # How long after the start a model list is waited for: where another provider lists the name, and where none does.
 LISTED_WAIT_S = 1.0
 UNLISTED_WAIT_S = 3.0
+MAX_TARGETS = 1000  # model names of which the targets are kept
 
 
 class Runtime(Struct, frozen=True):
@@ -39,12 +40,16 @@ class Runtime(Struct, frozen=True):
     fetcher: MediaFetcher | None
     budgets: dict[str, int]  # effort -> thinking budget
     learned_quirks: LearnedQuirks  # oddities that compatible servers have shown
+    targets: dict[str, tuple[Route, ...]] = field(default_factory=dict)  # of model names that were requested before
 
 
 async def find_targets(runtime: Runtime, name: str) -> tuple[Route, ...]:
     """Who answers for a model name; raises RequestError with the nearest names where nobody does."""
     routes = find_configured_targets(name, runtime.config.models, runtime.providers)
     if routes:
+        if len(runtime.targets) >= MAX_TARGETS:  # clients may invent names
+            runtime.targets.clear()
+        runtime.targets[name] = routes
         return routes
     for at_most_s in (LISTED_WAIT_S, UNLISTED_WAIT_S):
         await asyncio.gather(*(catalogue.wait_for_list(at_most_s) for catalogue in runtime.catalogues.values()))

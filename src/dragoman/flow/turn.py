@@ -276,6 +276,9 @@ class Turn:
         """Count the bytes of a stream that is collected into one body; return the failure if there is no room."""
         if self._writer.streams:
             return None
+        return self._count_held(size)
+
+    def _count_held(self, size: int) -> Failure | None:
         self._size += size
         if self._size > MAX_REPLY_BYTES:
             return oversized_failure(self._ask.provider)
@@ -306,10 +309,11 @@ class Turn:
     # Documents: replies that come as one body
 
     async def _read_document(self, prepared: Prepared, answer: IncomingResponse, begun: bytes) -> TurnEnd:
-        idle_s, provider = self._wait.timeouts.idle_s, prepared.provider
-        total_s = self._wait.timeouts.first_token_s + self._wait.timeouts.token_s
-        reading = read_reply(self._around.call, answer, idle_s, total_s, provider.name)
-        rest = await receive(prepared, reading, partial(stalled_failure, provider, idle_s, total_s))
+        whole = answer.take_whole()
+        if whole is None:
+            rest = await self._receive_document(prepared, answer)
+        else:
+            rest = self._count_held(len(whole)) or whole
         if isinstance(rest, Failure):
             return NoReply(rest)
         self._ended = True
@@ -326,6 +330,12 @@ class Turn:
             return NoReply(attribute_failure(prepared, pipe.watch.failure))
         await self._accept(prepared, answer)
         return self._end(prepared, pipe)
+
+    async def _receive_document(self, prepared: Prepared, answer: IncomingResponse) -> bytes | Failure:
+        idle_s, provider = self._wait.timeouts.idle_s, prepared.provider
+        total_s = self._wait.timeouts.first_token_s + self._wait.timeouts.token_s
+        reading = read_reply(self._around.call, answer, idle_s, total_s, provider.name)
+        return await receive(prepared, reading, partial(stalled_failure, provider, idle_s, total_s))
 
     def _pass_document(
         self, prepared: Passthrough, answer: IncomingResponse, writer: WholeWriter, body: bytes, seen: list[Event]

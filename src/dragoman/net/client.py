@@ -63,6 +63,7 @@ class IncomingResponse(Protocol):
     def status(self) -> int: ...
     @property
     def headers(self) -> Headers: ...
+    def take_whole(self) -> bytes | None: ...
     async def chunk(self, timeout_s: float) -> bytes: ...
     async def stream_to(self, sink: BodySink, timeout_s: float) -> bool: ...
     async def read(self, limit: int, timeout_s: float) -> bytes: ...
@@ -89,6 +90,16 @@ class HttpResponse:
         encoding = self.headers.get(b"content-encoding")
         if encoding is not None:
             self._begin_unpacking(encoding)
+
+    def take_whole(self) -> bytes | None:
+        """Return the whole body if all of it came with the head, as a short one does; None: read it with `chunk`."""
+        connection = self._connection
+        if connection is None or connection.phase is not DONE or self._unpacking is not None:
+            return None
+        body = connection.take()
+        self._ended = True
+        self.close()
+        return body
 
     def chunk(self, timeout_s: float) -> Coroutine[object, object, bytes]:
         """Return the next chunk of the body, b"" at its end; raises ConnectionLost or UpstreamTimeout."""
@@ -199,7 +210,7 @@ class HttpClient:
             dial = apply_environment_proxies(dial, target.scheme, target.host, target.port)
         head = write_head(out, target, dial.forwarder(target.scheme))
         lane = self._lane(target, dial)
-        connection = await lane.acquire(dial.connect_timeout_s)
+        connection = lane.take_idle() or await lane.acquire(dial.connect_timeout_s)
         try:
             await _exchange(connection, head, out, head_timeout_s)
         except ConnectionLost as lost:
@@ -251,12 +262,19 @@ async def _exchange(connection: UpstreamConnection, head: bytes, out: OutgoingRe
 
 def write_head(out: OutgoingRequest, target: ParsedUrl, proxy: Proxy | None) -> bytes:
     """The request's head; ValueError, which never quotes a value, if a field would break out of its line."""
-    lines = [b"%b: %b\r\n" % field for field in out.headers if not _is_ours(field[0])]
-    fields = b"".join(lines)
-    if fields.count(b"\n") != len(lines) or fields.count(b"\r") != len(lines) or b"\0" in fields:
-        raise ValueError(f"the value of header {_broken(out.headers)} holds a line break or NUL")
+    fields = _format_fields(out.headers)
     length = b"content-length: %d\r\n" % len(out.body) if out.body or out.method in _WITH_BODY else b""
     return _opening(out.method, target, proxy) + fields + length + b"\r\n"
+
+
+@lru_cache(maxsize=256)
+def _format_fields(headers: tuple[Header, ...]) -> bytes:
+    """The same client sends the same fields again and again."""
+    lines = [b"%b: %b\r\n" % field for field in headers if not _is_ours(field[0])]
+    fields = b"".join(lines)
+    if fields.count(b"\n") != len(lines) or fields.count(b"\r") != len(lines) or b"\0" in fields:
+        raise ValueError(f"the value of header {_broken(headers)} holds a line break or NUL")
+    return fields
 
 
 def _broken(headers: tuple[Header, ...]) -> str:

@@ -5,7 +5,7 @@ import socket
 import struct
 from typing import cast
 
-from dragoman.net.bodies import ChunkedBody, SizedBody
+from dragoman.net.bodies import UNCOUNTED_BYTES, ChunkedBody, SizedBody
 from dragoman.net.deadline import Deadline, UploadTimer
 from dragoman.net.errors import BodyTimeout, ClientDisconnected, HeadRejected, RequestRejected
 from dragoman.net.exchange import CONTINUE, Exchange, format_response_head
@@ -158,6 +158,11 @@ class ClientConnection(asyncio.Protocol):
         self._limits = self._service.limits
         exchange = Exchange(head, self, self._service.budget)
         self._exchange = exchange
+        if rest and len(rest) == head.length <= min(UNCOUNTED_BYTES, self._limits.max_body_bytes):
+            exchange.buffered.hold(head.length)
+            exchange.body_arrived(rest)  # most bodies are short and come with their head
+            self._task = self._service.begin(exchange)
+            return
         self._expect_body(exchange, head)
         if rest:
             self.data_received(rest)

@@ -36,7 +36,7 @@ class ConnectionPool:
         self._asking += 1
         try:
             while True:
-                connection = self._youngest()
+                connection = self.take_idle()
                 if connection is not None:
                     return connection
                 if len(self._live) < self._limit:
@@ -89,7 +89,8 @@ class ConnectionPool:
         if self._live or self._asking:
             await self._drained
 
-    def _youngest(self) -> UpstreamConnection | None:
+    def take_idle(self) -> UpstreamConnection | None:
+        """Return the connection that was used last, if there is one that is still open."""
         oldest_good = self._loop.time() - self._idle_s
         while self._idle:
             connection = self._idle.pop()

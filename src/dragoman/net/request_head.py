@@ -152,6 +152,23 @@ def _strip_authority(target: bytes, head: RequestHead) -> bytes:
 
 
 def _read_fields(head: RequestHead) -> None:
+    single = dict(head.fields)
+    is_plain = b"expect" not in single and single.get(b"connection", b"keep-alive") == b"keep-alive"
+    if not is_plain or len(single) != len(head.fields):
+        single = _read_deciding_fields(head)
+    host = single.get(b"host")
+    if host is None:
+        if head.modern:
+            raise HeadRejected("Host is missing")
+    elif not _HOST.fullmatch(host):
+        raise HeadRejected("illegal Host")
+    if head.upgrade:
+        head.keep_alive = False
+    _read_framing(single, head)
+
+
+def _read_deciding_fields(head: RequestHead) -> dict[bytes, bytes]:
+    """Return the fields that may occur once; note what `connection` and `expect` say."""
     single: dict[bytes, bytes] = {}
     for name, value in head.fields:
         if name not in _DECIDING:
@@ -167,15 +184,7 @@ def _read_fields(head: RequestHead) -> None:
             if value.lower() != b"100-continue":
                 raise HeadRejected("unknown expectation", 417)
             head.expects_continue = True
-    host = single.get(b"host")
-    if host is None:
-        if head.modern:
-            raise HeadRejected("Host is missing")
-    elif not _HOST.fullmatch(host):
-        raise HeadRejected("illegal Host")
-    if head.upgrade:
-        head.keep_alive = False
-    _read_framing(single, head)
+    return single
 
 
 def _read_framing(single: dict[bytes, bytes], head: RequestHead) -> None:

@@ -12,7 +12,7 @@ from dragoman.net.errors import ClientDisconnected, RequestRejected
 from dragoman.net.exchange import Exchange, Handler, ResponseState
 from dragoman.net.headers import Header
 from dragoman.net.limits import Limits
-from dragoman.net.tasks import describe_fault, spawn
+from dragoman.net.tasks import describe_fault, log_fault
 from dragoman.net.write_batch import WriteBatch
 
 RenderError = Callable[[str, int, str], tuple[list[Header], bytes]]
@@ -52,7 +52,7 @@ class Service:
         self.empty = asyncio.Event()  # while draining: the last connection and the last task are gone
 
     def begin(self, exchange: Exchange) -> asyncio.Task[None]:
-        task = spawn(self._serve(exchange), name="exchange")
+        task = asyncio.get_running_loop().create_task(self._serve(exchange))
         self.tasks.add(task)
         task.add_done_callback(self._task_ended)
         return task
@@ -85,6 +85,7 @@ class Service:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
+        log_fault(task)
         self.notice_empty()
 
     async def _serve(self, exchange: Exchange) -> None:

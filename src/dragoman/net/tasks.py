@@ -33,6 +33,11 @@ def describe_fault(fault: BaseException) -> str:
 
 def _settle(task: asyncio.Task[object]) -> None:
     _alive.discard(task)
+    log_fault(task)
+
+
+def log_fault(task: asyncio.Task[T]) -> None:
+    """Log the exception that a task has ended with, if any; a cancelled task has none."""
     if task.cancelled():
         return
     fault = task.exception()

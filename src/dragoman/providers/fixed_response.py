@@ -36,6 +36,9 @@ class FixedResponse:
                 return out
         return b""
 
+    def take_whole(self) -> bytes | None:
+        return None  # read by chunks
+
     async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
         return await stream_chunks(self.chunk, sink, timeout_s)
 

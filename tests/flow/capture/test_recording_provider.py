@@ -44,6 +44,9 @@ class Pieces:
             raise ConnectionLost("reset", sent=True, received=True)
         return piece
 
+    def take_whole(self) -> bytes | None:
+        return None  # read by chunks
+
     async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
         while data := await self.chunk(timeout_s):
             sink(data)

@@ -82,6 +82,9 @@ class RecordedResponse:
             return b""
         raise make_error(self._response.end)
 
+    def take_whole(self) -> bytes | None:
+        return None  # read by chunks
+
     async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
         return await stream_chunks(self.chunk, sink, timeout_s)
 

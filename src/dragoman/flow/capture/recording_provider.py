@@ -165,6 +165,9 @@ class RecordingResponse:
             self._note_end(WHOLE)
         return data
 
+    def take_whole(self) -> bytes | None:
+        return None  # read by chunks
+
     async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
         def note_and_pass_on(data: bytes) -> float | None:
             self._recording.note_upstream_chunk(self._exchange, data)

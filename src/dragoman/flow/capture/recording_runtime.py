@@ -39,6 +39,7 @@ def record_runtime(runtime: Runtime, recording: Recording, call: Call) -> Runtim
         },
         protocols={name: _record_protocol(protocol, recording) for name, protocol in runtime.protocols.items()},
         fetcher=None if runtime.fetcher is None else RecordingFetcher(runtime.fetcher, recording),
+        targets={},  # found anew, so that what finding them takes is noted
     )
 
 

@@ -54,6 +54,9 @@ class EchoResponse:
         piece, self._next = self._next, None
         return piece
 
+    def take_whole(self) -> bytes | None:
+        return None  # read by chunks
+
     async def stream_to(self, sink: BodySink, timeout_s: float) -> bool:
         return await stream_chunks(self.chunk, sink, timeout_s)
 
