@@ -125,6 +125,11 @@ class Exchange:
         """Tell the connection that a request of it carried a valid key: it is kept before those without one."""
         self._wire.mark_authenticated()
 
+    def take_short_body(self, content: bytes) -> None:
+        """Take a body that came whole with its head, as most do; it is too short to count in the budget."""
+        self.buffered.held = len(content)
+        self._body = content
+
     def body_arrived(self, content: bytes) -> None:
         self._body = content
         self.incoming = None

@@ -110,8 +110,6 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is None and not self._discarding:
             self._await_next()
 
-    # Heads
-
     def _read_head(self, data: bytes) -> None:
         if not self._unread and data[0] > 32:
             end = data.find(_HEAD_END) + 4
@@ -159,18 +157,14 @@ class ClientConnection(asyncio.Protocol):
         exchange = Exchange(head, self, self._service.budget)
         self._exchange = exchange
         if rest and len(rest) == head.length <= min(UNCOUNTED_BYTES, self._limits.max_body_bytes):
-            exchange.buffered.hold(head.length)
-            exchange.body_arrived(rest)  # most bodies are short and come with their head
-            self._task = self._service.begin(exchange)
-            return
-        self._expect_body(exchange, head)
-        if rest:
-            self.data_received(rest)
-        elif self._unread and exchange.body_open:
-            del self._unread[: self._feed_body(exchange, self._unread)]
+            exchange.take_short_body(rest)
+        else:
+            self._expect_body(exchange, head)
+            if rest:
+                self.data_received(rest)
+            elif self._unread and exchange.body_open:
+                del self._unread[: self._feed_body(exchange, self._unread)]
         self._task = self._service.begin(exchange)
-
-    # Bodies
 
     def _expect_body(self, exchange: Exchange, head: RequestHead) -> None:
         if head.tunnel:
