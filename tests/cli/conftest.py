@@ -1,4 +1,4 @@
-"""Every test gets a home of its own."""
+"""Every test has its own home directory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A person's shell in a home of its own: commands run as real processes, with nothing of this machine's environment."""
+"""Run commands as real processes, with a home directory of their own and without this machine's environment."""
 
 import os
 import re
@@ -43,11 +43,11 @@ class Shell:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.environ: dict[str, str] = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
-        self.environ["DRAGOMAN_LOCAL_PORTS"] = ""  # whatever listens on this machine is no part of a test
+        self.environ["DRAGOMAN_LOCAL_PORTS"] = ""  # servers that run on this machine are not part of a test
         self._program: tuple[str, ...] = PROGRAM
 
-    def finds(self, name: str, port: int) -> None:
-        """From now on a model server listens there, and is waited for however busy the machine is."""
+    def add_local_server(self, name: str, port: int) -> None:
+        """Let commands discover a model server, and give it time to respond on a busy machine."""
         self.environ["DRAGOMAN_LOCAL_PORTS"] = f"{name}={port}"
         self._program = (sys.executable, "-c", PATIENT)
 
@@ -56,10 +56,10 @@ class Shell:
         script = f'ulimit -S -n {soft}; ulimit -H -n {hard}; exec "$@"'
         self._program = ("sh", "-c", script, "sh", *PROGRAM)
 
-    def run(self, *words: str, said: str = "", **environ: str) -> Done:
+    def run(self, *words: str, stdin: str = "", **environ: str) -> Done:
         done = subprocess.run(
             [*self._program, *words],
-            input=said,
+            input=stdin,
             capture_output=True,
             text=True,
             cwd=self.home,
@@ -82,7 +82,7 @@ class Shell:
         )
 
     def serve(self, *words: str, **environ: str) -> "Served":
-        """A gateway on a free port; from then on this shell's configuration names that port."""
+        """Start a gateway on a free port, and write that port into this shell's configuration."""
         return Served(self, self.start("serve", "--port", "0", *words, **environ))
 
     def write(self, name: str, text: str) -> Path:
@@ -96,7 +96,7 @@ class Shell:
 
 
 class Served:
-    """A gateway process, from its banner to its end. `out` and `err` are whole once it has ended."""
+    """A gateway process. `out` and `err` are complete once it has ended."""
 
     def __init__(self, shell: Shell, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -129,11 +129,11 @@ class Served:
         assert found is not None, self.out
         return found[0]
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.tell(number)
+        self.send_signal(number)
         return self.wait()
 
     def wait(self) -> int:
@@ -153,5 +153,5 @@ class Served:
 def wait_for(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     until = time.monotonic() + patience_s
     while not condition():
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < until, "the condition did not become true in time"
         time.sleep(0.01)

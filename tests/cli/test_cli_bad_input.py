@@ -1,4 +1,4 @@
-"""Whatever a person types, a command says what is wrong with it; none calls a person's mistake a bug."""
+"""Invalid input is explained; no mistake of the user is reported as a bug."""
 
 import pytest
 
@@ -9,7 +9,7 @@ KEY = "dgm_fake-key-of-the-gateways-owner"
 
 @pytest.mark.parametrize("words", [("models",), ("usage",), ("chat", "hi")])
 @pytest.mark.parametrize("key", ["a\nb", "\udcff", "\x1b[31m"])
-def test_a_key_that_no_header_can_carry_is_said_so(shell: Shell, words: tuple[str, ...], key: str) -> None:
+def test_a_key_that_no_header_can_carry_is_an_error(shell: Shell, words: tuple[str, ...], key: str) -> None:
     with shell.serve(DRAGOMAN_API_KEY=KEY):
         done = shell.run(*words, "--key", key)
     assert (done.code, done.out) == (1, "")
@@ -18,13 +18,13 @@ def test_a_key_that_no_header_can_carry_is_said_so(shell: Shell, words: tuple[st
 
 
 @pytest.mark.parametrize("words", [("chat", "\udcff\udcfe"), ("chat", "-m", "\udcff", "hi")])
-def test_words_that_are_not_utf8_are_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
+def test_arguments_that_are_not_utf8_are_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
     done = shell.run(*words)
     assert (done.code, done.out) == (2, "")
     assert "is not valid UTF-8" in done.err
 
 
-def test_a_store_on_a_server_that_is_down_is_not_called_a_file(shell: Shell) -> None:
+def test_the_error_for_a_database_server_that_is_down_names_the_server(shell: Shell) -> None:
     shell.write("dragoman.toml", '[store]\nurl = "postgresql://u@127.0.0.1:9/db"\n')
     done = shell.run("keys", "list")
     assert done.code == 1
@@ -32,7 +32,7 @@ def test_a_store_on_a_server_that_is_down_is_not_called_a_file(shell: Shell) -> 
     assert "file" not in done.err
 
 
-def test_a_folder_of_captures_that_is_a_file_is_said_so(shell: Shell) -> None:
+def test_a_capture_directory_that_is_a_file_is_an_error(shell: Shell) -> None:
     shell.write("captures", "no folder")
     shell.write("dragoman.toml", '[debug]\ndirectory = "captures"\n')
     for words in (("list",), ("list", "--json"), ("show", "last")):

@@ -1,4 +1,4 @@
-"""A full run with every provider, each fed an unmistakable secret by vendors that repeat it: it is found nowhere."""
+"""A full run with a unique secret for every provider and vendors that repeat it: it appears in no output or file."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import zstandard
 
-from cli.gossips import MODES, GossipingCodex, GossipingCopilot, GossipingKiro, Vendor
+from cli.leaky_vendors import MODES, LeakyCodex, LeakyCopilot, LeakyKiro, Vendor
 from cli.shell import Shell
 from dragoman.accounts.timestamps import format_timestamp
 from fakes.kiro import ARN
@@ -33,7 +33,7 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 
 @dataclass
 class Canaries:
-    """Secrets with signs that URLs, JSON and base64 write otherwise, and with no beginning that gives them away."""
+    """Secrets with characters that URLs, JSON and base64 encode, and without a known prefix."""
 
     sung: dict[str, str] = field(default_factory=dict)
 
@@ -56,21 +56,21 @@ def forms(secret: str) -> set[bytes]:
     return written
 
 
-Gossip = Vendor | GossipingKiro | GossipingCodex | GossipingCopilot
+Gossip = Vendor | LeakyKiro | LeakyCodex | LeakyCopilot
 
 
 @dataclass
 class Town:
-    """All vendors, and the shell in which one gateway is configured for all of them."""
+    """All vendors, and a shell with one gateway that is configured for all of them."""
 
     shell: Shell
     canaries: Canaries
     vendors: list[Gossip]
     toml: str
     environ: dict[str, str]
-    kiro: GossipingKiro
-    codex: GossipingCodex
-    copilot: GossipingCopilot
+    kiro: LeakyKiro
+    codex: LeakyCodex
+    copilot: LeakyCopilot
     collector: FakeUpstream
 
     def turn(self, mode: str) -> None:
@@ -82,14 +82,14 @@ class Town:
             self.copilot.sessions.clear()
 
     def told_to(self) -> set[str]:
-        """The canaries that some vendor was sent: without that, silence would prove nothing."""
+        """Return the canaries that some vendor received: the others prove nothing."""
         everyone = [*self.vendors, self.collector]
         heard = [value for vendor in everyone for asked in vendor.asked for value in asked.headers.values()]
         bodies = [asked.body for vendor in self.vendors for asked in vendor.asked]
         return set(self.canaries.heard_in(b"\n".join([*bodies, *(value.encode() for value in heard)])))
 
     def issued(self) -> set[str]:
-        """Tokens that the vendors have made up themselves."""
+        """Return the tokens that the vendors issued."""
         return self.kiro.access | self.kiro.refresh | self.codex.access | self.codex.refresh | self.copilot.sessions
 
 
@@ -104,7 +104,7 @@ def town(shell: Shell) -> Iterator[Town]:
     canaries = Canaries()
     with ExitStack() as stack:
         vendor, proxy = stack.enter_context(Vendor()), stack.enter_context(Vendor())
-        kiro, codex, copilot = GossipingKiro(), GossipingCodex(), GossipingCopilot()
+        kiro, codex, copilot = LeakyKiro(), LeakyCodex(), LeakyCopilot()
         for fake in (kiro, codex, copilot):
             stack.enter_context(fake)
         environ = {name: canaries.new(name) for name in KEYS}
@@ -132,7 +132,7 @@ def town(shell: Shell) -> Iterator[Town]:
 
 
 def _compatible(canaries: Canaries, vendor: Vendor, proxy: Vendor) -> list[str]:
-    """With headers of its own, behind a proxy that gossips, and behind one that is not there."""
+    """Providers with headers of their own, behind a leaky proxy, and behind one that does not respond."""
     kind = 'kind = "openai-compatible"\n'
     team, password, other = canaries.new("team"), canaries.new("proxy"), canaries.new("absent-proxy")
     return [
@@ -147,7 +147,7 @@ def _compatible(canaries: Canaries, vendor: Vendor, proxy: Vendor) -> list[str]:
     ]
 
 
-def _kiro(shell: Shell, canaries: Canaries, kiro: GossipingKiro, environ: dict[str, str]) -> list[str]:
+def _kiro(shell: Shell, canaries: Canaries, kiro: LeakyKiro, environ: dict[str, str]) -> list[str]:
     """The five forms that a Kiro credential has."""
     ended, lives = format_timestamp(time.time() - 60), format_timestamp(time.time() + 7200)
     table: dict[str, object] = {"authMethod": "social", "profileArn": ARN, "expiresAt": ended}
@@ -172,7 +172,7 @@ def _kiro(shell: Shell, canaries: Canaries, kiro: GossipingKiro, environ: dict[s
     return [kiro.stanza(place, name) for name, place in places.items()]
 
 
-def _codex(shell: Shell, canaries: Canaries, codex: GossipingCodex) -> str:
+def _codex(shell: Shell, canaries: Canaries, codex: LeakyCodex) -> str:
     table = codex.auth_file(7200)
     tokens = table["tokens"]
     assert isinstance(tokens, dict)
@@ -182,7 +182,7 @@ def _codex(shell: Shell, canaries: Canaries, codex: GossipingCodex) -> str:
     return str(shell.write("codex.json", msgspec.json.encode(table).decode()))
 
 
-def _copilot(shell: Shell, canaries: Canaries, copilot: GossipingCopilot) -> str:
+def _copilot(shell: Shell, canaries: Canaries, copilot: LeakyCopilot) -> str:
     token = canaries.new("github")
     copilot.github = {token}
     return str(shell.write("apps.json", msgspec.json.encode({"github.com:Iv1.fake": {"oauth_token": token}}).decode()))
@@ -214,7 +214,7 @@ def test_no_secret_leaves_in_any_form(town: Town) -> None:
 
 
 def everything(port: int, environ: dict[str, str]) -> Iterator[tuple[str, bytes]]:
-    """All questions that a client may ask, each answer with its head."""
+    """Send every kind of request and yield each response with its head."""
     key = environ["DRAGOMAN_API_KEY"]
     for model in MODELS:
         for client, path in PATHS.items():
@@ -256,7 +256,7 @@ def commands(shell: Shell, at: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
 
 
 def left_behind(home: Path) -> dict[str, bytes]:
-    """Every file that the gateway has made; those that keep credentials are for their owner's eyes only."""
+    """Return every file that the gateway created; those with credentials are readable by their owner alone."""
     given = {
         "town.toml",
         "dragoman.toml",
@@ -301,7 +301,7 @@ def test_a_store_and_a_shared_memory_that_cannot_be_reached_are_named_without_th
     assert {where: heard for where, text in told.items() if (heard := canaries.heard_in(text))} == {}
 
 
-def test_a_canary_would_be_heard() -> None:
+def test_a_leaked_canary_is_found() -> None:
     canaries = Canaries()
     secret = canaries.new("one")
     for text in (secret, quote(secret, safe=""), json.dumps({"a": secret}), b64encode(f"a:{secret}".encode()).decode()):

@@ -1,4 +1,4 @@
-"""`dragoman capture` and `dragoman replay`, from a person's shell."""
+"""`dragoman capture` and `dragoman replay` as processes."""
 
 import re
 import signal
@@ -44,7 +44,7 @@ def kept(shell: Shell) -> CaptureDirectory:
     return captures
 
 
-def test_without_captures_the_list_says_how_to_get_some(shell: Shell, kept: CaptureDirectory) -> None:
+def test_an_empty_list_of_captures_explains_how_to_get_some(shell: Shell, kept: CaptureDirectory) -> None:
     done = shell.run("capture", "list")
     assert (done.code, done.out) == (0, "")
     assert "debug.capture" in done.err
@@ -67,7 +67,7 @@ def test_a_capture_is_found_by_its_id_or_either_end_of_it(shell: Shell, kept: Ca
         assert which in done.err
 
 
-def test_the_newest_of_two_captures_with_one_id_is_meant(shell: Shell, kept: CaptureDirectory) -> None:
+def test_the_newest_of_two_captures_with_one_id_is_chosen(shell: Shell, kept: CaptureDirectory) -> None:
     kept.write(capture(request_id="mine", time=utc_text(1_794_700_000.0)))
     kept.write(capture(request_id="mine", time=utc_text(1_794_700_001.0), requested_model="the-newer-one"))
     assert "the-newer-one" in shell.run("capture", "show", "mine").out
@@ -81,7 +81,7 @@ def test_the_full_timeline_leaves_nothing_out_and_json_is_the_capture_itself(
     assert read_capture(shell.run("capture", "show", "last", "--json").out.encode()) == capture()
 
 
-def test_what_a_model_says_does_not_steer_the_terminal(shell: Shell, kept: CaptureDirectory) -> None:
+def test_control_sequences_of_a_model_are_not_printed(shell: Shell, kept: CaptureDirectory) -> None:
     moments = tuple(
         replace(moment, event=moment.event.replace("I will", "\\u001b[31mred")) for moment in capture().events
     )
@@ -110,7 +110,7 @@ def test_a_request_to_another_upstream_is_exported_by_its_name(shell: Shell, kep
     assert (shell.home / "out" / "local_request_body.json").exists()
 
 
-def test_a_file_that_is_no_capture_is_told_so(shell: Shell) -> None:
+def test_a_file_that_is_not_a_capture_is_an_error(shell: Shell) -> None:
     for text in ("{}", "nonsense", "dragoman capture 99 {}\nrest"):
         shell.write("odd", text)
         done = shell.run("replay", "odd")
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_capture_is_told_so(shell: Shell) -> None:
         assert "odd" in done.err
 
 
-def test_a_replay_tells_by_its_exit_code_whether_anything_differs(shell: Shell) -> None:
+def test_the_exit_code_of_a_replay_shows_whether_anything_differs(shell: Shell) -> None:
     assert shell.run("replay", str(FIXTURE)).code == 0
     shell.write("edited.json", FIXTURE.read_text().replace(" write it.", " write them."))
     done = shell.run("replay", "edited.json")
@@ -130,7 +130,7 @@ def test_a_replay_tells_by_its_exit_code_whether_anything_differs(shell: Shell) 
     assert told.json["same"] is False
 
 
-def test_two_long_replies_that_say_the_same_again_and_again_are_soon_compared() -> None:
+def test_two_long_repetitive_replies_are_compared_quickly() -> None:
     first, *_, last = capture().events
     same = [replace(first, event=f'{{"n":{number % 3}}}') for number in range(30_000)]
     then = capture(events=(first, *same, first))
@@ -145,7 +145,7 @@ def test_two_long_replies_that_say_the_same_again_and_again_are_soon_compared() 
     assert time.process_time() - began < 20  # minutes, if every line is looked for everywhere
 
 
-def test_what_was_not_kept_whole_is_not_replayed(shell: Shell, kept: CaptureDirectory) -> None:
+def test_an_incomplete_capture_is_not_replayed(shell: Shell, kept: CaptureDirectory) -> None:
     kept.write(capture(truncated=("sent",)))
     done = shell.run("replay", "last")
     assert done.code == 1
@@ -153,7 +153,7 @@ def test_what_was_not_kept_whole_is_not_replayed(shell: Shell, kept: CaptureDire
     assert "not kept" in shell.run("capture", "show", "last").out
 
 
-def test_a_fixture_expects_what_is_seen_now(shell: Shell) -> None:
+def test_a_fixture_expects_the_current_result(shell: Shell) -> None:
     shell.write("edited.json", FIXTURE.read_text().replace(" write it.", " write them."))
     assert shell.run("replay", "edited.json", "--as-fixture", "renewed.json").code == 0
     assert shell.run("replay", "renewed.json").code == 0
@@ -164,7 +164,7 @@ def test_a_fixture_expects_what_is_seen_now(shell: Shell) -> None:
 
 @contextmanager
 def served(shell: Shell, file: str) -> Iterator[str]:
-    """The stanza that a replayed upstream prints, while it listens."""
+    """Yield the section that a replayed upstream prints, while it listens."""
     process = shell.start("replay", file, "--serve")
     try:
         assert process.stdout is not None
@@ -193,7 +193,7 @@ def connected(stanza: str) -> HTTPConnection:
     return HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
 
 
-def test_a_replayed_upstream_answers_with_the_same_bytes_at_the_same_pace(shell: Shell) -> None:
+def test_a_replayed_upstream_sends_the_same_bytes_at_the_same_pace(shell: Shell) -> None:
     with served(shell, str(FIXTURE)) as stanza:
         for method, path in (("GET", "/v1/models"), ("POST", "/ListAvailableProfiles")):
             connection = connected(stanza)
@@ -213,7 +213,7 @@ def test_a_replayed_upstream_answers_with_the_same_bytes_at_the_same_pace(shell:
             connection.close()
 
 
-def test_a_gateway_with_the_printed_stanza_gets_the_recorded_reply_and_needs_no_account(
+def test_a_gateway_with_the_printed_section_gets_the_recorded_reply_and_needs_no_account(
     shell: Shell, tmp_path: Path
 ) -> None:
     with served(shell, str(FIXTURE)) as stanza, running(stanza, tmp_path) as gateway:
@@ -229,7 +229,7 @@ def test_a_gateway_with_the_printed_stanza_gets_the_recorded_reply_and_needs_no_
     ("kind", "protocol"),
     [("anthropic", "messages"), ("openai", "responses"), ("codex", "responses"), ("copilot", "chat")],
 )
-def test_the_stanza_of_any_vendor_needs_no_account(shell: Shell, kind: str, protocol: str) -> None:
+def test_the_printed_section_of_any_vendor_needs_no_account(shell: Shell, kind: str, protocol: str) -> None:
     question = replace(capture().upstream_requests[0], kind=kind, protocol=protocol)
     shell.write("dragoman.toml", config_for_upstream(capture(upstream_requests=(question,)), 9400))
     done = shell.run("config", "check")

@@ -60,12 +60,12 @@ def on_a_terminal(shell: Shell, *words: str, **environ: str) -> str:
     return shown.decode().replace("\r\n", "\n")
 
 
-def test_it_answers_without_any_set_up(shell: Shell) -> None:
+def test_chat_works_without_any_set_up(shell: Shell) -> None:
     done = shell.run("chat", "Guten", "Tag,", "世界", "👋🏽")
     assert (done.code, done.out, done.err) == (0, "Guten Tag, 世界 👋🏽\n", "")
 
 
-def test_it_talks_through_the_running_gateway_when_a_key_is_known(shell: Shell) -> None:
+def test_chat_uses_the_running_gateway_if_a_key_is_known(shell: Shell) -> None:
     with shell.serve() as served:
         done = shell.run("chat", "hello", DRAGOMAN_API_KEY=served.key)
         served.end()
@@ -74,7 +74,7 @@ def test_it_talks_through_the_running_gateway_when_a_key_is_known(shell: Shell) 
     assert "echo/echo ok" in served.err
 
 
-def test_words_appear_before_the_answer_is_whole(shell: Shell) -> None:
+def test_text_appears_before_the_reply_is_complete(shell: Shell) -> None:
     process = shell.start("chat", "-m", "echo/slow", "one two three four")
     assert process.stdout is not None
     began = os.read(process.stdout.fileno(), 100)
@@ -86,17 +86,17 @@ def test_words_appear_before_the_answer_is_whole(shell: Shell) -> None:
 
 
 def test_standard_input_is_the_text_when_asked_for(shell: Shell) -> None:
-    assert shell.run("chat", "-", said="from a pipe\nin two lines\n").out == "from a pipe\nin two lines\n"
+    assert shell.run("chat", "-", stdin="from a pipe\nin two lines\n").out == "from a pipe\nin two lines\n"
 
 
-def test_thoughts_go_to_stderr_so_that_a_pipe_gets_only_the_answer(shell: Shell) -> None:
+def test_thinking_goes_to_stderr_so_that_a_pipe_gets_only_the_reply(shell: Shell) -> None:
     done = shell.run("chat", "--think", "hello")
     assert done.out == "hello\n"
     assert "hello" in done.err
     assert "\x1b" not in done.out + done.err
 
 
-def test_thoughts_are_dimmed_on_a_terminal(shell: Shell) -> None:
+def test_thinking_is_dimmed_on_a_terminal(shell: Shell) -> None:
     shown = on_a_terminal(shell, "chat", "--think", "hello", TERM="xterm")
     dimmed, _, after = shown.removeprefix("\x1b[2m").partition("\x1b[0m")
     assert shown.startswith("\x1b[2m")
@@ -108,7 +108,7 @@ def test_no_colour_is_honoured(shell: Shell) -> None:
     assert "\x1b" not in on_a_terminal(shell, "chat", "--think", "hello", TERM="xterm", NO_COLOR="1")
 
 
-def test_a_model_cannot_steer_the_terminal(shell: Shell) -> None:
+def test_control_sequences_of_a_reply_are_not_printed(shell: Shell) -> None:
     with FakeUpstream([reply(text_block(0, "a\x1b[31mb\x07\x9b2Jc"))]) as upstream:
         pointed_at(shell, upstream)
         assert on_a_terminal(shell, "chat", "-m", "up/m", "hi", TERM="xterm") == "a[31mb2Jc\n"
@@ -130,7 +130,7 @@ def test_tool_calls_are_shown_with_their_arguments(shell: Shell) -> None:
     assert b'"arguments":"{\\"city\\":\\"Paris\\"}"' in msgspec.json.format(told.encode(), indent=-1)
 
 
-def test_usage_and_who_answered_are_told_when_asked(shell: Shell) -> None:
+def test_verbose_shows_the_route_and_the_usage(shell: Shell) -> None:
     assert "echo/echo · 2 tokens in, 2 out" in shell.run("chat", "-v", "two words").err
 
 
@@ -140,20 +140,20 @@ def test_json_holds_the_whole_reply(shell: Shell) -> None:
     assert "hello" in str(told["thinking"])
 
 
-def test_a_refusal_is_told_in_the_gateways_words(shell: Shell) -> None:
+def test_a_refused_request_shows_the_gateways_message(shell: Shell) -> None:
     done = shell.run("chat", "-m", "echo/error-400", "hello")
     assert (done.code, done.out) == (1, "")
     assert done.err == "Error: echo was asked to refuse this request (HTTP 400)\n"
 
 
-def test_an_unknown_model_is_told_with_near_names(shell: Shell) -> None:
+def test_an_unknown_model_is_named_with_similar_names(shell: Shell) -> None:
     done = shell.run("chat", "-m", "ecko", "hello")
     assert done.code == 1
     assert "'ecko' does not exist" in done.err
     assert "echo" in done.err
 
 
-def test_a_broken_reply_keeps_what_came_and_fails(shell: Shell) -> None:
+def test_a_broken_reply_keeps_its_text_and_fails(shell: Shell) -> None:
     for model in ("echo/error-mid", "echo/error-cut"):
         done = shell.run("chat", "-m", model, "one two three four")
         assert done.code == 1
@@ -161,7 +161,7 @@ def test_a_broken_reply_keeps_what_came_and_fails(shell: Shell) -> None:
         assert "The reply ended early" in done.err
 
 
-def test_a_cut_off_reply_says_so(shell: Shell) -> None:
+def test_a_truncated_reply_is_marked(shell: Shell) -> None:
     with FakeUpstream([reply(text_block(0, "Once upon"), stop="max_tokens")]) as upstream:
         pointed_at(shell, upstream)
         done = shell.run("chat", "-m", "up/m", "a tale")
@@ -182,5 +182,5 @@ def test_ctrl_c_ends_it_quickly_and_quietly(shell: Shell) -> None:
     assert time.monotonic() - began < 20
 
 
-def test_nothing_to_say_is_wrong_usage(shell: Shell) -> None:
-    assert shell.run("chat", "-", said="  \n").code == 2
+def test_an_empty_prompt_is_wrong_usage(shell: Shell) -> None:
+    assert shell.run("chat", "-", stdin="  \n").code == 2

@@ -38,7 +38,7 @@ def shown(shell: Shell, **environ: str) -> dict[str, Value]:
     return by_key
 
 
-def test_every_value_names_who_set_it(shell: Shell) -> None:
+def test_every_value_has_its_origin(shell: Shell) -> None:
     path = shell.write("dragoman.toml", CONFIG)
     values = shown(shell, MAX_RETRIES="7", DRAGOMAN_API_KEY="fake-key-from-outside")
     assert (values["server.port"].value, values["server.port"].origin) == (9123, f"{path}:2")
@@ -49,7 +49,7 @@ def test_every_value_names_who_set_it(shell: Shell) -> None:
     assert values["client key"].origin == "environment DRAGOMAN_API_KEY"
 
 
-def test_secrets_are_masked_on_both_screens(shell: Shell) -> None:
+def test_secrets_are_masked_in_text_and_json(shell: Shell) -> None:
     shell.write("dragoman.toml", CONFIG)
     environ = {"DRAGOMAN_API_KEY": "fake-key-from-outside"}
     text = shell.run("config", "show", **environ).out + shell.run("config", "show", "--json", **environ).out
@@ -65,7 +65,7 @@ def test_a_good_configuration_passes_with_its_warnings(shell: Shell) -> None:
     assert 'there is no provider "nobody"' in done.err
 
 
-def test_a_variable_that_cannot_be_used_is_told_of_where_the_values_are_shown(shell: Shell) -> None:
+def test_a_variable_that_cannot_be_used_is_a_warning(shell: Shell) -> None:
     for words in (("config", "show"), ("config", "show", "--json")):
         done = shell.run(*words, MAX_RETRIES="many")
         assert done.code == 0
@@ -112,7 +112,7 @@ def test_a_proxy_variable_that_cannot_be_followed_is_named(shell: Shell) -> None
     assert "https_proxy: SOCKS4 is not supported" in done.err
 
 
-def test_what_is_wrong_with_a_key_is_said_in_full_though_the_key_itself_never_is(shell: Shell) -> None:
+def test_a_problem_with_a_secret_is_explained_without_showing_it(shell: Shell) -> None:
     shell.write("dragoman.toml", '[providers.p]\nkind = "openai"\napikey = "sk-fake-1234567890"\n')
     told = shell.run("config", "check").err
     assert 'dragoman.toml:3: providers.p.apikey: unknown key; did you mean "api_key"?' in told

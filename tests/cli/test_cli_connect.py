@@ -38,7 +38,7 @@ def everything(home: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_every_client_is_told_this_gateways_address_and_no_key(shell: Shell, client: str) -> None:
+def test_every_client_gets_the_gateways_address_and_no_key(shell: Shell, client: str) -> None:
     shell.write("dragoman.toml", "[server]\nport = 9321\n")
     before = everything(shell.home)
     done = shell.run("connect", client, "--model", "some-model", DRAGOMAN_API_KEY="fake-key-from-outside")
@@ -153,7 +153,7 @@ CONFIGURED = '[[models]]\nname = "any-*"\nto = ["up/*"]\n[[models]]\nname = "fas
     ],
     ids=["configured", "listed and preferred", "listed"],
 )
-def test_the_model_is_written_though_nobody_named_one(
+def test_a_model_is_chosen_if_none_is_given(
     shell: Shell, client: str, more: str, listed: tuple[str, ...], chosen: dict[str, str]
 ) -> None:
     with FakeUpstream(models=listed) as fake:
@@ -173,7 +173,7 @@ def test_a_model_that_the_settings_name_and_the_gateway_serves_is_kept(shell: Sh
 
 
 @pytest.mark.parametrize("client", ["claude-code", "codex"])
-def test_where_no_model_is_known_the_rest_is_written_and_said_so(shell: Shell, client: str) -> None:
+def test_without_a_known_model_the_other_settings_are_written(shell: Shell, client: str) -> None:
     write_provider(shell, "http://127.0.0.1:9/v1")
     done = shell.run("connect", client, "--write")
     assert done.code == 0, done.err
@@ -214,7 +214,7 @@ def test_other_tools_keys_are_masked_in_the_difference(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("client", ["cline", "cursor", "openai", "anthropic"])
-def test_clients_without_a_settings_file_say_why_nothing_is_written(shell: Shell, client: str) -> None:
+def test_for_clients_without_a_settings_file_the_reason_is_shown(shell: Shell, client: str) -> None:
     done = shell.run("connect", client, "--write")
     assert done.code == 0
     assert "Nothing was written. " in done.err
@@ -229,12 +229,12 @@ def test_a_client_that_needs_a_model_is_not_given_a_guess(shell: Shell) -> None:
     assert "--model" in done.err
 
 
-def test_a_protocol_that_is_not_served_yet_is_said_so(shell: Shell) -> None:
+def test_a_protocol_that_is_not_served_yet_is_noted(shell: Shell) -> None:
     assert "does not serve yet" in shell.run("connect", "gemini").err
     assert "does not serve yet" not in shell.run("connect", "codex").err
 
 
-def test_json_tells_lines_file_and_settings(shell: Shell) -> None:
+def test_json_has_lines_file_and_settings(shell: Shell) -> None:
     told = msgspec.json.decode(shell.run("connect", "codex", "--json").out, type=dict[str, object])
     assert (told["client"], told["base_url"]) == ("codex", "http://127.0.0.1:8484/v1")
     assert told["file"] == str(shell.home / FILES["codex"])

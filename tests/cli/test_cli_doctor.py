@@ -1,4 +1,4 @@
-"""`dragoman doctor`: what it finds, and whether it says what to do."""
+"""`dragoman doctor`: what it finds, and what it tells the user to do."""
 
 import http.server
 import socket
@@ -67,7 +67,7 @@ def with_provider(shell: Shell, endpoint: str, key: str = "sk-fake-0123456789") 
     shell.write("dragoman.toml", stanza)
 
 
-def test_a_fresh_machine_is_well(shell: Shell) -> None:
+def test_a_fresh_machine_has_no_problems(shell: Shell) -> None:
     report = examined(shell)
     assert report.ok
     assert report.about("provider echo").state == "ok"
@@ -86,7 +86,7 @@ def test_a_bad_configuration_is_named_line_by_line(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("status", "state", "words"), [(200, "ok", "accepts"), (401, "broken", "rejects"), (404, "warning", "no models")]
 )
-def test_what_a_provider_answers_is_judged(shell: Shell, status: int, state: str, words: str) -> None:
+def test_the_status_of_the_model_list_decides_the_state(shell: Shell, status: int, state: str, words: str) -> None:
     with vendor(status) as endpoint:
         with_provider(shell, endpoint)
         finding = examined(shell).about("provider up")
@@ -136,7 +136,7 @@ def test_a_running_gateway_is_recognised(shell: Shell) -> None:
     assert report.about("client keys").found == "1 in the store"
 
 
-def test_it_says_why_the_running_gateway_went_past_a_target(shell: Shell) -> None:
+def test_fallbacks_of_the_running_gateway_are_explained(shell: Shell) -> None:
     route = '[[models]]\nname = "both"\nto = ["spare/error-403", "spare/echo"]\n'
     shell.write("routes.toml", f'[providers.spare]\nkind = "echo"\n{route}')
     with shell.serve("--config", "routes.toml") as served:
@@ -159,7 +159,7 @@ def test_a_port_that_another_program_has_is_broken(shell: Shell) -> None:
     assert "--port" in finding.to_do
 
 
-def test_a_store_that_others_could_read_is_noted_and_mended(shell: Shell) -> None:
+def test_a_store_that_others_could_read_is_reported_and_corrected(shell: Shell) -> None:
     shell.run("keys", "create")
     store = shell.home / ".local/share/dragoman/dragoman.db"
     store.chmod(0o644)
@@ -172,14 +172,14 @@ def test_an_open_address_without_a_key_is_broken(shell: Shell) -> None:
     assert examined(shell).about("client keys").state == "broken"
 
 
-def test_the_screen_says_what_to_do(shell: Shell) -> None:
+def test_the_text_shows_what_to_do(shell: Shell) -> None:
     with_provider(shell, "http://127.0.0.1:9", "env:NOT_SET_ANYWHERE")
     lines = shell.run("doctor").out.splitlines()
     at = next(index for index, line in enumerate(lines) if line.startswith("BROKEN"))
     assert lines[at + 1].strip().startswith("→ ")
 
 
-def test_every_credential_of_a_list_is_looked_at_by_itself(shell: Shell) -> None:
+def test_every_credential_of_a_list_is_checked_separately(shell: Shell) -> None:
     with vendor(200) as url:
         keys = '["env:FAKE_KEY_A", "env:FAKE_KEY_B"]'
         shell.write("dragoman.toml", f'[providers.v]\nkind = "openai"\nendpoint = "{url}"\napi_key = {keys}\n')
@@ -192,7 +192,7 @@ def test_every_credential_of_a_list_is_looked_at_by_itself(shell: Shell) -> None
     assert "FAKE_KEY_B is not set" in report.about(second).found
 
 
-def test_a_secret_that_others_can_read_is_told_with_what_mends_it(shell: Shell, tmp_path: Path) -> None:
+def test_a_secret_that_others_can_read_is_reported_with_the_command_to_run(shell: Shell, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("sk-fake-of-a-file")
     found = tmp_path / ".codex" / "auth.json"

@@ -50,7 +50,7 @@ class Heard:
         wait_for(lambda: self.count >= count)
 
 
-def test_no_request_notices_that_the_configuration_is_edited(shell: Shell) -> None:
+def test_edits_of_the_configuration_fail_no_request(shell: Shell) -> None:
     path = shell.write("edited.toml", "")
     heard, over = Heard(), threading.Event()
     with FakeUpstream(choose=saying("one")) as one, FakeUpstream(choose=saying("two")) as two:
@@ -75,22 +75,22 @@ def test_no_request_notices_that_the_configuration_is_edited(shell: Shell) -> No
 
 
 def edit(served: Served, path: Path, number: int, one: FakeUpstream, two: FakeUpstream) -> None:
-    """Every other edit is broken, each in its own line; it has come when the log or the list of models tells."""
+    """Write an edit, every other one invalid, and wait until the log or the list of models shows it."""
     if number % 2 == 0:
         replace_file(path, good(number, one, two))
-        served.tell(signal.SIGHUP)
+        served.send_signal(signal.SIGHUP)
         wait_for(lambda: f"edit-{number}" in models(served))
         return
     text = "\n" * number + BROKEN[number // 2 % len(BROKEN)] + "\n" + good(number, one, two)
     line = next(place for place, words in enumerate(text.splitlines(), start=1) if MARK in words)
     replace_file(path, text)
-    served.tell(signal.SIGHUP)
+    served.send_signal(signal.SIGHUP)
     wait_for(lambda: f"{path}:{line}: " in served.err)
     assert f"edit-{number}" not in models(served)
 
 
 def good(number: int, one: FakeUpstream, two: FakeUpstream) -> str:
-    """Providers come, go and change places, and so do their names and settings."""
+    """Return a configuration with other providers, names and settings for each number."""
     first, second = (one, two) if number % 4 else (two, one)
     stanzas = [
         f'[providers.{name}]\nkind = "openai-compatible"\nendpoint = "{fake.url}"\n'
@@ -122,7 +122,7 @@ def ask(served: Served, method: str, path: str, body: object) -> tuple[int, dict
 
 
 def keep_asking(served: Served, heard: Heard, over: threading.Event) -> None:
-    """Whole replies and slow streams in turn, some by the name that every edit sends elsewhere."""
+    """Request whole replies and slow streams in turn, some with a name that every edit routes elsewhere."""
     for turn in itertools.count():
         if over.is_set():
             return

@@ -1,4 +1,4 @@
-"""A gateway whose output cannot be written, to a full disk or a closed pipe, serves all the same."""
+"""A gateway whose output cannot be written, to a full disk or a closed pipe, still serves."""
 
 import signal
 import socket
@@ -28,7 +28,7 @@ def is_healthy(port: int) -> bool:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("redirection", [">/dev/full", "2>/dev/full", ">/dev/full 2>&1", ">&-", "2>&-", ">&- 2>&-"])
-def test_a_gateway_lives_without_its_output(shell: Shell, redirection: str, workers: int) -> None:
+def test_a_gateway_runs_without_its_output(shell: Shell, redirection: str, workers: int) -> None:
     port = free_port()
     words = ("serve", "--port", str(port), "--workers", str(workers))
     process = subprocess.Popen(
@@ -51,7 +51,7 @@ def test_a_gateway_lives_without_its_output(shell: Shell, redirection: str, work
     assert "Exception ignored" not in err
 
 
-def test_the_log_says_that_the_banner_and_its_key_are_lost(shell: Shell) -> None:
+def test_the_log_reports_that_the_banner_and_its_key_are_lost(shell: Shell) -> None:
     port = free_port()
     process = subprocess.Popen(
         ["sh", "-c", 'exec "$@" >/dev/full', "sh", *PROGRAM, "serve", "--port", str(port)],

@@ -18,7 +18,7 @@ SLOW = {"model": "echo/slow", "max_tokens": 99, "stream": True}
 
 
 class Visitors:
-    """Clients that ask /health one request after the other, and keep what went wrong."""
+    """Clients that request /health again and again, and collect errors."""
 
     def __init__(self, port: int, *, keep_alive: bool = False, count: int = 4) -> None:
         self._port = port
@@ -94,7 +94,7 @@ def test_a_gateway_beside_a_draining_one_loses_no_connection(
         Visitors(old.port, keep_alive=keep_alive) as visitors,
     ):
         connection, stream = start_stream(old, old.key, "one two three four five six")
-        old.tell(signal.SIGTERM)
+        old.send_signal(signal.SIGTERM)
         with successor(shell, old.port, after) as new:
             assert b"message_stop" in stream.read()
             connection.close()
@@ -113,7 +113,7 @@ def test_a_successor_that_fails_to_start_leaves_the_connections_where_they_are(s
         wrong_store = shell.write(
             "wrong.toml", f'[server]\nport = {old.port}\n[store]\nurl = "sqlite:////proc/no.db"\n'
         )
-        old.tell(signal.SIGTERM)
+        old.send_signal(signal.SIGTERM)
         done = shell.run("serve", "--config", str(wrong_store))
         assert done.code == 1, done.err
         assert "in use" not in done.err
@@ -140,7 +140,7 @@ def test_a_gateway_that_is_not_draining_keeps_its_port(shell: Shell, workers: in
 def test_a_stopped_gateway_listens_no_more_while_its_streams_go_on(shell: Shell, workers: int) -> None:
     with shell.serve("--workers", str(workers)) as served:
         connection, stream = start_stream(served, served.key, " ".join(["word"] * 40))
-        served.tell(signal.SIGTERM)
+        served.send_signal(signal.SIGTERM)
         wait_for(lambda: not listens(served.port))
         assert b"message_stop" in stream.read()
         connection.close()
@@ -155,10 +155,10 @@ def test_a_second_signal_ends_streams_with_an_error_event_and_leaves_their_rows(
     with shell.serve("--workers", str(workers)) as served:
         connection, stream = start_stream(served, served.key, " ".join(["word"] * 2000))
         assert stream.read(10)
-        served.tell(sign)
+        served.send_signal(sign)
         time.sleep(0.3)
         begun = time.monotonic()
-        served.tell(sign)
+        served.send_signal(sign)
         rest = stream.read()
         connection.close()
         assert served.wait() == 0

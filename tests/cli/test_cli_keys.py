@@ -1,4 +1,4 @@
-"""`dragoman keys`: what it makes, what it shows, and how soon a running gateway follows."""
+"""`dragoman keys`: what it creates and shows, and how soon a running gateway follows."""
 
 import urllib.error
 import urllib.request
@@ -37,7 +37,7 @@ def listed(shell: Shell) -> list[Told]:
     return msgspec.json.decode(shell.run("keys", "list", "--json").out, type=list[Told])
 
 
-def test_a_key_made_while_the_gateway_runs_opens_at_once(shell: Shell) -> None:
+def test_a_key_created_while_the_gateway_runs_is_accepted_at_once(shell: Shell) -> None:
     with shell.serve() as served:
         done = shell.run("keys", "create", "laptop")
         key = KEY.search(done.out)
@@ -46,7 +46,7 @@ def test_a_key_made_while_the_gateway_runs_opens_at_once(shell: Shell) -> None:
         assert f"The gateway at {served.url} accepts it" in done.err
 
 
-def test_a_revoked_key_closes_at_once(shell: Shell) -> None:
+def test_a_revoked_key_is_rejected_at_once(shell: Shell) -> None:
     with shell.serve() as served:
         assert opens(served, served.key)
         assert shell.run("keys", "revoke", "first").code == 0
@@ -88,7 +88,7 @@ def test_an_unknown_key_cannot_be_revoked(shell: Shell) -> None:
     assert "dragoman keys list" in done.err
 
 
-def test_no_keys_yet_is_said_in_words(shell: Shell) -> None:
+def test_an_empty_list_of_keys_explains_how_to_create_one(shell: Shell) -> None:
     done = shell.run("keys", "list")
     assert (done.code, done.out) == (0, "")
     assert "dragoman keys create" in done.err
@@ -102,7 +102,7 @@ def test_a_broken_store_is_named(shell: Shell) -> None:
     assert str(path) in done.err
 
 
-def test_a_revoked_key_does_not_open_a_gateway_that_has_it_in_its_environment(shell: Shell) -> None:
+def test_a_revoked_key_is_rejected_even_by_a_gateway_that_has_it_in_its_environment(shell: Shell) -> None:
     made = create(shell, "laptop")
     assert made.key is not None
     with shell.serve(DRAGOMAN_API_KEY=made.key) as served:
@@ -118,7 +118,7 @@ def test_a_revoked_key_does_not_open_a_gateway_that_has_it_in_its_environment(sh
         assert "the one in $DRAGOMAN_API_KEY" not in again.out
 
 
-def test_a_revoked_key_alone_does_not_open_an_address_to_others(shell: Shell) -> None:
+def test_an_open_address_is_refused_if_the_only_key_is_revoked(shell: Shell) -> None:
     made = create(shell, "laptop")
     assert made.key is not None
     shell.run("keys", "revoke", "laptop")
@@ -127,7 +127,7 @@ def test_a_revoked_key_alone_does_not_open_an_address_to_others(shell: Shell) ->
     assert "no client key to protect it" in done.err
 
 
-def test_the_list_says_what_is_true_of_the_key_in_the_environment(shell: Shell) -> None:
+def test_the_list_describes_the_key_of_the_environment(shell: Shell) -> None:
     made = create(shell, "laptop")
     assert made.key is not None
     garbage = "garbage-that-nobody-made"

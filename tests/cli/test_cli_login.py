@@ -1,4 +1,4 @@
-"""`dragoman login kiro` as a process, and a gateway that finds what it left."""
+"""`dragoman login kiro` as a process, and a gateway that uses its credential."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`dragoman login codex` and `login copilot` as processes, and a gateway that finds what they left."""
+"""`dragoman login codex` and `login copilot` as processes, and a gateway that uses their credentials."""
 
 import stat
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_login_with_github_is_found_by_doctor(tmp_path: Path) -> None:
         assert "1 more whose terms you have not accepted (https://github.com/settings/" in copilot["found"]
 
 
-def test_an_account_without_copilot_is_told_to_settle_that_with_github(tmp_path: Path) -> None:
+def test_an_account_without_copilot_is_broken_with_a_link_to_github(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     details = {"notification_id": "no_copilot_access", "message": "No access to Copilot found."}
     with FakeCopilot() as fake:
@@ -66,7 +66,7 @@ def test_an_account_without_copilot_is_told_to_settle_that_with_github(tmp_path:
     assert "https://github.com/settings/" in copilot["to_do"]
 
 
-def test_nobodys_app_is_borrowed(tmp_path: Path) -> None:
+def test_copilot_needs_an_app_of_the_users_own(tmp_path: Path) -> None:
     done = Shell(tmp_path).run("login", "copilot")
     assert done.code == 1
     assert "client_id" in done.err
@@ -84,7 +84,7 @@ def test_a_denied_login_fails_and_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / ".local" / "share" / "dragoman" / "copilot.json").exists()
 
 
-def test_two_accounts_are_kept_in_two_files_and_looked_at_one_by_one(tmp_path: Path) -> None:
+def test_two_accounts_are_stored_in_two_files_and_checked_separately(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     with FakeCodex() as fake:
         prompt = {"device_auth_id": "fake-device", "user_code": "FAKE-CODE", "interval": "0.1"}

@@ -51,7 +51,7 @@ def test_credentials_are_masked_wherever_they_stand(secret: str) -> None:
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_what_stands_where_credentials_stand_is_masked_whatever_it_looks_like(carrier: str) -> None:
+def test_values_in_places_of_credentials_are_masked(carrier: str) -> None:
     text = redact(carrier.format("hunter2fake"))
     assert "hunter2fake" not in text
     assert "***" in text
@@ -67,7 +67,7 @@ def test_what_stands_where_credentials_stand_is_masked_whatever_it_looks_like(ca
         "http://127.0.0.1:8484/v1/models",
     ],
 )
-def test_ordinary_words_stay(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
@@ -82,7 +82,7 @@ def test_a_record_is_one_line_even_if_a_client_wants_two() -> None:
     assert line.isprintable()
 
 
-def test_a_fault_is_told_by_type_and_place_never_by_its_text() -> None:
+def test_an_exception_is_logged_by_type_and_place_without_its_text() -> None:
     try:
         raise ValueError("sk-fake-0123456789 in a message")
     except ValueError:
@@ -108,7 +108,7 @@ def test_any_text_is_one_line_and_valid_json(text: str) -> None:
 
 
 class Writes(io.StringIO):
-    """Remembers what each write held."""
+    """Collects the text of each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def news(message: str) -> logging.LogRecord:
     return logging.LogRecord("dragoman.x", logging.INFO, __file__, 1, message, (), None)
 
 
-def test_what_one_turn_of_the_loop_tells_is_one_write() -> None:
+def test_lines_of_one_turn_of_the_loop_are_one_write() -> None:
     writes = Writes()
     handler = BatchingHandler(writes)
 
@@ -137,7 +137,7 @@ def test_what_one_turn_of_the_loop_tells_is_one_write() -> None:
     assert writes.all == ["one\ntwo\n"]
 
 
-def test_lines_that_come_in_a_hurry_wait_for_company_but_not_for_long() -> None:
+def test_frequent_lines_are_batched_for_a_short_time() -> None:
     writes = Writes()
     handler = BatchingHandler(writes)
 
@@ -162,7 +162,7 @@ class FullDisk(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
-def test_a_log_that_cannot_be_written_harms_nobody() -> None:
+def test_a_log_that_cannot_be_written_does_no_harm() -> None:
     handler = BatchingHandler(FullDisk())
 
     async def turn() -> None:
@@ -183,11 +183,11 @@ def pipe() -> Iterator[tuple[TextIO, TextIO]]:
         yield out, into
 
 
-def test_a_reader_that_has_stopped_reading_holds_nobody_up_and_misses_no_line_that_could_wait(
+def test_a_stalled_reader_blocks_nothing_and_loses_no_line_within_the_bound(
     pipe: tuple[TextIO, TextIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = pipe
-    monkeypatch.setattr(logs, "LAST_PATIENCE_S", 20.0)
+    monkeypatch.setattr(logs, "DRAIN_S", 20.0)
     handler = BatchingHandler(writer)
     told = [f"{number} {LONG}" for number in range(500)]  # far more than a pipe holds
 
@@ -205,14 +205,12 @@ def test_a_reader_that_has_stopped_reading_holds_nobody_up_and_misses_no_line_th
     assert taken == [f"{line}\n" for line in told]
 
 
-def test_lines_that_nobody_takes_for_long_are_counted_and_their_loss_is_told(
-    pipe: tuple[TextIO, TextIO], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_lines_are_counted_and_reported(pipe: tuple[TextIO, TextIO], monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = pipe
-    monkeypatch.setattr(logs, "LAST_PATIENCE_S", 20.0)
+    monkeypatch.setattr(logs, "DRAIN_S", 20.0)
 
     def take_slowly() -> None:
-        """A piece at a time: nothing more fits into the pipe when the last line that was kept has gone into it."""
+        """Read a piece at a time, so that the pipe is full when the last line that was kept is written."""
         while piece := os.read(reader.fileno(), 4 * (len(LONG) + 1)):
             pieces.append(piece)
             time.sleep(0.002)
@@ -237,7 +235,7 @@ def test_lines_that_nobody_takes_for_long_are_counted_and_their_loss_is_told(
     assert lost == f"{3000 - len(taken) + 1} lines of the log were lost: the reader of stderr is too slow"
 
 
-def test_whatever_is_logged_while_a_request_is_answered_names_it() -> None:
+def test_lines_that_are_logged_during_a_request_have_its_id() -> None:
     async def answering() -> tuple[str, str]:
         request_id.set("req_1")
         told = record("broken")
@@ -249,7 +247,7 @@ def test_whatever_is_logged_while_a_request_is_answered_names_it() -> None:
     assert "request_id" not in msgspec.json.decode(JsonFormatter().format(record("broken")), type=dict[str, str])
 
 
-def test_a_warning_takes_along_what_waits_and_waits_for_nothing() -> None:
+def test_a_warning_writes_pending_lines_at_once() -> None:
     writes = Writes()
     handler = BatchingHandler(writes)
 
@@ -261,13 +259,13 @@ def test_a_warning_takes_along_what_waits_and_waits_for_nothing() -> None:
     asyncio.run(turn())
 
 
-def test_outside_an_event_loop_each_line_goes_out_at_once() -> None:
+def test_outside_an_event_loop_each_line_is_written_at_once() -> None:
     writes = Writes()
     BatchingHandler(writes).handle(news("alone"))
     assert writes.all == ["alone\n"]
 
 
-def test_what_still_waits_is_written_when_the_handler_is_flushed() -> None:
+def test_flush_writes_pending_lines() -> None:
     writes = Writes()
     handler = BatchingHandler(writes)
 
@@ -279,7 +277,7 @@ def test_what_still_waits_is_written_when_the_handler_is_flushed() -> None:
     assert writes.all == ["last words\n"]
 
 
-def test_a_line_tells_its_moment_to_the_millisecond() -> None:
+def test_a_line_has_its_time_in_milliseconds() -> None:
     told = news("x")
     told.created, told.msecs = 1763199637.123456, 123.0
     assert TextFormatter().format(told) == "2025-11-15T09:40:37.123Z info dragoman.x: x"

@@ -14,13 +14,13 @@ def ids(text: str) -> list[str]:
     return [model.id for model in msgspec.json.decode(text, type=list[Model])]
 
 
-def test_without_a_gateway_the_providers_are_asked(shell: Shell) -> None:
+def test_without_a_gateway_the_providers_list_their_models(shell: Shell) -> None:
     done = shell.run("models", "--json")
     assert (done.code, done.err) == (0, "")
     assert "echo" in ids(done.out)
 
 
-def test_the_running_gateway_is_asked_with_the_known_key(shell: Shell) -> None:
+def test_the_running_gateway_lists_its_models(shell: Shell) -> None:
     with shell.serve() as served:
         # A file of the command's own: the gateway follows the edits of the usual one.
         config = f'[server]\nport = {served.port}\n[providers.mine]\nkind = "openai-compatible"\n'
@@ -35,7 +35,7 @@ def test_the_running_gateway_is_asked_with_the_known_key(shell: Shell) -> None:
     assert f"A gateway runs at {served.url}" in alone.err
 
 
-def test_a_refused_key_is_said_to_be_one(shell: Shell) -> None:
+def test_a_rejected_key_is_an_error(shell: Shell) -> None:
     with shell.serve() as served:
         done = shell.run("models", "--key", "dgm_fake-wrong")
     assert (done.code, done.out) == (1, "")

@@ -1,4 +1,4 @@
-"""The proxies that a machine's environment names lead to every provider whose stanza says nothing else."""
+"""The proxies of the environment apply to every provider whose section names no other."""
 
 import urllib.error
 import urllib.request
@@ -31,7 +31,7 @@ def status(served: Served, model: str) -> int:
         return error.code
 
 
-def test_the_environments_proxy_is_used_but_for_whom_it_exempts(shell: Shell) -> None:
+def test_the_environments_proxy_is_used_except_for_exempt_hosts(shell: Shell) -> None:
     with FakeUpstream(choose=lambda asked: json_answer(REPLY)) as proxy, FakeUpstream() as near:
         near.choose = proxy.choose
         far = STANZA.format("far", "http://upstream.test/v1")

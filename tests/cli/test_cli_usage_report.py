@@ -110,7 +110,7 @@ def test_tables_are_no_wider_than_a_terminal_and_tell_what_is_guessed(shell: She
         assert f"{sum(one.input_tokens or 0 for one in rows):,}" in done.out
         assert "$49.38+" in done.out
         assert "60 requests, 15 failed, 15 cancelled by the client." in done.out
-        assert "15 requests estimated" in done.out
+        assert "15 requests with estimated counts" in done.out
     assert "█" in shell.run("usage").out
 
 

@@ -63,7 +63,7 @@ class ServeOptions(Struct, frozen=True):
     type=click.IntRange(1, MAX_WORKERS),
     default=1,
     metavar="N",
-    help="Processes. [default: 1]",
+    help="The number of processes. [default: 1]",
 )
 @click.option("--log-json", is_flag=True, help="Log as JSON.")
 @click.option("--verbose", is_flag=True, help="Log debug messages too.")

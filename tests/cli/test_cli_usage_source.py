@@ -97,11 +97,11 @@ def test_a_key_that_is_refused_leaves_the_store_and_without_one_it_is_an_error(s
         done = shell.run("usage", "--json", "--by", "model", "--key", "fake-wrong-key")
         assert counted(done) == {"echo/echo": 1}
         assert "The store was read instead of the gateway: " in done.err
-        assert "refuses the key" in done.err
+        assert "rejects the key" in done.err
         at(served, elsewhere)
         lost = elsewhere.run("usage", "--key", "fake-wrong-key")
         assert (lost.code, lost.out) == (1, "")
-        assert "refuses the key" in lost.err
+        assert "rejects the key" in lost.err
 
 
 def test_the_gateway_tells_at_once_of_what_has_just_ended(shell: Shell) -> None:

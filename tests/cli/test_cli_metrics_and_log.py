@@ -1,4 +1,4 @@
-"""What a served gateway tells of itself: one scrape for all workers, one line for each request."""
+"""Metrics and log of a gateway: one scrape for all workers, one line for each request."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ ENDED = "dragoman_requests_total"
 
 
 def ask(served: Served, model: str = "echo", *, stream: bool = False, **headers: str) -> str:
-    """The id of the request, which was asked for on a connection of its own."""
+    """Send a request on a connection of its own and return its id."""
     body = msgspec.json.encode(
         {"model": model, "stream": stream, "messages": [{"role": "user", "content": "hush hush"}]}
     )
@@ -37,7 +37,7 @@ def workers(served: Served) -> set[int]:
     return {int(word) for word in found.stdout.split()}
 
 
-def test_whichever_worker_is_scraped_tells_of_all(shell: Shell) -> None:
+def test_any_worker_returns_the_metrics_of_all(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
         wait_for(lambda: value(scrape(served.url), "dragoman_workers") == 2)
         for number in range(30):
@@ -50,7 +50,7 @@ def test_whichever_worker_is_scraped_tells_of_all(shell: Shell) -> None:
         assert {total(each, "gen_ai_server_time_to_first_token_seconds_count") for each in seen} == {15}
 
 
-def test_counts_outlive_a_worker_that_is_killed(shell: Shell) -> None:
+def test_counts_survive_a_killed_worker(shell: Shell) -> None:
     with shell.serve("--workers", "2") as served:
         wait_for(lambda: value(scrape(served.url), "dragoman_workers") == 2)
         for _ in range(20):
@@ -87,7 +87,7 @@ def test_each_request_has_one_line_of_json_with_its_id(shell: Shell) -> None:
     assert served.key not in served.err
 
 
-def test_a_person_reads_one_line_for_each_request(shell: Shell) -> None:
+def test_the_text_log_has_one_line_for_each_request(shell: Shell) -> None:
     with shell.serve() as served:
         asked = ask(served)
         wait_for(lambda: asked in served.err)  # long before anything else happens

@@ -1,4 +1,4 @@
-"""The timeline of a capture: what is new in a frame is seen, columns stay columns, and why it failed stands on top."""
+"""The timeline of a capture as text: aligned columns, with the reason of a failure on top."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def capture(**changes: object) -> Capture:
 @pytest.mark.parametrize(
     "said", ["世界您好，今天天气很好，我们去公园吧。", "🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃🙂🙃", "Zoe\u0308 " * 20]
 )
-def test_wide_letters_move_no_column(said: str) -> None:
+def test_wide_characters_keep_the_columns_aligned(said: str) -> None:
     first = capture().events[2]
     assert '"delta"' in first.event
     moments = (*capture().events[:2], replace(first, event=event_json(Delta(0, said))), *capture().events[3:])
@@ -43,14 +43,14 @@ def test_a_wider_terminal_shows_more_of_each_frame(width: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["plain", "日本語のテキスト", "e\u0301" * 9, ""])
-def test_what_is_shortened_fits_and_no_more_is_cut_than_must_be(text: str) -> None:
+def test_shortened_text_fits_and_is_as_long_as_possible(text: str) -> None:
     for width in range(1, 20):
         short = fit(text, width)
         assert width_of(short) <= width
         assert short == text or width_of(short) >= width - 1
 
 
-def test_a_failure_in_the_stream_is_told_whole_on_top() -> None:
+def test_the_message_of_a_failure_is_shown_completely_on_top() -> None:
     message = (
         "The connection to kiro was lost before the reply was whole, " + "and nobody else could be asked for it. " * 9
     )
@@ -70,17 +70,17 @@ def test_a_failure_in_the_stream_is_told_whole_on_top() -> None:
         (b"<html>", None),
     ],
 )
-def test_a_refusal_is_told_in_the_words_that_the_client_got(body: bytes, why: str | None) -> None:
+def test_an_error_response_is_explained_by_its_message(body: bytes, why: str | None) -> None:
     sent = ClientResponse(502, (("content-type", "application/json"),), (Chunk(0.1, body),))
     lines = list(render_timeline(capture(outcome="upstream", events=(), response=sent)))
     assert [line for line in lines if line.startswith("error")] == ([] if why is None else [why])
 
 
-def test_a_request_without_a_model_asked_for_none() -> None:
+def test_a_request_without_a_model_is_shown_as_such() -> None:
     assert list(render_timeline(capture(requested_model="")))[1].endswith("bytes, no model")
 
 
-def test_no_name_steers_the_terminal() -> None:
+def test_control_sequences_in_names_are_not_printed() -> None:
     shown = "\n".join(
         render_timeline(capture(requested_model="\x1b[2Jgone\r\n$ rm", route="kiro/\x1b]0;title\x07"), full=True)
     )

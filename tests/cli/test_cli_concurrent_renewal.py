@@ -1,4 +1,4 @@
-"""Five hundred requests and four processes meet an expired token at once: it is renewed once, and nobody fails."""
+"""Five hundred requests to four processes with an expired token: it is renewed once, and no request fails."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ PROCESSES = 4
 
 
 class StrictKiro(FakeKiro):
-    """Who uses a refresh token twice loses every token of the account."""
+    """Revokes every token of the account if a refresh token is used twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def crowd(served: Served, model: str) -> Counter[int]:
 
 
 @pytest.mark.parametrize("kind", ["kiro", "codex"])
-def test_a_crowd_renews_an_expired_token_once(shell: Shell, kind: str) -> None:
+def test_concurrent_requests_renew_an_expired_token_once(shell: Shell, kind: str) -> None:
     fake = StrictKiro() if kind == "kiro" else StrictCodex()
     with fake:
         path = shell.home / "account.json"

@@ -1,4 +1,4 @@
-"""`dragoman doctor NAME`: what it shows, what it writes down, and what it refuses to guess."""
+"""`dragoman doctor NAME`: what it shows, what it writes, and what it does not guess."""
 
 import tomllib
 
@@ -54,7 +54,7 @@ def test_it_is_written_into_the_file_with_a_diff_and_a_backup(shell: Shell) -> N
     assert "has these settings already" in again.err
 
 
-def test_three_times_out_of_three_the_same_is_written_whatever_the_model_says(shell: Shell) -> None:
+def test_the_result_does_not_depend_on_the_models_text(shell: Shell) -> None:
     server = MoodyServer(7, "ignores cap", "ignores required", objection=has_developer)
     written: set[str] = set()
     with FakeUpstream(choose=server, models=("tiny",)) as fake:
@@ -70,9 +70,9 @@ def has_developer(body: Body) -> str | None:
     return "no such role" if '"developer"' in msgspec.json.encode(body).decode() else None
 
 
-def test_a_server_that_was_found_gets_a_stanza_of_its_own(shell: Shell) -> None:
+def test_a_discovered_server_gets_a_section(shell: Shell) -> None:
     with FakeUpstream(choose=Server(), models=("tiny",)) as fake:
-        shell.finds("vllm", fake.port)
+        shell.add_local_server("vllm", fake.port)
         done = shell.run("doctor", "vllm", "--write")
     assert done.code == 0
     written = tomllib.loads(shell.read(".config/dragoman/dragoman.toml"))["providers"]["vllm"]
@@ -86,7 +86,7 @@ def test_a_server_that_was_found_gets_a_stanza_of_its_own(shell: Shell) -> None:
         ('["deepseek", "plain"]', lambda body: None, ["replay_reasoning"]),
     ],
 )
-def test_quirks_that_are_disproved_go_and_others_stay(
+def test_disproved_quirks_are_removed_and_others_stay(
     shell: Shell, configured: str, odd: object, expected: list[str]
 ) -> None:
     assert callable(odd)
@@ -108,7 +108,7 @@ def test_a_model_may_be_named(shell: Shell) -> None:
     assert {call.json["model"] for call in fake.calls} == {"large"}
 
 
-def test_a_server_that_answers_nothing_is_not_written_down(shell: Shell) -> None:
+def test_a_server_without_a_usable_protocol_is_not_configured(shell: Shell) -> None:
     with FakeUpstream(choose=lambda asked: refusal("who are you?", 401), models=("tiny",)) as fake:
         file = shell.write("dragoman.toml", stanza(fake.url))
         done = shell.run("doctor", "up", "--write")
@@ -125,7 +125,7 @@ def test_a_server_that_answers_nothing_is_not_written_down(shell: Shell) -> None
         (("--write",), 2, "NAME"),
     ],
 )
-def test_what_cannot_be_probed_is_said(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
+def test_only_some_providers_can_be_probed(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
     shell.write("dragoman.toml", stanza("http://127.0.0.1:9") + '[providers.other]\nkind = "echo"\n')
     done = shell.run("doctor", *words)
     assert (done.code, said in done.err) == (code, True), done.err

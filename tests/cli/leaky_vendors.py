@@ -1,4 +1,4 @@
-"""Vendors on the loopback that repeat every secret they are sent, in whatever way they are told to."""
+"""Fake vendors that repeat every secret they receive, in the headers, bodies and streams of their responses."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from fakes.service import json_answer, stream
 from fakes.upstream import Answer, Asked, FakeUpstream
 from wire_json import JsonObject
 
-TELLING = ("authorization", "x-api-key", "x-team", "x-tenant", "proxy-authorization", "chatgpt-account-id")
+SECRET_HEADERS = ("authorization", "x-api-key", "x-team", "x-tenant", "proxy-authorization", "chatgpt-account-id")
 TOKEN_PATHS = ("/refreshToken", "/token", "/oauth/token", "/login/oauth/access_token", "/copilot_internal/v2/token")
 MODES = ("good", "401", "403", "400", "429", "500", "quota", "cut", "refresh")
 
@@ -33,41 +33,41 @@ MESSAGE: JsonObject = {
 }
 
 
-def heard(asked: Asked) -> str:
-    """All that the request gives away: its credentials, and for a token service the whole question."""
-    said = " ".join(asked.headers[name] for name in TELLING if name in asked.headers)
+def secrets_of(asked: Asked) -> str:
+    """Return the secrets of a request: its credentials, and for a token service the whole body."""
+    secrets = " ".join(asked.headers[name] for name in SECRET_HEADERS if name in asked.headers)
     if urlsplit(asked.path).path in TOKEN_PATHS:
-        return f"{said} {asked.body.decode()}"
-    words = said.split()
-    return " ".join([said, *(quote(word, safe="") for word in words), b64encode(said.encode()).decode()])
+        return f"{secrets} {asked.body.decode()}"
+    parts = secrets.split()
+    return " ".join([secrets, *(quote(part, safe="") for part in parts), b64encode(secrets.encode()).decode()])
 
 
-def gossip(mode: str, asked: Asked, usual: Callable[[], Answer]) -> Answer:
-    """The usual answer, its headers telling what was heard; or a bad one, full of it."""
-    said, path = heard(asked), urlsplit(asked.path).path
-    told = (("x-heard", said.replace("\n", " ")[:4000]),)
-    renews = path in TOKEN_PATHS
-    if mode == "good" or renews != (mode == "refresh"):
+def repeat_secrets(mode: str, asked: Asked, usual: Callable[[], Answer]) -> Answer:
+    """Return the usual response with the secrets in a header, or a failure that is full of them."""
+    secrets, path = secrets_of(asked), urlsplit(asked.path).path
+    headers = (("x-received", secrets.replace("\n", " ")[:4000]),)
+    is_token_request = path in TOKEN_PATHS
+    if mode == "good" or is_token_request != (mode == "refresh"):
         answer = usual()
-        return replace(answer, headers=(*answer.headers, *told))
+        return replace(answer, headers=(*answer.headers, *headers))
     if mode == "refresh":
-        return json_answer({"error": "invalid_grant", "error_description": said, "message": said}, 400, told)
+        return json_answer({"error": "invalid_grant", "error_description": secrets, "message": secrets}, 400, headers)
     if mode == "500":
-        return Answer(f"<html><title>{said}</title><p>{said}</html>".encode(), 500, "text/html", told)
+        return Answer(f"<html><title>{secrets}</title><p>{secrets}</html>".encode(), 500, "text/html", headers)
     if mode == "cut":
-        return replace(_cut(path, said), headers=told, cut=7)
-    error = {"message": f"You sent {said}", "type": "api_error", "code": said, "param": said}
+        return replace(_cut(path, secrets), headers=headers, cut=7)
+    error = {"message": f"You sent {secrets}", "type": "api_error", "code": secrets, "param": secrets}
     if mode == "quota":
         error["type"] = "insufficient_quota"
-    body = {"type": "error", "error": error, "reason": None, "detail": {"seen": said}}
-    return json_answer(body, 200 if mode == "quota" else int(mode), (*told, ("retry-after", "60")))
+    body = {"type": "error", "error": error, "reason": None, "detail": {"seen": secrets}}
+    return json_answer(body, 200 if mode == "quota" else int(mode), (*headers, ("retry-after", "60")))
 
 
-def _cut(path: str, said: str) -> Answer:
-    """A reply that begins well and breaks off with an error."""
+def _cut(path: str, secrets: str) -> Answer:
+    """Return a reply that ends with an error after its first words."""
     if path.endswith("/generateAssistantResponse"):
-        return framed(words("Hel"), exception("InternalServerException", {"message": said}))
-    error = {"type": "api_error", "message": said, "code": said}
+        return framed(words("Hel"), exception("InternalServerException", {"message": secrets}))
+    error = {"type": "api_error", "message": secrets, "code": secrets}
     if path.endswith("/messages"):
         block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
         delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}}
@@ -91,12 +91,12 @@ def _cut(path: str, said: str) -> Answer:
 
 
 class Vendor(FakeUpstream):
-    """A server of the three protocols that says Hello; as a proxy it is asked with whole URLs."""
+    """A server of the three protocols that replies Hello, also as a proxy, whose requests have whole URLs."""
 
     mode = "good"
 
     def _answer(self, asked: Asked) -> Answer:
-        return gossip(self.mode, asked, lambda: self._hello(asked))
+        return repeat_secrets(self.mode, asked, lambda: self._hello(asked))
 
     def _hello(self, asked: Asked) -> Answer:
         if asked.method == "GET":
@@ -126,22 +126,22 @@ class Vendor(FakeUpstream):
         return Answer(b"".join(b"data: %b\n\n" % each for each in data))
 
 
-class GossipingKiro(FakeKiro):
+class LeakyKiro(FakeKiro):
     mode = "good"
 
     def _answer(self, asked: Asked) -> Answer:
-        return gossip(self.mode, asked, lambda: FakeKiro._answer(self, asked))
+        return repeat_secrets(self.mode, asked, lambda: FakeKiro._answer(self, asked))
 
 
-class GossipingCodex(FakeCodex):
+class LeakyCodex(FakeCodex):
     mode = "good"
 
     def _answer(self, asked: Asked) -> Answer:
-        return gossip(self.mode, asked, lambda: FakeCodex._answer(self, asked))
+        return repeat_secrets(self.mode, asked, lambda: FakeCodex._answer(self, asked))
 
 
-class GossipingCopilot(FakeCopilot):
+class LeakyCopilot(FakeCopilot):
     mode = "good"
 
     def _answer(self, asked: Asked) -> Answer:
-        return gossip(self.mode, asked, lambda: FakeCopilot._answer(self, asked))
+        return repeat_secrets(self.mode, asked, lambda: FakeCopilot._answer(self, asked))

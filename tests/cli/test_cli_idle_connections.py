@@ -1,4 +1,4 @@
-"""Idle connections without a key, up to the limit of open files: whoever has a key is served all the same."""
+"""Idle connections without a key, up to the limit of open files: requests with a key are still served."""
 
 import re
 import socket
