@@ -301,7 +301,7 @@ def test_commands_without_a_gateway_find_model_servers_too(shell: Shell) -> None
     with FakeUpstream(models=("tiny",)) as fake:
         shell.add_local_server("vllm", fake.port)
         assert "vllm/tiny" in shell.run("models").out
-        assert f"{fake.url} answers" in shell.run("doctor").out
+        assert f"{fake.url} responds" in shell.run("doctor").out
 
 
 def test_a_discovered_server_is_shown_as_configured_and_echo_is_not_suggested(shell: Shell) -> None:
