@@ -50,7 +50,7 @@ def test_a_login_with_github_is_found_by_doctor(tmp_path: Path) -> None:
         checks = shell.run("doctor", "--json").json["checks"]
         (copilot,) = [check for check in checks if check["what"].startswith("provider copilot")]
         assert (copilot["state"], "3 models" in copilot["found"]) == ("ok", True)
-        assert "1 more whose terms you have not accepted (https://github.com/settings/" in copilot["found"]
+        assert "1 more whose terms are not accepted (https://github.com/settings/" in copilot["found"]
 
 
 def test_an_account_without_copilot_is_broken_with_a_link_to_github(tmp_path: Path) -> None:

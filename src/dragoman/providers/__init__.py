@@ -1,4 +1,4 @@
-"""Every upstream; a new kind is one folder and one line here, a merely compatible one only a stanza."""
+"""All kinds of providers. A new kind is a module and one line here; a compatible server needs only a section."""
 
 from collections.abc import Callable, Mapping
 
@@ -27,7 +27,7 @@ KINDS: dict[str, MakeProvider] = {
 
 
 def find_missing_feature(section: ProviderConfig) -> str | None:
-    """What a stanza demands that is not in this version yet; None where its provider can be made."""
+    """Return what a section needs that this version does not have; None if its provider can be made."""
     if section.kind not in KINDS:
         return f"kind {section.kind}"
     if section.protocols and not any(name in PROTOCOLS and PROTOCOLS[name].upstream for name in section.protocols):

@@ -11,7 +11,7 @@ from dragoman.net.headers import Headers
 
 
 class Window(Struct, frozen=True):
-    """A share of an allowance that is used up, and when it starts anew."""
+    """The used share of an allowance, and when it resets."""
 
     used_percent: float
     resets_at: float | None = None  # seconds since the epoch
@@ -27,7 +27,7 @@ class Limits(Struct, frozen=True):
     windows: dict[str, Window] = {}  # by the provider's own names
     credits: Credits | None = None
     plan: str | None = None
-    exhausted_until: float | None = None  # it has refused an answer until then
+    exhausted_until: float | None = None  # the upstream rejects requests until then
 
 
 class Quota(Struct, frozen=True):
@@ -35,8 +35,8 @@ class Quota(Struct, frozen=True):
     plan: str
     what: str  # credits, requests, tokens
     used: float
-    limit: float | None  # None: without one
-    resets_on: str | None  # a date, with the time of day where it matters
+    limit: float | None  # None: unlimited
+    resets_on: str | None  # a date, with the time if it is soon
 
 
 State = Literal["ok", "warning", "broken"]
@@ -46,7 +46,7 @@ BROKEN: State = "broken"
 
 
 class Finding(Struct, frozen=True):
-    """One thing looked at."""
+    """The result of one check."""
 
     what: str
     state: State
@@ -58,19 +58,19 @@ class Finding(Struct, frozen=True):
 REMAINING = re.compile(rb"(?:[a-z]+-)?ratelimit-(?:[a-z0-9-]+-)?remaining(?:-[a-z0-9-]+)?")
 DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 UNITS = (86_400.0, 3600.0, 60.0, 1.0, 0.001)
-YEAR_2001 = 1e9  # a larger number of seconds is a moment, not a while
+YEAR_2001 = 1e9  # a larger number of seconds is a time, not a duration
 
 
 def read_exhausted_until(headers: Headers, now: float) -> float | None:
-    """The latest moment at which something that is used up begins anew; None where there is something left of all."""
+    """Return when the last exhausted allowance resets; None if none is exhausted."""
     return max((moment for moment in _resets(headers, now) if moment > now), default=None)
 
 
 def _resets(headers: Headers, now: float) -> Iterator[float]:
     for name, value in headers:
         if b"remaining" in name and REMAINING.fullmatch(name) and _is_zero(value):
-            told = headers.get(name.replace(b"remaining", b"reset"))
-            moment = None if told is None else parse_reset(told.decode("latin-1").strip(), now)
+            reset = headers.get(name.replace(b"remaining", b"reset"))
+            moment = None if reset is None else parse_reset(reset.decode("latin-1").strip(), now)
             if moment is not None:
                 yield moment
 
@@ -83,7 +83,7 @@ def _is_zero(value: bytes) -> bool:
 
 
 def parse_reset(text: str, now: float) -> float | None:
-    """Vendors write a date, a moment, seconds, or a while like `6m0s`."""
+    """Parse a date, a time, a number of seconds, or a duration like `6m0s`."""
     date = parse_timestamp(text)
     if date is not None:
         return date

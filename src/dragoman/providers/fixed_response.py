@@ -9,11 +9,11 @@ from dragoman.net.response_body import BodySink, stream_chunks
 
 
 class FixedResponse:
-    """An IncomingResponse whose bytes go through a machine."""
+    """An IncomingResponse whose bytes pass through a stage."""
 
-    def __init__(self, response: IncomingResponse, machine: Stage[bytes, bytes]) -> None:
+    def __init__(self, response: IncomingResponse, stage: Stage[bytes, bytes]) -> None:
         self._response = response
-        self._machine = machine
+        self._stage = stage
         self._over = False
 
     @property
@@ -25,13 +25,13 @@ class FixedResponse:
         return self._response.headers
 
     async def chunk(self, timeout_s: float) -> bytes:
-        """Never empty before the end: what the machine holds back is waited for, within the same time."""
+        """Return the next bytes, b"" only at the end; wait while the stage holds bytes back."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         while not self._over:
             chunk = await self._response.chunk(max(0.001, deadline - clock()))
             self._over = not chunk
-            out = b"".join(self._machine.feed(chunk) if chunk else self._machine.finish())
+            out = b"".join(self._stage.feed(chunk) if chunk else self._stage.finish())
             if out:
                 return out
         return b""
@@ -44,7 +44,7 @@ class FixedResponse:
 
     async def read(self, limit: int, timeout_s: float) -> bytes:
         body = await self._response.read(limit, timeout_s)
-        return b"".join([*self._machine.feed(body), *self._machine.finish()])
+        return b"".join([*self._stage.feed(body), *self._stage.finish()])
 
     def close(self) -> None:
         self._response.close()

@@ -21,7 +21,7 @@ class _Entry(msgspec.Struct):
 
 @lru_cache(maxsize=1024)  # names come from clients, who may invent any number of them
 def find_profile(model: str) -> Profile:
-    """What is known of a model; the all-accepting default where nothing is."""
+    """Return the profile of a model; for an unknown one, the default that accepts everything."""
     name = normalise_name(model)
     for entry in _entries():
         if any(fnmatchcase(name, pattern) for pattern in entry.match):
@@ -30,7 +30,7 @@ def find_profile(model: str) -> Profile:
 
 
 def normalise_name(model: str) -> str:
-    """One spelling for all: `us.anthropic.claude-sonnet-4.5-20250929-v1:0` is `claude-sonnet-4-5`."""
+    """Return one spelling for all variants: `us.anthropic.claude-sonnet-4.5-20250929-v1:0` is `claude-sonnet-4-5`."""
     name = _VENDOR.sub("", model.strip().lower().rpartition("/")[2])
     while (shorter := _TAIL.sub("", name)) != name:
         name = shorter
@@ -46,6 +46,6 @@ def _entries() -> tuple[_Entry, ...]:
 
 def _entry(model: dict[str, object]) -> _Entry:
     match = msgspec.convert(model.pop("match"), list[str])
-    if model.get("thinking_off") is False:  # TOML has no null: this one cannot be switched off
+    if model.get("thinking_off") is False:  # TOML has no null: thinking of this model cannot be switched off
         model["thinking_off"] = None
     return _Entry(match, msgspec.convert(model, Profile))

@@ -1,4 +1,4 @@
-"""A stanza comes in; its provider goes out, or where it lists several credentials, one that stands for all of them."""
+"""Makes a section's provider; with several credentials, one provider that stands for all of them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from dragoman.providers.provider import ModelInfo, Provider, SendRequest
 def make_provider(
     config: ProviderConfig, send: SendRequest, environ: Mapping[str, str], old: Provider | None = None
 ) -> Provider:
-    """`old`: what an edited stanza replaces; what its pool knows of credentials that stay is kept."""
-    members = tuple(KINDS[config.kind](single, send, environ) for single in split_by_credential(config))
+    """Make a provider; take over the state of credentials that stay from `old`, which it replaces."""
+    members = tuple(KINDS[config.kind](section, send, environ) for section in split_by_credential(config))
     labels = credential_labels(config)
     ids = [_id(credential) for credential in list_credentials(config)] or [""]
     pool = Pool(tuple(Member(id, label) for id, label in zip(ids, labels, strict=True)))
@@ -33,37 +33,38 @@ def make_provider(
         replace(member, account=replace(member.account, pool=pool, cooldowns=pool, slot=slot, label=label))
         for slot, (member, label) in enumerate(zip(members, labels, strict=True))
     )
-    front = PooledCatalogue(pooled)
-    catalogue = replace(pooled[0].catalogue, list_models=front.models, rename=front.rename)
+    union = PooledCatalogue(pooled)
+    catalogue = replace(pooled[0].catalogue, list_models=union.models, rename=union.rename)
     return replace(pooled[0], catalogue=catalogue, members=pooled)
 
 
 def credential_labels(config: ProviderConfig) -> tuple[str, ...]:
-    """What each of several credentials is called in messages; the secret is no part of it."""
+    """Return what each of several credentials is called in messages, without the secret."""
     credentials = list_credentials(config)
     if len(credentials) < 2:
         return ("",)
     return tuple(
-        f"{number} of {len(credentials)}{_place(credential)}" for number, credential in enumerate(credentials, 1)
+        f"{number} of {len(credentials)}{_describe_place(credential)}"
+        for number, credential in enumerate(credentials, 1)
     )
 
 
 class PooledCatalogue:
-    """What a provider is asked that no single one of its credentials answers."""
+    """The catalogue of a provider with several credentials: what any of them can use."""
 
     def __init__(self, members: tuple[Provider, ...]) -> None:
         self._members = members
 
     async def models(self) -> tuple[ModelInfo, ...]:
-        """What any of the accounts has; the first one's failure where none can be asked."""
-        asked = [fetch_models(member) for member in self._members]
-        lists = await asyncio.gather(*asked, return_exceptions=True)
-        told = [models for models in lists if not isinstance(models, BaseException)]
-        if not told:
+        """Return the models that any account has. Raises the first account's error if none can list them."""
+        fetching = [fetch_models(member) for member in self._members]
+        lists = await asyncio.gather(*fetching, return_exceptions=True)
+        fetched = [models for models in lists if not isinstance(models, BaseException)]
+        if not fetched:
             assert isinstance(lists[0], BaseException)
             raise lists[0]
         by_id: dict[str, ModelInfo] = {}
-        for model in (model for models in told for model in models):
+        for model in (model for models in fetched for model in models):
             by_id.setdefault(model.id, model)
         return tuple(by_id.values())
 
@@ -72,8 +73,8 @@ class PooledCatalogue:
         return next((own for own in renamed if own != name), name)
 
 
-def _place(credential: Credential) -> str:
-    """Where it comes from, without the folders of this machine."""
+def _describe_place(credential: Credential) -> str:
+    """Return where it comes from, without directories."""
     if isinstance(credential, SecretSource):
         if credential.text.startswith("env:"):
             return f" ({credential.text})"

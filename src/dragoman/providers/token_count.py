@@ -34,12 +34,12 @@ from dragoman.hub.request import (
     ToolResult,
 )
 
-IMAGE_TOKENS = 1600  # of unknown size: what Anthropic makes of a large one
+IMAGE_TOKENS = 1600  # of unknown size: Anthropic's count for a large one
 LOW_DETAIL_IMAGE_TOKENS = 85
 # Anthropic: width x height / 750, after scaling down to 1,568 pixels on the long edge.
 _CLAUDE_EDGE = 1568
 _CLAUDE_PIXELS = 750
-# OpenAI: fit into 2,048 square, then 768 on the short edge; 85 and 170 for each tile of 512.
+# OpenAI: scaled into a square of 2,048, then to 768 on the short edge; 85, plus 170 for each tile of 512.
 _OPENAI_EDGE, _OPENAI_SHORT, _OPENAI_TILE = 2048, 768, 512
 # Gemini: 258 for a small image, else for each tile of 768.
 _GEMINI_SMALL, _GEMINI_TILE, _GEMINI_TOKENS = 384, 768, 258
@@ -49,19 +49,19 @@ PAGE_BYTES = 75_000
 MAX_PAGES = 2000
 AUDIO_TOKENS_PER_SECOND = 10  # OpenAI's; Gemini has 32
 AUDIO_BYTES_PER_TOKEN = 1600  # ten tokens for a second at 128 kbit/s
-BYTES_PER_TOKEN = 4  # of text, roughly, where nobody has counted
+BYTES_PER_TOKEN = 4  # of text, as a rough estimate
 
-_HEAD = 8 * 1024  # characters of base64: the size of nearly every image is told in them
+_HEAD = 8 * 1024  # characters of base64 that contain the size of nearly every image
 _LONG_HEAD = 1024 * 1024  # a JPEG may begin with previews and colour profiles
 _TAIL = 256 * 1024
-MIN_MEDIA = 256  # shorter values are not worth a look
+MIN_MEDIA = 256  # shorter values are not examined
 _MARKERS = (b";base64,", b'"data":"', b'"data": "')
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_\\-]{64}")
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 
 
 def count_media_tokens(base64: bytes, model: str, detail: str | None = None, kind: Media = Media.UNKNOWN) -> int:
-    """Return the tokens of a file given as base64; `kind` is what it is said to be, its own header decides."""
+    """Return the tokens of a file given as base64; the file's own header takes precedence over `kind`."""
     head = _decode(base64[:_HEAD])
     found = media_kind(head)
     size = len(base64) * 3 // 4
@@ -109,7 +109,7 @@ def estimate_body_tokens(body: bytes, model: str) -> int:
 
 
 def count_data_url_tokens(text: str, model: str) -> int | None:
-    """Return the tokens of a string that is a data URL, or nothing but base64; None where it is a text."""
+    """Return the tokens of a string that is a data URL, or only base64; None if it is text."""
     if len(text) < MIN_MEDIA:
         return None
     found = _DATA_URL.match(text)
@@ -119,7 +119,7 @@ def count_data_url_tokens(text: str, model: str) -> int | None:
 
 
 def _find_media(body: bytes) -> Iterator[tuple[int, int]]:
-    """Where the base64 of each file in a JSON body begins and ends."""
+    """Yield where the base64 of each file in a JSON body begins and ends."""
     found: dict[int, int] = {}  # end -> begin: a data URL under `data` has two markers
     for marker in _MARKERS:
         at = body.find(marker)
@@ -144,7 +144,7 @@ def _fit(size: Size, edge: int) -> tuple[float, float]:
 
 
 def _decode(base64: bytes) -> bytes:
-    """Return what whole groups of base64 give, as far as they are base64; an escaped slash is a slash."""
+    """Decode complete groups of base64, as far as they are valid; an escaped slash counts as a slash."""
     text = base64.replace(b"\\/", b"/").replace(b"-", b"+").replace(b"_", b"/")
     try:
         return binascii.a2b_base64(text[: len(text) // 4 * 4])
@@ -156,18 +156,18 @@ def _decode_end(base64: bytes) -> bytes:
     return _decode(base64[len(base64) // 4 * 4 - min(_TAIL, len(base64) // 4 * 4) :])
 
 
-VOCABULARY = "cl100k_base"  # of those in the wheel the smallest in memory; o200k_base takes half as much again
-CLAUDE_CORRECTION = 1.15  # Claude's own vocabulary makes more tokens of the same text
-TURN_TOKENS = 4  # the role and the marks around a turn
-TOOL_TOKENS = 8  # the marks around a tool's definition
+VOCABULARY = "cl100k_base"  # the smallest in memory of those in the wheel; o200k_base takes 50 % more
+CLAUDE_CORRECTION = 1.15  # Claude's own vocabulary needs more tokens for the same text
+TURN_TOKENS = 4  # the role and delimiters of a turn
+TOOL_TOKENS = 8  # the delimiters of a tool's definition
 
-# The tokenizer holds the interpreter while it works, and makes a list of all tokens: short slices keep the
-# event loop alive beside a counting thread, and the list small. A slice's edge costs at most one token.
+# The tokenizer holds the interpreter lock and makes a list of all tokens: short slices let the event loop run beside
+# a counting thread, and keep the list small. Each boundary between slices costs at most one token.
 SLICE_CHARACTERS = 16 * 1024
-# Of a longer text so many slices, evenly spread, stand for the whole: its count is bounded in time, and still within
-# a few per cent, which is closer than one vendor's vocabulary is to another's.
+# A longer text is estimated from this many evenly spread slices: that bounds the time, and is still exact to a few per
+# cent, which is less than the difference between two vendors' vocabularies.
 MOST_SLICES = 32
-_MOST_CACHED_WORDS = 20_000  # splintr remembers words: 65,000 of them take 20 MB
+_MOST_CACHED_WORDS = 20_000  # splintr caches words: 65,000 of them take 20 MB
 
 
 @cache
@@ -176,7 +176,7 @@ def _load_tokenizer() -> splintr.AnyTokenizer:
 
 
 def count_text(text: str) -> int:
-    """The tokens of a text; of more than half a million characters, an estimate from evenly spread samples."""
+    """Return the tokens of a text; above half a million characters, an estimate from evenly spread samples."""
     if not text:
         return 0
     tokenizer = _load_tokenizer()
@@ -200,17 +200,17 @@ def _count_slice(tokenizer: splintr.AnyTokenizer, text: str) -> int:
 
 
 def estimate_request_tokens(request: Request, model: str) -> int:
-    """The input tokens of a request to that model. Pure, but slow for large ones: run it in a thread above 64 KB."""
+    """Return the input tokens of a request to that model. Slow for large ones: run it in a thread above 64 KB."""
     return _RequestCount(request, model).tokens(CLAUDE_CORRECTION if "claude" in model.lower() else 1.0)
 
 
 def count_request(request: Request) -> int:
-    """The request in tokens of our vocabulary, images and documents approximated."""
+    """Return the request's tokens in our vocabulary, with images and documents estimated."""
     return _RequestCount(request, request.model).tokens(1.0)
 
 
 class _RequestCount:
-    """What a request holds: text, which is counted, and media, which are estimated by their kind and size."""
+    """The contents of a request: text, which is counted, and media, which are estimated by kind and size."""
 
     def __init__(self, request: Request, model: str) -> None:
         self._model = model
@@ -250,13 +250,13 @@ class _RequestCount:
                 self._media += self._file(source, Media.AUDIO, None)
 
     def _file(self, source: object, kind: Media, detail: str | None) -> int:
-        """The tokens of a file that the request carries; 0 for one that it only names."""
+        """Return the tokens of a file in the request; 0 for one that it only refers to."""
         if not isinstance(source, Inline):
             return 0
         return count_media_tokens(source.data.encode(errors="replace"), self._model, detail, kind)
 
     def _without_media(self, value: Json) -> Json:
-        """The value with its files taken out, which are counted apart."""
+        """Return the value without its files, which are counted separately."""
         if isinstance(value, dict):
             return {key: self._without_media(held) for key, held in value.items()}
         if isinstance(value, list):

@@ -151,7 +151,7 @@ def test_a_host_that_wants_a_profile_is_not_asked_without_one(tmp_path: Path) ->
     assert "profile_arn" in refused.value.failure.message
 
 
-@pytest.mark.parametrize(("arn", "words"), [("arn:nonsense", "is none"), (EUROPEAN, "lives in eu-central-1")])
+@pytest.mark.parametrize(("arn", "words"), [("arn:nonsense", "is not valid"), (EUROPEAN, "is in eu-central-1")])
 def test_a_profile_that_cannot_be_right_is_refused_without_being_told(tmp_path: Path, arn: str, words: str) -> None:
     with FakeKiro() as fake:
         fake.access = {"aoaFAKE-a"}

@@ -193,7 +193,7 @@ def test_a_person_who_declines_in_the_browser_is_not_signed_in() -> None:
 
 
 def test_a_code_that_is_refused_is_told() -> None:
-    with FakeKiro() as fake, pytest.raises(LoginFailed, match="refused"):
+    with FakeKiro() as fake, pytest.raises(LoginFailed, match="rejected"):
         through_browser(fake, lambda link: print(visit(link, code="wrong", state=state_of(link))))
 
 

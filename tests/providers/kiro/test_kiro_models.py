@@ -86,6 +86,6 @@ def test_a_model_that_lists_no_window_has_the_usual_one_wherever_it_is_told() ->
         return [ListedModel("wide", token_limits=TokenLimits(max_input_tokens=1_000_000)), ListedModel("silent")]
 
     shelf = ModelCache(listed, WINDOW)
-    told = {model.id: model.max_input for model in asyncio.run(shelf.models())}
+    told = {model.id: model.max_input for model in asyncio.run(shelf.fetch())}
     assert told == {"wide": 1_000_000, "silent": WINDOW}
-    assert [shelf.window(id) for id in ("wide", "silent", "unheard-of")] == [1_000_000, WINDOW, WINDOW]
+    assert [shelf.context_window(id) for id in ("wide", "silent", "unheard-of")] == [1_000_000, WINDOW, WINDOW]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 HIDDEN = frozenset({"hide", "hidden", "none"})
 NEARLY_USED_PERCENT = 90.0
-END_OF_TIME = 1e11  # seconds; what is later is no moment
+END_OF_TIME = 1e11  # seconds; a larger number is not a time
 
 
 class _Model(Struct):
@@ -54,7 +54,7 @@ class _Usage(Struct):
 
 
 class CodexAccount:
-    """One account, asked with its own credential; once more after a refused one, if it could be renewed."""
+    """One account's services. After a rejected credential, a request is repeated once if it can be renewed."""
 
     def __init__(
         self, name: str, service: ServiceClient, refresher: CredentialRefresher[Credential], endpoint: str, version: str
@@ -66,7 +66,7 @@ class CodexAccount:
         self._version = version
 
     async def models(self) -> tuple[ModelInfo, ...]:
-        page = await self._asked(f"{self._endpoint}/models?client_version={self._version}", _Models)
+        page = await self._fetch(f"{self._endpoint}/models?client_version={self._version}", _Models)
         return tuple(
             ModelInfo(model.slug, model.display_name or "", owned_by="openai", max_input=model.context_window)
             for model in page.models
@@ -89,8 +89,8 @@ class CodexAccount:
         found = f"takes the credential (plan {credential.plan or 'unknown'}) and lists {len(models)} models"
         return [Finding(what, OK, found), await self._allowance(f"{what} usage")]
 
-    async def quota(self) -> list[Quota]:
-        """What `dragoman usage --plans` shows; RequestError where it is not to be had."""
+    async def read_quotas(self) -> list[Quota]:
+        """Return what `dragoman usage --plans` shows. Raises RequestError if it cannot be read."""
         usage = await self._usage()
         plan = usage.plan_type or "unknown"
         return [
@@ -107,34 +107,34 @@ class CodexAccount:
 
     async def _usage(self) -> _Usage:
         root = self._endpoint.removesuffix("/codex")
-        return await self._asked(f"{root}/wham/usage", _Usage)
+        return await self._fetch(f"{root}/wham/usage", _Usage)
 
     async def _allowance(self, what: str) -> Finding:
         try:
             usage = await self._usage()
         except RequestError as refused:
-            return Finding(what, WARNING, f"not to be had: {refused.failure.message}", "try again later")
+            return Finding(what, WARNING, f"cannot be read: {refused.failure.message}", "try again later")
         limit = usage.rate_limit or _RateLimit()
         windows = _windows(usage)
-        response = ", ".join(_describe_window(window) for window in windows) or "no windows"
+        summary = ", ".join(_describe_window(window) for window in windows) or "no windows"
         if limit.limit_reached or any((window.used_percent or 0.0) >= NEARLY_USED_PERCENT for window in windows):
-            return Finding(what, WARNING, response, "nearly all is used, or all of it")
-        return Finding(what, OK, response)
+            return Finding(what, WARNING, summary, "nearly all of it is used, or all")
+        return Finding(what, OK, summary)
 
-    async def _asked(self, url: str, kind: type[T]) -> T:
-        response = await self._ask(url)
+    async def _fetch(self, url: str, kind: type[T]) -> T:
+        response = await self._request(url)
         if response.status == 401 and await self.refresher.renew():
-            response = await self._ask(url)
+            response = await self._request(url)
         if response.status != 200:
             raise RequestError(read_failure(response.status, {}, response.body))
         try:
             return msgspec.json.decode(response.body, type=kind)
         except msgspec.MsgspecError as error:
             raise RequestError(
-                Failure(Kind.UPSTREAM, f"the ChatGPT backend's answer cannot be read: {error}")
+                Failure(Kind.UPSTREAM, f"cannot parse the ChatGPT backend's response: {error}")
             ) from error
 
-    async def _ask(self, url: str) -> ServiceResponse:
+    async def _request(self, url: str) -> ServiceResponse:
         credential = await self.refresher.get()
         try:
             return await self._service.request("GET", url, authorization_headers(credential))
@@ -167,7 +167,7 @@ def _window_hours(window: _Window) -> float:
 
 
 def _format_reset(window: _Window) -> str | None:
-    """To the minute: a window may be over in hours."""
+    """Format to the minute, since a window may last only hours."""
     moment = window.reset_at or 0.0
     return format_timestamp(moment)[:16].replace("T", " ") if 0 < moment < END_OF_TIME else None
 
@@ -177,7 +177,7 @@ _TRUE = frozenset({"true", "1"})
 
 
 class LimitTracker:
-    """What the account was last said to have left."""
+    """The account's limits as of the last response."""
 
     def __init__(self) -> None:
         self.limits: Limits | None = None
@@ -185,19 +185,19 @@ class LimitTracker:
     def update(self, headers: Headers, now: float) -> None:
         response = read_limits(headers, now)
         if response is not None:
-            self.limits = replace(response, exhausted_until=self._still_exhausted(now))
+            self.limits = replace(response, exhausted_until=self._current_exhaustion(now))
 
     def set_exhausted(self, until: float) -> None:
-        """It has refused to answer before that moment."""
+        """Note that the upstream rejects requests until then."""
         self.limits = replace(self.limits or Limits(), exhausted_until=until)
 
-    def _still_exhausted(self, now: float) -> float | None:
+    def _current_exhaustion(self, now: float) -> float | None:
         until = self.limits.exhausted_until if self.limits else None
         return until if until is not None and until > now else None
 
 
 def read_codex_exhausted_until(headers: Headers, now: float) -> float | None:
-    """When the account has an allowance again, where the headers say that it is used up and no credits step in."""
+    """Return when the allowance resets if the headers say that it is used up and there are no credits; else None."""
     response = read_limits(headers, now)
     if response is None or (response.credits is not None and (response.credits.has or response.credits.unlimited)):
         return None
@@ -207,7 +207,7 @@ def read_codex_exhausted_until(headers: Headers, now: float) -> float | None:
 
 
 def read_limits(headers: Headers, now: float) -> Limits | None:
-    """None where the answer says nothing of them. Other limits than Codex's own have names like `spark/primary`."""
+    """Return the limits in the headers, or None. Limits other than Codex's own have names like `spark/primary`."""
     fields = {name.decode("latin-1"): value.decode("latin-1").strip() for name, value in headers}
     windows: dict[str, Window] = {}
     for name in fields:
@@ -233,7 +233,7 @@ def _read_window(fields: dict[str, str], prefix: str, now: float) -> Window | No
     if resets_at is None and after:
         resets_at = now + after
     if not used and not minutes and resets_at is None:
-        return None  # how the backend writes that there is none
+        return None  # this is how the backend writes that there is none
     return Window(used or 0.0, resets_at)
 
 

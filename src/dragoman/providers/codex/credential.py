@@ -13,7 +13,7 @@ from dragoman.accounts.timestamps import format_timestamp, parse_timestamp
 from dragoman.hub.failure import Kind
 
 REMEDY = "`codex login`, or `dragoman login codex`"
-UNREADABLE_LIFE_S = 8 * 86_400.0  # of a token that does not say when it ends, from its last renewal
+UNREADABLE_LIFE_S = 8 * 86_400.0  # of a token without an expiry, from its last renewal
 
 OTHER_MODES = {
     "apikey": 'an API key: that is for a provider of kind "openai"',
@@ -33,7 +33,7 @@ class Credential(Struct, frozen=True):
     account: str = ""
     plan: str = ""
     fedramp: bool = False
-    residency: str = ""  # where its data must stay
+    residency: str = ""  # the region in which its data must stay
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class Credential(Struct, frozen=True):
 
 
 class AuthFile(FileSource):
-    """Codex keeps no lock of its own and writes in place: what it is about to write wins over what we would."""
+    """The file of Codex, which uses no lock and writes in place: if it has written meanwhile, its content stays."""
 
     def read(self) -> Credential:
         _, table = load_table(self.path, REMEDY)
@@ -67,7 +67,7 @@ class AuthFile(FileSource):
 
 
 class NoCredential:
-    """Nothing is configured, and no tool has left anything."""
+    """No credential is configured, and none of the usual files exists."""
 
     location = "no credential"
     lock = None
@@ -100,7 +100,7 @@ def make_credential(tokens: Table, renewed_at: float) -> Credential:
 
 
 def token_fields(credential: Credential) -> Table:
-    """As they stand in the file."""
+    """Return the tokens as the file stores them."""
     return {
         "id_token": credential.id_token,
         "access_token": credential.access_token,
@@ -119,7 +119,7 @@ _claims_decoder = msgspec.json.Decoder(dict[str, object])
 
 
 def read_claims(token: str) -> Table:
-    """Nothing where it is no JWT."""
+    """Return the claims of a JWT, unverified; none if it is not one."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
@@ -140,12 +140,12 @@ def read_expiry(token: str) -> float | None:
 
 
 def read_account_claims(claimed: Table) -> Table:
-    """What OpenAI says of the account."""
+    """Return OpenAI's claims about the account."""
     return read_table(claimed, NAMESPACE)
 
 
 def read_account_id(claimed: Table) -> str:
-    """The account's id, wherever it stands."""
+    """Return the account's id from any of the claims that have contained it."""
     named = read_text(read_account_claims(claimed), "chatgpt_account_id") or read_text(claimed, "chatgpt_account_id")
     if named:
         return named
@@ -161,7 +161,7 @@ PERMANENT_ERRORS = frozenset(
 
 
 class Tokens(Struct):
-    """Every one may be missing, and then the old one stays."""
+    """The response of the token service. Tokens that are missing stay as they were."""
 
     id_token: str | None = None
     access_token: str | None = None
@@ -183,25 +183,25 @@ class TokenIssuer:
         self._client_id = client_id
 
     async def renew(self, old: Credential) -> Credential:
-        question = {
+        body = {
             "client_id": self._client_id,
             "grant_type": "refresh_token",
             "refresh_token": old.refresh_token,
         }
-        tokens = read_tokens(await self._service.post(f"{self._root}/oauth/token", question))
+        tokens = read_tokens(await self._service.post(f"{self._root}/oauth/token", body))
         return merge_tokens(old, tokens, self._service.clock.now())
 
     def describe_rejection(self, credential: Credential, rejected: TokenRejected) -> str:
-        return f"its refresh token was refused ({rejected.code})"
+        return f"its refresh token was rejected ({rejected.code})"
 
 
 def read_tokens(response: ServiceResponse) -> Tokens:
-    """The tokens in OpenAI's answer."""
+    """Return the tokens in OpenAI's response. Raises TokenRejected or CredentialError."""
     if response.status == 200:
         try:
             return msgspec.json.decode(response.body, type=Tokens)
         except msgspec.MsgspecError:
-            raise CredentialError("the token service gave an answer that cannot be read", Kind.UPSTREAM) from None
+            raise CredentialError("the token service's response cannot be parsed", Kind.UPSTREAM) from None
     code = read_error_code(response)
     if code in PERMANENT_ERRORS or response.status == 401:
         raise TokenRejected(code, is_permanent=True)
@@ -210,7 +210,7 @@ def read_tokens(response: ServiceResponse) -> Tokens:
 
 
 def read_error_code(response: ServiceResponse) -> str:
-    """OpenAI's word for what is wrong, in any of the three places where it has stood; else the status."""
+    """Return OpenAI's error code from any of the three places that have contained it; else the status."""
     try:
         body = msgspec.json.decode(response.body, type=_ErrorBody)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""A person signs in with ChatGPT, in a browser here or by a code anywhere; what our own file will hold goes out."""
+"""Signing in with ChatGPT: in a browser on this machine, or by a code on any device."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -28,14 +28,14 @@ from dragoman.hub.failure import Kind
 from dragoman.providers.codex.credential import Credential, merge_tokens, read_error_code, read_tokens, token_fields
 
 CALLBACK = "/auth/callback"
-PORTS = (1455, 1457)  # no others are registered
+PORTS = (1455, 1457)  # the only ones registered
 SCOPES = "openid profile email offline_access"
 DEVICE_LIFE_S = 900.0
 NOT_ENTITLED = "missing_codex_entitlement"
 
 
 class App(Struct, frozen=True):
-    """Where people sign in, and what signs them in."""
+    """The sign-in service, and the app that is signed in to."""
 
     root: str
     client_id: str
@@ -43,7 +43,7 @@ class App(Struct, frozen=True):
 
 
 class Prompt(Struct):
-    """What the person is shown; `interval` comes as a string."""
+    """What the person is shown; the service sends `interval` as a string."""
 
     device_auth_id: str
     user_code: str = ""
@@ -68,7 +68,7 @@ class _Confirmed(Struct):
 
 
 class BrowserLogin:
-    """PKCE with a listener on the loopback."""
+    """PKCE with a listener on the loopback interface."""
 
     def __init__(
         self, service: ServiceClient, app: App, ports: Sequence[int] = PORTS, timeout_s: float = BROWSER_TIMEOUT_S
@@ -79,7 +79,7 @@ class BrowserLogin:
         self._proof = make_proof()
 
     async def run(self, show: Callable[[str], None]) -> Table:
-        """`show` is given the link to open."""
+        """Sign in; `show` is called with the link to open."""
         code, back = await wait_for_browser_code(self._callback, self._proof, show, self._link)
         return await exchange_code(self._service, self._app, code, self._proof.verifier, back)
 
@@ -100,7 +100,7 @@ class BrowserLogin:
 
 
 class DeviceLogin:
-    """A code that is confirmed on another device; the service makes the PKCE pair itself."""
+    """Sign-in by a code that is confirmed on another device; the service makes the PKCE pair itself."""
 
     def __init__(self, service: ServiceClient, app: App, sleep: Sleep = asyncio.sleep) -> None:
         self._service = service
@@ -109,15 +109,15 @@ class DeviceLogin:
         self.link = f"{app.root}/codex/device"
 
     async def begin(self) -> Prompt:
-        response = await self._asked("usercode", {"client_id": self._app.client_id})
+        response = await self._post("usercode", {"client_id": self._app.client_id})
         if response.status == 404:
             raise LoginFailed("signing in by code is not enabled for this account: leave --device out")
         if response.status != 200:
-            raise LoginFailed(f"the sign-in service refused ({read_error_code(response)})")
+            raise LoginFailed(f"the sign-in service rejected the request ({read_error_code(response)})")
         try:
             return msgspec.json.decode(response.body, type=Prompt)
         except msgspec.MsgspecError as error:
-            raise LoginFailed("the sign-in service gave an answer that cannot be read") from error
+            raise LoginFailed("the sign-in service's response cannot be parsed") from error
 
     async def wait(self, prompt: Prompt, tick: Tick) -> Table:
         question = {"device_auth_id": prompt.device_auth_id, "user_code": prompt.code}
@@ -132,7 +132,7 @@ class DeviceLogin:
     def _url(self, name: str) -> str:
         return f"{self._app.root}/api/accounts/deviceauth/{name}"
 
-    async def _asked(self, name: str, question: object) -> ServiceResponse:
+    async def _post(self, name: str, question: object) -> ServiceResponse:
         try:
             return await self._service.post(self._url(name), question)
         except CredentialError as lost:
@@ -140,7 +140,7 @@ class DeviceLogin:
 
 
 async def exchange_code(service: ServiceClient, app: App, code: str, verifier: str, back: str) -> Table:
-    """What the code is good for, as our file will hold it."""
+    """Exchange the code for tokens; return them as our file stores them."""
     form = {
         "grant_type": "authorization_code",
         "code": code,
@@ -152,9 +152,9 @@ async def exchange_code(service: ServiceClient, app: App, code: str, verifier: s
         tokens = read_tokens(await service.post_form(f"{app.root}/oauth/token", form))
         credential = merge_tokens(Credential(), tokens, service.clock.now())
     except TokenRejected as rejected:
-        raise LoginFailed(f"the sign-in was refused ({rejected.code})") from rejected
-    except CredentialError as unheard:
-        raise LoginFailed(str(unheard)) from unheard
+        raise LoginFailed(f"the sign-in was rejected ({rejected.code})") from rejected
+    except CredentialError as error:
+        raise LoginFailed(str(error)) from error
     return {
         "auth_mode": "chatgpt",
         "OPENAI_API_KEY": None,
@@ -168,7 +168,7 @@ def _confirmed(response: ServiceResponse) -> _Confirmed:
         try:
             return msgspec.json.decode(response.body, type=_Confirmed)
         except msgspec.MsgspecError:
-            raise CredentialError("the sign-in service gave an answer that cannot be read", Kind.UPSTREAM) from None
+            raise CredentialError("the sign-in service's response cannot be parsed", Kind.UPSTREAM) from None
     code = read_error_code(response)
     if response.status == 429:
         raise AuthorizationPending(slower=True)

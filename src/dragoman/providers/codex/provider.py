@@ -72,7 +72,7 @@ _snapshot = msgspec.json.Decoder(_Snapshot)
 
 
 class OutputFiller:
-    """This backend may end with an empty output; whoever reads only the end would take it for an empty reply."""
+    """Fills the output of the final event, which this backend may leave empty: a client may read only that event."""
 
     __slots__ = ("_items",)
 
@@ -96,10 +96,10 @@ class OutputFiller:
         if not self._items or _snapshot.decode(event.response).output:
             return data
         output = msgspec.json.encode([self._items[index] for index in sorted(self._items)])
-        self._items.clear()  # a stream has one end; a second one is not worth another copy of everything
+        self._items.clear()  # free the memory: a stream has one final event
         response = bytes(event.response)
         filled = replace_value(response, "output", output)
-        if filled == response:  # it had no such field at all
+        if filled == response:  # the field is missing
             filled = response.rstrip()[:-1] + b',"output":' + output + b"}"
         return replace_value(data, "response", filled)
 
@@ -108,13 +108,13 @@ def fill_output() -> DataRewriter:
     return DataRewriter(OutputFiller().rewrite)
 
 
-# What a client may tell this backend: which conversation it is, and how its body is to be read. All else, its name,
-# installation and attestation above all, is the client's own.
+# Client headers that are passed on: the id of the conversation, and how to read the body. Others, above all the
+# client's name, installation and attestation, concern only the client.
 FORWARDED = frozenset(
     b"session-id session_id thread-id conversation_id x-client-request-id x-codex-turn-state "
     b"x-openai-internal-codex-responses-lite".split()
 )
-ACCEPT_STREAM = (b"accept", b"text/event-stream")  # it has no other answers
+ACCEPT_STREAM = (b"accept", b"text/event-stream")  # it only streams
 MODEL_GATE = re.compile(r"not supported when using codex|requires a newer version of codex|model not found", re.I)
 
 
@@ -134,7 +134,7 @@ def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, 
         endpoint=Endpoint(
             url=config.endpoint or "",
             protocols=config.protocols,
-            send=codex.sending(send),
+            send=codex.wrap_send(send),
             dial=read_dial(config, environ),
             headers=((b"originator", config.originator.encode()), ACCEPT_STREAM, *read_headers(config, environ)),
             first_token_timeout_s=config.first_token_timeout_s,
@@ -158,7 +158,7 @@ def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, 
         replies=ReplyRules(interpret_failure=codex.interpret_failure, fix_response=fix_response),
         account=Account(
             inspect=account.inspect,
-            read_quotas=account.quota,
+            read_quotas=account.read_quotas,
             last_limits=codex.limits,
             exhausted_until=read_codex_exhausted_until,
         ),
@@ -166,13 +166,13 @@ def make_codex(config: ProviderConfig, send: SendRequest, environ: Mapping[str, 
 
 
 def make_service_client(config: CodexProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
-    """How this account's small questions travel."""
+    """Return the client for the account's own services."""
     headers = (read_user_agent(config), (b"originator", config.originator.encode()))
     return ServiceClient(send, read_dial(config, environ), ServerClock(), headers)
 
 
 def find_source(config: CodexProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Credential]]:
-    """Looked for at each use: a login made while we run is found without a restart."""
+    """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     if config.credentials is not None:
         configured_file = AuthFile(config.credentials)
@@ -187,23 +187,25 @@ def find_source(config: CodexProviderConfig, environ: Mapping[str, str]) -> Call
 
 
 class Codex:
-    """What the gateway asks of a provider, answered for one account."""
+    """The functions of a provider, for one account."""
 
     def __init__(self, account: CodexAccount, clock: ServerClock) -> None:
         self._account = account
         self._clock = clock
-        self._meter = LimitTracker()
+        self._tracker = LimitTracker()
 
-    def sending(self, send: SendRequest) -> SendRequest:
-        """The same way to send; clock and meter learn from every answer."""
+    def wrap_send(self, send: SendRequest) -> SendRequest:
+        """Return `send`, with clock and limits updated by every response."""
 
-        async def sent(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
+        async def send_and_observe(
+            out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
+        ) -> IncomingResponse:
             response = await send(out, dial, head_timeout_s=head_timeout_s)
             self._clock.observe_date(response.headers.get(b"date"))
-            self._meter.update(response.headers, self._clock.now())
+            self._tracker.update(response.headers, self._clock.now())
             return response
 
-        return sent
+        return send_and_observe
 
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
         return authorization_headers(await self._account.refresher.get())
@@ -214,38 +216,40 @@ class Codex:
             return ()
         try:
             session = derive_session_id(request(), attempt.tenant)
-        except RequestError:  # a context that only this backend can read
+        except RequestError:  # the context can only be read by this backend
             session = str(uuid4())
         return ((b"session-id", session.encode()),)
 
     def limits(self) -> Limits | None:
-        return self._meter.limits
+        return self._tracker.limits
 
     def interpret_failure(self, failure: Failure) -> Failure:
         now = self._clock.now()
         if failure.resets_at is not None and failure.resets_at > now:
             failure = replace(failure, retry_after=failure.resets_at - now)
         if failure.code == "usage_limit_reached" and failure.retry_after is not None:
-            self._meter.set_exhausted(now + failure.retry_after)
+            self._tracker.set_exhausted(now + failure.retry_after)
         if failure.code == "usage_not_included":
-            return replace(failure, kind=Kind.FORBIDDEN)  # the plan lacks Codex: waiting does not help
+            return replace(failure, kind=Kind.FORBIDDEN)  # the plan does not include Codex: waiting does not help
         if failure.status in (400, 404) and MODEL_GATE.search(failure.message):
             return replace(failure, kind=Kind.NOT_FOUND)
         if failure.status == 403 and "cloudflare" in failure.message.lower():
-            message = "Cloudflare, before the ChatGPT backend, blocked the request; the credential is not at fault"
+            message = (
+                "Cloudflare, in front of the ChatGPT backend, blocked the request; the credential is not the cause"
+            )
             return replace(failure, kind=Kind.FORBIDDEN, message=message)
         return failure
 
 
 def fix_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingResponse:
-    """A stream ends with what it has told."""
+    """Fill the output of a stream's final event."""
     return FixedResponse(response, fill_output()) if is_event_stream(response) else response
 
 
 def derive_session_id(request: Request, tenant: str) -> str:
-    """Derive the session from the client's own key for the conversation, else from what it began with.
+    """Derive the session from the client's cache key, else from the conversation's first message.
 
-    The same words of two client keys are two sessions.
+    The same message of two client keys gives two sessions.
     """
     if request.cache_key:
         return str(uuid5(NAMESPACE_URL, f"{tenant}\0{request.cache_key}"))

@@ -22,11 +22,11 @@ FIELDS = frozenset(
 )
 STREAM_OPTIONS = frozenset({"reasoning_summary_delivery"})
 TIER = "priority"
-ULTRA = "ultra"  # an effort that Codex has a name for, and its backend none
+ULTRA = "ultra"  # an effort that Codex names, but its backend does not
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
 MAX_ID_LENGTH = 64
 
-# Fields of a request that the backend calls unsupported, and the value that says nothing.
+# Fields of a request that the backend rejects, and the value that is the default.
 REJECTED: dict[str, object] = {
     "max_tokens": None,
     "temperature": 1.0,
@@ -39,10 +39,10 @@ REJECTED: dict[str, object] = {
     "metadata": None,
     "cache": None,
 }
-# What Chat says in the same words, and would be carried over.
+# Fields that Chat has too, and that would be copied.
 SHARED = frozenset(("moderation", "prompt_cache_options", "prompt_cache_retention"))
-NO_CACHE = "the ChatGPT backend takes no cache breakpoints"
-NO_SUCH_FIELD = "the ChatGPT backend takes no such field"
+NO_CACHE = "the ChatGPT backend accepts no cache breakpoints"
+NO_SUCH_FIELD = "the ChatGPT backend accepts no such field"
 
 _body = msgspec.json.Decoder(dict[str, Raw])
 
@@ -62,7 +62,7 @@ _items = msgspec.json.Decoder(list[_Item])
 
 
 def passthrough_body(protocol: str, body: bytes) -> bytes | None:
-    """These very bytes, if the backend would take them; Codex leaves its instructions out, which it would not."""
+    """Return the body if the backend accepts it, with instructions added where Codex leaves them out; else None."""
     try:
         fields = _body.decode(body)
         if not (
@@ -92,7 +92,7 @@ def _has_accepted_fields(fields: dict[str, Raw]) -> bool:
 
 
 def _has_parallel_calls_without_tools(fields: dict[str, Raw]) -> bool:
-    """Parallel calls of no tools; Codex also puts tools into the input."""
+    """Return whether parallel calls are set without tools; Codex may also put tools into the input."""
     none = bytes(fields.get("tools", b"null")) in (b"[]", b"null")
     return none and "parallel_tool_calls" in fields and b'"additional_tools"' not in bytes(fields["input"])
 
@@ -110,7 +110,7 @@ def _has_accepted_items(given: Raw, body: bytes) -> bool:
 
 
 def fit_request(request: Request, ledger: Ledger) -> Request:
-    """The request without what the backend refuses, and with what it demands."""
+    """Return the request without what the backend rejects, and with what it requires."""
     turns = tuple(_fit_turn(turn, ledger) for turn in request.turns)
     fitted = replace(
         request,
@@ -120,7 +120,7 @@ def fit_request(request: Request, ledger: Ledger) -> Request:
         reasoning=_replace_ultra(request, ledger),
         service_tier=_fit_tier(request, ledger),
         ext=_keep_known_ext(request, ledger),
-        encrypted_reasoning=True,  # nothing is stored, so what is not carried along is lost
+        encrypted_reasoning=True,  # nothing is stored upstream, so reasoning must be sent along
         stream=True,
         raw={**request.raw, "store": False},
     )
@@ -164,19 +164,19 @@ def _replace_ultra(request: Request, ledger: Ledger) -> object:
     reasoning = request.reasoning
     if reasoning is None or reasoning.effort != ULTRA:
         return reasoning
-    ledger.note_approximated(reasoning.at, "the ChatGPT backend takes 'max' instead of 'ultra'")
+    ledger.note_approximated(reasoning.at, "the ChatGPT backend accepts 'max' instead of 'ultra'")
     return replace(reasoning, effort="max")
 
 
 def _add_instructions(request: Request, turns: list[Turn], ledger: Ledger) -> tuple[Turn, ...]:
-    """Leading system text becomes the instructions, any later one the developer's word: there is no system role."""
+    """Make leading system text the instructions, and later system turns developer turns: there is no system role."""
     at = "/instructions"
     leading: list[Turn] = []
     while turns and _is_leading_system(turns[0], request):
         leading.append(turns.pop(0))
     texts = [part for turn in leading for part in turn.parts]
     if not texts:
-        ledger.note_invented(at, "the ChatGPT backend demands instructions: a neutral sentence")
+        ledger.note_invented(at, "the ChatGPT backend requires instructions: a neutral sentence")
         texts = [Text(DEFAULT_INSTRUCTIONS, at)]
     elif request.protocol == NAME:
         texts = [Text("\n\n".join(part.text for part in texts if isinstance(part, Text)), at)]
@@ -196,7 +196,7 @@ def _fit_turn(turn: Turn, ledger: Ledger) -> Turn:
 
 
 def _is_reasoning_reference(part: Part, ledger: Ledger) -> bool:
-    """Reasoning by its id alone: nothing is stored that it could name."""
+    """Return whether it is reasoning by id alone, which refers to nothing: the backend stores none."""
     if not isinstance(part, Thinking) or part.opaque is not None:
         return False
     ledger.note_dropped(part.at, "reasoning without its encrypted form means nothing to this upstream")

@@ -18,7 +18,7 @@ PLAN_PATH = "/copilot_internal/user"
 
 class _Snapshot(Struct):
     entitlement: float | None = None
-    remaining: float | None = None  # below nothing where more was used and is paid for
+    remaining: float | None = None  # negative if more was used, and is paid for
     unlimited: bool | None = None
 
 
@@ -29,19 +29,19 @@ class _User(Struct):
 
 
 def find_github_token(session: Session) -> str:
-    """What GitHub itself knows the account by, whatever Copilot was given for it."""
+    """Return the GitHub token of a session, also where a Copilot token was exchanged for it."""
     exchanged = session.refresh_token and not session.client_id
     return session.refresh_token if exchanged else session.access_token
 
 
 def read_quotas(name: str, response: ServiceResponse) -> list[Quota]:
-    """RequestError where GitHub tells nothing that can be read."""
+    """Return what `dragoman usage --plans` shows. Raises RequestError if GitHub's response cannot be used."""
     if response.status != 200:
         raise RequestError(read_failure(response.status, {}, response.body))
     try:
         user = msgspec.json.decode(response.body, type=_User)
     except msgspec.MsgspecError as error:
-        raise RequestError(Failure(Kind.UPSTREAM, f"GitHub's answer cannot be read: {error}")) from error
+        raise RequestError(Failure(Kind.UPSTREAM, f"cannot parse GitHub's response: {error}")) from error
     plan, resets_on = user.copilot_plan or "unknown", user.quota_reset_date
     return [
         Quota(name, plan, what.replace("_", " "), *_used(snapshot), resets_on)
@@ -51,7 +51,7 @@ def read_quotas(name: str, response: ServiceResponse) -> list[Quota]:
 
 
 def _used(snapshot: _Snapshot) -> tuple[float, float | None]:
-    """And of how much; nobody counts what is unlimited."""
+    """Return how much is used, and of how much; None if it is unlimited."""
     if snapshot.unlimited or snapshot.entitlement is None:
         return 0.0, None
     left = snapshot.entitlement if snapshot.remaining is None else snapshot.remaining
@@ -63,7 +63,7 @@ UNLIMITED = "-1"
 
 
 def read_limits(headers: Headers) -> Limits | None:
-    """None where the answer says nothing of it."""
+    """Return the limits in the headers, or None."""
     windows: dict[str, Window] = {}
     for name, value in headers:
         if name.startswith(SNAPSHOT):

@@ -1,4 +1,4 @@
-"""A stanza and the environment come in; where a GitHub token is found, and how requests prove themselves with it."""
+"""GitHub tokens for Copilot: where they are stored, and whether they are exchanged or used directly."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,18 +27,18 @@ REMEDY = "`dragoman login copilot`"
 VARIABLE = "COPILOT_GITHUB_TOKEN"
 OPENCODE = "github-copilot"
 
-# Tokens of GitHub Apps, the editors' among them, are exchanged; those of OAuth apps and installations work themselves.
+# Tokens of GitHub Apps, such as editors, are exchanged; those of OAuth apps and installations are used directly.
 MODES = {"ghu_": "exchange", "gho_": "direct", "github_pat_": "direct", "ghs_": "server"}
 
 
 class Session(Struct, frozen=True):
-    """What requests carry. Where it was had for a GitHub token, that renews it; else a refresh token does, if any."""
+    """The token that requests carry, and what renews it: the GitHub token it was exchanged for, or a refresh token."""
 
     access_token: str = ""
     refresh_token: str = ""
     expires_at: float = 0.0
-    api: str = ""  # where GitHub says that it is served
-    client_id: str = ""  # of the app that its refresh token belongs to
+    api: str = ""  # the API's URL as GitHub reports it
+    client_id: str = ""  # of the app that the refresh token belongs to
     account: str = ""
 
     @property
@@ -50,7 +50,7 @@ class Session(Struct, frozen=True):
 
 
 class GithubToken:
-    """A bare token, read anew each time: an installation's lives an hour."""
+    """A bare token, read again each time: an installation's is valid for an hour."""
 
     lock = None
 
@@ -67,7 +67,7 @@ class GithubToken:
 
 
 class TokenFile:
-    """Our own, or that of an editor's plugin; only our own has anything that may be renewed, and is then written."""
+    """Our own file, or that of an editor's plugin. Only our own contains renewable tokens and is written."""
 
     def __init__(self, path: Path, domain: str, mode: str) -> None:
         self._path = path
@@ -111,7 +111,7 @@ class TokenFile:
 
 
 def renewable_fields(token: str, refresh_token: str, expires_at: float) -> Table:
-    """The keys of an entry that a renewal changes."""
+    """Return the keys of an entry that a renewal changes."""
     return {"oauth_token": token, "refresh_token": refresh_token, "expires_at": format_timestamp(expires_at)}
 
 
@@ -120,7 +120,7 @@ def _session(token: str, location: str, mode: str) -> Session:
         raise CredentialError(f"{location} holds no GitHub token: {REMEDY}")
     if token.startswith("ghp_"):
         raise CredentialError(
-            f"{location} holds a classic personal access token, which Copilot does not take: {REMEDY}"
+            f"{location} holds a classic personal access token, which Copilot does not accept: {REMEDY}"
         )
     if detect_mode(token, mode) == "exchange":
         return Session(refresh_token=token)
@@ -134,7 +134,7 @@ def detect_mode(token: str, configured: str) -> str:
 
 
 def find_source(config: CopilotProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source[Session]]:
-    """Looked for at each use: a login made while we run is found without a restart."""
+    """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     secret, mode, domain = config.credentials, config.auth, config.domain
     if secret is not None:
@@ -165,7 +165,7 @@ def _holds(path: Path, domain: str) -> bool:
 
 
 def _entry(table: Table, domain: str) -> Table:
-    """By the host alone, or by host and app; nothing of another host is ever used."""
+    """Return the entry of the host, or of host and app; never that of another host."""
     for key in table:
         if (key == domain or key.startswith(f"{domain}:")) and read_text(read_table(table, key), "oauth_token"):
             return read_table(table, key)

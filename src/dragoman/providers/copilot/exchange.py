@@ -19,7 +19,7 @@ class Addresses(Struct, frozen=True):
     login: str
     exchange: str
     api: str
-    trusted: str  # the domain that an answer may name another API host in
+    trusted: str  # a response may name another API host in this domain
 
 
 def find_addresses(config: CopilotProviderConfig) -> Addresses:
@@ -39,7 +39,7 @@ def find_addresses(config: CopilotProviderConfig) -> Addresses:
 
 
 def is_trusted(url: str, domain: str) -> bool:
-    """Whether a token may be sent there: by TLS, to that domain or below it."""
+    """Return whether a token may be sent there: over TLS, to that domain or a subdomain."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -49,7 +49,7 @@ def is_trusted(url: str, domain: str) -> bool:
 
 
 DEFAULT_LIFE_S = 1500.0
-GRACE_S = 60.0  # a token lives a little longer than it should be kept
+GRACE_S = 60.0  # a token is valid a little longer than `refresh_in`
 
 
 class _Endpoints(Struct):
@@ -63,8 +63,8 @@ class _Token(Struct):
     endpoints: _Endpoints | None = None
 
 
-class _Successor(Struct):
-    """Errors come with status 200 too."""
+class _RenewedToken(Struct):
+    """The response of GitHub's token endpoint, which reports errors with status 200 too."""
 
     access_token: str = ""
     refresh_token: str = ""
@@ -90,19 +90,19 @@ class TokenExchange:
         self._places = places
 
     async def renew(self, old: Session) -> Session:
-        return await (self._renewed(old) if old.client_id else self._exchanged(old))
+        return await (self._renew_refreshable(old) if old.client_id else self._exchange(old))
 
-    async def _renewed(self, old: Session) -> Session:
+    async def _renew_refreshable(self, old: Session) -> Session:
         form = {"client_id": old.client_id, "grant_type": "refresh_token", "refresh_token": old.refresh_token}
         response = await self._service.post_form(f"{self._places.login}/login/oauth/access_token", form)
         try:
-            answer = msgspec.json.decode(response.body, type=_Successor)
+            answer = msgspec.json.decode(response.body, type=_RenewedToken)
         except msgspec.MsgspecError:
-            raise CredentialError(f"GitHub answered HTTP {response.status}", Kind.UPSTREAM) from None
+            raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.UPSTREAM) from None
         if answer.error:
             raise TokenRejected(answer.error[:64], is_permanent=True)
         if not answer.access_token:
-            raise CredentialError(f"GitHub answered HTTP {response.status} without a token", Kind.UPSTREAM)
+            raise CredentialError(f"GitHub responded with HTTP {response.status} without a token", Kind.UPSTREAM)
         return replace(
             old,
             access_token=answer.access_token,
@@ -110,13 +110,13 @@ class TokenExchange:
             expires_at=self._service.clock.now() + (answer.expires_in or DEFAULT_LIFE_S),
         )
 
-    async def _exchanged(self, old: Session) -> Session:
+    async def _exchange(self, old: Session) -> Session:
         url = f"{self._places.exchange}/copilot_internal/v2/token"
         github = (b"authorization", b"token " + old.refresh_token.encode())
         token = _read_token(await self._service.request("GET", url, (github,)))
         api = (token.endpoints.api if token.endpoints else None) or ""
         now = self._service.clock.now()
-        # By our own clock where GitHub says how long: its moments are of no use to a clock that is wrong.
+        # A duration is preferred: GitHub's absolute time is useless if our clock is wrong.
         expires_at = now + token.refresh_in + GRACE_S if token.refresh_in else token.expires_at or now + DEFAULT_LIFE_S
         return Session(
             access_token=token.token,
@@ -138,10 +138,10 @@ def _read_token(response: ServiceResponse) -> _Token:
             token = _Token()
         if token.token:
             return token
-        raise CredentialError("GitHub answered without a Copilot token", Kind.UPSTREAM)
+        raise CredentialError("GitHub responded without a Copilot token", Kind.UPSTREAM)
     if response.status not in (401, 403, 404):
         kind = Kind.RATE_LIMITED if response.status == 429 else Kind.UPSTREAM
-        raise CredentialError(f"GitHub answered HTTP {response.status}", kind)
+        raise CredentialError(f"GitHub responded with HTTP {response.status}", kind)
     raise _read_refusal(response)
 
 

@@ -1,4 +1,4 @@
-"""An app's client id comes in; a code and a link for the person go out, and once they have agreed, a GitHub token."""
+"""Signing in with GitHub by a device code."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ SCOPE = "read:user"
 
 
 class Prompt(Struct):
-    """What the person is shown, and how long it is good for."""
+    """What the person is shown, and how long it is valid."""
 
     device_code: str
     user_code: str
@@ -25,11 +25,11 @@ class Prompt(Struct):
     interval: float = 5.0
 
 
-class _Answer(Struct):
-    """Errors come with status 200 too."""
+class _TokenResponse(Struct):
+    """The response of GitHub's token endpoint, which reports errors with status 200 too."""
 
     access_token: str = ""
-    refresh_token: str = ""  # of apps whose tokens expire
+    refresh_token: str = ""  # only of apps whose tokens expire
     expires_in: float | None = None
     error: str = ""
     interval: float | None = None
@@ -51,18 +51,23 @@ class DeviceLogin:
         try:
             return msgspec.json.decode(response.body, type=Prompt)
         except msgspec.MsgspecError as error:
-            refused = _word(response) or f"HTTP {response.status}"
-            raise LoginFailed(f"GitHub refused ({refused}): is the client id right, and its device flow on?") from error
+            refused = _read_error_code(response) or f"HTTP {response.status}"
+            raise LoginFailed(
+                f"GitHub rejected the request ({refused}): is the client id right, and its device flow on?"
+            ) from error
 
     async def wait(self, prompt: Prompt, tick: Tick) -> Table:
-        """What is kept of the account."""
+        """Wait until the person has confirmed; return the entry for the credential file."""
         form = {"client_id": self._client_id, "device_code": prompt.device_code, "grant_type": DEVICE_CODE}
 
-        async def ask() -> _Answer:
-            return _granted(await self._service.post_form(f"{self._root}/login/oauth/access_token", form))
+        async def ask() -> _TokenResponse:
+            return _read_token(await self._service.post_form(f"{self._root}/login/oauth/access_token", form))
 
         answer = await poll(ask, PollPace(prompt.interval, prompt.expires_in, self._sleep), tick)
-        entry: Table = {"oauth_token": answer.access_token, "auth": "direct"}  # only editors' apps are for exchange
+        entry: Table = {
+            "oauth_token": answer.access_token,
+            "auth": "direct",
+        }  # only tokens of editors' apps are exchanged
         if not answer.refresh_token or answer.expires_in is None:
             return entry
         expires_at = self._service.clock.now() + answer.expires_in
@@ -70,22 +75,22 @@ class DeviceLogin:
         return {**entry, **renews, "client_id": self._client_id}
 
 
-def _granted(response: ServiceResponse) -> _Answer:
+def _read_token(response: ServiceResponse) -> _TokenResponse:
     try:
-        answer = msgspec.json.decode(response.body, type=_Answer)
+        answer = msgspec.json.decode(response.body, type=_TokenResponse)
     except msgspec.MsgspecError:
-        raise CredentialError(f"GitHub answered HTTP {response.status}", Kind.OVERLOADED) from None
+        raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.OVERLOADED) from None
     if answer.access_token:
         return answer
     if answer.error in ("authorization_pending", "slow_down"):
         raise AuthorizationPending(slower=answer.error == "slow_down", interval_s=answer.interval)
     if not answer.error and (response.status >= 500 or response.status == 429):
-        raise CredentialError(f"GitHub answered HTTP {response.status}", Kind.OVERLOADED)
+        raise CredentialError(f"GitHub responded with HTTP {response.status}", Kind.OVERLOADED)
     raise TokenRejected(answer.error or f"HTTP {response.status}")
 
 
-def _word(response: ServiceResponse) -> str:
+def _read_error_code(response: ServiceResponse) -> str:
     try:
-        return msgspec.json.decode(response.body, type=_Answer).error
+        return msgspec.json.decode(response.body, type=_TokenResponse).error
     except msgspec.MsgspecError:
         return ""

@@ -11,7 +11,7 @@ from dragoman.hub.failure import RequestError
 from dragoman.providers.model_profiles import normalise_name
 from dragoman.providers.provider import ModelInfo
 
-FIRST_LIST_TIMEOUT_S = 5.0  # how long a first request waits for it: without it nobody knows what a model speaks
+FIRST_LIST_TIMEOUT_S = 5.0  # how long a first request waits for the list, which says which protocols a model has
 PATHS = {"/v1/messages": "messages", "/responses": "responses", "/chat/completions": "chat"}  # preferred first
 UNLISTED = ("chat",)
 
@@ -52,50 +52,50 @@ class _Known(Struct, frozen=True):
 class ModelCache:
     """The models as last listed."""
 
-    def __init__(self, ask: Callable[[], Awaitable[bytes]]) -> None:
-        self._ask = ask
+    def __init__(self, fetch_list: Callable[[], Awaitable[bytes]]) -> None:
+        self._fetch_list = fetch_list
         self._known: dict[str, _Known] = {}
-        self.locked: tuple[str, ...] = ()  # whose terms only the account's owner can accept
-        self._asked = False
-        self._asking = asyncio.Lock()
+        self.locked: tuple[str, ...] = ()  # ids of models whose terms the account's owner must accept first
+        self._has_tried = False
+        self._fetching = asyncio.Lock()
 
-    async def models(self) -> tuple[ModelInfo, ...]:
-        """Asks anew; RequestError where there is no answer, and then the old list stays."""
+    async def fetch(self) -> tuple[ModelInfo, ...]:
+        """Fetch the list. Raises RequestError if that fails; the old list then stays."""
         try:
-            listed, self.locked = _parse_list(await self._ask())
+            listed, self.locked = _parse_list(await self._fetch_list())
         finally:
-            self._asked = True
+            self._has_tried = True
         self._known = {
             model.id: _Known(_protocols(model), _limits(model).max_context_window_tokens) for model in listed
         }
         return tuple(_info(model) for model in listed)
 
-    async def speaks(self, model: str) -> tuple[str, ...]:
-        """Claude's own protocol alone where it is offered: cached tokens and thinking are told in no other."""
-        if not self._asked:
+    async def find_protocols(self, model: str) -> tuple[str, ...]:
+        """Return a model's protocols; only Messages if it is one: others omit cached tokens and thinking."""
+        if not self._has_tried:
             with contextlib.suppress(TimeoutError, RequestError):
-                async with asyncio.timeout(FIRST_LIST_TIMEOUT_S), self._asking:
-                    if not self._asked:
-                        await self.models()
+                async with asyncio.timeout(FIRST_LIST_TIMEOUT_S), self._fetching:
+                    if not self._has_tried:
+                        await self.fetch()
         known = self._known.get(model)
         return known.protocols if known else UNLISTED
 
     def rename(self, name: str) -> str:
-        """The listed id that is meant: `claude-sonnet-4-5-20250929` is their `claude-sonnet-4.5`."""
+        """Return the listed id that a name means: `claude-sonnet-4-5-20250929` is Copilot's `claude-sonnet-4.5`."""
         if name in self._known:
             return name
         wanted = normalise_name(name)
         return next((id for id in self._known if normalise_name(id) == wanted), name)
 
-    def window(self, model: str) -> int | None:
+    def context_window(self, model: str) -> int | None:
         known = self._known.get(model)
         return known.window if known else None
 
 
 def _parse_list(body: bytes) -> tuple[list[_Model], tuple[str, ...]]:
-    """Those that can be asked, and the ids of those whose terms nobody has accepted.
+    """Return the usable models, and the ids of those whose terms are not accepted.
 
-    Entries that cannot be read or answer no chat are passed over one by one.
+    Entries that cannot be parsed or are not for chat are skipped.
     """
     listed: list[_Model] = []
     locked: list[str] = []

@@ -1,4 +1,4 @@
-"""Copilot as a provider: one GitHub account, a protocol for each of its models, and what its failures mean."""
+"""Copilot: one GitHub account, the protocols of each model, and what its failures mean."""
 
 from collections.abc import Callable, Mapping
 
@@ -51,9 +51,9 @@ SETTINGS = "https://github.com/settings/copilot/features"
 INSTALLATION = "ghs_"
 REMEDIES = {
     Kind.CREDENTIAL: "`dragoman login copilot`",
-    Kind.FORBIDDEN: f"it is for the account's owner to settle: {SETTINGS}",
-    Kind.LOST: "is the network up? A proxy goes into `proxy`",
-    Kind.TIMEOUT: "is the network up? A proxy goes into `proxy`",
+    Kind.FORBIDDEN: f"the account's owner must change it: {SETTINGS}",
+    Kind.LOST: "check the network; set `proxy` if there is one",
+    Kind.TIMEOUT: "check the network; set `proxy` if there is one",
 }
 KINDS = {
     "model_not_supported": Kind.NOT_FOUND,
@@ -79,11 +79,11 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
         endpoint=Endpoint(
             url=places.api,
             protocols=PROTOCOLS,
-            send=copilot.sending(send),
+            send=copilot.wrap_send(send),
             dial=read_dial(config, environ),
             headers=(*identity(config), *read_headers(config, environ)),
             paths={"messages": "/v1/messages"},
-            find_protocols=copilot.shelf.speaks,
+            find_protocols=copilot.models.find_protocols,
             first_token_timeout_s=config.first_token_timeout_s,
         ),
         auth=Auth(
@@ -94,10 +94,10 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
         ),
         catalogue=Catalogue(
             models=configured_models(config),
-            list_models=copilot.shelf.models,
+            list_models=copilot.models.fetch,
             ttl_s=config.model_cache_ttl_s,
-            rename=copilot.shelf.rename,
-            context_window=copilot.shelf.window,
+            rename=copilot.models.rename,
+            context_window=copilot.models.context_window,
         ),
         requests=RequestRules(
             passes=(fit_request,),
@@ -107,12 +107,12 @@ def make_copilot(config: ProviderConfig, send: SendRequest, environ: Mapping[str
             adjust=adjust_reasoning,
         ),
         replies=ReplyRules(interpret_failure=copilot.interpret_failure, fix_response=fix_response),
-        account=Account(inspect=copilot.inspect, read_quotas=copilot.quota, last_limits=copilot.limits),
+        account=Account(inspect=copilot.inspect, read_quotas=copilot.read_quotas, last_limits=copilot.limits),
     )
 
 
 def identity(config: CopilotProviderConfig) -> tuple[Header, ...]:
-    """Who we are, by our own name, and what for."""
+    """Return the headers that identify the gateway by its own name."""
     named = ((b"copilot-integration-id", config.integration_id.encode()),) if config.integration_id else ()
     return (
         *named,
@@ -123,13 +123,13 @@ def identity(config: CopilotProviderConfig) -> tuple[Header, ...]:
 
 
 def make_service_client(config: CopilotProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
-    """How this account's small questions travel."""
+    """Return the client for the account's own services."""
     headers = (read_user_agent(config), *identity(config))
     return ServiceClient(send, read_dial(config, environ), ServerClock(), headers)
 
 
 def fix_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingResponse:
-    """Items of a Responses stream keep their ids; a whole Chat reply is one choice, where no more were asked for."""
+    """Keep the ids of a Responses stream's items; make a Chat reply one choice where the request wants one."""
     place, streams = out.url.partition("?")[0], is_event_stream(response)
     if streams and place.endswith("/responses"):
         return FixedResponse(response, stabilize_ids())
@@ -139,7 +139,7 @@ def fix_response(out: OutgoingRequest, response: IncomingResponse) -> IncomingRe
 
 
 class Copilot:
-    """What the gateway asks of a provider, answered for one account."""
+    """The functions of a provider, for one account."""
 
     def __init__(
         self,
@@ -156,19 +156,21 @@ class Copilot:
         self._places = places
         self._api = places.api
         self._limits: Limits | None = None
-        self.shelf = ModelCache(self._list)
+        self.models = ModelCache(self._fetch_list)
 
-    def sending(self, send: SendRequest) -> SendRequest:
-        """The same way to send, to where the account is served."""
+    def wrap_send(self, send: SendRequest) -> SendRequest:
+        """Return `send` to the account's own API host, with clock and limits updated by every response."""
 
-        async def sent(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
+        async def send_and_observe(
+            out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
+        ) -> IncomingResponse:
             path = out.url.removeprefix(self._places.api)
             response = await send(replace(out, url=self._api + path), dial, head_timeout_s=head_timeout_s)
             self._service.clock.observe_date(response.headers.get(b"date"))
             self._limits = read_limits(response.headers) or self._limits
             return response
 
-        return sent
+        return send_and_observe
 
     async def authorize(self, protocol: str) -> tuple[Header, ...]:
         session = await self._refresher.get()
@@ -180,7 +182,7 @@ class Copilot:
     ) -> tuple[Header, ...]:
         try:
             return describe_request(request())
-        except RequestError:  # what only its own protocol understands passes unread
+        except RequestError:  # the request can only be read by the upstream
             return ((b"x-initiator", b"user"),)
 
     def limits(self) -> Limits | None:
@@ -190,24 +192,24 @@ class Copilot:
         code = (failure.code or "").partition(":")[0]  # some carry a suffix
         kind = KINDS.get(code) or KINDS_BY_STATUS.get(failure.status or 0)
         if kind is None and failure.status == 403 and not code:
-            kind = Kind.CREDENTIAL  # an exchanged token that was revoked; a new one is worth one try
+            kind = Kind.CREDENTIAL  # an exchanged token was revoked: try once with a new one
         return failure if kind is None else replace(failure, kind=kind)
 
     async def inspect(self) -> list[Finding]:
         try:
-            models = await self.shelf.models()
+            models = await self.models.fetch()
         except RequestError as refused:
             failure = refused.failure
             return [Finding(self._what, BROKEN, failure.message, REMEDIES.get(failure.kind, "try again later"))]
-        locked = len(self.shelf.locked)
-        more = f", and {locked} more whose terms you have not accepted ({SETTINGS})" if locked else ""
-        return [Finding(self._what, OK, f"takes the credential, and lists {len(models)} models{more}")]
+        locked = len(self.models.locked)
+        more = f", and {locked} more whose terms are not accepted ({SETTINGS})" if locked else ""
+        return [Finding(self._what, OK, f"accepts the credential and lists {len(models)} models{more}")]
 
-    async def quota(self) -> list[Quota]:
-        """What `dragoman usage --plans` shows; RequestError where it is not to be had."""
+    async def read_quotas(self) -> list[Quota]:
+        """Return what `dragoman usage --plans` shows. Raises RequestError if it cannot be read."""
         token = find_github_token(await self._refresher.get())
         if token.startswith(INSTALLATION):
-            return []  # an organisation's, which no person's plan pays for
+            return []  # an organisation's installation has no personal plan
         proof = (b"authorization", b"token " + token.encode())
         try:
             response = await self._service.request("GET", f"{self._places.exchange}{PLAN_PATH}", (proof,))
@@ -215,7 +217,7 @@ class Copilot:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
         return read_quotas(self._name, response)
 
-    async def _list(self) -> bytes:
+    async def _fetch_list(self) -> bytes:
         credential = await self.authorize("chat")
         try:
             response = await self._service.request("GET", f"{self._api}/models", credential)

@@ -7,12 +7,12 @@ from dragoman.hub.request import Function, Image, Request, Role, ToolResult, Tur
 from dragoman.net.headers import Header
 
 EAGER = "eager_input_streaming"
-# What a client's bytes must not say, by protocol: the request is then built anew without it.
+# Fields that Copilot rejects, by protocol: a body that contains one is built anew without it.
 REJECTED = {"chat": b'"max_tokens"', "messages": f'"{EAGER}"'.encode()}
 
 
 def passthrough_body(protocol: str, body: bytes) -> bytes | None:
-    """The same bytes, or none: its GPT models know no `max_tokens`, its Claude no eager streaming."""
+    """Return the body if Copilot accepts it: GPT models reject `max_tokens`, Claude rejects eager streaming."""
     objectionable = REJECTED.get(protocol)
     return body if objectionable is None or objectionable not in body else None
 
@@ -21,14 +21,14 @@ def fit_request(request: Request, ledger: Ledger) -> Request:
     tools = []
     for tool in request.tools:
         if isinstance(tool, Function) and EAGER in tool.ext:
-            ledger.note_dropped(f"{tool.at}/{EAGER}", "Copilot takes no such field")
+            ledger.note_dropped(f"{tool.at}/{EAGER}", "Copilot accepts no such field")
             tool = replace(tool, ext={key: value for key, value in tool.ext.items() if key != EAGER})
         tools.append(tool)
     return replace(request, tools=tuple(tools))
 
 
 def describe_request(request: Request) -> tuple[Header, ...]:
-    """Who caused the request, as it is: a person's words, or a tool loop that goes on by itself."""
+    """Return who caused the request, truthfully: a person, or a tool loop that continues by itself."""
     initiator = b"agent" if _continues_by_itself(request) else b"user"
     vision = ((b"copilot-vision-request", b"true"),) if any(map(_has_image, request.turns)) else ()
     return ((b"x-initiator", initiator), *vision)
@@ -40,7 +40,7 @@ def _continues_by_itself(request: Request) -> bool:
         return False
     if last.role is Role.ASSISTANT:
         return True
-    # Messages clients put their reminders behind the results, within the same message.
+    # Clients of Messages put their reminders after the results, in the same message.
     results = [isinstance(part, ToolResult) for part in last.parts]
     return any(results) if request.protocol == "messages" else results[-1]
 

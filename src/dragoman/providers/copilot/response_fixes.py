@@ -19,7 +19,7 @@ _body = msgspec.json.Decoder(Table)
 
 
 class ChoiceMerger:
-    """Holds a body until its end; one that is in order leaves as it came."""
+    """Buffers a whole body and merges its choices; a correct body passes unchanged."""
 
     __slots__ = ("_held",)
 
@@ -52,8 +52,8 @@ def fix_body(body: bytes) -> bytes:
 
 
 def _merge_choices(choices: list[Table]) -> Table:
-    """The first one's fields win; words and calls are of all."""
-    messages: list[Table] = [told for choice in choices if isinstance(told := choice.get("message"), dict)]
+    """Merge choices: fields of the first take precedence, text and calls are joined."""
+    messages: list[Table] = [one for choice in choices if isinstance(one := choice.get("message"), dict)]
     message: Table = {}
     for one in messages:
         message.update({key: value for key, value in one.items() if message.get(key) is None})
@@ -82,17 +82,17 @@ def _convert_call(block: Table) -> Table:
     return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
 
 
-def _convert_usage(told: object) -> Table:
-    """Messages counts what was cached apart, Chat within its prompt."""
-    counts = told if isinstance(told, dict) else {}
+def _convert_usage(usage: object) -> Table:
+    """Convert usage: Messages counts cached tokens separately, Chat within the prompt."""
+    counts = usage if isinstance(usage, dict) else {}
     cached = _read_count(counts, "cache_read_input_tokens")
-    given = _read_count(counts, "input_tokens") + cached + _read_count(counts, "cache_creation_input_tokens")
-    said = _read_count(counts, "output_tokens")
+    prompt = _read_count(counts, "input_tokens") + cached + _read_count(counts, "cache_creation_input_tokens")
+    completion = _read_count(counts, "output_tokens")
     details = {"cached_tokens": cached}
-    total = given + said
+    total = prompt + completion
     return {
-        "prompt_tokens": given,
-        "completion_tokens": said,
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
         "total_tokens": total,
         "prompt_tokens_details": details,
     }
@@ -111,7 +111,7 @@ _event = msgspec.json.Decoder(dict[str, object])
 
 
 class IdStabilizer:
-    """The first id that an output_index is seen with is its id."""
+    """Gives every item the first id that its output_index was seen with."""
 
     __slots__ = ("_ids",)
 
@@ -125,28 +125,28 @@ class IdStabilizer:
             event = _event.decode(data)
         except (ValueError, RecursionError):
             return data
-        return msgspec.json.encode(event) if self._settle(event) else data
+        return msgspec.json.encode(event) if self._fix_event(event) else data
 
-    def _settle(self, event: Table) -> bool:
-        """Whether anything had to change."""
+    def _fix_event(self, event: Table) -> bool:
+        """Correct an event; return whether anything changed."""
         index = event.get("output_index")
         if isinstance(index, int):
             item = event.get("item")
-            changed = self._steady(event, "item_id", index)
-            return (isinstance(item, dict) and self._steady(item, "id", index)) or changed
+            changed = self._fix_id(event, "item_id", index)
+            return (isinstance(item, dict) and self._fix_id(item, "id", index)) or changed
         response = event.get("response")
         output = response.get("output") if isinstance(response, dict) else None
         items = enumerate(output) if isinstance(output, list) else ()
-        changes = [isinstance(item, dict) and self._steady(item, "id", place) for place, item in items]
+        changes = [isinstance(item, dict) and self._fix_id(item, "id", place) for place, item in items]
         return True in changes
 
-    def _steady(self, table: Table, key: str, index: int) -> bool:
+    def _fix_id(self, table: Table, key: str, index: int) -> bool:
         id_ = table.get(key)
         if not isinstance(id_, str):
             return False
-        steady = self._ids.setdefault(index, id_)
-        table[key] = steady
-        return steady != id_
+        first = self._ids.setdefault(index, id_)
+        table[key] = first
+        return first != id_
 
 
 def stabilize_ids() -> DataRewriter:

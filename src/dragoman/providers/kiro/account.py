@@ -19,80 +19,83 @@ RETRY_S = 300.0
 
 
 class AccountProfile:
-    """One account's profile. Asking is the last resort, and is done once for all who wait."""
+    """One account's profile: configured, stored with its token, or else fetched, once for all waiting requests.
+
+    Profiles that circulate as defaults belong to other people, and are never used.
+    """
 
     def __init__(
-        self, name: str, configured: str | None, place: AccountHosts, control: ControlClient, clock: Callable[[], float]
+        self, name: str, configured: str | None, hosts: AccountHosts, control: ControlClient, clock: Callable[[], float]
     ) -> None:
         self._name = name
         self._configured = configured
-        self._place = place
+        self._hosts = hosts
         self._control = control
         self._clock = clock
         self._found: str | None = None
-        self._asked_at: float | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._demanded = False  # the upstream has said that it wants one
+        self._fetched_at: float | None = None
+        self._fetching: asyncio.Task[None] | None = None
+        self._is_required = False  # the upstream has rejected a request without one
 
     async def arn(self, credential: Credential) -> str | None:
-        """None where there is none and none is needed; RequestError where one is needed, or is for another region."""
-        addresses = self._place.follow(credential, self._found)
-        told = self._configured or credential.profile_arn
-        if told is None:
-            needed = addresses.generation.needs_profile or self._demanded
+        """Return the profile's ARN; None if none is needed. Raises RequestError if it is missing or misplaced."""
+        addresses = self._hosts.follow(credential, self._found)
+        known = self._configured or credential.profile_arn
+        if known is None:
+            needed = addresses.generation.needs_profile or self._is_required
             if self._found is None and (needed or not credential.builder_id):
-                await self._ask()
+                await self._fetch()
             if self._found is None:
                 if needed:
                     raise RequestError(self._missing())
                 return None
-            self._place.follow(credential, self._found)
-        return self._fitting(told or self._found or "")
+            self._hosts.follow(credential, self._found)
+        return self._check_region(known or self._found or "")
 
-    def demand(self) -> None:
-        """The upstream refused a request for want of a profile: the next one asks, whatever was found before."""
-        self._demanded = True
-        self._asked_at = None
+    def require(self) -> None:
+        """Fetch the profile again for the next request: the upstream has rejected one without it."""
+        self._is_required = True
+        self._fetched_at = None
 
-    def _fitting(self, arn: str) -> str:
-        region, addresses = read_region(arn), self._place.now
+    def _check_region(self, arn: str) -> str:
+        region, addresses = read_region(arn), self._hosts.now
         if region is None:
-            message = "its profile ARN is none: arn:aws:codewhisperer:REGION:ACCOUNT:profile/ID is expected."
+            message = "its profile ARN is not valid: arn:aws:codewhisperer:REGION:ACCOUNT:profile/ID is expected."
             raise RequestError(self._failure(message))
         if addresses.generation.is_regional and f".{region}." not in addresses.chat:
-            message = f"its profile lives in {region}, its endpoint does not: take `endpoint` out, or mend it."
+            message = f"its profile is in {region}, its endpoint is not: remove or correct `endpoint`."
             raise RequestError(self._failure(message))
         return arn
 
-    async def _ask(self) -> None:
-        if self._asked_at is not None and self._clock() - self._asked_at < RETRY_S:
+    async def _fetch(self) -> None:
+        if self._fetched_at is not None and self._clock() - self._fetched_at < RETRY_S:
             return
-        if self._asking is None:
-            self._asking = spawn(self._list(), name=f"profiles of {self._name}")
-        await asyncio.shield(self._asking)
+        if self._fetching is None:
+            self._fetching = spawn(self._fetch_all(), name=f"profiles of {self._name}")
+        await asyncio.shield(self._fetching)
 
-    async def _list(self) -> None:
+    async def _fetch_all(self) -> None:
         try:
-            for root in self._place.controls():
-                self._found = await self._first(root)
+            for root in self._hosts.controls():
+                self._found = await self._first_at(root)
                 if self._found is not None:
                     return
         finally:
-            self._asked_at = self._clock()
-            self._asking = None
+            self._fetched_at = self._clock()
+            self._fetching = None
 
-    async def _first(self, root: str) -> str | None:
+    async def _first_at(self, root: str) -> str | None:
         try:
-            listed = await self._control.profiles(root)
-        except RequestError as refused:  # a Builder ID has none, and is told so with a 403
-            log.info("provider %s: profiles are not to be had: %s", self._name, refused.failure.kind.value)
+            listed = await self._control.list_profiles(root)
+        except RequestError as refused:  # a Builder ID has none, and gets a 403
+            log.info("provider %s: cannot list profiles: %s", self._name, refused.failure.kind.value)
             return None
         return next((profile.arn for profile in listed if read_region(profile.arn)), None)
 
     def _missing(self) -> Failure:
-        now = self._place.now
+        now = self._hosts.now
         message = (
-            f"the account has no profile, and {now.chat} answers nobody without one. Set `profile_arn`, or, "
+            f"the account has no profile, and {now.chat} rejects requests without one. Set `profile_arn`, or, "
             'for a Builder ID, endpoint = "https://q.us-east-1.amazonaws.com".'
         )
         return self._failure(message)
@@ -105,42 +108,42 @@ NEARLY_USED_SHARE = 0.9
 REMEDIES = {
     Kind.CREDENTIAL: "`dragoman login kiro`",
     Kind.FORBIDDEN: "see the account's page at Kiro",
-    Kind.LOST: "is the network up, and `endpoint` right? A proxy goes into `proxy`",
-    Kind.TIMEOUT: "is the network up, and `endpoint` right? A proxy goes into `proxy`",
+    Kind.LOST: "check the network and `endpoint`; set `proxy` if there is one",
+    Kind.TIMEOUT: "check the network and `endpoint`; set `proxy` if there is one",
 }
 
 
 class KiroAccount:
-    """One account, looked at from all sides."""
+    """One account: its hosts, credential, profile and control service."""
 
     def __init__(
         self,
         name: str,
-        place: AccountHosts,
+        hosts: AccountHosts,
         refresher: CredentialRefresher[Credential],
         profile: AccountProfile,
         control: ControlClient,
     ) -> None:
         self._name = name
         self._what = f"provider {name}"
-        self.place = place
+        self.hosts = hosts
         self.refresher = refresher
         self.profile = profile
         self._control = control
 
     async def profile_arn(self) -> str | None:
-        """The profile that requests name; whether they must is for the host to say."""
+        """Return the profile that requests name, if any."""
         return await self.profile.arn(await self.refresher.get())
 
     async def models(self) -> list[ListedModel]:
-        return await self._control.models(await self.profile_arn())
+        return await self._control.list_models(await self.profile_arn())
 
     async def usage(self) -> UsageLimits:
-        """Plan, use and limits, asked now; RequestError where they are not to be had."""
-        return await self._control.usage(await self.profile_arn())
+        """Fetch plan, usage and limits. Raises RequestError if that fails."""
+        return await self._control.read_usage(await self.profile_arn())
 
-    async def quota(self) -> list[Quota]:
-        """What `dragoman usage --plans` shows; RequestError where it is not to be had."""
+    async def read_quotas(self) -> list[Quota]:
+        """Return what `dragoman usage --plans` shows. Raises RequestError if it cannot be read."""
         limits = await self.usage()
         return [
             Quota(self._name, plan_name(limits), _resource_name(part), part.used, part.limit, _reset_date(limits, part))
@@ -151,25 +154,25 @@ class KiroAccount:
         try:
             credential = await self.refresher.get()
             arn = await self.profile.arn(credential)
-            models = await self._control.models(arn)
+            models = await self._control.list_models(arn)
         except RequestError as refused:
             failure = refused.failure
             return [Finding(self._what, BROKEN, failure.message, REMEDIES.get(failure.kind, "try again later"))]
         profile = "with its own profile" if arn else "without a profile"
-        found = f"takes the credential ({credential.method.value}), {profile}, and lists {len(models)} models"
-        return [Finding(self._what, OK, found), *self._refreshing(credential), *await self._usage()]
+        found = f"accepts the credential ({credential.method.value}), {profile}, and lists {len(models)} models"
+        return [Finding(self._what, OK, found), *self._check_renewal(credential), *await self._check_usage()]
 
-    def _refreshing(self, credential: Credential) -> list[Finding]:
-        """A token that serves now, and whose looks tell that it cannot be renewed."""
+    def _check_renewal(self, credential: Credential) -> list[Finding]:
+        """Warn of a token that works now but cannot be renewed."""
         why = describe_truncation(credential)
         return [Finding(f"{self._what} renewal", WARNING, why, REMEDIES[Kind.CREDENTIAL])] if why else []
 
-    async def _usage(self) -> list[Finding]:
+    async def _check_usage(self) -> list[Finding]:
         what = f"{self._what} usage"
         try:
             limits = await self.usage()
         except RequestError as refused:
-            return [Finding(what, WARNING, f"not to be had: {refused.failure.message}", "try again later")]
+            return [Finding(what, WARNING, f"cannot be read: {refused.failure.message}", "try again later")]
         return [_make_finding(what, limits, breakdown) for breakdown in limits.usage_breakdown_list or ()] or [
             Finding(what, OK, plan_name(limits))
         ]
@@ -191,9 +194,11 @@ def _make_finding(what: str, limits: UsageLimits, breakdown: Breakdown) -> Findi
     reset = f", reset on {resets_on}" if resets_on else ""
     found = f"{plan_name(limits)}: {share} {_resource_name(breakdown)} used{reset}"
     if limit is not None and breakdown.used >= limit:
-        return Finding(what, WARNING, found, "requests may be refused until the reset: another account, or overage")
+        return Finding(
+            what, WARNING, found, "requests may be rejected until the reset: use another account, or overage"
+        )
     if limit is not None and breakdown.used >= limit * NEARLY_USED_SHARE:
-        return Finding(what, WARNING, found, "nearly all is used")
+        return Finding(what, WARNING, found, "nearly all of it is used")
     return Finding(what, OK, found)
 
 
@@ -202,7 +207,7 @@ def _resource_name(breakdown: Breakdown) -> str:
 
 
 def _reset_date(limits: UsageLimits, breakdown: Breakdown) -> str | None:
-    """Told in seconds since the epoch; some answers have milliseconds."""
+    """Format the reset date, which comes in seconds or in milliseconds since the epoch."""
     moment = breakdown.next_date_reset or limits.next_date_reset
     if not moment or not 0 < moment < 1e14:
         return None

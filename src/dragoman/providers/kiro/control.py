@@ -1,4 +1,4 @@
-"""Questions to Kiro's control plane: which models, which profiles, how much is used."""
+"""Requests to Kiro's control service: models, profiles and usage."""
 
 from typing import TypeVar
 from urllib.parse import urlencode
@@ -79,87 +79,89 @@ class _ProfilePage(Struct, rename="camel"):
 
 
 class ControlRequest(Struct, frozen=True):
-    """What is asked, by a path and fields, or by the name of the operation and the same fields."""
+    """One operation: sent to a path with fields, or by name in a header with the same fields."""
 
     operation: str
     root: str
     path: str
     fields: dict[str, str | int]
-    posted: bool = False
+    is_post: bool = False
 
 
 class ControlClient:
-    """Each question is asked once more after a refused credential, if it could be renewed."""
+    """Sends each request once more after a rejected credential, if it can be renewed."""
 
-    def __init__(self, service: ServiceClient, place: AccountHosts, refresher: CredentialRefresher[Credential]) -> None:
+    def __init__(self, service: ServiceClient, hosts: AccountHosts, refresher: CredentialRefresher[Credential]) -> None:
         self._service = service
-        self._place = place
+        self._hosts = hosts
         self._refresher = refresher
 
-    async def models(self, profile_arn: str | None) -> list[ListedModel]:
+    async def list_models(self, profile_arn: str | None) -> list[ListedModel]:
         found: list[ListedModel] = []
         token: str | None = None
         for _ in range(MAX_PAGES):
-            now = self._place.now
-            fields = _said(origin=now.generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn)
-            question = ControlRequest("ListAvailableModels", now.control, "/ListAvailableModels", fields)
-            page = await self._page(question, _ModelPage)
+            now = self._hosts.now
+            fields = _drop_missing(
+                origin=now.generation.origin, maxResults=PAGE, nextToken=token, profileArn=profile_arn
+            )
+            request = ControlRequest("ListAvailableModels", now.control, "/ListAvailableModels", fields)
+            page = await self._fetch_page(request, _ModelPage)
             found += page.models
             if not page.next_token or page.next_token == token:
                 break
             token = page.next_token
         return found
 
-    async def profiles(self, root: str) -> list[ListedProfile]:
+    async def list_profiles(self, root: str) -> list[ListedProfile]:
         found: list[ListedProfile] = []
         token: str | None = None
         for _ in range(MAX_PAGES):
-            fields = _said(maxResults=10, nextToken=token)
-            question = ControlRequest("ListAvailableProfiles", root, "/ListAvailableProfiles", fields, posted=True)
-            page = await self._page(question, _ProfilePage)
+            fields = _drop_missing(maxResults=10, nextToken=token)
+            request = ControlRequest("ListAvailableProfiles", root, "/ListAvailableProfiles", fields, is_post=True)
+            page = await self._fetch_page(request, _ProfilePage)
             found += page.profiles
             if not page.next_token or page.next_token == token:
                 break
             token = page.next_token
         return found
 
-    async def usage(self, profile_arn: str | None) -> UsageLimits:
-        now = self._place.now
-        fields = _said(origin=now.generation.origin, resourceType="AGENTIC_REQUEST", profileArn=profile_arn)
+    async def read_usage(self, profile_arn: str | None) -> UsageLimits:
+        now = self._hosts.now
+        fields = _drop_missing(origin=now.generation.origin, resourceType="AGENTIC_REQUEST", profileArn=profile_arn)
         *first, last = (ControlRequest("GetUsageLimits", now.control, path, fields) for path in now.generation.usage)
-        for question in () if self._place.by_target else first:
+        for request in () if self._hosts.by_target else first:
             try:
-                return await self._page(question, UsageLimits)
+                return await self._fetch_page(request, UsageLimits)
             except RequestError as refused:
                 if refused.failure.status != 404:
                     raise
-        return await self._page(last, UsageLimits)
+        return await self._fetch_page(last, UsageLimits)
 
-    async def _page(self, question: ControlRequest, kind: type[T]) -> T:
-        response = await self._asked(question)
-        failure = _failure(response)
+    async def _fetch_page(self, request: ControlRequest, kind: type[T]) -> T:
+        response = await self._send(request)
+        failure = _read_failure(response)
         if failure is not None and failure.kind is Kind.CREDENTIAL and await self._refresher.renew():
-            response = await self._asked(question)
-            failure = _failure(response)
+            response = await self._send(request)
+            failure = _read_failure(response)
         if failure is not None:
             raise RequestError(failure)
         try:
             return msgspec.json.decode(response.body, type=kind)
         except msgspec.MsgspecError as error:
-            raise RequestError(Failure(Kind.UPSTREAM, f"Kiro's answer cannot be read: {error}")) from error
+            raise RequestError(Failure(Kind.UPSTREAM, f"cannot parse Kiro's response: {error}")) from error
 
-    async def _asked(self, question: ControlRequest) -> ServiceResponse:
-        who = authorization_headers(await self._refresher.get())
-        fields, address = question.fields, f"{question.root}{question.path}"
+    async def _send(self, request: ControlRequest) -> ServiceResponse:
+        authorization = authorization_headers(await self._refresher.get())
+        fields, address = request.fields, f"{request.root}{request.path}"
         try:
-            if self._place.by_target:
-                named = target_headers(self._place.now.generation.control_service, question.operation)
+            if self._hosts.by_target:
+                named = target_headers(self._hosts.now.generation.control_service, request.operation)
                 return await self._service.request(
-                    "POST", f"{question.root}/", (*who, *named), msgspec.json.encode(fields)
+                    "POST", f"{request.root}/", (*authorization, *named), msgspec.json.encode(fields)
                 )
-            if question.posted:
-                return await self._service.post(address, fields, who)
-            return await self._service.request("GET", f"{address}?{urlencode(fields)}", who)
+            if request.is_post:
+                return await self._service.post(address, fields, authorization)
+            return await self._service.request("GET", f"{address}?{urlencode(fields)}", authorization)
         except CredentialError as lost:
             raise RequestError(Failure(lost.kind, str(lost))) from lost
 
@@ -170,9 +172,9 @@ def authorization_headers(credential: Credential) -> tuple[Header, ...]:
     return (token,) if kind is None else (token, (b"tokentype", kind))
 
 
-def _failure(response: ServiceResponse) -> Failure | None:
+def _read_failure(response: ServiceResponse) -> Failure | None:
     return None if response.status == 200 else read_failure(response.status, {}, response.body)
 
 
-def _said(**fields: str | int | None) -> dict[str, str | int]:
+def _drop_missing(**fields: str | int | None) -> dict[str, str | int]:
     return {name: value for name, value in fields.items() if value is not None}

@@ -36,18 +36,18 @@ from dragoman.providers.kiro.database import Database, is_database
 
 REMEDY = "sign in with Kiro, or `dragoman login kiro`"
 
-_HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no separators: the name must stay in its directory
+_HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # no separators: the file must be in the same directory
 
 
 class JsonFile(FileSource):
-    """`{clientIdHash}.json` beside it holds the registration that an IdC token needs; no other file is looked at."""
+    """A JSON file. `{clientIdHash}.json` beside it contains the registration that an IdC token needs."""
 
     def read(self) -> Credential:
         _, table = load_table(self.path, REMEDY)
         return check_credential(self._credential(table), self.location)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
-        """False where the file no longer holds what was consumed: somebody else has renewed it, and is newer."""
+        """Write the new tokens; return False if another program has renewed the stored ones."""
         content, table = load_table(self.path, REMEDY)
         if read_text(table, "refreshToken") != consumed.refresh_token:
             return False
@@ -82,13 +82,13 @@ class JsonFile(FileSource):
         if not name:
             return {}
         if not _HASH.fullmatch(name):
-            raise CredentialError(f"{self.location}: its clientIdHash cannot be the name of a file")
+            raise CredentialError(f"{self.location}: its clientIdHash cannot be a file name")
         beside = self.path.with_name(f"{name}.json")
         return load_table(beside, REMEDY)[1] if beside.is_file() else {}
 
 
 def renewed_fields(fresh: Credential) -> Table:
-    """The keys that a renewal changes."""
+    """Return the keys that a renewal changes."""
     table: Table = {
         "accessToken": fresh.access_token,
         "refreshToken": fresh.refresh_token,
@@ -98,7 +98,7 @@ def renewed_fields(fresh: Credential) -> Table:
 
 
 def _read_timestamp(table: Table, key: str) -> float | None:
-    """ISO 8601, or seconds or milliseconds since the epoch."""
+    """Read ISO 8601, or seconds or milliseconds since the epoch."""
     match table.get(key):
         case str() as text:
             return parse_timestamp(text)
@@ -111,7 +111,7 @@ def _read_timestamp(table: Table, key: str) -> float | None:
 
 
 class ApiKey:
-    """Used as it is; refused, it cannot be renewed."""
+    """An API key, which cannot be renewed."""
 
     lock = None
 
@@ -129,7 +129,7 @@ class ApiKey:
 
 
 class RefreshToken:
-    """Refresh tokens rotate, a variable does not: what became of this one is kept beside our store, under its hash."""
+    """A refresh token from a variable. Tokens rotate: its successor is kept beside our store, under its hash."""
 
     def __init__(self, read: Callable[[], str], location: str, directory: Path | None) -> None:
         self._read = read
@@ -144,23 +144,23 @@ class RefreshToken:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError:
             return None
-        return self._kept()
+        return self._file()
 
     def read(self) -> Credential:
-        kept = self._kept()
+        kept = self._file()
         if kept is not None and kept.is_file():
             return JsonFile(kept).read()
         return check_credential(Credential(Method.DESKTOP, refresh_token=self._read()), self.location)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
-        kept = self._kept()
+        kept = self._file()
         if kept is None:
             return True
         if kept.is_file():
             return JsonFile(kept).write(consumed, fresh)
         return replace_file(kept, encode_table({"authMethod": Method.DESKTOP.value, **renewed_fields(fresh)}), None)
 
-    def _kept(self) -> Path | None:
+    def _file(self) -> Path | None:
         if self._directory is None:
             return None
         return self._directory / f"kiro-{sha256(self._read().encode()).hexdigest()[:16]}.json"
@@ -172,7 +172,7 @@ Source = accounts.Source[Credential]
 
 
 class NoCredential:
-    """Nothing is configured, and no tool has left anything."""
+    """No credential is configured, and none of the usual files exists."""
 
     location = "no credential"
     lock = None
@@ -185,7 +185,7 @@ class NoCredential:
 
 
 def find_source(config: KiroProviderConfig, environ: Mapping[str, str]) -> Callable[[], Source]:
-    """Looked for at each use: a login made while we run is found without a restart."""
+    """Return a function that finds the credential at each use, so that a new login needs no restart."""
     home = home_directory(environ)
     secret = config.credentials or config.api_key
     if secret is not None:

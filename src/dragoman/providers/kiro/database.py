@@ -1,4 +1,4 @@
-"""A credential in kiro-cli's SQLite database: read, and written back if still ours."""
+"""Credentials in kiro-cli's SQLite database."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ MAGIC = b"SQLite format 3\x00"
 BUSY_TIMEOUT_MS = 5_000
 PROFILE = "api.codewhisperer.profile"
 
-# "odic" is how kiro-cli spells it. The registration stands under the prefix of its token.
+# "odic" is kiro-cli's spelling. The registration has the prefix of its token.
 TOKENS: tuple[tuple[str, Method], ...] = (
     ("kirocli:external-idp:token", Method.EXTERNAL),
     ("kirocli:social:token", Method.DESKTOP),
@@ -33,7 +33,7 @@ class _Token(Struct):
     expires_at: str = ""
     region: str | None = None
     start_url: str | None = None
-    scopes: list[str] | str | None = None  # external providers' as one string of words
+    scopes: list[str] | str | None = None  # one string for external providers
     profile_arn: str | None = None
     issuer_url: str | None = None
     token_endpoint: str | None = None
@@ -53,7 +53,7 @@ class _Profile(Struct):
 class _Row(Struct, frozen=True):
     key: str
     method: Method
-    value: str | bytes  # as it stands, for the comparison before a write
+    value: str | bytes  # unparsed, for the comparison before a write
 
 
 class Database(FileSource):
@@ -61,17 +61,17 @@ class Database(FileSource):
         return self._with(self._credential)
 
     def write(self, consumed: Credential, fresh: Credential) -> bool:
-        """False where the row no longer holds what was consumed."""
-        return self._with(lambda connection: _exchange(connection, consumed, fresh))
+        """Write the new tokens; return False if another program has renewed the stored ones."""
+        return self._with(lambda connection: _replace_tokens(connection, consumed, fresh))
 
     def _credential(self, connection: apsw.Connection) -> Credential:
-        row = _row(connection)
+        row = _find_row(connection)
         if row is None:
             raise CredentialError(f"{self.path} holds no token: `kiro-cli login`, or `dragoman login kiro`")
-        token = _decoded(row.value, _Token)
+        token = _decode(row.value, _Token)
         if token is None:
-            raise CredentialError(f"{self.path}: {row.key} cannot be read: `kiro-cli login`")
-        registered = _registration(connection, row) if row.method is Method.OIDC else None
+            raise CredentialError(f"{self.path}: {row.key} cannot be parsed: run `kiro-cli login`")
+        registered = _read_registration(connection, row) if row.method is Method.OIDC else None
         expiry = registered.client_secret_expires_at if registered else None
         credential = Credential(
             method=row.method,
@@ -79,7 +79,7 @@ class Database(FileSource):
             refresh_token=token.refresh_token or "",
             expires_at=parse_timestamp(token.expires_at) or 0.0,
             region=token.region or None,
-            profile_arn=token.profile_arn or _profile(connection),
+            profile_arn=token.profile_arn or _read_profile_arn(connection),
             client_id=registered.client_id if registered else token.client_id or "",
             client_secret=(registered.client_secret or "") if registered else "",
             client_expires_at=parse_timestamp(expiry) if expiry else None,
@@ -110,8 +110,8 @@ def is_database(path: Path) -> bool:
         return False
 
 
-def _exchange(connection: apsw.Connection, consumed: Credential, fresh: Credential) -> bool:
-    row = _row(connection)
+def _replace_tokens(connection: apsw.Connection, consumed: Credential, fresh: Credential) -> bool:
+    row = _find_row(connection)
     if row is None:
         return False
     table = msgspec.json.decode(row.value, type=dict[str, object])
@@ -130,37 +130,37 @@ def _exchange(connection: apsw.Connection, consumed: Credential, fresh: Credenti
     return connection.changes() == 1
 
 
-def _row(connection: apsw.Connection) -> _Row | None:
+def _find_row(connection: apsw.Connection) -> _Row | None:
     for key, method in TOKENS:
-        value = _value(connection, "SELECT value FROM auth_kv WHERE key = ?", key)
+        value = _read_value(connection, "SELECT value FROM auth_kv WHERE key = ?", key)
         if value is not None:
             return _Row(key, method, value)
     return None
 
 
-def _registration(connection: apsw.Connection, row: _Row) -> _Registration:
+def _read_registration(connection: apsw.Connection, row: _Row) -> _Registration:
     key = row.key.removesuffix("token") + "device-registration"
-    value = _value(connection, "SELECT value FROM auth_kv WHERE key = ?", key)
-    return (_decoded(value, _Registration) if value is not None else None) or _Registration()
+    value = _read_value(connection, "SELECT value FROM auth_kv WHERE key = ?", key)
+    return (_decode(value, _Registration) if value is not None else None) or _Registration()
 
 
-def _profile(connection: apsw.Connection) -> str | None:
+def _read_profile_arn(connection: apsw.Connection) -> str | None:
     try:
-        value = _value(connection, "SELECT value FROM state WHERE key = ?", PROFILE)
+        value = _read_value(connection, "SELECT value FROM state WHERE key = ?", PROFILE)
     except apsw.SQLError:  # older databases have no such table
         return None
-    found = _decoded(value, _Profile) if value is not None else None
+    found = _decode(value, _Profile) if value is not None else None
     return found.arn if found else None
 
 
-def _value(connection: apsw.Connection, query: str, key: str) -> str | bytes | None:
+def _read_value(connection: apsw.Connection, query: str, key: str) -> str | bytes | None:
     for (value,) in connection.execute(query, (key,)):
         if isinstance(value, str | bytes) and value:
             return value
     return None
 
 
-def _decoded(value: str | bytes, kind: type[T]) -> T | None:
+def _decode(value: str | bytes, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(value, type=kind)
     except msgspec.MsgspecError:

@@ -20,7 +20,7 @@ PRODUCT = "dragoman"
 
 @cache
 def fingerprint() -> str:
-    """64 hex digits that stay the same for this user on this machine, and tell nothing of either."""
+    """Return 64 hex digits that are constant for this user on this machine, and reveal neither."""
     return sha256("\0".join((socket.gethostname(), _user_name(), PRODUCT)).encode()).hexdigest()
 
 
@@ -31,7 +31,7 @@ def user_agent(config: KiroProviderConfig) -> str:
 
 
 def chat_headers(config: KiroProviderConfig, generation: Generation, environ: Mapping[str, str]) -> tuple[Header, ...]:
-    """What every request for a reply carries, its credential apart."""
+    """Return the headers of every chat request, without the credential."""
     own = {
         b"accept": CONTENT_TYPE.encode(),
         b"x-amzn-kiro-agent-mode": generation.agent_mode.encode(),

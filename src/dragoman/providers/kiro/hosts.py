@@ -1,4 +1,4 @@
-"""A stanza and what is known of its account come in; the addresses that belong together go out."""
+"""Kiro's hosts: the addresses that belong together, by configuration, account and profile."""
 
 import re
 from urllib.parse import urlsplit
@@ -18,19 +18,19 @@ _ARN = re.compile(r"arn:aws(?:-[a-z-]+)?:codewhisperer:([a-z0-9-]+):\d+:profile/
 
 
 class Generation(Struct, frozen=True):
-    """One generation of Kiro's API: host, origin, paths and services fit together, and are not to be mixed."""
+    """One generation of Kiro's API. Its host, origin, paths and services belong together."""
 
     name: str
     chat: str
     control: str
-    usage: tuple[str, ...]  # paths under which usage has been seen, likeliest first
+    usage: tuple[str, ...]  # known paths of usage, likeliest first
     chat_service: str  # for `x-amz-target`
     control_service: str
-    needs_profile: bool  # even for accounts that have none
+    needs_profile: bool  # also of accounts that have none
     origin: str = "AI_EDITOR"
     agent_mode: str = "vibe"
     mode_in_body: bool = False  # besides the header
-    is_regional: bool = True  # the region of a profile must be that of the host
+    is_regional: bool = True  # the profile must be in the host's region
 
 
 RUNTIME = Generation(
@@ -53,7 +53,7 @@ Q = Generation(
     needs_profile=False,
 )
 OTHER = Generation(
-    "elsewhere",  # a proxy or a fake: everything at one address, and it may say itself what it needs
+    "elsewhere",  # a proxy or a test server: everything at one address
     chat="{endpoint}",
     control="{endpoint}",
     usage=("/getUsageLimits", "/Get-Usage-Limits"),
@@ -68,11 +68,11 @@ class Addresses(Struct, frozen=True):
     generation: Generation
     chat: str
     control: str
-    region: str  # of the API; the sign-in may live in another
+    region: str  # of the API; the sign-in's may differ
 
 
 class AccountHosts:
-    """Where an account is served: as configured, else as its profile and its kind of account have it."""
+    """The hosts of one account: configured, or derived from its profile and kind."""
 
     def __init__(self, config: KiroProviderConfig, credential: Credential | None) -> None:
         self._config = config
@@ -80,17 +80,17 @@ class AccountHosts:
         self.first = self.now.chat
 
     def follow(self, credential: Credential, profile_arn: str | None) -> Addresses:
-        """Another account may have signed in since, or its profile have been found."""
+        """Update the addresses: another account may have signed in, or a profile was found."""
         self.now = find_addresses(self._config, credential, profile_arn)
         return self.now
 
     @property
     def by_target(self) -> bool:
-        """Whether operations are named in a header, in AWS's JSON encoding, instead of by their paths."""
+        """Whether operations are named in a header, as in AWS's JSON protocol, instead of by paths."""
         return self._config.operations_by == "target"
 
     def redirected(self, out: OutgoingRequest) -> OutgoingRequest:
-        """A request made out to the first address, made out to the present one."""
+        """Return a request for the first address, sent to the current one."""
         if self.by_target:
             fields = tuple(field for field in out.headers if field[0] != JSON[0])
             named = target_headers(self.now.generation.chat_service, "GenerateAssistantResponse")
@@ -100,7 +100,7 @@ class AccountHosts:
         return msgspec.structs.replace(out, url=self.now.chat + out.url[len(self.first) :])
 
     def controls(self) -> list[str]:
-        """Where profiles may be listed: here, then in the API's other region."""
+        """Return the addresses that list profiles: the current one, then the API's other region."""
         if self._config.control_endpoint is not None or self._config.endpoint is not None:
             return [self.now.control]
         other = DEFAULT_REGION if self.now.region == EUROPE else EUROPE
@@ -122,22 +122,22 @@ def _generation(config: KiroProviderConfig, credential: Credential | None, arn: 
         if host.endswith(".kiro.dev"):
             return RUNTIME
         return Q if host.endswith(".amazonaws.com") else OTHER
-    # Without a profile the runtime hosts refuse everyone, and a Builder ID has none.
+    # Without a profile the runtime hosts reject every request, and a Builder ID has none.
     return Q if credential is not None and credential.builder_id and not arn else RUNTIME
 
 
 def target_headers(service: str, operation: str) -> tuple[Header, ...]:
-    """The headers by which AWS's JSON encoding knows an operation; all are posted to `/`."""
+    """Return the headers that name an operation in AWS's JSON protocol; all are posted to `/`."""
     return (b"content-type", b"application/x-amz-json-1.0"), (b"x-amz-target", f"{service}.{operation}".encode())
 
 
 def api_region(region: str) -> str:
-    """The API lives in two regions."""
+    """Return which of its two regions the API is used in."""
     return EUROPE if region.startswith("eu-") else DEFAULT_REGION
 
 
 def read_region(arn: str | None) -> str | None:
-    """The region in a profile's name; None where it is no such name."""
+    """Return the region in a profile's ARN; None if it is not an ARN."""
     match = _ARN.fullmatch(arn) if arn else None
     return match[1] if match else None
 

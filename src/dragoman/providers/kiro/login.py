@@ -42,7 +42,7 @@ class Registration(Struct, rename="camel"):
 
 
 class Prompt(Struct, rename="camel"):
-    """What the person is shown, and how long it is good for."""
+    """What the person is shown, and how long it is valid."""
 
     device_code: str
     user_code: str
@@ -84,8 +84,8 @@ class DeviceLogin:
         return client, _parse_response(await self._post("/device_authorization", asked), Prompt)
 
     async def wait(self, client: Registration, prompt: Prompt, tick: Tick) -> Table:
-        """Polls until the person has decided; `tick` is told how many seconds are left."""
-        question = {
+        """Poll until the person has decided; `tick` is called with the seconds that are left."""
+        body = {
             "clientId": client.client_id,
             "clientSecret": client.client_secret,
             "grantType": DEVICE_CODE,
@@ -93,19 +93,19 @@ class DeviceLogin:
         }
 
         async def ask() -> Table:
-            return self._credential(client, await self._service.post(f"{self._root}/token", question))
+            return self._credential(client, await self._service.post(f"{self._root}/token", body))
 
         return await poll(ask, PollPace(prompt.interval, prompt.expires_in, self._sleep), tick)
 
-    async def _post(self, path: str, question: object) -> ServiceResponse:
+    async def _post(self, path: str, body: object) -> ServiceResponse:
         try:
-            return await self._service.post(self._root + path, question)
+            return await self._service.post(self._root + path, body)
         except CredentialError as lost:
             raise LoginFailed(str(lost)) from lost
 
     def _credential(self, client: Registration, response: ServiceResponse) -> Table:
-        if response.status >= 500:  # a hiccup while the person still decides is no answer
-            raise CredentialError(f"the token service answered HTTP {response.status}", Kind.OVERLOADED)
+        if response.status >= 500:  # a server error while the person decides is temporary
+            raise CredentialError(f"the token service responded with HTTP {response.status}", Kind.OVERLOADED)
         tokens = read_tokens(response)
         return {
             "accessToken": tokens.accessToken,
@@ -123,12 +123,12 @@ class DeviceLogin:
 def _parse_response(response: ServiceResponse, kind: type[T]) -> T:
     if response.status != 200:
         raise LoginFailed(
-            f"the sign-in service refused ({read_error_code(response)}): are --start-url and --region right?"
+            f"the sign-in service rejected the request ({read_error_code(response)}): check --start-url and --region"
         )
     try:
         return msgspec.json.decode(response.body, type=kind)
     except msgspec.MsgspecError as error:
-        raise LoginFailed("the sign-in service gave an answer that cannot be read") from error
+        raise LoginFailed("the sign-in service's response cannot be parsed") from error
 
 
 PROVIDERS = {"google": "Google", "github": "Github"}
@@ -136,7 +136,7 @@ CALLBACK = "/oauth/callback"
 
 
 class SocialLogin:
-    """PKCE with a listener on the loopback: the browser brings the code back to us."""
+    """PKCE with a listener on the loopback interface, to which the browser brings the code."""
 
     def __init__(self, service: ServiceClient, root: str, provider: str, timeout_s: float = BROWSER_TIMEOUT_S) -> None:
         self._service = service
@@ -146,9 +146,9 @@ class SocialLogin:
         self._proof = make_proof()
 
     async def run(self, show: Callable[[str], None]) -> Table:
-        """`show` is given the link to open."""
+        """Sign in; `show` is called with the link to open."""
         code, back = await wait_for_browser_code(self._callback, self._proof, show, self._link)
-        return await self._exchanged(code, back)
+        return await self._exchange_code(code, back)
 
     def _link(self, back: str) -> str:
         query = {
@@ -160,14 +160,14 @@ class SocialLogin:
         }
         return f"{self._root}/login?{urlencode(query)}"
 
-    async def _exchanged(self, code: str, back: str) -> Table:
-        question = {"code": code, "code_verifier": self._proof.verifier, "redirect_uri": back}
+    async def _exchange_code(self, code: str, back: str) -> Table:
+        body = {"code": code, "code_verifier": self._proof.verifier, "redirect_uri": back}
         try:
-            tokens = read_tokens(await self._service.post(f"{self._root}/oauth/token", question))
+            tokens = read_tokens(await self._service.post(f"{self._root}/oauth/token", body))
         except TokenRejected as rejected:
-            raise LoginFailed(f"the sign-in was refused ({rejected.code})") from rejected
-        except CredentialError as unheard:
-            raise LoginFailed(str(unheard)) from unheard
+            raise LoginFailed(f"the sign-in was rejected ({rejected.code})") from rejected
+        except CredentialError as error:
+            raise LoginFailed(str(error)) from error
         table: Table = {
             "accessToken": tokens.accessToken,
             "refreshToken": tokens.refreshToken or "",

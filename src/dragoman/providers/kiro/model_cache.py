@@ -22,14 +22,14 @@ _DASHED = re.compile(r"^((?:claude-(?:[a-z]+-)?|gpt-|deepseek-|glm-|minimax-m|ki
 _KNOWN = re.compile(rf"(?:claude-(?:{_FAMILIES})-|gpt-|deepseek-|glm-|minimax-m|kimi-k)\d")
 _WIDE = re.compile(r"\[1m\]$")
 
-# What Kiro called its models before they had short names.
+# Kiro's model ids before they had short names.
 _LEGACY = {
     "claude-sonnet-4": "CLAUDE_SONNET_4_20250514_V1_0",
     "claude-sonnet-4.5": "CLAUDE_SONNET_4_5_20250929_V1_0",
     "claude-3.7-sonnet": "CLAUDE_3_7_SONNET_20250219_V1_0",
 }
 _SHORT = {legacy: short for short, legacy in _LEGACY.items()}
-_ONLY_LEGACY = {"claude-3.7-sonnet": _LEGACY["claude-3.7-sonnet"]}  # it never had a short one
+_ONLY_LEGACY = {"claude-3.7-sonnet": _LEGACY["claude-3.7-sonnet"]}  # it has no short name
 
 NAMES = {
     "auto": "Auto",
@@ -52,15 +52,15 @@ NAMES = {
 
 
 def fallback_models(window: int) -> tuple[ModelInfo, ...]:
-    """What is served while Kiro has not been asked, or does not answer."""
+    """Return the models to assume until Kiro's list has been read."""
     return tuple(ModelInfo(id, name, owned_by="kiro", max_input=window) for id, name in NAMES.items())
 
 
 @lru_cache(maxsize=512)
 def normalise_name(name: str) -> str:
-    """One spelling for all: `claude-sonnet-4-5-20250929` and `claude-4.5-sonnet-high` are `claude-sonnet-4.5`.
+    """Return one spelling: `claude-sonnet-4-5-20250929` and `claude-4.5-sonnet-high` are `claude-sonnet-4.5`.
 
-    A name that is none of Kiro's families comes back as it is.
+    A name of no known family is returned unchanged.
     """
     asked = name.strip().rpartition("/")[2]
     if asked in _SHORT:
@@ -77,7 +77,7 @@ def normalise_name(name: str) -> str:
 
 
 def resolve_name(name: str, listed: Collection[str]) -> str:
-    """The listed id that a name means; its normal spelling where nothing like it is listed."""
+    """Return the listed id that a name means; its normal spelling if none is listed."""
     if name in listed:
         return name
     plain = normalise_name(name)
@@ -88,7 +88,7 @@ def resolve_name(name: str, listed: Collection[str]) -> str:
     return plain
 
 
-FIRST_LIST_TIMEOUT_S = 2.0  # how long a first request waits for it: without it thinking cannot be asked for natively
+FIRST_LIST_TIMEOUT_S = 2.0  # how long a first request waits for the list, which is needed to request thinking natively
 OWNER = "kiro"
 
 Schema = dict[str, object]
@@ -100,31 +100,31 @@ class _Known(Struct, frozen=True):
 
 
 class ModelCache:
-    """The models as last listed. `usual_window` is that of a model which lists none."""
+    """The models as last listed. `default_window` is the context window of a model that lists none."""
 
-    def __init__(self, ask: Callable[[], Awaitable[list[ListedModel]]], usual_window: int) -> None:
-        self._ask = ask
-        self._usual_window = usual_window
+    def __init__(self, list_models: Callable[[], Awaitable[list[ListedModel]]], default_window: int) -> None:
+        self._list_models = list_models
+        self._default_window = default_window
         self._known: dict[str, _Known] = {}
-        self._asking: asyncio.Task[tuple[ModelInfo, ...] | Failure] | None = None
-        self._asked = False
+        self._fetching: asyncio.Task[tuple[ModelInfo, ...] | Failure] | None = None
+        self._has_tried = False
 
-    async def models(self) -> tuple[ModelInfo, ...]:
-        """Asks anew; whoever asks at the same time gets the same answer. RequestError where there is none."""
-        if self._asking is None:
-            self._asking = spawn(self._list(), name="models of kiro")
-        landed = await asyncio.shield(self._asking)
+    async def fetch(self) -> tuple[ModelInfo, ...]:
+        """Fetch the list, once for all concurrent callers. Raises RequestError if that fails."""
+        if self._fetching is None:
+            self._fetching = spawn(self._run(), name="models of kiro")
+        landed = await asyncio.shield(self._fetching)
         if isinstance(landed, Failure):
             raise RequestError(landed)
         return landed
 
     async def fields_schema(self, model: str) -> Schema | None:
-        """What the model takes besides the conversation; None where it, or anything, is not known."""
-        if not self._asked:
+        """Return the schema of the model's own request fields; None if it is not known."""
+        if not self._has_tried:
             with contextlib.suppress(TimeoutError, RequestError):
                 async with asyncio.timeout(FIRST_LIST_TIMEOUT_S):
-                    await self.models()
-            self._asked = True
+                    await self.fetch()
+            self._has_tried = True
         known = self._known.get(model)
         return known.schema if known else None
 
@@ -132,18 +132,18 @@ class ModelCache:
     def ids(self) -> Collection[str]:
         return self._known.keys()
 
-    def window(self, model: str) -> int:
+    def context_window(self, model: str) -> int:
         known = self._known.get(model)
-        return known.window if known else self._usual_window
+        return known.window if known else self._default_window
 
-    async def _list(self) -> tuple[ModelInfo, ...] | Failure:
+    async def _run(self) -> tuple[ModelInfo, ...] | Failure:
         try:
-            listed = [model for model in await self._ask() if model.model_id]
+            listed = [model for model in await self._list_models() if model.model_id]
         except RequestError as refused:
             return refused.failure
         finally:
-            self._asked = True
-            self._asking = None
+            self._has_tried = True
+            self._fetching = None
         self._known = {model.model_id: _Known(self._window(model), _read_schema(model)) for model in listed}
         return tuple(self._info(model) for model in listed)
 
@@ -159,11 +159,11 @@ class ModelCache:
 
     def _window(self, model: ListedModel) -> int:
         listed = model.token_limits.max_input_tokens if model.token_limits else None
-        return listed or self._usual_window
+        return listed or self._default_window
 
 
 def _read_schema(model: ListedModel) -> Schema | None:
-    """It comes as an object, or as a string that holds one."""
+    """Read the schema, which is an object or a string that contains one."""
     raw: Raw | str = model.additional_model_request_fields_schema
     try:
         value = msgspec.json.decode(raw)

@@ -1,4 +1,4 @@
-"""Kiro as a provider: one account, its hosts, and the oddities of its requests and replies as a list."""
+"""Kiro: one account, its hosts, and what its requests and replies need."""
 
 import logging
 import random
@@ -48,27 +48,27 @@ from dragoman.stages.thinking_tags import Mode, ThinkingTags
 log = logging.getLogger(__name__)
 
 REQUEST_ID = b"x-amzn-requestid"
-FIRST_TOKEN_LIMIT_S = 15.0  # a healthy Kiro begins sooner; one that does not begins at the next try
-MAX_ATTEMPTS = 3  # as the vendor's own clients say
-PROFILE_WANTED = re.compile(r"profile_?arn is required", re.IGNORECASE)
-TOOL_USE_MISREAD = re.compile(r"invalid tool use format", re.IGNORECASE)
+FIRST_TOKEN_LIMIT_S = 15.0  # a healthy Kiro starts sooner; a retry usually helps
+MAX_ATTEMPTS = 3  # as the vendor's own clients state it
+PROFILE_REQUIRED = re.compile(r"profile_?arn is required", re.IGNORECASE)
+TOOL_USE_REJECTED = re.compile(r"invalid tool use format", re.IGNORECASE)
 
 
 def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> Provider:
     assert isinstance(config, KiroProviderConfig)
-    account = _account(config, make_service_client(config, send, environ), environ)
-    shelf = ModelCache(account.models, config.default_max_input_tokens)
-    kiro = Kiro(config, account, shelf)
+    account = _make_account(config, make_service_client(config, send, environ), environ)
+    models = ModelCache(account.models, config.default_max_input_tokens)
+    kiro = Kiro(config, account, models)
     return Provider(
         name=config.name,
         kind=config.kind,
         issuer=NAME,
         endpoint=Endpoint(
-            url=account.place.first,
+            url=account.hosts.first,
             protocols=(NAME,),
-            send=kiro.sending(send),
+            send=kiro.wrap_send(send),
             dial=read_dial(config, environ),
-            headers=chat_headers(config, account.place.now.generation, environ),
+            headers=chat_headers(config, account.hosts.now.generation, environ),
             first_token_timeout_s=config.first_token_timeout_s,
             first_token_limit_s=FIRST_TOKEN_LIMIT_S,
             retries_timeouts=True,
@@ -82,29 +82,29 @@ def make_kiro(config: ProviderConfig, send: SendRequest, environ: Mapping[str, s
         catalogue=Catalogue(
             models=configured_models(config),
             fallback_models=fallback_models(config.default_max_input_tokens),
-            list_models=shelf.models,
+            list_models=models.fetch,
             ttl_s=config.model_cache_ttl_s,
             rename=kiro.rename,
-            context_window=shelf.window,
+            context_window=models.context_window,
         ),
         requests=RequestRules(headers=kiro.attempt_headers, options=kiro.request_options, adjust=kiro.adjust),
         replies=ReplyRules(stages=kiro.stages, withholds_cut_calls=True, completes_cut_calls=config.repair_truncation),
-        account=Account(inspect=account.inspect, read_quotas=account.quota),
+        account=Account(inspect=account.inspect, read_quotas=account.read_quotas),
     )
 
 
 def make_service_client(config: KiroProviderConfig, send: SendRequest, environ: Mapping[str, str]) -> ServiceClient:
-    """How this account's small questions travel."""
+    """Return the client for the account's own services."""
     return ServiceClient(send, read_dial(config, environ), ServerClock(), control_headers(config))
 
 
-def _account(config: KiroProviderConfig, service: ServiceClient, environ: Mapping[str, str]) -> KiroAccount:
+def _make_account(config: KiroProviderConfig, service: ServiceClient, environ: Mapping[str, str]) -> KiroAccount:
     source = find_source(config, environ)
     issuers = TokenIssuers(service, config.region, config.auth_endpoint)
     refresher = CredentialRefresher(config.name, source, issuers, service.clock, config.refresh_margin_s)
     try:
         credential: Credential | None = source().read()
-    except CredentialError:  # told to whoever asks, not at the start
+    except CredentialError:  # reported by requests, not at the start
         credential = None
     if credential is not None and (why := describe_truncation(credential)):
         log.warning("provider %s: %s", config.name, why)
@@ -115,27 +115,29 @@ def _account(config: KiroProviderConfig, service: ServiceClient, environ: Mappin
 
 
 class Kiro:
-    """What the gateway asks of a provider, answered for one account."""
+    """The functions of a provider, for one account."""
 
-    def __init__(self, config: KiroProviderConfig, account: KiroAccount, shelf: ModelCache) -> None:
+    def __init__(self, config: KiroProviderConfig, account: KiroAccount, models: ModelCache) -> None:
         self._config = config
         self._account = account
-        self._shelf = shelf
+        self._models = models
 
-    def sending(self, send: SendRequest) -> SendRequest:
-        """The same way to send, to where the account is served now; the clock learns from every answer."""
+    def wrap_send(self, send: SendRequest) -> SendRequest:
+        """Return `send` to the account's current host, with the clock updated by every response."""
         account = self._account
 
-        async def sent(out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float) -> IncomingResponse:
-            response = await send(account.place.redirected(out), dial, head_timeout_s=head_timeout_s)
+        async def send_and_observe(
+            out: OutgoingRequest, dial: DialOptions, *, head_timeout_s: float
+        ) -> IncomingResponse:
+            response = await send(account.hosts.redirected(out), dial, head_timeout_s=head_timeout_s)
             account.refresher.clock.observe_date(response.headers.get(b"date"))
-            self._note(response)
+            self._log_request_id(response)
             return response
 
-        return sent
+        return send_and_observe
 
-    def _note(self, response: IncomingResponse) -> None:
-        """The vendor's support knows a request by its own id; one that went well is told to `--verbose` alone."""
+    def _log_request_id(self, response: IncomingResponse) -> None:
+        """Log the vendor's request id, which its support needs; for a success only with `--verbose`."""
         level = logging.INFO if response.status >= 400 else logging.DEBUG
         id = response.headers.get(REQUEST_ID)
         if id is not None and log.isEnabledFor(level):
@@ -158,21 +160,21 @@ class Kiro:
     async def request_options(self, model: str) -> KiroOptions:
         config = self._config
         profile_arn = await self._account.profile_arn()
-        generation = self._account.place.now.generation
+        generation = self._account.hosts.now.generation
         return KiroOptions(
             profile_arn=profile_arn,
             conversation_id=str(uuid4()),
             origin=generation.origin,
             agent_mode=generation.agent_mode if generation.mode_in_body else None,
             thinking_by=config.thinking_by,
-            fields_schema=await self._shelf.fields_schema(model),
+            fields_schema=await self._models.fields_schema(model),
             tool_description_max=config.tool_description_max,
             max_payload_bytes=config.max_payload_bytes,
             missing_tail_is_truncation=config.missing_tail_is_truncation,
         )
 
     def rename(self, name: str) -> str:
-        return resolve_name(name, self._shelf.ids or NAMES)
+        return resolve_name(name, self._models.ids or NAMES)
 
     def stages(self, request: Request) -> list[Stage[Event, Event]]:
         stages: list[Stage[Event, Event]] = [ThinkingTags(Mode(self._config.thinking))]
@@ -183,7 +185,7 @@ class Kiro:
         """Return how to send again a request that was rejected as malformed, where that helps."""
         if failure.code == "THINKING_SIGNATURE_INVALID":
             return Adjustment("reasoning dropped", drop_reasoning)
-        if PROFILE_WANTED.search(failure.message):
-            self._account.profile.demand()
+        if PROFILE_REQUIRED.search(failure.message):
+            self._account.profile.require()
             return Adjustment("profile resolved")
-        return Adjustment("replayed") if TOOL_USE_MISREAD.search(failure.message) else None
+        return Adjustment("replayed") if TOOL_USE_REJECTED.search(failure.message) else None

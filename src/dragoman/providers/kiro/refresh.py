@@ -1,4 +1,4 @@
-"""A credential comes in; one with a new access token goes out, asked of whoever issued it."""
+"""Renewal of Kiro credentials by the three kinds of issuers."""
 
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
@@ -12,13 +12,13 @@ from dragoman.hub.failure import Kind
 from dragoman.providers.kiro.credential import Credential, Method, describe_truncation
 from dragoman.providers.kiro.hosts import desktop_host, oidc_host
 
-DEFAULT_LIFE_S = 3600.0  # of a token whose issuer does not say
+DEFAULT_LIFE_S = 3600.0  # of a token whose issuer does not state it
 MAX_LIFE_S = 90 * 86_400.0
 EXPIRED_CLIENT = frozenset({"invalid_client", "ExpiredClientException", "InvalidClientException"})
 
 
 class TokenResponse(Struct):
-    """Desktop and OIDC answer in camel case, external providers in snake case; refresh tokens may rotate or not."""
+    """Desktop and OIDC issuers use camel case, external ones snake case; refresh tokens may rotate or not."""
 
     accessToken: str = ""
     refreshToken: str | None = None
@@ -36,7 +36,7 @@ class ErrorBody(Struct):
 
 
 class TokenIssuers:
-    """The three that issue tokens."""
+    """The three kinds of token issuers."""
 
     remedy = "`dragoman login kiro` makes a new one"
 
@@ -46,7 +46,7 @@ class TokenIssuers:
         self._auth = auth
 
     async def renew(self, old: Credential) -> Credential:
-        """Declined where the refresh token is no good; Unusable where nothing can be said of it."""
+        """Raise TokenRejected if the refresh token is not accepted, CredentialError if that is not known."""
         if describe_truncation(old):
             raise TokenRejected("truncated", is_permanent=True)
         match old.method:
@@ -54,40 +54,40 @@ class TokenIssuers:
                 url = f"{self._auth or desktop_host(old.region or self._region)}/refreshToken"
                 response = await self._service.post(url, {"refreshToken": old.refresh_token})
             case Method.OIDC:
-                response = await self._oidc(old)
+                response = await self._renew_oidc(old)
             case Method.EXTERNAL:
-                response = await self._external(old)
+                response = await self._renew_external(old)
             case Method.API_KEY:
                 raise TokenRejected("api_key")
-        return self._merged(old, read_tokens(response))
+        return self._merge(old, read_tokens(response))
 
     def describe_rejection(self, credential: Credential, rejected: TokenRejected) -> str:
         if rejected.code in EXPIRED_CLIENT:
             return "its client registration has expired"
-        return describe_truncation(credential) or f"its refresh token was refused ({rejected.code})"
+        return describe_truncation(credential) or f"its refresh token was rejected ({rejected.code})"
 
-    async def _oidc(self, old: Credential) -> ServiceResponse:
+    async def _renew_oidc(self, old: Credential) -> ServiceResponse:
         if not old.client_id or not old.client_secret:
             raise CredentialError("its client registration is missing: sign in again, or `dragoman login kiro`")
         if old.client_expires_at is not None and old.client_expires_at < self._service.clock.now():
             raise TokenRejected("ExpiredClientException")
         url = f"{self._auth or oidc_host(old.region or self._region)}/token"
-        question = {
+        body = {
             "clientId": old.client_id,
             "clientSecret": old.client_secret,
             "grantType": "refresh_token",
             "refreshToken": old.refresh_token,
         }
-        return await self._service.post(url, question)
+        return await self._service.post(url, body)
 
-    async def _external(self, old: Credential) -> ServiceResponse:
+    async def _renew_external(self, old: Credential) -> ServiceResponse:
         _check_external(old)
         form = {"grant_type": "refresh_token", "client_id": old.client_id, "refresh_token": old.refresh_token}
         if old.scopes:
             form["scope"] = " ".join(old.scopes)
         return await self._service.post_form(old.token_endpoint, form)
 
-    def _merged(self, old: Credential, new: TokenResponse) -> Credential:
+    def _merge(self, old: Credential, new: TokenResponse) -> Credential:
         life = new.expiresIn or new.expires_in or DEFAULT_LIFE_S
         return msgspec.structs.replace(
             old,
@@ -99,7 +99,7 @@ class TokenIssuers:
 
 
 def read_tokens(response: ServiceResponse) -> TokenResponse:
-    """The tokens in an issuer's answer."""
+    """Return the tokens in an issuer's response. Raises TokenRejected or CredentialError."""
     if response.status == 200:
         try:
             tokens = msgspec.json.decode(response.body, type=TokenResponse)
@@ -107,15 +107,15 @@ def read_tokens(response: ServiceResponse) -> TokenResponse:
             tokens = TokenResponse()
         if tokens.accessToken or tokens.access_token:
             return tokens
-        raise CredentialError("the token service answered without a token", Kind.UPSTREAM)
+        raise CredentialError("the token service responded without a token", Kind.UPSTREAM)
     if response.status in (400, 401, 403):
         raise TokenRejected(read_error_code(response))
     kind = Kind.RATE_LIMITED if response.status == 429 else Kind.UPSTREAM
-    raise CredentialError(f"the token service answered HTTP {response.status}", kind)
+    raise CredentialError(f"the token service responded with HTTP {response.status}", kind)
 
 
 def read_error_code(response: ServiceResponse) -> str:
-    """The issuer's word for what is wrong: `invalid_grant`, `authorization_pending`, or the status."""
+    """Return the issuer's error code, such as `invalid_grant`, or the status."""
     try:
         body = msgspec.json.decode(response.body, type=ErrorBody)
     except msgspec.MsgspecError:
@@ -127,11 +127,11 @@ def read_error_code(response: ServiceResponse) -> str:
 
 
 def _check_external(old: Credential) -> None:
-    """A refresh token goes to its issuer's own host, under TLS, and nowhere else that a file may name."""
+    """Check that the token endpoint is at the issuer's own host and uses TLS, whatever a file says."""
     try:
         endpoint, issuer = urlsplit(old.token_endpoint), urlsplit(old.issuer_url)
     except ValueError:
-        raise CredentialError("its token endpoint is no address") from None
+        raise CredentialError("its token endpoint is not a URL") from None
     if not endpoint.hostname or endpoint.hostname != issuer.hostname:
         raise CredentialError("its token endpoint is not at its issuer's host")
     if endpoint.scheme != "https" and not _is_loopback(endpoint):
