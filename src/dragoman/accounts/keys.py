@@ -204,15 +204,22 @@ def presented_keys(headers: Headers, query: str) -> list[bytes]:
 
     Some clients send two, one of them for another server: either may be the right one.
     """
-    scheme, _, credential = (headers.get(b"authorization") or b"").strip().partition(b" ")
-    found = [credential.strip()] if scheme.lower() == b"bearer" else []
-    found += [(headers.get(name) or b"").strip() for name in KEY_PLACES.headers]
+    found: list[bytes] = []
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        scheme, _, credential = authorization.strip().partition(b" ")
+        if scheme.lower() == b"bearer":
+            found.append(credential.strip())
+    for name in KEY_PLACES.headers:
+        value = headers.get(name)
+        if value is not None:
+            found.append(value.strip())
     for pair in query.split("&") if query else ():
         name_in_query, _, text = pair.partition("=")
         if name_in_query in KEY_PLACES.parameters:
             found.append(unquote_to_bytes(text))
             break
-    return [key for key in found if key]
+    return list(filter(None, found))
 
 
 def _digest(presented: bytes) -> bytes:

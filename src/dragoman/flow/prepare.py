@@ -332,11 +332,13 @@ def choose_protocol(
     own = protocols[client] if client in speaks else None
     if own is not None and _accepts(own, profile, body):
         # An envelope of ours must be opened for its issuer and taken out for anyone else.
-        return ProtocolChoice(own, unchanged=ENVELOPE not in body)
+        return ProtocolChoice(own, unchanged=body.find(ENVELOPE) < 0)
     accepting = [protocols[name] for name in speaks if _accepts(protocols[name], profile, body)]
     if accepting:
         return ProtocolChoice(accepting[0])
-    return ProtocolChoice(protocols[speaks[0]]) if own is None else ProtocolChoice(own, unchanged=ENVELOPE not in body)
+    return (
+        ProtocolChoice(protocols[speaks[0]]) if own is None else ProtocolChoice(own, unchanged=body.find(ENVELOPE) < 0)
+    )
 
 
 def _accepts(protocol: Protocol, profile: Profile, body: bytes) -> bool:

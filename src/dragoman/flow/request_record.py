@@ -28,6 +28,7 @@ MAX_NAME_BYTES = 1024  # of what an upstream calls its model
 MAX_CODE_BYTES = 256  # of its error codes
 KIND_BY_STATUS = {413: Kind.TOO_LARGE, 408: Kind.REQUEST_TIMEOUT, 503: Kind.BUSY}
 
+SHUTDOWN = Kind.SHUTDOWN.value
 UNSEEN = Seen("", "", None, False, None, None, None, 0, 0, ())
 
 

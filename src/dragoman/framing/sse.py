@@ -54,7 +54,7 @@ class SseFramer:
     def feed(self, chunk: bytes) -> list[Frame | Broken]:
         if self._opening is not None:
             chunk = self._strip_bom(self._opening + chunk)
-        if self._after_cr or b"\r" in chunk:
+        if self._after_cr or chunk.find(b"\r") >= 0:
             chunk = self._normalise_line_ends(chunk)
         if not chunk or self._broken:
             return []
@@ -100,7 +100,7 @@ class SseFramer:
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _ends_block(self, chunk: bytes) -> bool:
-        return b"\n\n" in chunk or (chunk[0] == 0x0A and self._held[-1].endswith(b"\n"))
+        return chunk.find(b"\n\n") >= 0 or (chunk[0] == 0x0A and self._held[-1].endswith(b"\n"))
 
     def _hold(self, piece: bytes) -> list[Frame | Broken]:
         self._held.append(piece)
@@ -124,7 +124,7 @@ class SseFramer:
 
 def encode_event(data: bytes, event: bytes = b"") -> bytes:
     """Return one event as bytes, for a single write."""
-    if b"\n" in data or b"\r" in data:
+    if data.find(b"\n") >= 0 or data.find(b"\r") >= 0:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
     return b"event: %b\ndata: %b\n\n" % (event, data) if event else b"data: %b\n\n" % data
 

@@ -236,7 +236,7 @@ def format_response_head(status: int, fields: Sequence[Header], framing: bytes) 
     lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status]
     lines += [b"%b: %b\r\n" % field for field in fields if field[0] not in _OWN]
     block = b"".join(lines)
-    if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or b"\0" in block:
+    if block.count(b"\n") != len(lines) or block.count(b"\r") != len(lines) or block.find(b"\0") >= 0:
         return format_response_head(status, [field for field in fields if _is_clean(field)], framing)
     return block + framing + b"\r\n"
 

@@ -61,7 +61,7 @@ def parse_head(raw: bytes, max_fields: int) -> RequestHead:
     """`raw` ends with its only empty line."""
     # The parser is strict about these itself; a head is short, and smuggling lives on what two readers see differently.
     breaks = raw.count(b"\r\n")
-    if breaks != raw.count(b"\n") or breaks != raw.count(b"\r") or b"\0" in raw:
+    if breaks != raw.count(b"\n") or breaks != raw.count(b"\r") or raw.find(b"\0") >= 0:
         raise HeadRejected("a bare line break or NUL in the header")
     if breaks - 2 > max_fields:
         raise HeadRejected("too many header fields", 431)
@@ -129,7 +129,7 @@ def _read_request_line(line: bytes, head: RequestHead) -> None:
     if target[0] != 47:  # not "/"
         target = _strip_authority(target, head)
     raw_path, _, query = target.partition(b"?")
-    if b"#" in target:
+    if target.find(b"#") >= 0:
         raise HeadRejected("a fragment in the request target")
     head.raw_path = raw_path
     head.path = unquote(raw_path.decode("latin-1"))
