@@ -16,7 +16,7 @@ FIXTURES = sorted((Path(__file__).parent / "fixtures" / "captures").glob("*.json
 
 
 @pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
-def test_a_kept_exchange_still_means_the_same(file: Path) -> None:
+def test_a_captured_request_still_replays_to_the_same_result(file: Path) -> None:
     capture = read_capture(file.read_bytes())
     changes = [
         (part.name, change)
@@ -26,5 +26,5 @@ def test_a_kept_exchange_still_means_the_same(file: Path) -> None:
     assert changes == []
 
 
-def test_there_are_some() -> None:
+def test_there_are_captures_to_replay() -> None:
     assert FIXTURES

@@ -16,7 +16,7 @@ from dragoman.store import open_store
 from dragoman.store.usage_rows import Span
 from fakes.kiro import ARN, FakeKiro
 from gateway import KEY, Running, running
-from store.storing import row
+from store.rows import row
 
 EVER = Span(0, 10**17)
 NOW = datetime(2026, 11, 15, 13, 30)

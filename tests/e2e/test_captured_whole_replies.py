@@ -51,7 +51,7 @@ def test_an_exported_reply_of_kiro_has_plain_names_whole_or_streamed(tmp_path: P
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
-def test_of_a_whole_reply_that_was_asked_for_twice_the_second_has_the_plain_names(tmp_path: Path, client: str) -> None:
+def test_a_whole_reply_that_was_requested_twice_has_plain_names(tmp_path: Path, client: str) -> None:
     answers = [Answer(b'{"error": {"message": "Later."}}', status=503, content_type="application/json"), chat_reply()]
     retry = "[retry]\nattempts = 2\nbase_s = 0.01\n"
     with FakeUpstream(answers) as fake:

@@ -78,7 +78,7 @@ def captured(directory: Path, settings: str, *answers: Answer) -> Iterator[tuple
             yield gateway, up
 
 
-def test_off_writes_nothing_and_an_edit_switches_it_on(tmp_path: Path) -> None:
+def test_nothing_is_captured_until_an_edit_switches_it_on(tmp_path: Path) -> None:
     with captured(tmp_path, "") as (gateway, up):
         assert ask(gateway, said()).status == 200
         assert not (tmp_path / "captures").exists()
@@ -88,7 +88,7 @@ def test_off_writes_nothing_and_an_edit_switches_it_on(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 1
 
 
-def test_errors_writes_nothing_for_good_requests_and_one_file_for_each_bad_one(tmp_path: Path) -> None:
+def test_with_errors_each_failed_request_is_captured_and_no_other(tmp_path: Path) -> None:
     stream = SPEAKERS["chat"].stream(CASES["text"].meant)
     bad = [
         Answer(b'{"error":{"message":"No."}}', status=400, content_type="application/json", chunked=False),
@@ -106,7 +106,7 @@ def test_errors_writes_nothing_for_good_requests_and_one_file_for_each_bad_one(t
     assert [len(capture.upstream_requests) for capture in kept] == [1, 1, 1, 0, 0]
 
 
-def test_a_body_that_was_not_read_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_capture_says_that_the_body_was_not_read(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path, "errors") + "[server]\nmax_body_mb = 0.001\n") as (gateway, _):
         assert ask(gateway, said("word " * 1000)).status == 413
         settled(gateway, 1)
@@ -115,7 +115,7 @@ def test_a_body_that_was_not_read_is_said_to_be_missing(tmp_path: Path) -> None:
     assert capture.truncated
 
 
-def test_a_client_that_leaves_is_no_error(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_is_no_error(tmp_path: Path) -> None:
     slow = Answer(GOOD.body, cut=40, pause_s=0.05)
     with captured(tmp_path, debug(tmp_path, "errors"), slow) as (gateway, up):
         with dial(gateway.port) as sock:
@@ -126,7 +126,7 @@ def test_a_client_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-def test_files_are_their_owners_alone(tmp_path: Path) -> None:
+def test_files_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
         ask(gateway, said())
         settled(gateway, 1)
@@ -135,7 +135,7 @@ def test_files_are_their_owners_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
-def test_the_oldest_go_first(tmp_path: Path) -> None:
+def test_the_oldest_captures_are_removed_first(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path, keep=3)) as (gateway, _):
         for number in range(6):
             ask(gateway, said(), f"x-request-id: number-{number}")
@@ -143,7 +143,7 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
     assert [capture.request_id for capture in captures(tmp_path)] == ["number-3", "number-4", "number-5"]
 
 
-def test_several_processes_keep_no_more_than_one(tmp_path: Path) -> None:
+def test_several_processes_share_one_limit(tmp_path: Path) -> None:
     bounds = Bounds(5, 1 << 30, 86_400.0)
     crew = [CaptureDirectory(tmp_path / "captures", bounds) for _ in range(3)]
     example = read_capture(EXAMPLE.read_bytes())
@@ -153,7 +153,7 @@ def test_several_processes_keep_no_more_than_one(tmp_path: Path) -> None:
     assert [capture.request_id for capture in captures(tmp_path)] == [f"req_{number}" for number in range(25, 30)]
 
 
-def test_their_total_size_is_bounded(tmp_path: Path) -> None:
+def test_the_total_size_of_captures_is_bounded(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path, max_mb=0.02)) as (gateway, _):
         for _ in range(8):
             ask(gateway, said(os.urandom(4096).hex()))
@@ -162,7 +162,7 @@ def test_their_total_size_is_bounded(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in files(tmp_path)) <= 0.02 * 1024 * 1024
 
 
-def test_what_is_too_old_is_gone_at_the_next_start(tmp_path: Path) -> None:
+def test_old_captures_are_removed_at_the_next_start(tmp_path: Path) -> None:
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
         for _ in range(2):
             ask(gateway, said())
@@ -175,7 +175,7 @@ def test_what_is_too_old_is_gone_at_the_next_start(tmp_path: Path) -> None:
         wait_for(lambda: list((tmp_path / "captures").iterdir()) == [new])
 
 
-def test_what_is_too_large_is_left_out_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_is_too_large_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "MAX_BYTES", 2000)
     with captured(tmp_path, debug(tmp_path)) as (gateway, _):
         answer = ask(gateway, said("word " * 300))
@@ -187,7 +187,7 @@ def test_what_is_too_large_is_left_out_and_that_is_said(tmp_path: Path, monkeypa
     assert len(to_json(capture)) < 20_000
 
 
-def test_of_what_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_part_that_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "MAX_BYTES", 40_000)
     told = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
     long = Answer(told * 8000 + b'data: {"choices":[{"delta":{"content":"la', cut=1000)
@@ -215,7 +215,7 @@ def test_of_what_is_too_large_the_end_is_kept_too(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("trouble", ["no directory can be made", "nothing can be written"])
-def test_a_directory_that_cannot_be_written_harms_no_stream(
+def test_a_directory_that_cannot_be_written_affects_no_stream(
     tmp_path: Path, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = tmp_path / "captures"
@@ -253,7 +253,7 @@ print("unharmed")
 """
 
 
-def test_a_full_disk_harms_no_stream_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_a_full_disk_affects_no_stream_and_leaves_no_partial_file(tmp_path: Path) -> None:
     """In a process of its own, whose files may not grow: that is what a full disk looks like to it."""
     here = Path(__file__).parent
     done = subprocess.run(
@@ -265,7 +265,7 @@ def test_a_full_disk_harms_no_stream_and_leaves_nothing_half_written(tmp_path: P
     assert done.stdout == "unharmed\n", done.stderr
 
 
-def test_a_recording_that_fails_harms_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_recording_affects_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
@@ -320,7 +320,7 @@ def test_no_token_of_an_account_reaches_a_capture(tmp_path: Path) -> None:
         assert access not in to_json(capture).decode()
 
 
-def test_what_cannot_wait_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captures_beyond_the_queue_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that hangs, as on a dead network disk, holds up nobody."""
 
     def hang(*_: object) -> None:

@@ -110,7 +110,7 @@ def test_a_broken_stream_replays_the_same(rig: tuple[Rig, Kept], client: str, up
 
 @clients
 @upstreams
-def test_refusals_and_accidents_replay_the_same(rig: tuple[Rig, Kept], client: str, upstream: str) -> None:
+def test_errors_and_broken_connections_replay_the_same(rig: tuple[Rig, Kept], client: str, upstream: str) -> None:
     shared, kept = rig
     answers = [*(refusal(upstream, fault) for fault in FAULTS.values()), *ACCIDENTS.values()]
     for answer in answers:
@@ -122,7 +122,7 @@ def test_refusals_and_accidents_replay_the_same(rig: tuple[Rig, Kept], client: s
 
 
 @clients
-def test_what_never_reached_an_upstream_replays_the_same(rig: tuple[Rig, Kept], client: str) -> None:
+def test_a_request_that_reached_no_upstream_replays_the_same(rig: tuple[Rig, Kept], client: str) -> None:
     shared, kept = rig
     for model in ("no-such-model", "nobody/at-all"):
         with pytest.raises((anthropic.NotFoundError, openai.NotFoundError)):
@@ -159,7 +159,7 @@ def test_a_kiro_reply_replays_the_same(kiro: tuple[KiroRig, Kept], client: str, 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_mended_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: str) -> None:
+def test_a_completed_call_replays_the_same(kiro: tuple[KiroRig, Kept], client: str) -> None:
     shared, kept = kiro
     cut = framed(words("Look."), tool("t1", "weather", input='{"city":"Os'))
     for listen in (WHOLE[client], STREAMS[client][-1]):
@@ -193,7 +193,7 @@ def test_a_fetched_picture_is_not_fetched_again(tmp_path: Path, monkeypatch: pyt
     assert_same(captures)
 
 
-def test_a_pool_of_keys_is_asked_in_the_same_order(tmp_path: Path) -> None:
+def test_a_pool_of_keys_is_used_in_the_same_order(tmp_path: Path) -> None:
     limited = refusal("chat", FAULTS["429"])
     good = streamed("chat", CASES["text"].meant, "in one piece")
     with FakeUpstream(answers=[limited, good]) as up:
@@ -232,7 +232,7 @@ def test_an_estimate_of_a_long_text_and_a_count_that_is_refused_replay_the_same(
 
 
 @clients
-def test_what_codex_leaves_out_at_the_end_is_captured_as_it_came(tmp_path: Path, client: str) -> None:
+def test_the_incomplete_end_of_codex_is_captured_as_received(tmp_path: Path, client: str) -> None:
     with codex_rigged(tmp_path, settings=debug(tmp_path / "captures")) as codex:
         answer = stream(*numbered(begun(), done(1, " two"), done(0, "one"), ended()))
         codex.fake.plays(answer)
@@ -245,7 +245,7 @@ def test_what_codex_leaves_out_at_the_end_is_captured_as_it_came(tmp_path: Path,
 
 
 @clients
-def test_the_changing_ids_of_copilot_are_captured_as_they_came(tmp_path: Path, client: str) -> None:
+def test_the_changing_ids_of_copilot_are_captured_as_received(tmp_path: Path, client: str) -> None:
     with copilot_rigged(tmp_path, settings=debug(tmp_path / "captures")) as copilot:
         STREAMS[client][0](copilot.sdk, asked(client, "copilot/gpt-5.5"))
         [capture] = Kept(tmp_path / "captures", copilot.gateway).fresh(1)

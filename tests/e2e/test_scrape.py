@@ -90,7 +90,7 @@ def after(rig: Rig) -> Scrape:
     return scrape(rig.gateway.url)
 
 
-def test_requests_are_counted_as_they_went(after: Scrape) -> None:
+def test_requests_are_counted_by_outcome(after: Scrape) -> None:
     name = "dragoman_requests_total"
     same = {"client_protocol": "chat", "upstream_protocol": "chat", "provider": "chat"}
     assert value(after, name, **same, outcome="ok") == 2
@@ -112,20 +112,20 @@ def test_tokens_are_what_the_upstreams_reported(after: Scrape) -> None:
     assert total(after, "gen_ai_client_token_usage_count", gen_ai_token_type="input") == 4
 
 
-def test_time_to_first_token_is_known_of_both_streams(after: Scrape) -> None:
+def test_both_streams_have_a_time_to_first_token(after: Scrape) -> None:
     assert total(after, "gen_ai_server_time_to_first_token_seconds_count") == 2
     assert total(after, "gen_ai_server_time_per_output_token_seconds_count") == 2
     assert total(after, "gen_ai_server_request_duration_seconds_count") == 6
     assert total(after, "gen_ai_client_operation_duration_seconds_count") == 5
 
 
-def test_losses_retries_and_fallbacks_are_told(after: Scrape) -> None:
+def test_losses_retries_and_fallbacks_are_counted(after: Scrape) -> None:
     assert value(after, "dragoman_losses_total", client_protocol="messages", how="dropped") >= 1
     assert value(after, "dragoman_retries_total", provider="chat", why="overloaded") == 3
     assert value(after, "dragoman_fallbacks_total", provider="chat", why="overloaded") == 1
 
 
-def test_what_is_under_way_and_what_runs_is_told(after: Scrape) -> None:
+def test_requests_in_progress_and_versions_are_shown(after: Scrape) -> None:
     assert value(after, "dragoman_requests_under_way") == 0
     assert value(after, "dragoman_streams_live") == 0
     assert value(after, "dragoman_connections") >= 1
@@ -137,7 +137,7 @@ def test_what_is_under_way_and_what_runs_is_told(after: Scrape) -> None:
     assert "dragoman_build_info" in {name for name, _ in after}
 
 
-def test_a_live_stream_is_counted_while_it_lives(rig: Rig, after: Scrape) -> None:
+def test_a_stream_is_counted_while_it_lasts(rig: Rig, after: Scrape) -> None:
     speaker = SPEAKERS["chat"]
     rig.plays("chat", Answer(speaker.stream(MEANT), linger_s=3.0))
     before = value(scrape(rig.gateway.url), "dragoman_requests_answered_total")
@@ -155,11 +155,11 @@ def test_a_live_stream_is_counted_while_it_lives(rig: Rig, after: Scrape) -> Non
     assert value(scrape(rig.gateway.url), "dragoman_streams_live") == 0
 
 
-def test_the_loops_lag_is_probed(rig: Rig) -> None:
+def test_the_lag_of_the_event_loop_is_measured(rig: Rig) -> None:
     until(lambda: value(scrape(rig.gateway.url), "dragoman_loop_lag_seconds_count") >= 1)
 
 
-def test_no_key_and_no_content_gets_into_a_scrape(after: Scrape) -> None:
+def test_a_scrape_contains_no_key_and_no_content(after: Scrape) -> None:
     labels = {text for _, given in after for _, text in given}
     assert not [text for text in labels if "dgm_" in text or "sk-" in text or "Hello" in text]
 
@@ -241,7 +241,7 @@ def test_every_metric_and_label_of_the_dashboard_is_in_a_scrape(after: Scrape) -
             assert shown <= set().union(*(labels for _, labels in wanted)) | {"version"}, panel.title
 
 
-def test_the_dashboard_has_its_rows_and_a_choice_of_job_and_model(after: Scrape) -> None:
+def test_the_dashboard_has_its_rows_and_variables_for_job_and_model(after: Scrape) -> None:
     board = dashboard()
     rows = [panel.title for panel in board.panels if panel.type == "row"]
     assert rows == ["Overview", "Latency", "Tokens", "Losses and repairs", "Retries, fallbacks and pools", "Saturation"]
@@ -263,7 +263,7 @@ def test_outcomes_that_the_dashboard_names_exist() -> None:
     assert named <= {OK, CLIENT_GONE, *(kind.value for kind in Kind)}
 
 
-def test_the_page_lists_every_metric_as_the_catalogue_has_it() -> None:
+def test_the_page_lists_every_metric_of_the_catalogue() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", PAGE.read_text(), re.MULTILINE)
     assert rows == [described(family) for family in CATALOGUE.values()]
 

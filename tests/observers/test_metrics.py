@@ -1,4 +1,4 @@
-"""Metrics: what outcomes add up to, in the text that prometheus_client itself reads."""
+"""Metrics of outcomes, read by prometheus_client."""
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ from dragoman.observers.metrics_text import Reading, drop_gauges, merge_readings
 from scraping import Scrape, scraped, value
 
 
-def seen(*outcomes: Outcome) -> Scrape:
+def scrape_of(*outcomes: Outcome) -> Scrape:
     metrics = RequestMetrics({"gemini": "generate_content"})
     for outcome in outcomes:
         metrics.observe(outcome)
@@ -39,15 +39,15 @@ def outcome(**given: object) -> Outcome:
     return replace(usual, **given)
 
 
-def test_requests_are_counted_by_their_way_and_their_end() -> None:
-    scrape = seen(outcome(), outcome(), outcome(model="other-model"), outcome(outcome="lost"))
+def test_requests_are_counted_by_protocols_provider_and_outcome() -> None:
+    scrape = scrape_of(outcome(), outcome(), outcome(model="other-model"), outcome(outcome="lost"))
     way = {"client_protocol": "messages", "upstream_protocol": "chat", "provider": "local"}
     assert value(scrape, "dragoman_requests_total", outcome="ok", **way) == 3
     assert value(scrape, "dragoman_requests_total", outcome="lost", **way) == 1
 
 
-def test_tokens_fall_into_the_buckets_of_the_convention() -> None:
-    scrape = seen(outcome(usage=Usage(input=16, output=17)))
+def test_tokens_are_counted_in_the_buckets_of_the_convention() -> None:
+    scrape = scrape_of(outcome(usage=Usage(input=16, output=17)))
     name = "gen_ai_client_token_usage"
     labels = {"gen_ai_operation_name": "chat", "gen_ai_provider_name": "local", "gen_ai_request_model": "qwen"}
     assert value(scrape, f"{name}_bucket", gen_ai_token_type="input", le="16", **labels) == 1
@@ -57,62 +57,64 @@ def test_tokens_fall_into_the_buckets_of_the_convention() -> None:
     assert value(scrape, f"{name}_count", gen_ai_token_type="input", **labels) == 1
 
 
-def test_the_buckets_are_the_ones_that_the_convention_advises() -> None:
+def test_the_buckets_are_those_of_the_convention() -> None:
     assert TOKEN_BOUNDS[:3] == (1, 4, 16)
     assert TOKEN_BOUNDS[-1] == 67108864
     assert DURATION_BOUNDS[:4] == (0.01, 0.02, 0.04, 0.08)
     assert DURATION_BOUNDS[-1] == 81.92
 
 
-def test_the_parts_of_the_tokens_are_counted_by_whose_word_they_are() -> None:
+def test_parts_of_the_tokens_are_counted_by_the_source_of_the_usage() -> None:
     reported = Usage(input=10, output=7, cache_read=4, cache_write=2, reasoning=3)
-    scrape = seen(outcome(usage=reported), outcome(usage=Usage(input=5, output=1, source=Source.ESTIMATED)))
-    told = {
+    scrape = scrape_of(outcome(usage=reported), outcome(usage=Usage(input=5, output=1, source=Source.ESTIMATED)))
+    tokens = {
         kind: value(scrape, "dragoman_tokens_total", type=kind, source="reported", provider="local", model="qwen")
         for kind in ("input", "output", "cache_read", "cache_write", "reasoning")
     }
-    assert told == {"input": 10, "output": 7, "cache_read": 4, "cache_write": 2, "reasoning": 3}
+    assert tokens == {"input": 10, "output": 7, "cache_read": 4, "cache_write": 2, "reasoning": 3}
     assert value(scrape, "dragoman_tokens_total", type="input", source="estimated") == 5
 
 
-def test_the_first_token_and_the_pace_after_it_are_told_of_streams_only() -> None:
+def test_time_to_first_token_and_time_per_token_are_measured_for_streams_only() -> None:
     usage = Usage(input=1, output=11)
-    streamed = seen(outcome(stream=True, ttft_s=0.2, duration_s=1.2, usage=usage))
+    streamed = scrape_of(outcome(stream=True, ttft_s=0.2, duration_s=1.2, usage=usage))
     assert value(streamed, "gen_ai_server_time_to_first_token_seconds_sum") == 0.2
     assert value(streamed, "gen_ai_server_time_per_output_token_seconds_sum") == pytest.approx(0.1)
-    whole = seen(outcome(ttft_s=0.2, duration_s=1.2, usage=usage))
+    whole = scrape_of(outcome(ttft_s=0.2, duration_s=1.2, usage=usage))
     assert not [name for name, _ in whole if name.startswith("gen_ai_server_time")]
 
 
-def test_a_stream_that_broke_says_nothing_of_the_pace() -> None:
-    scrape = seen(outcome(stream=True, ttft_s=0.2, usage=Usage(output=11), outcome="lost"))
+def test_a_stream_that_broke_off_has_no_time_per_token() -> None:
+    scrape = scrape_of(outcome(stream=True, ttft_s=0.2, usage=Usage(output=11), outcome="lost"))
     assert not [name for name, _ in scrape if name.startswith("gen_ai_server_time_per_output_token")]
 
 
-def test_an_error_type_is_named_where_there_is_one() -> None:
-    scrape = seen(outcome(duration_s=1.0), outcome(duration_s=2.0, outcome=CLIENT_GONE))
+def test_a_failed_request_has_an_error_type() -> None:
+    scrape = scrape_of(outcome(duration_s=1.0), outcome(duration_s=2.0, outcome=CLIENT_GONE))
     name = "gen_ai_server_request_duration_seconds_sum"
     assert value(scrape, name, error_type="") == 1.0
     assert value(scrape, name, error_type="client_gone") == 2.0
 
 
-def test_where_nobody_answered_the_last_one_asked_is_named() -> None:
+def test_without_a_reply_the_last_target_is_counted() -> None:
     steps = (FailedAttempt("first/a", "overloaded"), FailedAttempt("second/b", "lost"))
-    scrape = seen(outcome(upstream_protocol="", provider="", model="", failed_attempts=steps, outcome="lost"))
+    scrape = scrape_of(outcome(upstream_protocol="", provider="", model="", failed_attempts=steps, outcome="lost"))
     assert value(scrape, "dragoman_requests_total", provider="second", outcome="lost") == 1
     assert value(scrape, "gen_ai_client_operation_duration_seconds_count", gen_ai_request_model="b") == 1
 
 
-def test_a_request_that_reached_nobody_is_no_operation_of_an_upstream() -> None:
-    scrape = seen(outcome(upstream_protocol="", provider="", model="", requested_model="nonsense", outcome="not_found"))
+def test_a_request_that_reached_no_upstream_is_no_operation_of_one() -> None:
+    scrape = scrape_of(
+        outcome(upstream_protocol="", provider="", model="", requested_model="nonsense", outcome="not_found")
+    )
     assert value(scrape, "gen_ai_server_request_duration_seconds_count", error_type="not_found") == 1
     assert not [name for name, _ in scrape if name.startswith("gen_ai_client_operation")]
     assert not [labels for _, labels in scrape if "nonsense" in dict(labels).values()]
 
 
-def test_retries_and_fallbacks_are_told_apart() -> None:
+def test_retries_and_fallbacks_are_counted_separately() -> None:
     steps = (FailedAttempt("a/m", "overloaded"), FailedAttempt("a/m", "rate_limited"), FailedAttempt("b/m", "lost"))
-    scrape = seen(
+    scrape = scrape_of(
         outcome(provider="c", model="m", failed_attempts=steps),
         outcome(upstream_protocol="", provider="", failed_attempts=steps[:2]),
     )
@@ -121,21 +123,21 @@ def test_retries_and_fallbacks_are_told_apart() -> None:
     assert value(scrape, "dragoman_fallbacks_total", provider="b", why="lost") == 1
 
 
-def test_losses_are_counted_by_how() -> None:
-    scrape = seen(outcome(losses=4, losses_by_how=(3, 0, 1)))
+def test_losses_are_counted_by_kind() -> None:
+    scrape = scrape_of(outcome(losses=4, losses_by_how=(3, 0, 1)))
     assert value(scrape, "dragoman_losses_total", how="dropped", provider="local") == 3
     assert value(scrape, "dragoman_losses_total", how="invented") == 1
 
 
 def test_gemini_is_named_as_the_convention_names_it() -> None:
-    scrape = seen(outcome(client_protocol="gemini", provider="gemini"))
+    scrape = scrape_of(outcome(client_protocol="gemini", provider="gemini"))
     name = "gen_ai_server_request_duration_seconds_count"
     assert value(scrape, name, gen_ai_operation_name="generate_content", gen_ai_provider_name="gcp.gemini") == 1
 
 
-def test_more_models_than_are_bearable_are_other_and_none_is_lost() -> None:
+def test_models_beyond_the_limit_are_counted_as_other() -> None:
     many = MAX_MODELS + 50
-    scrape = seen(
+    scrape = scrape_of(
         *(outcome(model=f"m{number}") for number in range(many)), outcome(model="m1"), outcome(model=f"m{many - 1}")
     )
     name = "gen_ai_server_request_duration_seconds_count"
@@ -146,8 +148,8 @@ def test_more_models_than_are_bearable_are_other_and_none_is_lost() -> None:
 
 @given(st.lists(st.text(max_size=3 * MAX_NAME) | st.text(st.sampled_from('"\\\n{},= \r\t\u2028\ud800'), max_size=9)))
 @settings(max_examples=100, deadline=None)
-def test_any_model_name_leaves_the_text_readable(names: list[str]) -> None:
-    scrape = seen(*(outcome(model=name) for name in names))
+def test_any_model_name_leaves_the_text_valid(names: list[str]) -> None:
+    scrape = scrape_of(*(outcome(model=name) for name in names))
     name = "gen_ai_server_request_duration_seconds_count"
     assert sum(number for (found, _), number in scrape.items() if found == name) == len(names)
     assert all(len(dict(labels)["gen_ai_request_model"]) <= MAX_NAME for found, labels in scrape if found == name)
@@ -160,7 +162,7 @@ def test_every_family_is_announced_with_type_and_help_before_anything_was_counte
         assert (families[plain].type, families[plain].documentation) == (family.type.value, family.help)
 
 
-def test_two_workers_readings_make_one_whole() -> None:
+def test_the_readings_of_two_workers_are_merged() -> None:
     workers = []
     for seconds in (0.3, 3.0):
         metrics = RequestMetrics()
@@ -180,7 +182,7 @@ def test_two_workers_readings_make_one_whole() -> None:
     assert value(scrape, "dragoman_pool_credentials") == 3
 
 
-def test_of_a_process_that_is_gone_the_counts_stay_and_the_gauges_go() -> None:
+def test_counters_outlive_their_process_and_gauges_do_not() -> None:
     metrics = RequestMetrics()
     metrics.observe(outcome())
     left = drop_gauges([*metrics.readings(), Reading("dragoman_connections", (), (9,))])
@@ -188,7 +190,7 @@ def test_of_a_process_that_is_gone_the_counts_stay_and_the_gauges_go() -> None:
     assert "dragoman_connections" not in {reading.name for reading in left}
 
 
-def test_what_a_worker_of_another_version_means_is_left_out() -> None:
+def test_readings_of_another_version_are_dropped() -> None:
     strange = [
         Reading("dragoman_from_the_future_total", (), (1,)),
         Reading("dragoman_connections", ("label",), (1,)),

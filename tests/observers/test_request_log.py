@@ -1,4 +1,4 @@
-"""The one line of each request: what it tells, readable and as JSON, and what it never tells."""
+"""The log line of a request, as text and as JSON, without secrets."""
 
 import msgspec
 import pytest
@@ -29,19 +29,19 @@ OUTCOME = Outcome(
 )
 
 
-def test_a_person_reads_who_asked_whom_for_what_and_how_it_went() -> None:
+def test_a_text_line_has_client_target_and_outcome() -> None:
     assert format_text(OUTCOME) == (
         "2025-11-15T09:40:38.500Z info dragoman.requests: req_1 messages>chat local/qwen-3 ok 1500ms ttft=250ms"
         " in=10 out=7 cached=4 losses=2 tried=other/qwen:overloaded key=k_7 client=claude-cli"
     )
 
 
-def test_a_person_reads_the_vendors_word_for_a_failure() -> None:
+def test_a_text_line_has_the_vendors_error_code() -> None:
     failed = replace(OUTCOME, outcome="bad_request", error_code="context_length_exceeded")
     assert " local/qwen-3 bad_request code=context_length_exceeded 1500ms " in format_text(failed)
 
 
-def test_a_line_of_json_has_real_fields() -> None:
+def test_a_json_line_has_one_field_for_each_value() -> None:
     assert msgspec.json.decode(format_json(OUTCOME)) == {
         "time": "2025-11-15T09:40:38.500Z",
         "level": "info",
@@ -71,7 +71,7 @@ def test_a_line_of_json_has_real_fields() -> None:
     }
 
 
-def test_what_nobody_told_is_left_out() -> None:
+def test_unknown_values_are_omitted() -> None:
     bare = Outcome(
         request_id="req_2",
         started_at=1763199637.0,
@@ -82,14 +82,14 @@ def test_what_nobody_told_is_left_out() -> None:
     )
     line = format_text(bare)
     assert line.endswith("req_2 chat nonsense not_found 1ms key=- client=-")
-    told = msgspec.json.decode(format_json(bare), type=dict[str, object])
-    assert {"input_tokens", "ttft_ms", "route", "key", "failed_attempts", "error_code"}.isdisjoint(told)
-    assert (told["outcome"], told["attempts"], told["losses"]) == ("not_found", 0, 0)
+    fields = msgspec.json.decode(format_json(bare), type=dict[str, object])
+    assert {"input_tokens", "ttft_ms", "route", "key", "failed_attempts", "error_code"}.isdisjoint(fields)
+    assert (fields["outcome"], fields["attempts"], fields["losses"]) == ("not_found", 0, 0)
 
 
 @given(st.text(max_size=60) | st.text(st.characters(categories=["Cs", "Cc", "Zl", "Cf", "Cn"]), max_size=20))
 @settings(max_examples=100, deadline=None)
-def test_whatever_a_client_names_stays_on_one_line(text: str) -> None:
+def test_text_of_a_client_cannot_break_the_line(text: str) -> None:
     hostile = Outcome(
         request_id="req_3",
         started_at=1763199637.0,
@@ -107,7 +107,7 @@ def test_whatever_a_client_names_stays_on_one_line(text: str) -> None:
     assert msgspec.json.decode(format_json(hostile), type=dict[str, object])["request_id"] == "req_3"
 
 
-def test_a_secret_where_none_belongs_is_masked() -> None:
+def test_a_secret_in_a_name_is_masked() -> None:
     secret = "sk-fake-0123456789abcdef"
     careless = Outcome(
         request_id=secret,
@@ -132,7 +132,7 @@ def test_the_observer_writes_one_line_for_each_outcome() -> None:
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\x00", "\\", "\U0001f600", "\u2028"])
-def test_a_line_is_at_most_4_kb_whatever_it_tells(character: str) -> None:
+def test_a_line_has_at_most_4_kb(character: str) -> None:
     long = character * 100_000
     steps = tuple(FailedAttempt(long, "upstream") for _ in range(60))
     outcome = replace(OUTCOME, model=long, requested_model=long, error_code=long, failed_attempts=steps)

@@ -26,7 +26,7 @@ def watched(*events: Event) -> Seen:
     return watch.seen()
 
 
-def test_a_reply_is_summed_up() -> None:
+def test_the_events_of_a_reply_are_summarized() -> None:
     reply = (
         START,
         *text(0, "", "über", "🙂"),
@@ -54,19 +54,19 @@ def test_the_first_token_is_the_first_text_or_call_and_not_an_empty_delta() -> N
     assert watched(START, *call(0, "f")).first_token == 0.0
 
 
-def test_usage_known_at_the_start_counts_until_more_is_told() -> None:
+def test_usage_at_the_start_holds_until_more_is_reported() -> None:
     seen = watched(Started("r", "m", Usage(7)))
     assert (seen.usage, seen.counted) == (Usage(7), False)
 
 
-def test_a_failure_is_remembered_and_has_no_stop() -> None:
+def test_a_failed_reply_has_a_failure_and_no_stop() -> None:
     failure = Failure(Kind.LOST, "gone")
     seen = watched(START, *text(0, "a"), Failed(failure), Ended(Stop.END))
     assert seen.failure == failure
     assert seen.stop is None
 
 
-def test_substance_is_what_a_client_would_see() -> None:
+def test_content_is_what_a_client_would_see() -> None:
     def substance(*events: Event) -> bool:
         watch = Watch(float)
         for event in events:

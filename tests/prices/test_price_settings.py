@@ -1,4 +1,4 @@
-"""The price sheet is the one that its tool writes; prices of one's own are read from dragoman.toml."""
+"""The price sheet is up to date, and prices of the configuration are read."""
 
 import runpy
 from pathlib import Path
@@ -15,7 +15,7 @@ def loaded(directory: Path, toml: str) -> Config:
     return load(None, {}, directory, directory)
 
 
-def test_the_sheet_is_what_its_tool_writes() -> None:
+def test_the_price_sheet_is_up_to_date() -> None:
     tool = runpy.run_path(str(ROOT / "tools" / "write_prices.py"))
     assert (ROOT / "src" / "dragoman" / "prices" / "sheet.json").read_text() == tool["written"]()
 
@@ -27,7 +27,7 @@ def test_prices_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("toml", "said"),
+    ("toml", "message"),
     [
         ('[[prices]]\nmodel = "a"\ninput = 1\n', '"output" is missing'),
         ('[[prices]]\nmodel = "a"\ninput = 1\noutput = 1\ncache_reed = 1\n', "cache_read"),
@@ -36,8 +36,8 @@ def test_prices_are_read(tmp_path: Path) -> None:
         ('[prices]\nmodel = "a"\n', "[[prices]]"),
     ],
 )
-def test_a_faulty_price_is_named(tmp_path: Path, toml: str, said: str) -> None:
+def test_an_invalid_price_is_named(tmp_path: Path, toml: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         loaded(tmp_path, toml)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "dragoman.toml" in str(refused.value)

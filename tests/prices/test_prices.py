@@ -1,4 +1,4 @@
-"""What requests cost: the same as the package says that our sheet was made from, and nothing where nobody knows."""
+"""Costs equal those of the package that the price sheet is made from; without a known price there is none."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ ANTHROPIC = ProviderConfig(name="up", kind="anthropic", endpoint="https://api.an
 
 
 def theirs(vendor: str, model: str, usage: Usage, moment: float) -> int:
-    told = genai_prices.Usage(
+    usage_of_package = genai_prices.Usage(
         input_tokens=usage.input,
         cache_read_tokens=usage.cache_read,
         cache_write_tokens=usage.cache_write,
@@ -38,7 +38,7 @@ def theirs(vendor: str, model: str, usage: Usage, moment: float) -> int:
     (info,) = [found for found in OURS[vendor].models if found.id == model]
     context = {"service_tier": usage.service_tier} if usage.service_tier else None
     when = datetime.fromtimestamp(moment, UTC)
-    price = info.calc_price(told, OURS[vendor], genai_request_timestamp=when, price_context=context)
+    price = info.calc_price(usage_of_package, OURS[vendor], genai_request_timestamp=when, price_context=context)
     return int((price.total_price * 10**9).quantize(Decimal(1), ROUND_HALF_UP))
 
 
@@ -59,7 +59,7 @@ def some_usage(random: Random) -> Usage:
 
 
 @pytest.mark.parametrize("vendor", sorted(OURS))
-def test_a_cost_is_what_the_package_says(vendor: str) -> None:
+def test_a_cost_equals_that_of_the_price_package(vendor: str) -> None:
     random = Random(vendor)
     models = list_models(vendor)
     for model in random.sample(models, min(len(models), 60)):
@@ -112,7 +112,7 @@ def outcome(model: str, usage: Usage | None, provider: str = "up") -> Outcome:
     )
 
 
-def test_what_nobody_counted_or_priced_has_no_cost() -> None:
+def test_without_usage_or_price_there_is_no_cost() -> None:
     pricing = Pricing({"up": ANTHROPIC})
     assert pricing.cost_nano(outcome("claude-sonnet-4-5", None)) is None
     assert pricing.cost_nano(outcome("never-heard-of", Usage(input=5))) is None
@@ -121,7 +121,7 @@ def test_what_nobody_counted_or_priced_has_no_cost() -> None:
     assert pricing.cost_nano(outcome("claude-sonnet-4-5", Usage(input=1000, output=10))) == 3_150_000
 
 
-def test_an_override_wins_by_model_or_by_provider_and_model() -> None:
+def test_an_override_applies_to_a_model_or_to_a_provider_and_model() -> None:
     usage = Usage(input=1_000_000, cache_read=400_000, cache_write=100_000, output=1_000_000)
     overrides = (
         PriceOverride("up/claude-*", input=1.0, output=2.0),
@@ -134,12 +134,12 @@ def test_an_override_wins_by_model_or_by_provider_and_model() -> None:
     assert pricing.cost_nano(outcome("never-heard-of", usage)) == 0
 
 
-def test_more_cached_than_there_was_input_never_costs_less_than_nothing() -> None:
+def test_more_cached_tokens_than_input_never_cost_less_than_zero() -> None:
     rates = Rates(input=10**6, cache_read=10**5, cache_write=10**6, output=10**6)
     assert cost_nano(rates, Usage(input=10, cache_read=50, cache_write=7, cache_write_1h=9)) == 5_000 + 7_000
 
 
-def test_the_gateway_never_loads_the_package_itself() -> None:
+def test_the_gateway_does_not_import_the_price_package() -> None:
     code = (
         "import sys; import dragoman.app; from dragoman.prices.sheet import find_model"
         "; assert find_model('openai', 'gpt-5');"

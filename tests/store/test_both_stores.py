@@ -1,4 +1,4 @@
-"""What every store does, tried on SQLite and on a real PostgreSQL alike."""
+"""Every operation of a store, on SQLite and on PostgreSQL."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +14,7 @@ from dragoman.store.postgres import tables as postgres_tables
 from dragoman.store.sqlite import tables as sqlite_tables
 from dragoman.store.store import CUT_CALL_LIFE_S, KeyId, KeyRow, NameTaken
 from dragoman.store.usage_rows import SLOT_MS, By, Span, UsageRow
-from store.storing import EVER, row
+from store.rows import EVER, row
 
 DAY_MS = 24 * 3600 * 1000
 Story = Callable[[Store], Awaitable[None]]
@@ -41,7 +41,7 @@ def key(number: int, name: str) -> KeyRow:
     return KeyRow(KeyId(f"key_{number}"), name, "dgm_abcd", "wxyz", 1_800_000_000 + number, None, None)
 
 
-def test_keys_are_listed_as_they_were_made(store_url: str) -> None:
+def test_keys_are_listed_in_the_order_of_their_creation(store_url: str) -> None:
     async def story(store: Store) -> None:
         rows = [key(3, "c"), key(1, "a"), key(2, "b, with 'quotes' and ünïcode")]
         for one in rows:
@@ -67,7 +67,7 @@ def test_a_name_is_taken_until_its_key_is_revoked(store_url: str) -> None:
     tell(store_url, story)
 
 
-def test_a_key_is_found_by_its_digest_also_after_it_was_revoked(store_url: str) -> None:
+def test_a_key_is_found_by_its_digest_even_if_it_is_revoked(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.add_key(key(1, "laptop"), b"1")
         assert await store.find_key(b"1") == key(1, "laptop")
@@ -78,7 +78,7 @@ def test_a_key_is_found_by_its_digest_also_after_it_was_revoked(store_url: str) 
     tell(store_url, story)
 
 
-def test_an_id_is_meant_before_a_name(store_url: str) -> None:
+def test_an_id_takes_precedence_over_a_name(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.add_key(key(1, "key_2"), b"1")
         await store.add_key(key(2, "other"), b"2")
@@ -89,7 +89,7 @@ def test_an_id_is_meant_before_a_name(store_url: str) -> None:
     tell(store_url, story)
 
 
-def test_the_first_key_is_made_once_however_many_start(store_url: str) -> None:
+def test_the_first_key_is_added_once_even_if_several_gateways_start(store_url: str) -> None:
     async def story(store: Store) -> None:
         async with opened(store_url) as other:
             made = await asyncio.gather(
@@ -101,7 +101,7 @@ def test_the_first_key_is_made_once_however_many_start(store_url: str) -> None:
     tell(store_url, story)
 
 
-def test_use_is_noted(store_url: str) -> None:
+def test_the_last_use_of_a_key_is_stored(store_url: str) -> None:
     async def story(store: Store) -> None:
         for number in range(3):
             await store.add_key(key(number, str(number)), b"%d" % number)
@@ -111,7 +111,7 @@ def test_use_is_noted(store_url: str) -> None:
     tell(store_url, story)
 
 
-def test_the_version_moves_when_another_changes_the_keys(store_url: str) -> None:
+def test_the_version_changes_if_another_process_changes_the_keys(store_url: str) -> None:
     async def story(store: Store) -> None:
         async with opened(store_url) as other:
             seen = [await store.version()]
@@ -125,7 +125,7 @@ def test_the_version_moves_when_another_changes_the_keys(store_url: str) -> None
     tell(store_url, story)
 
 
-def test_what_is_stored_is_there_after_opening_again(store_url: str) -> None:
+def test_stored_data_is_there_after_opening_again(store_url: str) -> None:
     async def write(store: Store) -> None:
         await store.add_key(key(1, "one"), b"1")
         await store.append_usage([row(1)])
@@ -138,7 +138,7 @@ def test_what_is_stored_is_there_after_opening_again(store_url: str) -> None:
     tell(store_url, read)
 
 
-def test_several_may_open_an_empty_store_at_once(store_url: str) -> None:
+def test_several_processes_may_open_an_empty_store_at_once(store_url: str) -> None:
     async def run() -> None:
         stores = await asyncio.gather(*(open_store(store_url) for _ in range(4)))
         for number, store in enumerate(stores):
@@ -171,7 +171,7 @@ def limit_cut_calls(monkeypatch: pytest.MonkeyPatch, total: int, per_tenant: int
         monkeypatch.setattr(tables, "MAX_CUT_CALLS_PER_TENANT", per_tenant)
 
 
-def test_only_so_many_cut_calls_are_kept(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cut_calls_is_bounded(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_cut_calls(monkeypatch, 2)
 
     async def story(store: Store) -> None:
@@ -193,7 +193,7 @@ def test_a_cut_call_is_recalled_for_its_own_tenant_only(store_url: str) -> None:
     tell(store_url, story)
 
 
-def test_one_tenant_does_not_push_out_anothers_cut_calls(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_tenant_does_not_displace_the_cut_calls_of_another(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_cut_calls(monkeypatch, 4, per_tenant=2)
 
     async def story(store: Store) -> None:
@@ -207,7 +207,7 @@ def test_one_tenant_does_not_push_out_anothers_cut_calls(store_url: str, monkeyp
     tell(store_url, story)
 
 
-def test_a_row_comes_back_as_it_went_in(store_url: str) -> None:
+def test_a_row_is_read_as_it_was_appended(store_url: str) -> None:
     empty = replace(
         row(2),
         input_tokens=None,
@@ -244,7 +244,7 @@ def test_a_row_comes_back_as_it_went_in(store_url: str) -> None:
     tell(store_url, story)
 
 
-def test_a_row_appended_again_is_there_once(store_url: str) -> None:
+def test_a_row_that_is_appended_again_is_stored_once(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.append_usage([row(1), row(2)])
         await store.append_usage([row(2), row(3)])
@@ -254,7 +254,7 @@ def test_a_row_appended_again_is_there_once(store_url: str) -> None:
 
 
 @pytest.mark.parametrize("count", [49, 50, 51, 130])
-def test_many_rows_at_once_are_all_there_and_once(store_url: str, count: int) -> None:
+def test_many_rows_are_stored_once_each(store_url: str, count: int) -> None:
     async def story(store: Store) -> None:
         await store.append_usage([row(7)])
         await store.append_usage([row(number) for number in range(count)])
@@ -263,7 +263,7 @@ def test_many_rows_at_once_are_all_there_and_once(store_url: str, count: int) ->
     tell(store_url, story)
 
 
-def test_a_span_begins_with_its_beginning_and_ends_before_its_end(store_url: str) -> None:
+def test_a_span_includes_its_beginning_and_excludes_its_end(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.append_usage([row(number) for number in range(5)])
         first, last = row(1).time_ms, row(3).time_ms
@@ -273,7 +273,7 @@ def test_a_span_begins_with_its_beginning_and_ends_before_its_end(store_url: str
     tell(store_url, story)
 
 
-def test_a_span_that_names_a_key_holds_that_keys_requests_alone(store_url: str) -> None:
+def test_a_span_with_a_key_contains_only_that_keys_requests(store_url: str) -> None:
     async def story(store: Store) -> None:
         mine, others = replace(row(1), key="key_mine"), replace(row(2), key="key_others")
         await store.append_usage([mine, others])
@@ -336,7 +336,7 @@ def test_sums_are_exact_by_any_group(store_url: str) -> None:
     tell(store_url, story)
 
 
-def test_no_usage_adds_up_to_nothing(store_url: str) -> None:
+def test_no_usage_has_no_sums(store_url: str) -> None:
     async def story(store: Store) -> None:
         await store.append_usage([])
         assert await store.usage_rows(EVER) == ()
@@ -353,7 +353,7 @@ counts = st.none() | st.integers(0, 2**63 - 1)
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(st.lists(st.tuples(texts, texts, counts, st.none() | st.floats(0, 1e9)), max_size=5))
-def test_any_values_come_back_as_they_went_in(
+def test_any_values_are_read_as_they_were_appended(
     store_url: str, values: list[tuple[str, str, int | None, float | None]]
 ) -> None:
     async def story(store: Store) -> None:

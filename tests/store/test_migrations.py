@@ -11,7 +11,7 @@ from dragoman.store import open_store
 from dragoman.store.postgres import migrations as postgres_schema
 from dragoman.store.sqlite import migrations as sqlite_schema
 from dragoman.store.usage_rows import UsageRow
-from store.storing import EVER, row
+from store.rows import EVER, row
 
 # The columns of `usage` in the first release of the schema, in the order of UsageRow.
 OLD_COLUMNS = (
@@ -19,12 +19,12 @@ OLD_COLUMNS = (
     *("input", "cached", "written", "output", "reasoning", "credits", "source", "cost_nano", "first_token_ms"),
     *("duration_ms", "result", "code", "losses", "attempts"),
 )
-OLD_STEPS = 3  # how many migrations that version knew
+OLD_STEPS = 3  # migrations of that version
 
 
 @dataclass
 class OldStore:
-    """The schema of the first version, with one usage row in it."""
+    """Return a store with the first version's schema and one usage row."""
 
     url: str
 

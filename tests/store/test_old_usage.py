@@ -1,4 +1,4 @@
-"""Old rows of usage go where the configuration says so, from either store, and stay where it does not."""
+"""Old usage rows are removed from either store if the configuration says so."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dragoman.accounts.usage_writer import DAY_MS, REMOVE_BATCH, remove_old_usage, remove_old_usage_forever
 from dragoman.store import Store, open_store
 from dragoman.store.usage_rows import UsageRow
-from store.storing import EVER, row
+from store.rows import EVER, row
 
 
 def aged(number: int, days: float) -> UsageRow:
@@ -22,7 +22,7 @@ async def kept(store: Store) -> list[str]:
     return [one.request_id for one in await store.usage_rows(EVER)]
 
 
-def test_the_oldest_go_first_and_no_more_than_so_many(store_url: str) -> None:
+def test_the_oldest_rows_are_removed_first_up_to_a_limit(store_url: str) -> None:
     async def story() -> None:
         store = await open_store(store_url)
         await store.append_usage([row(number) for number in (5, 3, 1, 2, 4)])
@@ -37,7 +37,7 @@ def test_the_oldest_go_first_and_no_more_than_so_many(store_url: str) -> None:
     asyncio.run(story())
 
 
-def test_more_than_one_batch_is_removed_and_told(store_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_more_than_one_batch_is_removed_and_logged(store_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         store = await open_store(store_url)
         await store.append_usage(
@@ -67,28 +67,28 @@ def test_two_gateways_may_remove_at_once(store_url: str) -> None:
     asyncio.run(story())
 
 
-def test_an_edited_setting_is_heeded_and_without_it_all_stay(tmp_path: Path) -> None:
+def test_an_edited_setting_applies_and_without_it_nothing_is_removed(tmp_path: Path) -> None:
     async def story() -> None:
         store = await open_store(f"sqlite:///{tmp_path}/usage.db")
         await store.append_usage([aged(1, 4000)])
         days: list[float | None] = [None]
-        asked = 0
+        reads = 0
 
         def wanted() -> float | None:
-            nonlocal asked
-            asked += 1
+            nonlocal reads
+            reads += 1
             return days[0]
 
-        async def until_asked(times: int) -> None:
-            while asked < times:  # noqa: ASYNC110 - it raises no event
+        async def wait_until_read(times: int) -> None:
+            while reads < times:  # noqa: ASYNC110 - it raises no event
                 await asyncio.sleep(0.005)
 
         async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(remove_old_usage_forever(store, wanted, every_s=0.01))
-            await until_asked(3)
+            await wait_until_read(3)
             assert await kept(store) == ["req_1"]
             days[0] = 1.0
-            await until_asked(asked + 2)
+            await wait_until_read(reads + 2)
             assert await kept(store) == []
             watching.cancel()
         await store.close()

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: a server that goes and comes back, one that hangs, and a password that is never told."""
+"""The store on PostgreSQL: a server that restarts, one that hangs, and no password in messages."""
 
 import asyncio
 import time
@@ -10,10 +10,10 @@ from dragoman.store import StoreError, make_store, open_store
 from dragoman.store.postgres import connection
 from dragoman.store.postgres.migrations import MIGRATIONS, VERSION_TABLE
 from postgres import PASSWORD, URL_PASSWORD, Postgres
-from store.storing import EVER, row
+from store.rows import EVER, row
 
 
-def refusal(url: str) -> str:
+def error_of(url: str) -> str:
     with pytest.raises(StoreError) as refused:
         asyncio.run(open_store(url))
     return str(refused.value)
@@ -34,7 +34,7 @@ def test_a_server_that_was_away_is_used_again(postgres: Postgres) -> None:
     asyncio.run(scenario(postgres.database()))
 
 
-def test_a_server_that_starts_later_than_we_is_found(postgres: Postgres) -> None:
+def test_a_server_that_starts_later_is_used(postgres: Postgres) -> None:
     async def scenario(url: str) -> None:
         store = make_store(url)
         await asyncio.to_thread(postgres.stop)
@@ -50,7 +50,7 @@ def test_a_server_that_starts_later_than_we_is_found(postgres: Postgres) -> None
     asyncio.run(scenario(postgres.database()))
 
 
-def test_a_server_that_hangs_is_not_waited_for(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_causes_a_timeout(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "WORK_TIMEOUT_S", 0.5)
 
     async def scenario(url: str) -> None:
@@ -72,16 +72,16 @@ def test_a_server_that_hangs_is_not_waited_for(postgres: Postgres, monkeypatch: 
     asyncio.run(scenario(postgres.database()))
 
 
-def test_no_words_of_ours_hold_the_password(postgres: Postgres) -> None:
+def test_no_message_contains_the_password(postgres: Postgres) -> None:
     url = postgres.url("no_such_database")
     wrong = url.replace("postgres:", "nobody:")
-    asked = f"postgresql://nobody@127.0.0.1:{postgres.port}/none?password={URL_PASSWORD}"
+    with_option = f"postgresql://nobody@127.0.0.1:{postgres.port}/none?password={URL_PASSWORD}"
     raw = url.replace(URL_PASSWORD, PASSWORD)
     port = url.replace(str(postgres.port), "none")
-    for said in (*map(refusal, (url, wrong, asked, raw, port)), make_store(url).name, make_store(raw).name):
-        assert "sk-fake" not in said
-        assert "word" not in said.replace("password authentication", "")
-        assert "postgresql://" in said
+    for message in (*map(error_of, (url, wrong, with_option, raw, port)), make_store(url).name, make_store(raw).name):
+        assert "sk-fake" not in message
+        assert "word" not in message.replace("password authentication", "")
+        assert "postgresql://" in message
 
 
 def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(postgres: Postgres) -> None:
@@ -107,7 +107,7 @@ def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(pos
     asyncio.run(scenario(postgres.database()))
 
 
-def test_a_database_of_a_newer_version_is_left_alone(postgres: Postgres) -> None:
+def test_a_database_of_a_newer_version_is_not_changed(postgres: Postgres) -> None:
     async def scenario(url: str) -> None:
         await (await open_store(url)).close()
         connection = await asyncpg.connect(url)
@@ -120,7 +120,7 @@ def test_a_database_of_a_newer_version_is_left_alone(postgres: Postgres) -> None
     asyncio.run(scenario(postgres.database()))
 
 
-def test_a_user_who_may_not_make_schemas_may_use_one_that_is_there(postgres: Postgres) -> None:
+def test_a_user_without_the_right_to_create_schemas_can_use_an_existing_one(postgres: Postgres) -> None:
     async def scenario(url: str) -> None:
         await (await open_store(url)).close()
         connection = await asyncpg.connect(url)
@@ -136,7 +136,7 @@ def test_a_user_who_may_not_make_schemas_may_use_one_that_is_there(postgres: Pos
     asyncio.run(scenario(postgres.database()))
 
 
-def test_a_change_of_keys_by_hand_is_noticed(postgres: Postgres) -> None:
+def test_a_manual_change_of_keys_is_noticed(postgres: Postgres) -> None:
     async def scenario(url: str) -> None:
         store = await open_store(url)
         before = await store.version()

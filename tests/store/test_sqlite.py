@@ -1,4 +1,4 @@
-"""The store on SQLite: private files, one thread, short transactions, a schema that grows in steps."""
+"""The store on SQLite: private files, one thread, short transactions, migrations."""
 
 import asyncio
 import sqlite3
@@ -25,7 +25,7 @@ async def opened(path: Path) -> AsyncIterator[SqliteStore]:
         await store.close()
 
 
-def refusal(url: str) -> str:
+def error_of(url: str) -> str:
     with pytest.raises(StoreError) as refused:
         asyncio.run(open_store(url))
     return str(refused.value)
@@ -46,7 +46,7 @@ def count(connection: apsw.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM client_keys").get)
 
 
-def test_files_and_directory_are_for_us_alone(tmp_path: Path) -> None:
+def test_file_and_directory_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "share" / "dragoman" / "dragoman.db"
 
     async def scenario() -> None:
@@ -60,7 +60,7 @@ def test_files_and_directory_are_for_us_alone(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+def test_a_file_that_others_could_read_is_made_private(tmp_path: Path) -> None:
     path = tmp_path / "dragoman.db"
     path.touch(mode=0o644)
     path.chmod(0o644)
@@ -72,7 +72,7 @@ def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None
     asyncio.run(scenario())
 
 
-def test_it_writes_ahead_and_syncs_normally(tmp_path: Path) -> None:
+def test_the_store_uses_write_ahead_logging_and_normal_synchronisation(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path / "dragoman.db") as store:
             assert await store.read(lambda connection: connection.pragma("journal_mode")) == "wal"
@@ -81,7 +81,7 @@ def test_it_writes_ahead_and_syncs_normally(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_the_schema_is_made_once_and_kept(tmp_path: Path) -> None:
+def test_the_schema_is_created_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         for _ in range(2):
             async with opened(tmp_path / "dragoman.db") as store:
@@ -110,26 +110,26 @@ def test_cut_calls_that_name_no_tenant_are_dropped_and_everything_else_stays(tmp
     asyncio.run(scenario())
 
 
-def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_a_newer_version_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "dragoman.db"
     with sqlite3.connect(path) as newer:
         newer.execute("PRAGMA user_version = 9999")
     newer.close()
-    assert "newer version" in refusal(f"sqlite:///{path}")
+    assert "newer version" in error_of(f"sqlite:///{path}")
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "dragoman.db"
     path.write_text("not a database, but long enough to be mistaken for one " * 40)
-    assert str(path) in refusal(f"sqlite:///{path}")
+    assert str(path) in error_of(f"sqlite:///{path}")
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "file" in refusal(f"sqlite:///{tmp_path}/file/dragoman.db")
+    assert "file" in error_of(f"sqlite:///{tmp_path}/file/dragoman.db")
 
 
-def test_a_store_that_could_not_be_opened_opens_once_it_can(tmp_path: Path) -> None:
+def test_a_store_that_could_not_be_opened_is_opened_by_a_later_operation(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "in the way").touch()
         store = make_store(f"sqlite:///{tmp_path / 'in the way' / 'dragoman.db'}")
@@ -143,12 +143,12 @@ def test_a_store_that_could_not_be_opened_opens_once_it_can(tmp_path: Path) -> N
 
 
 def test_an_unknown_scheme_is_refused() -> None:
-    said = refusal("mysql://user:sk-fake@host/db")
-    assert "sqlite:///PATH" in said
-    assert "sk-fake" not in said
+    message = error_of("mysql://user:sk-fake@host/db")
+    assert "sqlite:///PATH" in message
+    assert "sk-fake" not in message
 
 
-def test_a_failed_write_leaves_nothing_behind_and_the_store_usable(tmp_path: Path) -> None:
+def test_a_failed_write_is_rolled_back_and_the_store_stays_usable(tmp_path: Path) -> None:
     def insert_and_fail(connection: apsw.Connection) -> None:
         insert(connection)
         raise LookupError("changed my mind")
@@ -166,11 +166,11 @@ def test_a_failed_write_leaves_nothing_behind_and_the_store_usable(tmp_path: Pat
     asyncio.run(scenario())
 
 
-def test_the_event_loop_runs_on_while_the_store_waits_for_a_lock(tmp_path: Path) -> None:
+def test_the_event_loop_runs_while_the_store_waits_for_a_lock(tmp_path: Path) -> None:
     path = tmp_path / "dragoman.db"
 
     async def scenario(store: SqliteStore) -> None:
-        other = apsw.Connection(str(path))  # of the same library: within one process, others' locks are not seen
+        other = apsw.Connection(str(path))  # not with sqlite3, whose locks apsw does not see here
         other.execute("BEGIN IMMEDIATE")
         writing = asyncio.create_task(store.write(insert))
         for _ in range(30):
@@ -188,7 +188,7 @@ def test_the_event_loop_runs_on_while_the_store_waits_for_a_lock(tmp_path: Path)
     asyncio.run(run())
 
 
-def test_the_version_moves_with_other_writers_only(tmp_path: Path) -> None:
+def test_the_version_changes_with_other_writers_only(tmp_path: Path) -> None:
     async def scenario() -> None:
         path = tmp_path / "dragoman.db"
         async with opened(path) as mine, opened(path) as theirs:

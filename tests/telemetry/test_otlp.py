@@ -1,4 +1,4 @@
-"""What is sent to a collector, judged by the protobuf classes of OpenTelemetry's makers."""
+"""The messages for a collector, parsed by the protobuf classes of OpenTelemetry."""
 
 import pytest
 from hypothesis import given, settings
@@ -80,14 +80,14 @@ def test_a_request_is_a_span_with_the_attributes_of_the_convention() -> None:
     }
 
 
-def test_a_failure_is_an_error_and_says_what_was_tried() -> None:
+def test_a_failed_span_has_an_error_and_the_failed_attempts() -> None:
     steps = (FailedAttempt("a/m", "overloaded"), FailedAttempt("b/m", "lost"))
     found = recorded(outcome(provider="", model="", upstream_protocol="", outcome="lost", failed_attempts=steps))
-    told = attributes(list(found.attributes))
+    known = attributes(list(found.attributes))
     assert found.status.code == Status.STATUS_CODE_ERROR
-    assert (told["error.type"], told["gen_ai.provider.name"], told["gen_ai.request.model"]) == ("lost", "b", "m")
-    assert told["dragoman.steps"] == ["a/m: overloaded", "b/m: lost"]
-    assert "gen_ai.usage.input_tokens" not in told
+    assert (known["error.type"], known["gen_ai.provider.name"], known["gen_ai.request.model"]) == ("lost", "b", "m")
+    assert known["dragoman.steps"] == ["a/m: overloaded", "b/m: lost"]
+    assert "gen_ai.usage.input_tokens" not in known
 
 
 def test_the_clients_span_is_the_parent() -> None:
@@ -96,7 +96,7 @@ def test_the_clients_span_is_the_parent() -> None:
     assert len(found.span_id) == 8
 
 
-def test_a_client_that_records_nothing_is_not_recorded() -> None:
+def test_a_request_that_the_client_does_not_sample_has_no_span() -> None:
     assert span(outcome(traceparent=f"00-{TRACE}-{PARENT}-00")) is None
 
 
@@ -112,7 +112,7 @@ def test_a_client_that_records_nothing_is_not_recorded() -> None:
         f"00-{TRACE.upper()}-{PARENT}-01",
     ],
 )
-def test_a_traceparent_that_is_none_is_as_good_as_none(trace: str) -> None:
+def test_a_malformed_traceparent_is_ignored(trace: str) -> None:
     found = recorded(outcome(traceparent=trace))
     assert len(found.trace_id) == 16
     assert found.trace_id.hex() != TRACE
@@ -121,7 +121,7 @@ def test_a_traceparent_that_is_none_is_as_good_as_none(trace: str) -> None:
 
 @given(st.text(max_size=300))
 @settings(max_examples=60, deadline=None)
-def test_any_name_makes_a_span_that_can_be_read(text: str) -> None:
+def test_any_name_gives_a_valid_span(text: str) -> None:
     found = recorded(
         outcome(
             model=text,
@@ -134,7 +134,7 @@ def test_any_name_makes_a_span_that_can_be_read(text: str) -> None:
     assert attributes(list(found.attributes))["dragoman.request.id"] == "req_1"
 
 
-def test_no_secret_gets_into_a_span() -> None:
+def test_a_span_contains_no_secret() -> None:
     secret = "sk-fake-0123456789abcdef"
     made = otlp.span_message(
         outcome(
@@ -152,7 +152,7 @@ def test_no_secret_gets_into_a_span() -> None:
     assert secret.encode() not in made
 
 
-def told(*outcomes: Outcome, more: tuple[Reading, ...] = ()) -> dict[str, Metric]:
+def export_metrics(*outcomes: Outcome, more: tuple[Reading, ...] = ()) -> dict[str, Metric]:
     counted_requests = RequestMetrics()
     for each in outcomes:
         counted_requests.observe(each)
@@ -162,7 +162,7 @@ def told(*outcomes: Outcome, more: tuple[Reading, ...] = ()) -> dict[str, Metric
 
 
 def test_metrics_have_the_names_units_and_buckets_of_the_convention() -> None:
-    found = told(outcome(usage=Usage(input=16, output=17)), outcome(duration_s=0.01, outcome="lost"))
+    found = export_metrics(outcome(usage=Usage(input=16, output=17)), outcome(duration_s=0.01, outcome="lost"))
     usage = found["gen_ai.client.token.usage"]
     assert usage.unit == "{token}"
     assert usage.histogram.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
@@ -179,9 +179,9 @@ def test_metrics_have_the_names_units_and_buckets_of_the_convention() -> None:
     assert attributes(list(duration.histogram.data_points[0].attributes))["gen_ai.request.model"] == "qwen"
 
 
-def test_our_own_counters_and_gauges_go_too_and_the_processs_do_not() -> None:
+def test_own_counters_and_gauges_are_exported_and_those_of_the_process_are_not() -> None:
     gauge = Reading("dragoman_connections", (), (3,))
-    found = told(outcome(), more=(gauge, Reading("process_open_fds", (), (9,))))
+    found = export_metrics(outcome(), more=(gauge, Reading("process_open_fds", (), (9,))))
     requests = found["dragoman.requests"].sum
     assert requests.is_monotonic
     assert requests.data_points[0].as_double == 1
@@ -215,7 +215,7 @@ def test_the_standard_variables_are_obeyed() -> None:
         {**BASE, "OTEL_TRACES_EXPORTER": "none"},
     ],
 )
-def test_where_nothing_is_asked_for_nothing_is_exported(environ: dict[str, str]) -> None:
+def test_nothing_is_exported_unless_a_variable_says_so(environ: dict[str, str]) -> None:
     assert collector_for("traces", environ) is None
 
 
@@ -227,17 +227,17 @@ def test_where_nothing_is_asked_for_nothing_is_exported(environ: dict[str, str])
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "http://"),
     ],
 )
-def test_what_cannot_be_done_is_told(more: dict[str, str], why: str) -> None:
+def test_a_setting_that_is_not_supported_is_named(more: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidSetting, match=why):
         collector_for("traces", {**BASE, **more})
 
 
-def test_a_collector_is_named_without_its_password() -> None:
+def test_a_collector_is_shown_without_its_password() -> None:
     collector = Collector("http://user:hunter2fake@127.0.0.1:4318/v1/traces?key=fake", {}, 1.0, False, "")
     assert collector.where == "http://127.0.0.1:4318/v1/traces"
 
 
-def test_the_resource_is_what_the_variables_say() -> None:
+def test_the_resource_has_the_attributes_of_the_variables() -> None:
     given = {
         "OTEL_SERVICE_NAME": "edge",
         "OTEL_RESOURCE_ATTRIBUTES": "service.name=other,deployment.environment=test%20one",

@@ -1,4 +1,4 @@
-"""A disk that can be filled and emptied under a running process: a small tmpfs of its own, or a limit on its files."""
+"""A disk that can be filled and emptied under a running process: a small tmpfs, or a limit on the size of files."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ from pathlib import Path
 
 WAYS = ["limit"]
 NAMESPACE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
-SHARED = ["dragoman.db-shm"]  # made anew from the log
+SHARED = ["dragoman.db-shm"]  # recreated from the log
 MOUNT = 'mount -t tmpfs -o size=2m none "$0" && exec "$@"'
 
 
@@ -26,7 +26,7 @@ if _can_mount():
 
 
 class Disk:
-    """What the store is on. `before` goes before the command of the process that uses it."""
+    """The disk of a store. `before` is a prefix for the command of the process that uses it."""
 
     def __init__(self, way: str, directory: Path) -> None:
         self.directory = directory / "disk"
@@ -51,11 +51,11 @@ class Disk:
         else:
             self._filler(pid).unlink()
 
-    def copied(self, pid: int, to: Path) -> Path:
-        """The files, where they can be opened: SQLite would not follow the path into another's mounts."""
+    def copy_files(self, pid: int, to: Path) -> Path:
+        """Copy the files: SQLite does not follow a path into the mounts of another process."""
         shutil.copytree(self._filler(pid).parent, to, dirs_exist_ok=True, ignore=lambda *_: ["filler", *SHARED])
         return to
 
     def _filler(self, pid: int) -> Path:
-        """As the process sees the directory: the mount is its own."""
+        """Return the path in the mounts of the process."""
         return Path(f"/proc/{pid}/root{self.directory}") / "filler"

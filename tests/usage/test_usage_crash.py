@@ -1,4 +1,4 @@
-"""kill -9 under load: whatever ended more than a second before has its row, and the store is sound."""
+"""After kill -9 under load, requests that ended more than a second before have a row, and the store is valid."""
 
 import asyncio
 import signal
@@ -10,8 +10,8 @@ import apsw
 
 from dragoman.store import open_store
 from dragoman.store.usage_rows import Span
-from usage.asking import Question, ask_all, mixed
-from usage.serving import rigged, wait_for
+from usage.client_requests import NumberedRequest, mix_requests, send_all
+from usage.gateway_process import start_upstreams, wait_for
 
 EVER = Span(0, 2**62)
 KILLS = 3
@@ -30,32 +30,32 @@ async def requests_stored(url: str) -> set[str]:
     return names
 
 
-def test_kill_9_loses_nothing_older_than_a_second(store_url: str, tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_row_older_than_a_second(store_url: str, tmp_path: Path) -> None:
     ended: dict[str, float] = {}
     kept: set[str] = set()
 
-    def heard(question: Question, status: int) -> None:
-        ended[question.id] = time.monotonic()
+    def on_response(request: NumberedRequest, status: int) -> None:
+        ended[request.id] = time.monotonic()
 
     def promised() -> set[str]:
-        """By the last answer and not by the clock: the machine may have held the gateway up since."""
+        """Measured by the last response, not by the clock: a busy machine may have stopped the gateway since."""
         times = ended.copy()
         last = max(times.values(), default=0.0)
         return {name for name, at in times.items() if at < last - PROMISED_S}
 
     def load(port: int, start: int) -> None:
         try:
-            asyncio.run(ask_all(port, mixed(10**6, start), clients=4, heard=heard))
+            asyncio.run(send_all(port, mix_requests(10**6, start), clients=4, on_response=on_response))
         except* (OSError, EOFError):
-            pass  # the gateway is gone
+            pass  # the gateway was killed
 
-    with rigged(tmp_path) as rig:
+    with start_upstreams(tmp_path) as rig:
         for kill in range(KILLS):
             with rig.serve(store_url) as served:
                 asking = threading.Thread(target=load, args=(served.port, kill * 10**6))
                 asking.start()
                 wait_for(lambda: len(promised()) > ENOUGH)
-                time.sleep(kill * 0.17)  # not always at the same moment of a pause between two writes
+                time.sleep(kill * 0.17)  # at different times between two writes
                 served.end(signal.SIGKILL)
                 asking.join()
             kept |= promised()
@@ -68,16 +68,16 @@ def test_kill_9_loses_nothing_older_than_a_second(store_url: str, tmp_path: Path
         connection.close()
 
 
-def test_a_stop_loses_nothing_at_all(store_url: str, tmp_path: Path) -> None:
-    with rigged(tmp_path) as rig, rig.serve(store_url) as served:
-        statuses = asyncio.run(ask_all(served.port, mixed(48), clients=8))
+def test_a_stopped_process_loses_no_row(store_url: str, tmp_path: Path) -> None:
+    with start_upstreams(tmp_path) as rig, rig.serve(store_url) as served:
+        statuses = asyncio.run(send_all(served.port, mix_requests(48), clients=8))
         served.end(signal.SIGTERM)
     assert len(statuses) == 48
-    assert asyncio.run(requests_stored(store_url)) == {f"question-{number}" for number in range(48)}
+    assert asyncio.run(requests_stored(store_url)) == {f"request-{number}" for number in range(48)}
 
 
-def test_several_workers_write_side_by_side(store_url: str, tmp_path: Path) -> None:
-    with rigged(tmp_path) as rig, rig.serve(store_url, "--workers", "2") as served:
-        asyncio.run(ask_all(served.port, mixed(400), clients=16))
+def test_several_workers_write_at_the_same_time(store_url: str, tmp_path: Path) -> None:
+    with start_upstreams(tmp_path) as rig, rig.serve(store_url, "--workers", "2") as served:
+        asyncio.run(send_all(served.port, mix_requests(400), clients=16))
         served.end(signal.SIGTERM)
-    assert asyncio.run(requests_stored(store_url)) == {f"question-{number}" for number in range(400)}
+    assert asyncio.run(requests_stored(store_url)) == {f"request-{number}" for number in range(400)}

@@ -8,9 +8,9 @@ import pytest
 
 from dragoman.store import open_store
 from dragoman.store.usage_rows import Span, UsageRow, UsageSum
-from usage.asking import Question, ask_all, mixed
-from usage.counted import CUT, LIMITED, MODELS, REFUSED, STUMBLES, counts_of
-from usage.serving import rigged
+from usage.client_requests import NumberedRequest, mix_requests, send_all
+from usage.counting_upstreams import CUT, LIMITED, MODELS, REFUSED, STUMBLES, counts_of
+from usage.gateway_process import start_upstreams
 
 COUNT = 10_000
 EVER = Span(0, 2**62)
@@ -25,40 +25,46 @@ async def stored(url: str) -> tuple[tuple[UsageRow, ...], tuple[UsageSum, ...]]:
         await store.close()
 
 
-def result_of(question: Question) -> str:
-    wrong = question.number % 20
+def result_of(request: NumberedRequest) -> str:
+    wrong = request.number % 20
     if wrong == REFUSED:
         return "bad_request"
-    if wrong == LIMITED and question.spoken != "kiro":
+    if wrong == LIMITED and request.upstream_protocol != "kiro":
         return "rate_limited"
-    if wrong == CUT and question.stream and question.spoken != "kiro":
+    if wrong == CUT and request.stream and request.upstream_protocol != "kiro":
         return "truncated"
     return "ok"
 
 
-def is_told(question: Question) -> bool:
-    """Whether the upstream says what it has used: one that speaks Chat does so in a stream only if it is asked to."""
-    if result_of(question) != "ok":
+def reports_usage(request: NumberedRequest) -> bool:
+    """Whether the upstream reports usage: a Chat stream does so only if the request says so."""
+    if result_of(request) != "ok":
         return False
-    unasked = question.asked == "chat" and question.stream and not question.wants_counts
-    return not (unasked and question.spoken == "chat")
+    unrequested = request.client_protocol == "chat" and request.stream and not request.requests_usage
+    return not (unrequested and request.upstream_protocol == "chat")
 
 
-def check(question: Question, row: UsageRow) -> None:
+def check(request: NumberedRequest, row: UsageRow) -> None:
     assert (row.client_protocol, row.requested_model) == (
-        question.asked,
-        f"{question.spoken}/{MODELS[question.spoken]}",
+        request.client_protocol,
+        f"{request.upstream_protocol}/{MODELS[request.upstream_protocol]}",
     )
-    assert (row.provider, row.model, row.stream) == (question.spoken, MODELS[question.spoken], question.stream)
-    assert (row.outcome, row.key, row.client) == (result_of(question), "environment", CLIENTS[question.number % 3])
+    assert (row.provider, row.model, row.stream) == (
+        request.upstream_protocol,
+        MODELS[request.upstream_protocol],
+        request.stream,
+    )
+    assert (row.outcome, row.key, row.client) == (result_of(request), "environment", CLIENTS[request.number % 3])
     if row.outcome == "ok":
-        again = question.number % 20 == STUMBLES and question.spoken != "kiro"
-        assert (row.upstream_protocol, row.attempts) == (question.spoken, 2 if again else 1)
+        again = request.number % 20 == STUMBLES and request.upstream_protocol != "kiro"
+        assert (row.upstream_protocol, row.attempts) == (request.upstream_protocol, 2 if again else 1)
         assert row.duration_ms >= (row.ttft_ms or 0) >= 0
-    counts = counts_of(question.number)
-    if not is_told(question):
+    counts = counts_of(request.number)
+    if not reports_usage(request):
         assert row.usage_source in (None, "estimated")
-        if row.outcome == "truncated" and question.spoken == "messages":  # which tell the input at the beginning
+        if (
+            row.outcome == "truncated" and request.upstream_protocol == "messages"
+        ):  # which reports the input at the beginning
             assert (row.input_tokens, row.cache_read_tokens) == (
                 counts.fresh + counts.cached + counts.written,
                 counts.cached,
@@ -67,39 +73,41 @@ def check(question: Question, row: UsageRow) -> None:
     assert row.usage_source == "reported"
     assert row.input_tokens == counts.fresh + counts.cached + counts.written
     assert (row.cache_read_tokens, row.output_tokens) == (counts.cached, counts.output)
-    # Not every protocol tells everything.
-    assert row.cache_write_tokens == (counts.written if question.spoken in ("messages", "kiro") else 0)
-    assert row.reasoning_tokens == (counts.reasoning if question.spoken in ("chat", "responses") else 0)
-    assert row.credits == (counts.credits if question.spoken == "kiro" else None)
+    # Not every protocol reports everything.
+    assert row.cache_write_tokens == (counts.written if request.upstream_protocol in ("messages", "kiro") else 0)
+    assert row.reasoning_tokens == (counts.reasoning if request.upstream_protocol in ("chat", "responses") else 0)
+    assert row.credits == (counts.credits if request.upstream_protocol == "kiro" else None)
     assert row.cost_nano_usd is not None
     assert row.cost_nano_usd > 0
 
 
 @pytest.mark.slow
-def test_ten_thousand_rows_are_what_the_upstreams_reported(store_url: str, tmp_path: Path) -> None:
-    questions = list(mixed(COUNT))
-    with rigged(tmp_path) as rig, rig.serve(store_url) as served:
-        statuses = asyncio.run(ask_all(served.port, questions))
+def test_ten_thousand_rows_match_what_the_upstreams_reported(store_url: str, tmp_path: Path) -> None:
+    requests = list(mix_requests(COUNT))
+    with start_upstreams(tmp_path) as rig, rig.serve(store_url) as served:
+        statuses = asyncio.run(send_all(served.port, requests))
         served.end(signal.SIGINT)
         assert "Traceback" not in served.log
     assert len(statuses) == COUNT
     rows, sums = asyncio.run(stored(store_url))
     by_request = {row.request_id: row for row in rows}
     assert len(rows) == len(by_request) == COUNT
-    for question in questions:
-        check(question, by_request[question.id])
-        refused = result_of(question) in ("bad_request", "rate_limited")
-        assert (statuses[question.number] == 200) != refused
-    for spoken in MODELS:
-        mine = [question for question in questions if question.spoken == spoken]
-        told = [counts_of(question.number) for question in mine if is_told(question)]
-        untold = [by_request[question.id] for question in mine if not is_told(question)]
-        parts = [part for part in sums if part.group == spoken]
+    for request in requests:
+        check(request, by_request[request.id])
+        refused = result_of(request) in ("bad_request", "rate_limited")
+        assert (statuses[request.number] == 200) != refused
+    for upstream_protocol in MODELS:
+        mine = [request for request in requests if request.upstream_protocol == upstream_protocol]
+        reported = [counts_of(request.number) for request in mine if reports_usage(request)]
+        unreported = [by_request[request.id] for request in mine if not reports_usage(request)]
+        parts = [part for part in sums if part.group == upstream_protocol]
         assert sum(part.requests for part in parts) == len(mine)
-        assert sum(part.output_tokens for part in parts) == sum(one.output for one in told) + sum(
-            row.output_tokens or 0 for row in untold
+        assert sum(part.output_tokens for part in parts) == sum(one.output for one in reported) + sum(
+            row.output_tokens or 0 for row in unreported
         )
-        assert sum(part.cache_read_tokens for part in parts) == sum(one.cached for one in told) + sum(
-            row.cache_read_tokens or 0 for row in untold
+        assert sum(part.cache_read_tokens for part in parts) == sum(one.cached for one in reported) + sum(
+            row.cache_read_tokens or 0 for row in unreported
         )
-        assert sum(part.counted for part in parts) == len(told) + sum(row.usage_source is not None for row in untold)
+        assert sum(part.counted for part in parts) == len(reported) + sum(
+            row.usage_source is not None for row in unreported
+        )

@@ -7,8 +7,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.store import open_store
-from store.storing import EVER, row
-from usage.serving import rigged, wait_for
+from store.rows import EVER, row
+from usage.gateway_process import start_upstreams, wait_for
 
 DAY_MS = 86_400_000
 ROW = row(0)
@@ -30,9 +30,9 @@ async def requests(url: str) -> list[str]:
     return [row.request_id for row in rows]
 
 
-def test_a_start_removes_what_is_older_than_wanted_and_nothing_unless_asked(store_url: str, tmp_path: Path) -> None:
+def test_a_start_removes_rows_older_than_the_setting_and_none_without_it(store_url: str, tmp_path: Path) -> None:
     asyncio.run(prepared(store_url))
-    with rigged(tmp_path) as rig:
+    with start_upstreams(tmp_path) as rig:
         with rig.serve(store_url) as served:
             wait_for(lambda: "listens on http" in served.log)
         assert asyncio.run(requests(store_url)) == ["400", "31", "29", "0"]

@@ -1,4 +1,4 @@
-"""Upstreams of every protocol, whose replies and counts follow from the number in the question."""
+"""Upstreams of every protocol, whose replies and counts are computed from the number in the request."""
 
 import re
 from collections import Counter
@@ -16,11 +16,11 @@ JSON = "application/json"
 TEXT = "Forty-two, as ever."
 MODELS = {"chat": "gpt-5", "responses": "gpt-5-mini", "messages": "claude-sonnet-4-5", "kiro": "claude-sonnet-4.5"}
 
-REFUSED, LIMITED, STUMBLES, CUT = 3, 7, 11, 13  # what a number divided by twenty leaves over
+REFUSED, LIMITED, STUMBLES, CUT = 3, 7, 11, 13  # remainders of the number divided by 20
 
 
 class Counts(Struct, frozen=True):
-    """What a reply is said to have used; `fresh` is the input beside the cache's."""
+    """The usage that a reply reports; `fresh` is the input that was not cached."""
 
     fresh: int
     cached: int
@@ -49,7 +49,7 @@ def number_of(body: bytes) -> int:
     return int(found[1])
 
 
-class CountedUpstream(FakeUpstream):
+class CountingUpstream(FakeUpstream):
     """Chat, Responses and Messages at one address."""
 
     def __init__(self) -> None:
@@ -58,18 +58,18 @@ class CountedUpstream(FakeUpstream):
         self._seen: Counter[int] = Counter()
 
     def _choose(self, asked: Asked) -> Answer:
-        self.asked.clear()  # ten thousand need not be remembered
+        self.asked.clear()  # saves memory in a test of ten thousand requests
         number = number_of(asked.body)
         self._seen[number] += 1
         protocol = asked.path.rpartition("/")[2].replace("completions", "chat")
         error = _error(number, self._seen[number])
         if error is not None:
             return error
-        question = msgspec.json.decode(asked.body)
+        request = msgspec.json.decode(asked.body)
         counts = counts_of(number)
-        if not question.get("stream"):
+        if not request.get("stream"):
             return Answer(msgspec.json.encode(_WHOLE[protocol](counts)), content_type=JSON, chunked=False)
-        body = _STREAMED[protocol](counts, question)
+        body = _STREAMED[protocol](counts, request)
         if number % 20 == CUT:
             body = body[: body.rindex(b"\n\n", 0, body.index(b"as ever")) + 2]
         return Answer(body)
@@ -86,7 +86,7 @@ def _error(number: int, times: int) -> Answer | None:
     return None
 
 
-class CountedKiro(FakeKiro):
+class CountingKiro(FakeKiro):
     def _chat(self, asked: Asked) -> Answer:
         self.asked.clear()
         number = number_of(asked.body)
@@ -123,12 +123,12 @@ def _chat(counts: Counts) -> dict[str, object]:
     return {**head, "choices": [choice], "usage": _chat_usage(counts)}
 
 
-def _chat_stream(counts: Counts, question: dict[str, object]) -> bytes:
+def _chat_stream(counts: Counts, request: dict[str, object]) -> bytes:
     head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": MODELS["chat"]}
     deltas = ({"role": "assistant", "content": "Forty-two, "}, {"content": "as ever."})
     chunks = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    if question.get("stream_options") == {"include_usage": True}:
+    if request.get("stream_options") == {"include_usage": True}:
         chunks.append({**head, "choices": [], "usage": _chat_usage(counts)})
     return b"".join(b"data: %b\n\n" % msgspec.json.encode(chunk) for chunk in chunks) + b"data: [DONE]\n\n"
 
@@ -149,7 +149,7 @@ def _response(counts: Counts, status: str = "completed") -> dict[str, object]:
     return {**head, "output": [message] if done else [], "usage": usage if done else None, "error": None}
 
 
-def _response_stream(counts: Counts, question: dict[str, object]) -> bytes:
+def _response_stream(counts: Counts, request: dict[str, object]) -> bytes:
     at: dict[str, object] = {"item_id": "m", "output_index": 0, "content_index": 0}
     item: dict[str, object] = {"type": "message", "id": "m", "role": "assistant", "content": []}
     part = {"type": "output_text", "text": "", "annotations": []}
@@ -183,7 +183,7 @@ def _message(counts: Counts) -> dict[str, object]:
     return {**head, "content": [{"type": "text", "text": TEXT}], **end}
 
 
-def _message_stream(counts: Counts, question: dict[str, object]) -> bytes:
+def _message_stream(counts: Counts, request: dict[str, object]) -> bytes:
     start = {**_message(counts), "content": [], "stop_reason": None, "usage": _message_usage(counts, 1)}
     delta = {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}}
     return _events(

@@ -1,4 +1,4 @@
-"""Numbered questions in every client protocol, asked over raw sockets by many clients at once."""
+"""Numbered requests in every client protocol, sent over raw sockets by many clients at once."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -6,72 +6,83 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 from msgspec import Struct
 
-from usage.counted import MODELS
+from usage.counting_upstreams import MODELS
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 KEY = "dgm_fake-client-key-for-usage-tests"
 AGENTS = ("curl/8.1", "claude-cli/1.2 (x)", "OpenAI/Python 3.4")
 
 
-class Question(Struct, frozen=True):
-    """Number `number`, from a client of one protocol for an upstream of another."""
+class NumberedRequest(Struct, frozen=True):
+    """A request of one client protocol for an upstream of another."""
 
     number: int
-    asked: str
-    spoken: str
+    client_protocol: str
+    upstream_protocol: str
     stream: bool
 
     @property
     def id(self) -> str:
-        return f"question-{self.number}"
+        return f"request-{self.number}"
 
     @property
-    def wants_counts(self) -> bool:
-        """Whether a streaming Chat client asks for its usage."""
+    def requests_usage(self) -> bool:
+        """Whether a streaming Chat client requests usage."""
         return self.number % 2 == 0
 
     @property
     def bytes(self) -> bytes:
         text = f"What is it? n={self.number}="
-        body: dict[str, object] = {"model": f"{self.spoken}/{MODELS[self.spoken]}", "stream": self.stream}
-        if self.asked == "responses":
+        body: dict[str, object] = {
+            "model": f"{self.upstream_protocol}/{MODELS[self.upstream_protocol]}",
+            "stream": self.stream,
+        }
+        if self.client_protocol == "responses":
             body["input"] = text
         else:
             body |= {"messages": [{"role": "user", "content": text}]}
-        if self.asked == "messages":
+        if self.client_protocol == "messages":
             body["max_tokens"] = 1000
-        if self.asked == "chat" and self.stream and self.wants_counts:
+        if self.client_protocol == "chat" and self.stream and self.requests_usage:
             body["stream_options"] = {"include_usage": True}
         data = msgspec.json.encode(body)
         head = (
-            f"POST {PATHS[self.asked]} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            f"POST {PATHS[self.client_protocol]} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             f"authorization: Bearer {KEY}\r\nx-request-id: {self.id}\r\n"
             f"user-agent: {AGENTS[self.number % 3]}\r\ncontent-length: {len(data)}\r\n\r\n"
         )
         return head.encode() + data
 
 
-def mixed(count: int, start: int = 0) -> Iterator[Question]:
-    """Every pair of protocols, whole and streamed, in turn."""
-    pairs = [(asked, spoken, stream) for asked in PATHS for spoken in MODELS for stream in (False, True)]
+def mix_requests(count: int, start: int = 0) -> Iterator[NumberedRequest]:
+    """Yield requests for every pair of protocols, whole and streamed, in turn."""
+    pairs = [
+        (client_protocol, upstream_protocol, stream)
+        for client_protocol in PATHS
+        for upstream_protocol in MODELS
+        for stream in (False, True)
+    ]
     for number in range(start, start + count):
-        yield Question(number, *pairs[number % len(pairs)])
+        yield NumberedRequest(number, *pairs[number % len(pairs)])
 
 
-async def ask_all(
-    port: int, questions: Iterable[Question], clients: int = 24, heard: Callable[[Question, int], None] | None = None
+async def send_all(
+    port: int,
+    requests: Iterable[NumberedRequest],
+    clients: int = 24,
+    on_response: Callable[[NumberedRequest, int], None] | None = None,
 ) -> dict[int, int]:
-    """The status of each answer, by number."""
-    left = iter(questions)
+    """Send all requests; return the status of each response by its number."""
+    left = iter(requests)
     statuses: dict[int, int] = {}
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for question in left:
-            writer.write(question.bytes)
-            statuses[question.number] = await _status(reader)
-            if heard is not None:
-                heard(question, statuses[question.number])
+        for request in left:
+            writer.write(request.bytes)
+            statuses[request.number] = await _status(reader)
+            if on_response is not None:
+                on_response(request, statuses[request.number])
         writer.close()
 
     async with asyncio.TaskGroup() as group:
@@ -81,7 +92,7 @@ async def ask_all(
 
 
 async def _status(reader: asyncio.StreamReader) -> int:
-    """Reads a whole answer."""
+    """Read a whole response and return its status."""
     head = await reader.readuntil(b"\r\n\r\n")
     fields = head.lower()
     if b"transfer-encoding: chunked" in fields:

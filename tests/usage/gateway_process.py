@@ -1,4 +1,4 @@
-"""A gateway as a process of its own, in front of counting upstreams, with a store of either kind."""
+"""A gateway in a process of its own, with upstreams that report known counts and a store of either kind."""
 
 import os
 import re
@@ -13,17 +13,17 @@ from pathlib import Path
 from types import TracebackType
 
 from gateway import stanza
-from usage.asking import KEY, PATHS
-from usage.counted import CountedKiro, CountedUpstream
+from usage.client_requests import KEY, PATHS
+from usage.counting_upstreams import CountingKiro, CountingUpstream
 
 PATIENCE_S = 30.0
 PROGRAM = (sys.executable, "-m", "dragoman")
 
 
 class Rig:
-    """Upstreams, and the lines of a dragoman.toml that lead to them."""
+    """Upstreams, and the configuration that names them."""
 
-    def __init__(self, directory: Path, upstream: CountedUpstream, kiro: CountedKiro) -> None:
+    def __init__(self, directory: Path, upstream: CountingUpstream, kiro: CountingKiro) -> None:
         self.directory = directory
         tokens = kiro.issue()
         file = directory / "kiro.json"
@@ -34,20 +34,20 @@ class Rig:
         self.toml = "[retry]\nattempts = 2\nbase_s = 0\n" + kiro.stanza(str(file))
         self.toml += "".join(stanza(protocol, upstream.url, protocol) for protocol in PATHS)
 
-    def serve(self, store_url: str, *words: str, before: Sequence[str] = (), more: str = "") -> "Served":
-        """`more`: other settings of the store."""
+    def serve(self, store_url: str, *words: str, before: Sequence[str] = (), more: str = "") -> "GatewayProcess":
+        """Start a gateway; `more` are further settings of the store."""
         (self.directory / "dragoman.toml").write_text(f'{self.toml}[store]\nurl = "{store_url}"\n{more}')
-        return Served(self.directory, [*before, *PROGRAM, "serve", "--port", "0", *words])
+        return GatewayProcess(self.directory, [*before, *PROGRAM, "serve", "--port", "0", *words])
 
 
 @contextmanager
-def rigged(directory: Path) -> Iterator[Rig]:
-    with CountedUpstream() as upstream, CountedKiro() as kiro:
+def start_upstreams(directory: Path) -> Iterator[Rig]:
+    with CountingUpstream() as upstream, CountingKiro() as kiro:
         yield Rig(directory, upstream, kiro)
 
 
-class Served:
-    """From its banner to its end."""
+class GatewayProcess:
+    """A running gateway, from its banner to its end."""
 
     def __init__(self, directory: Path, command: list[str]) -> None:
         environ = {"HOME": str(directory), "PATH": os.environ["PATH"], "DRAGOMAN_LOCAL_PORTS": ""}
@@ -60,11 +60,11 @@ class Served:
         )
         self.pid = self._process.pid
         self._log = b""
-        # Read here and not by a file, which a full disk would not take.
+        # Read through a pipe: a log file could not grow on a full disk.
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def __enter__(self) -> "Served":
+    def __enter__(self) -> "GatewayProcess":
         wait_for(lambda: self._process.poll() is not None or "listens on http" in self.log)
         address = re.search(r"listens on http://\S+:(\d+)", self.log)
         assert address is not None, self.log
