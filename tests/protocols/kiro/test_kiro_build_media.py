@@ -6,7 +6,7 @@ import pytest
 
 from dragoman.hub.loss import Ledger
 from dragoman.hub.request import Document, Image, Inline, Link, Text
-from dragoman.protocols.kiro.build_content import must_inline
+from dragoman.protocols.kiro.build_content import needs_inline
 from dragoman.protocols.kiro.wire import MAX_IMAGE_BYTES, MAX_IMAGES
 from protocols.kiro.kiro_requests import answer, ask, called, chat, messages, parsed, refused, tool, user
 from wire_json import JsonObject
@@ -45,10 +45,10 @@ def test_a_linked_image_is_refused_by_name_and_told_to_be_fetched() -> None:
     body = chat(user({"type": "text", "text": "look"}, image_url("https://pictures.example/a.png")))
     failure = refused(lambda: ask("chat", body))
     assert failure.at == "/messages/0/content/1"
-    assert must_inline(Image(Link("https://pictures.example/a.png")))
-    assert must_inline(Document(Link("https://pictures.example/a.txt")))
-    assert not must_inline(Image(Inline("image/png", "AA==")))
-    assert not must_inline(Text("https://pictures.example/a.png"))
+    assert needs_inline(Image(Link("https://pictures.example/a.png")))
+    assert needs_inline(Document(Link("https://pictures.example/a.txt")))
+    assert not needs_inline(Image(Inline("image/png", "AA==")))
+    assert not needs_inline(Text("https://pictures.example/a.png"))
 
 
 @pytest.mark.parametrize("media_type", ["image/bmp", "image/svg+xml", ""])

@@ -35,7 +35,7 @@ def decode_whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
 
 
 def decode_outline(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """Return only start, usage and end of a simple decode_whole reply; any other reply is decoded in full."""
+    """Return only start, usage and end of a simple whole reply; any other reply is decoded in full."""
     try:
         chunk = read_json_leniently(CHUNKS, body, INESSENTIAL_FIELDS)
     except (ValueError, RecursionError):

@@ -2,7 +2,7 @@
 
 from dragoman.hub.ports import Protocol, ToolLimits, Upstream, locate_at
 from dragoman.protocols.kiro.build import build
-from dragoman.protocols.kiro.build_content import must_inline
+from dragoman.protocols.kiro.build_content import needs_inline
 from dragoman.protocols.kiro.decode import Decoder, KiroFramer, whole
 from dragoman.protocols.kiro.errors import read
 from dragoman.protocols.kiro.wire import NAME
@@ -18,7 +18,7 @@ PROTOCOL = Protocol(
         decode_whole=whole,
         read_error=read,
         tool_limits=ToolLimits(custom=False, namespaces=False, name_max=64, letter_first=True),
-        needs_inline=must_inline,
+        needs_inline=needs_inline,
         always_streams=True,
     ),
 )

@@ -9,9 +9,9 @@ from dragoman.passes.flatten_tools import flatten_tools
 from dragoman.passes.move_tool_docs import move_tool_docs
 from dragoman.passes.pair_results import pair_results
 from dragoman.passes.tag_instructions import split_leading_instructions, tag_later_instructions
-from dragoman.protocols.kiro.build_thinking import MODE_TAG, NativeFields, Thought, plan_thinking
-from dragoman.protocols.kiro.build_tools import calls_nothing, write_tools
-from dragoman.protocols.kiro.build_turns import Writer, write_turns
+from dragoman.protocols.kiro.build_thinking import MODE_TAG, NativeFields, ThinkingPlan, plan_thinking
+from dragoman.protocols.kiro.build_tools import build_tools, forbids_calls
+from dragoman.protocols.kiro.build_turns import TurnBuilder, build_turns
 from dragoman.protocols.kiro.wire import (
     MANUAL,
     NAME,
@@ -22,15 +22,15 @@ from dragoman.protocols.kiro.wire import (
     UserContext,
     encode_json,
     json_text,
-    options_of,
+    read_options,
 )
 
 _JSON_ONLY = "Answer with one valid JSON object and nothing else."
 _SCHEMA_ONLY = "Answer with one valid JSON value and nothing else. It must satisfy this JSON Schema:"
-_CAPS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
+_MAX_TOKENS_FIELDS = ("max_tokens", "max_output_tokens", "max_completion_tokens")
 
-# Fields that Kiro has no word for, and the value of each that means nothing.
-_UNSAID: dict[str, object] = {
+# Fields that Kiro does not have, and the default of each, which is no loss.
+_UNSUPPORTED: dict[str, object] = {
     "temperature": 1,
     "top_p": 1,
     "top_k": None,
@@ -52,59 +52,59 @@ _UNSAID: dict[str, object] = {
 
 
 def build(request: Request, target: Target, ledger: Ledger) -> bytes:
-    """Raises RequestError for what would change the answer, and for a body that Kiro is known to refuse."""
-    options = options_of(target.options)
+    """Return the body; raises RequestError for what would change the answer, and for a body that Kiro rejects."""
+    options = read_options(target.options)
     note_foreign_fields(request, NAME, ledger)
-    _tell_unsaid(request, ledger)
-    request = _fitted(request, options, ledger)
-    offer = write_tools(request, ledger)
-    thought = plan_thinking(request, target, options, ledger)
+    _drop_unsupported(request, ledger)
+    request = _fit_request(request, options, ledger)
+    offered = build_tools(request, ledger)
+    plan = plan_thinking(request, target, options, ledger)
     leading, turns = split_leading_instructions(request.turns)
-    writer = Writer(request, target, options, ledger)
+    writer = TurnBuilder(request, target, options, ledger)
     opening = [
-        *_tags(thought, request),
-        *(words for turn in leading for words in writer.instructions(turn)),
-        *offer.sentences,
+        *_thinking_tags(plan, request),
+        *(text for turn in leading for text in writer.instructions(turn)),
+        *offered.sentences,
         *_format_sentences(request.format, ledger),
     ]
-    history, current = write_turns(turns, "\n\n".join(opening), writer, ledger)
-    if offer.tools:
+    history, current = build_turns(turns, "\n\n".join(opening), writer, ledger)
+    if offered.tools:
         message = current.user_input_message
         context = message.user_input_message_context or UserContext()
-        context.tools = offer.tools
+        context.tools = offered.tools
         message.user_input_message_context = context
     payload = Payload(
         ConversationState(MANUAL, VIBE, current, options.conversation_id, history),
         options.profile_arn or None,
         options.agent_mode or None,
-        _native_fields(request, thought, options, ledger),
+        _choose_native_fields(request, plan, options, ledger),
     )
-    return _within_limit(encode_json(payload), options)
+    return _check_size(encode_json(payload), options)
 
 
-def _fitted(request: Request, options: KiroOptions, ledger: Ledger) -> Request:
+def _fit_request(request: Request, options: KiroOptions, ledger: Ledger) -> Request:
     request = tag_later_instructions(request, ledger)
-    if calls_nothing(request):
+    if forbids_calls(request):
         return pair_results(flatten_tools(request, ledger), ledger)
     return pair_results(move_tool_docs(request, options.tool_description_max, ledger), ledger)
 
 
-def _tell_unsaid(request: Request, ledger: Ledger) -> None:
+def _drop_unsupported(request: Request, ledger: Ledger) -> None:
     if request.n is not None and request.n != 1:
-        raise BadRequest(request.pointer("n"), "Kiro gives one answer at a time")
-    for name, nothing in _UNSAID.items():
+        raise BadRequest(request.pointer("n"), "must be 1: Kiro returns one answer")
+    for name, default in _UNSUPPORTED.items():
         value = getattr(request, name)
-        if value is not None and value != nothing:
+        if value is not None and value != default:
             ledger.note_dropped(request.pointer(name), "Kiro has no such setting")
 
 
-def _tags(thought: Thought, request: Request) -> list[str]:
-    """The tags that ask for thoughts, unless the client wrote such tags itself."""
-    if not thought.tags:
+def _thinking_tags(plan: ThinkingPlan, request: Request) -> list[str]:
+    """Return the tags that ask for thinking, unless the client wrote such tags itself."""
+    if not plan.tags:
         return []
-    asked = (part for turn in request.turns if turn.role is not Role.ASSISTANT for part in turn.parts)
-    written = any(isinstance(part, Text) and MODE_TAG in part.text for part in asked)
-    return [] if written else [thought.tags]
+    client_parts = (part for turn in request.turns if turn.role is not Role.ASSISTANT for part in turn.parts)
+    has_tags = any(isinstance(part, Text) and MODE_TAG in part.text for part in client_parts)
+    return [] if has_tags else [plan.tags]
 
 
 def _format_sentences(format: Format | None, ledger: Ledger) -> list[str]:
@@ -117,28 +117,30 @@ def _format_sentences(format: Format | None, ledger: Ledger) -> list[str]:
     return [f"{_SCHEMA_ONLY}{about}\n{json_text(format.schema)}"]
 
 
-def _native_fields(request: Request, thought: Thought, options: KiroOptions, ledger: Ledger) -> dict[str, object]:
-    """The model's own fields: thinking, and a cap on the answer where its schema has one."""
+def _choose_native_fields(
+    request: Request, plan: ThinkingPlan, options: KiroOptions, ledger: Ledger
+) -> dict[str, object]:
+    """Return the model's own request fields: thinking, and a limit on the answer if its schema has one."""
     if request.max_tokens is None:
-        return thought.fields
+        return plan.fields
     at = request.pointer("max_tokens")
     schema = NativeFields(options.fields_schema or {})
-    for name in _CAPS:
+    for name in _MAX_TOKENS_FIELDS:
         if not schema.declares(name):
             continue
-        for most in (request.max_tokens, schema.maximum(name)):
-            fields = {**thought.fields, name: most}
-            if most is not None and schema.accepts(fields):
-                if most != request.max_tokens:
-                    ledger.note_approximated(at, f"this model writes at most {most} tokens")
+        for limit in (request.max_tokens, schema.maximum(name)):
+            fields = {**plan.fields, name: limit}
+            if limit is not None and schema.accepts(fields):
+                if limit != request.max_tokens:
+                    ledger.note_approximated(at, f"this model writes at most {limit} tokens")
                 return fields
     ledger.note_dropped(at, "this model takes no cap on its answer")
-    return thought.fields
+    return plan.fields
 
 
-def _within_limit(body: bytes, options: KiroOptions) -> bytes:
-    most = options.max_payload_bytes
-    if most is not None and len(body) > most:
-        message = f"the conversation is too long for Kiro: {len(body)} bytes, of which it takes {most}"
+def _check_size(body: bytes, options: KiroOptions) -> bytes:
+    limit = options.max_payload_bytes
+    if limit is not None and len(body) > limit:
+        message = f"the conversation is too long for Kiro: {len(body)} bytes, the limit is {limit}"
         raise RequestError(Failure(Kind.CONTEXT_TOO_LONG, message))
     return body

@@ -17,12 +17,12 @@ _TEXT_TYPES = frozenset(
 )
 
 
-def must_inline(part: Part) -> bool:
-    """Whether a part is linked media: Kiro fetches nothing."""
+def needs_inline(part: Part) -> bool:
+    """Return whether a part is linked media, which Kiro does not fetch."""
     return isinstance(part, Image | Document) and isinstance(part.source, Link)
 
 
-def write_image(part: Image) -> ImageBlock:
+def build_image(part: Image) -> ImageBlock:
     match part.source:
         case Link(url=url):
             raise BadRequest(
@@ -31,10 +31,10 @@ def write_image(part: Image) -> ImageBlock:
         case FileId():
             raise BadRequest(part.at, "a file id of another vendor means nothing to Kiro: send the image itself")
         case Inline(media_type=media_type, data=data):
-            return _block(media_type, data, part.at)
+            return _build_block(media_type, data, part.at)
 
 
-def _block(media_type: str, data: str, at: str) -> ImageBlock:
+def _build_block(media_type: str, data: str, at: str) -> ImageBlock:
     if (prefix := _DATA_URL.match(data)) is not None:
         media_type, data = prefix[1] or media_type, data[prefix.end() :]
     kind = media_type.partition(";")[0].strip().lower()
@@ -50,15 +50,15 @@ def _block(media_type: str, data: str, at: str) -> ImageBlock:
     return ImageBlock(IMAGE_FORMATS[kind], ImageSource(data))
 
 
-def write_document(part: Document, ledger: Ledger) -> str:
-    """A text document as tagged text; others have no way into Kiro."""
-    text = _text_of(part)
+def build_document_text(part: Document, ledger: Ledger) -> str:
+    """Return a text document as tagged text; raises BadRequest for other documents."""
+    text = _read_text(part)
     ledger.note_approximated(part.at, "a document is told as text")
     title = f' title="{part.title}"' if part.title else ""
     return f"<document{title}>\n{text}\n</document>"
 
 
-def _text_of(part: Document) -> str:
+def _read_text(part: Document) -> str:
     match part.source:
         case str():
             return part.source

@@ -18,20 +18,20 @@ _NESTED = frozenset(
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
 _DATA = frozenset({"const", "default", "examples"})
-_LEFT_OUT = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$comment", "$vocabulary", "strict"})
+_IGNORED = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$comment", "$vocabulary", "strict"})
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _MAX_DEPTH = 60
-_MAX_NODES = 10_000  # references within references may grow without end
+_MAX_NODES = 10_000  # nested references may expand without end
 _MUST_CALL = "You must answer by calling at least one of the tools that you are offered."
 _ONE_AT_A_TIME = "Call at most one tool in each of your turns."
 _NOT_OFFERED = "A tool of an earlier turn. It is not available any more: do not call it."
 
 
 def clean_schema(schema: object, approximate: Callable[[str], None]) -> Schema:
-    """The schema of a tool's input, with an object at its root and every reference written out."""
+    """Return the schema of a tool's input with an object at its root and all references expanded."""
     if not isinstance(schema, dict):
         return make_root_object(schema, approximate)
-    clean = _Cleaner(schema, approximate).node(schema, 0, ())
+    clean = _SchemaCleaner(schema, approximate).clean(schema, 0, ())
     if clean.get("type", "object") != "object":
         approximate("the input of a tool is an object")
     properties = clean.get("properties")
@@ -40,8 +40,8 @@ def clean_schema(schema: object, approximate: Callable[[str], None]) -> Schema:
     return make_root_object(root, approximate)
 
 
-class _Cleaner:
-    """One schema's walk; `active` are the references that lead to where it is."""
+class _SchemaCleaner:
+    """Clean one schema; `active` are the references that lead to the current node."""
 
     __slots__ = ("_approximate", "_left", "_root")
 
@@ -50,7 +50,7 @@ class _Cleaner:
         self._approximate = approximate
         self._left = _MAX_NODES
 
-    def node(self, schema: object, depth: int, active: tuple[str, ...]) -> Schema:
+    def clean(self, schema: object, depth: int, active: tuple[str, ...]) -> Schema:
         self._left -= 1
         if schema is False:
             return {"not": {}}
@@ -60,69 +60,69 @@ class _Cleaner:
             self._approximate("a schema as large as this is cut")
             return {}
         if isinstance(schema.get("$ref"), str):
-            return self._referred(schema, depth, active)
+            return self._clean_reference(schema, depth, active)
         clean: Schema = {}
-        told: Schema = {}
+        described: Schema = {}
         for key, value in schema.items():
             if key == "additionalProperties":
-                self._closing(value, depth, active, told)
-            elif key in _LEFT_OUT or key in _DEFINITIONS or key == "$ref":
+                self._clean_additional(value, depth, active, described)
+            elif key in _IGNORED or key in _DEFINITIONS or key == "$ref":
                 self._approximate("a schema is sent with its references written out and without its annotations")
-            elif (kept := self._keyword(key, value, depth, active)) is not None:
+            elif (kept := self._clean_keyword(key, value, depth, active)) is not None:
                 clean[key] = kept
         if schema.get("const", ...) is None:
             clean["type"] = "null"
-        return add_to_description(clean, told)
+        return add_to_description(clean, described)
 
-    def _keyword(self, key: str, value: object, depth: int, active: tuple[str, ...]) -> object:
-        """What stays of a keyword; None where it goes."""
+    def _clean_keyword(self, key: str, value: object, depth: int, active: tuple[str, ...]) -> object:
+        """Return the cleaned value of a keyword; None to leave it out."""
         if value is None or (value == [] and key not in _DATA):
             if key not in ("properties", "required"):
                 self._approximate("Kiro takes no nulls and no empty lists in a schema")
             return None
         if key == "required":
-            return self._required(value)
+            return self._clean_required(value)
         if key in _NAMED and isinstance(value, dict):
-            return {name: self.node(schema, depth + 1, active) for name, schema in value.items()}
+            return {name: self.clean(schema, depth + 1, active) for name, schema in value.items()}
         if key in _LISTED | {"items"} and isinstance(value, list):
-            return [self.node(schema, depth + 1, active) for schema in value]
+            return [self.clean(schema, depth + 1, active) for schema in value]
         if key in _NESTED:
-            return self.node(value, depth + 1, active)
+            return self.clean(value, depth + 1, active)
         if key in _NAMED or key in _LISTED:
             self._approximate(f"`{key}` is not what a schema has there")
             return None
         return value  # data, or a keyword without schemas inside it
 
-    def _required(self, value: object) -> list[str] | None:
+    def _clean_required(self, value: object) -> list[str] | None:
         if not isinstance(value, list):
             self._approximate("`required` must be a list of names")
             return None
         return [name for name in value if isinstance(name, str)] or None
 
-    def _closing(self, value: object, depth: int, active: tuple[str, ...], told: Schema) -> None:
+    def _clean_additional(self, value: object, depth: int, active: tuple[str, ...], described: Schema) -> None:
         if value is None or value is True:
             return
         self._approximate("Kiro takes no `additionalProperties`")
         if value is not False:
-            told["additionalProperties"] = self.node(value, depth + 1, active)
+            described["additionalProperties"] = self.clean(value, depth + 1, active)
 
-    def _referred(self, schema: Schema, depth: int, active: tuple[str, ...]) -> Schema:
+    def _clean_reference(self, schema: Schema, depth: int, active: tuple[str, ...]) -> Schema:
         reference = str(schema["$ref"])
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         target = self._find(reference)
         if target is None:
             self._approximate(f"the reference {reference[:100]!r} leads nowhere")
-            return self.node(beside, depth, active)
+            return self.clean(beside, depth, active)
         if reference in active:
             self._approximate("a schema that refers to itself is cut at its second round")
             kind = target.get("type")
             known: Schema = {"type": kind} if isinstance(kind, str) else {}
-            return {**known, **self.node(beside, depth, active)}
-        found = self.node(target, depth + 1, (*active, reference))
-        return {**found, **self.node(beside, depth, active)}
+            return {**known, **self.clean(beside, depth, active)}
+        found = self.clean(target, depth + 1, (*active, reference))
+        return {**found, **self.clean(beside, depth, active)}
 
     def _find(self, reference: str) -> Schema | None:
-        """What a reference within the schema leads to."""
+        """Return the target of a reference within the schema."""
         if not reference.startswith("#"):
             return None
         found: object = self._root
@@ -133,40 +133,40 @@ class _Cleaner:
                 found = found[name]
             else:
                 return None
-        if reference != "#" and found is self._root:  # an anchor, which is not looked for
+        if reference != "#" and found is self._root:  # an anchor, which is not supported
             return None
         return found if isinstance(found, dict) else None
 
 
-class Offer(Struct):
-    """What a request offers the model to call, and what it is told about it."""
+class OfferedTools(Struct):
+    """The tools that a request offers, and sentences about them for the prompt."""
 
     tools: list[ToolEntry] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
 
 
-def calls_nothing(request: Request) -> bool:
-    """Whether the client forbids every call."""
+def forbids_calls(request: Request) -> bool:
+    """Return whether the client forbids all calls."""
     return request.tool_choice is not None and request.tool_choice.pick is Pick.NONE
 
 
-def write_tools(request: Request, ledger: Ledger) -> Offer:
-    if calls_nothing(request):
+def build_tools(request: Request, ledger: Ledger) -> OfferedTools:
+    if forbids_calls(request):
         for tool in request.tools:
             ledger.note_dropped(tool.at, "no tool may be called, so none is offered")
-        return Offer()
+        return OfferedTools()
     choice = request.tool_choice
-    functions = _without_doubles(_carried(request.tools, choice, ledger), ledger)
+    functions = _drop_duplicates(_select_functions(request.tools, choice, ledger), ledger)
     if choice is not None and choice.allowed is not None:
-        functions = _allowed(functions, choice, choice.allowed, ledger)
-    tools = [_specification(tool, ledger) for tool in functions]
-    offer = Offer(tools, _sentences(request, functions, ledger))
-    offer.tools += _stubs(request, {tool.name for tool in functions}, ledger)
-    return offer
+        functions = _select_allowed(functions, choice, choice.allowed, ledger)
+    tools = [_build_specification(tool, ledger) for tool in functions]
+    offered = OfferedTools(tools, _build_sentences(request, functions, ledger))
+    offered.tools += _build_stubs(request, {tool.name for tool in functions}, ledger)
+    return offered
 
 
-def _carried(tools: Sequence[Tool], choice: ToolChoice | None, ledger: Ledger) -> list[Function]:
-    """The functions. A tool that a vendor runs is a refusal where the answer hangs on it, and else left out."""
+def _select_functions(tools: Sequence[Tool], choice: ToolChoice | None, ledger: Ledger) -> list[Function]:
+    """Return the functions; raise BadRequest for a vendor-run tool that the answer depends on, else drop it."""
     functions = [tool for tool in tools if isinstance(tool, Function)]
     for tool in tools:
         match tool:
@@ -179,7 +179,7 @@ def _carried(tools: Sequence[Tool], choice: ToolChoice | None, ledger: Ledger) -
     return functions
 
 
-def _without_doubles(functions: list[Function], ledger: Ledger) -> list[Function]:
+def _drop_duplicates(functions: list[Function], ledger: Ledger) -> list[Function]:
     kept: dict[str, Function] = {}
     for tool in functions:
         if kept.setdefault(tool.name, tool) is not tool:
@@ -187,7 +187,9 @@ def _without_doubles(functions: list[Function], ledger: Ledger) -> list[Function
     return list(kept.values())
 
 
-def _allowed(functions: list[Function], choice: ToolChoice, names: tuple[str, ...], ledger: Ledger) -> list[Function]:
+def _select_allowed(
+    functions: list[Function], choice: ToolChoice, names: tuple[str, ...], ledger: Ledger
+) -> list[Function]:
     ledger.note_approximated(choice.at, "only the allowed tools are offered")
     for tool in functions:
         if tool.name not in names:
@@ -195,11 +197,11 @@ def _allowed(functions: list[Function], choice: ToolChoice, names: tuple[str, ..
     return [tool for tool in functions if tool.name in names]
 
 
-def _sentences(request: Request, functions: Sequence[Function], ledger: Ledger) -> list[str]:
+def _build_sentences(request: Request, functions: Sequence[Function], ledger: Ledger) -> list[str]:
     sentences: list[str] = []
     choice = request.tool_choice
     if choice is not None and choice.pick in (Pick.REQUIRED, Pick.NAMED):
-        _refuse_unoffered(choice, functions)
+        _check_choice(choice, functions)
         ledger.note_approximated(choice.at, "Kiro cannot be forced to call a tool; it is asked to in the prompt")
         named = choice.pick is Pick.NAMED
         sentences.append(f"You must answer by calling the tool {choice.name}." if named else _MUST_CALL)
@@ -210,14 +212,14 @@ def _sentences(request: Request, functions: Sequence[Function], ledger: Ledger) 
     return sentences
 
 
-def _refuse_unoffered(choice: ToolChoice, functions: Sequence[Function]) -> None:
+def _check_choice(choice: ToolChoice, functions: Sequence[Function]) -> None:
     if not functions:
         raise BadRequest(choice.at, "a tool must be called, but none is offered")
     if choice.pick is Pick.NAMED and choice.name not in {tool.name for tool in functions}:
         raise BadRequest(choice.at, f"the tool {choice.name or choice.hosted!r} is not offered")
 
 
-def _specification(tool: Function, ledger: Ledger) -> ToolEntry:
+def _build_specification(tool: Function, ledger: Ledger) -> ToolEntry:
     at = tool.pointer("parameters")
     schema = clean_schema(tool.parameters, lambda why: ledger.note_approximated(at, why))
     description = tool.description
@@ -233,8 +235,8 @@ def _specification(tool: Function, ledger: Ledger) -> ToolEntry:
     return ToolEntry(ToolSpecification(tool.name, description, InputSchema(schema)))
 
 
-def _stubs(request: Request, offered: set[str], ledger: Ledger) -> list[ToolEntry]:
-    """Kiro refuses a history that names a tool which is not offered."""
+def _build_stubs(request: Request, offered: set[str], ledger: Ledger) -> list[ToolEntry]:
+    """Return stubs for tools of the history that are not offered, because Kiro rejects such a history."""
     stubs: dict[str, ToolEntry] = {}
     calls = [part for turn in request.turns for part in turn.parts if isinstance(part, ToolCall)]
     for call in calls:

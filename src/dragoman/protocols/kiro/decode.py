@@ -18,32 +18,32 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.ports import Issuer, Progress
 from dragoman.hub.usage import Source, Usage, clamp_usage, mark_clamped
 from dragoman.protocols.kiro.decode_blocks import Blocks, Calls, cite_links, cite_quotation, cite_references
-from dragoman.protocols.kiro.errors import failure_of, read_fault
+from dragoman.protocols.kiro.errors import build_failure, read_fault
 from dragoman.protocols.kiro.wire import (
     STOPS,
+    CitationEvent,
     CodeReferences,
     ContextUsage,
     Metadata,
     Metering,
-    Quotation,
+    ReasoningEvent,
     ReplyIds,
-    Thoughts,
+    TextEvent,
     TokenUsage,
     ToolUse,
     WebLinks,
-    Words,
-    options_of,
+    read_options,
 )
 
-_DECIDING = 12  # the length of a frame's prelude, in which there is always a byte that no text has
-_NO_TEXT = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_PRELUDE_BYTES = 12  # the length of a frame's prelude, which always holds a byte that text does not
+_CONTROL_BYTE = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _UNFRAMED: dict[str, str] = {}
 _CUT = (eventstream.CUT, jsonscan.CUT)
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-_FULL = 100.0  # per cent of the context
-_MOST_PER_CENT = 1e6
-_words = msgspec.json.Decoder(Words)
-_thoughts = msgspec.json.Decoder(Thoughts)
+_FULL_PERCENT = 100.0  # of the context window
+_MAX_PERCENT = 1e6
+_text_event = msgspec.json.Decoder(TextEvent)
+_reasoning_event = msgspec.json.Decoder(ReasoningEvent)
 _tool_use = msgspec.json.Decoder(ToolUse)
 _reply_ids = msgspec.json.Decoder(ReplyIds)
 _metadata = msgspec.json.Decoder(Metadata)
@@ -51,17 +51,26 @@ _context_usage = msgspec.json.Decoder(ContextUsage)
 _metering = msgspec.json.Decoder(Metering)
 _references = msgspec.json.Decoder(CodeReferences)
 _links = msgspec.json.Decoder(WebLinks)
-_quotation = msgspec.json.Decoder(Quotation)
+_citation_event = msgspec.json.Decoder(CitationEvent)
 _keys = msgspec.json.Decoder(dict[str, Raw])
 _Event = TypeVar(
     "_Event",
-    Words, Thoughts, ToolUse, ReplyIds, Metadata, ContextUsage, Metering, CodeReferences, WebLinks, Quotation,
+    TextEvent, ReasoningEvent, ToolUse, ReplyIds, Metadata, ContextUsage, Metering, CodeReferences, WebLinks,
+    CitationEvent,
 )  # fmt: skip
-_SUBSTANCE = ("assistantResponseEvent", "toolUseEvent", "reasoningContentEvent")  # what must not be lost unnoticed
-_TAIL = ("metadataEvent", "contextUsageEvent", "meteringEvent")  # at least one of them ends every whole reply
-_FAULTS = ("invalidStateEvent", "error")
+_CONTENT_EVENTS = (
+    "assistantResponseEvent",
+    "toolUseEvent",
+    "reasoningContentEvent",
+)  # the reply fails if one cannot be read
+_TAIL_EVENTS = (
+    "metadataEvent",
+    "contextUsageEvent",
+    "meteringEvent",
+)  # every complete reply ends with at least one of them
+_ERROR_EVENTS = ("invalidStateEvent", "error")
 
-# Objects found in a text have no event name: what they hold tells it, the first that fits.
+# Bare objects have no event name: the first key that fits decides.
 _BY_KEY = {
     "followupPrompt": "followupPromptEvent",
     "toolUseId": "toolUseEvent",
@@ -88,12 +97,12 @@ _BY_KEY = {
 
 
 class KiroFramer:
-    """Frames, unless the first bytes are text."""
+    """Read AWS event-stream frames, or bare JSON objects if the first bytes are text."""
 
-    __slots__ = ("_frames", "_opening", "_scan")
+    __slots__ = ("_first_bytes", "_frames", "_scan")
 
     def __init__(self) -> None:
-        self._opening = b""  # what has come, until it shows which it is
+        self._first_bytes = b""  # kept until the format is known
         self._frames: EventStreamFramer | None = None
         self._scan: ObjectScanner | None = None
 
@@ -101,36 +110,48 @@ class KiroFramer:
         if self._frames is not None:
             return self._frames.feed(chunk)
         if self._scan is not None:
-            return _unframed(self._scan.feed(chunk))
-        opening = self._opening + chunk
-        if _NO_TEXT.search(opening, 0, _DECIDING):
+            return _wrap_objects(self._scan.feed(chunk))
+        first_bytes = self._first_bytes + chunk
+        if _CONTROL_BYTE.search(first_bytes, 0, _PRELUDE_BYTES):
             self._frames = EventStreamFramer()
-        elif len(opening) >= _DECIDING:
+        elif len(first_bytes) >= _PRELUDE_BYTES:
             self._scan = ObjectScanner()
         else:
-            self._opening = opening
+            self._first_bytes = first_bytes
             return []
-        return self.feed(opening)
+        return self.feed(first_bytes)
 
     def finish(self) -> list[Message | Broken]:
         if self._frames is not None:
             return self._frames.finish()
         if self._scan is not None:
-            return _unframed(self._scan.finish())
+            return _wrap_objects(self._scan.finish())
         scan = ObjectScanner()
-        return _unframed(scan.feed(self._opening) + scan.finish())
+        return _wrap_objects(scan.feed(self._first_bytes) + scan.finish())
 
 
-def _unframed(found: list[bytes | Broken]) -> list[Message | Broken]:
+def _wrap_objects(found: list[bytes | Broken]) -> list[Message | Broken]:
     return [item if isinstance(item, Broken) else Message(_UNFRAMED, item) for item in found]
 
 
 class Decoder:
-    """Reads a reply. Kiro has no terminal event: the end of the stream is the end of the reply."""
+    """Decode one reply. Kiro has no terminal event: the reply ends with its stream."""
 
     __slots__ = (
-        "_blocks", "_calls", "_credits", "_id", "_issuer", "_ledger", "_model", "_over", "_percentage", "_started",
-        "_steps", "_stop_reason", "_tail", "_tokens",
+        "_blocks",
+        "_calls",
+        "_credits",
+        "_id",
+        "_is_over",
+        "_issuer",
+        "_ledger",
+        "_model",
+        "_percentage",
+        "_readers",
+        "_started",
+        "_stop_reason",
+        "_tail",
+        "_tokens",
     )  # fmt: skip
     progress = Progress.READING
 
@@ -143,167 +164,167 @@ class Decoder:
         self._model = issuer.model
         self._started = False
         self._tail = False
-        self._over = False
+        self._is_over = False
         self._stop_reason: str | None = None
         self._tokens: TokenUsage | None = None
         self._percentage: float | None = None
         self._credits: float | None = None
-        self._steps: dict[str, Callable[[bytes], Sequence[Event]]] = {
-            "assistantResponseEvent": self._say,
-            "toolUseEvent": self._use,
-            "reasoningContentEvent": self._think,
-            "messageMetadataEvent": self._identify,
-            "metadataEvent": self._account,
-            "contextUsageEvent": self._fill,
-            "meteringEvent": self._meter,
-            "codeReferenceEvent": self._refer,
-            "supplementaryWebLinksEvent": self._link,
-            "citationEvent": self._quote,
+        self._readers: dict[str, Callable[[bytes], Sequence[Event]]] = {
+            "assistantResponseEvent": self._read_text,
+            "toolUseEvent": self._read_tool_use,
+            "reasoningContentEvent": self._read_reasoning,
+            "messageMetadataEvent": self._read_ids,
+            "metadataEvent": self._read_metadata,
+            "contextUsageEvent": self._read_context_usage,
+            "meteringEvent": self._read_metering,
+            "codeReferenceEvent": self._read_references,
+            "supplementaryWebLinksEvent": self._read_links,
+            "citationEvent": self._read_citation,
         }
 
     def feed(self, item: object) -> Sequence[Event]:
-        if self._over:
+        if self._is_over:
             return ()
         if not isinstance(item, Message):
-            return self._unreadable(item)
+            return self._read_broken(item)
         headers = item.headers
         kind = headers.get(":message-type")
         if kind == "exception" or kind == "error":
-            return self._except(headers, item.payload)
+            return self._read_exception(headers, item.payload)
         name = headers.get(":event-type")
-        return self._take(str(name) if name else _name_of(item.payload), item.payload)
+        return self._read_event(str(name) if name else _guess_event_name(item.payload), item.payload)
 
     def finish(self) -> Sequence[Event]:
-        if self._over:
+        if self._is_over:
             return ()
         calls, cut = self._calls.end()
         if not (self._started or self._tail or cut):
-            return self._fail(Failure(Kind.TRUNCATED, "the upstream's stream ended before it said anything"))
-        self._over = True
-        events: list[Event] = list(self._begin())
+            return self._fail(Failure(Kind.TRUNCATED, "the upstream's stream ended without any content"))
+        self._is_over = True
+        events: list[Event] = list(self._start_events())
         for call in calls:
             events += self._blocks.call(call)
         events += self._blocks.end()
-        usage = self._usage()
+        usage = self._build_usage()
         if usage is not None:
             events.append(UsageReported(clamp_usage(usage, self._ledger)))
-        stop = Stop.LENGTH if cut else self._stop()
+        stop = Stop.LENGTH if cut else self._choose_stop()
         return [*events, Ended(stop, cut=cut)]
 
-    def _take(self, name: str, payload: bytes) -> Sequence[Event]:
-        step = self._steps.get(name)
-        if step is None:
-            return self._fault(payload) if name in _FAULTS else ()
-        if name in _TAIL:
+    def _read_event(self, name: str, payload: bytes) -> Sequence[Event]:
+        reader = self._readers.get(name)
+        if reader is None:
+            return self._read_fault_event(payload) if name in _ERROR_EVENTS else ()
+        if name in _TAIL_EVENTS:
             self._tail = True
-        waited = self._made() if self._calls.empty is not None and name != "toolUseEvent" else ()
+        earlier = self._take_empty_call() if self._calls.empty is not None and name != "toolUseEvent" else ()
         try:
-            told = step(payload)
+            events = reader(payload)
         except _UNREADABLE:
-            if name in _SUBSTANCE:
-                told = self._fail(Failure(Kind.CORRUPT, f"the upstream sent a {name} that cannot be read"))
+            if name in _CONTENT_EVENTS:
+                events = self._fail(Failure(Kind.CORRUPT, f"the upstream sent a {name} that cannot be read"))
             else:
-                told = ()
-        return [*waited, *told] if waited else told
+                events = ()
+        return [*earlier, *events] if earlier else events
 
-    # Steps
+    # Events
 
-    def _say(self, payload: bytes) -> Sequence[Event]:
-        event = _read(_words, payload)
+    def _read_text(self, payload: bytes) -> Sequence[Event]:
+        event = _decode_event(_text_event, payload)
         text = event.content
         if not text:
             return ()
         if self._started:
             return self._blocks.text(text)
         self._model = event.model_id or self._model
-        return [*self._begin(), *self._blocks.text(text)]
+        return [*self._start_events(), *self._blocks.text(text)]
 
-    def _think(self, payload: bytes) -> Sequence[Event]:
-        event = _read(_thoughts, payload)
-        told: list[Event] = []
+    def _read_reasoning(self, payload: bytes) -> Sequence[Event]:
+        event = _decode_event(_reasoning_event, payload)
+        events: list[Event] = []
         if event.redacted_content:
-            told += self._blocks.redacted(event.redacted_content)
+            events += self._blocks.redacted(event.redacted_content)
         text = event.text or event.reasoning_text
         if text:
-            told += self._blocks.thought(text)
+            events += self._blocks.thought(text)
         if event.signature:
-            told += self._blocks.signature(event.signature)
-        return [*self._begin(), *told] if told or event.signature else ()
+            events += self._blocks.signature(event.signature)
+        return [*self._start_events(), *events] if events or event.signature else ()
 
-    def _use(self, payload: bytes) -> Sequence[Event]:
-        event = _read(_tool_use, payload)
-        told = list(self._begin())
+    def _read_tool_use(self, payload: bytes) -> Sequence[Event]:
+        event = _decode_event(_tool_use, payload)
+        events = list(self._start_events())
         for call in self._calls.add(event):
-            told += self._blocks.call(call)
-        return told
+            events += self._blocks.call(call)
+        return events
 
-    def _made(self) -> Sequence[Event]:
-        return [event for call in self._calls.settle() for event in self._blocks.call(call)]
+    def _take_empty_call(self) -> Sequence[Event]:
+        return [event for call in self._calls.take_empty() for event in self._blocks.call(call)]
 
-    def _identify(self, payload: bytes) -> Sequence[Event]:
-        event = _read(_reply_ids, payload)
+    def _read_ids(self, payload: bytes) -> Sequence[Event]:
+        event = _decode_event(_reply_ids, payload)
         self._id = event.utterance_id or event.conversation_id or self._id
         return ()
 
-    def _refer(self, payload: bytes) -> Sequence[Event]:
-        return self._blocks.cite(cite_references(_read(_references, payload)))
+    def _read_references(self, payload: bytes) -> Sequence[Event]:
+        return self._blocks.cite(cite_references(_decode_event(_references, payload)))
 
-    def _link(self, payload: bytes) -> Sequence[Event]:
-        return self._blocks.cite(cite_links(_read(_links, payload)))
+    def _read_links(self, payload: bytes) -> Sequence[Event]:
+        return self._blocks.cite(cite_links(_decode_event(_links, payload)))
 
-    def _quote(self, payload: bytes) -> Sequence[Event]:
-        return self._blocks.cite(cite_quotation(_read(_quotation, payload)))
+    def _read_citation(self, payload: bytes) -> Sequence[Event]:
+        return self._blocks.cite(cite_quotation(_decode_event(_citation_event, payload)))
 
-    def _account(self, payload: bytes) -> Sequence[Event]:
-        event = _read(_metadata, payload)
+    def _read_metadata(self, payload: bytes) -> Sequence[Event]:
+        event = _decode_event(_metadata, payload)
         self._tokens = event.token_usage or self._tokens
         self._stop_reason = event.stop_reason or self._stop_reason
         return ()
 
-    def _fill(self, payload: bytes) -> Sequence[Event]:
-        event = _read(_context_usage, payload)
+    def _read_context_usage(self, payload: bytes) -> Sequence[Event]:
+        event = _decode_event(_context_usage, payload)
         if event.context_usage_percentage is not None:
-            self._percentage = min(max(event.context_usage_percentage, 0.0), _MOST_PER_CENT)
+            self._percentage = min(max(event.context_usage_percentage, 0.0), _MAX_PERCENT)
         return ()
 
-    def _meter(self, payload: bytes) -> Sequence[Event]:
-        event = _read(_metering, payload)
+    def _read_metering(self, payload: bytes) -> Sequence[Event]:
+        event = _decode_event(_metering, payload)
         if event.usage is not None and event.unit in (None, "credit", "credits"):
             self._credits = (self._credits or 0.0) + event.usage
         return ()
 
     # Beginning and end
 
-    def _begin(self) -> Iterable[Event]:
+    def _start_events(self) -> Iterable[Event]:
         if self._started:
             return ()
         self._started = True
         return (Started(self._id, self._model),)
 
-    def _stop(self) -> Stop:
-        """Whole calls win: Kiro says END_TURN after a third of its tool calls."""
+    def _choose_stop(self) -> Stop:
+        """Return the stop reason; complete calls decide, because Kiro often sends END_TURN after them."""
         if self._calls.made:
             return Stop.TOOL
         if self._stop_reason is None:
-            stop = Stop.END if self._tail or not self._wants_tail() else Stop.LENGTH
+            stop = Stop.END if self._tail or not self._expects_tail() else Stop.LENGTH
         elif self._stop_reason in STOPS:
             stop = STOPS[self._stop_reason]
         else:
             self._ledger.note_approximated("/stopReason", f"{self._stop_reason!r:.80} is told as a natural end")
             stop = Stop.END
-        full = self._percentage is not None and self._percentage >= _FULL
+        full = self._percentage is not None and self._percentage >= _FULL_PERCENT
         return Stop.CONTEXT_FULL if full and stop in (Stop.END, Stop.LENGTH) else stop
 
-    def _wants_tail(self) -> bool:
-        return options_of(self._issuer.options).missing_tail_is_truncation
+    def _expects_tail(self) -> bool:
+        return read_options(self._issuer.options).missing_tail_is_truncation
 
-    def _usage(self) -> Usage | None:
+    def _build_usage(self) -> Usage | None:
         tokens, credits = self._tokens, self._credits
         if tokens is not None:
             read, written = int(tokens.cache_read_input_tokens or 0), int(tokens.cache_write_input_tokens or 0)
             fresh = int(tokens.uncached_input_tokens or 0)
-            asked = max(fresh, 0) + max(read, 0) + max(written, 0)
-            usage = Usage(asked, int(tokens.output_tokens or 0), read, written, credits=credits)
+            prompt_tokens = max(fresh, 0) + max(read, 0) + max(written, 0)
+            usage = Usage(prompt_tokens, int(tokens.output_tokens or 0), read, written, credits=credits)
             return mark_clamped(usage, self._ledger) if fresh < 0 else usage
         if self._percentage is not None and self._issuer.window:
             context = round(self._percentage / 100 * self._issuer.window)
@@ -312,33 +333,33 @@ class Decoder:
 
     # Failures
 
-    def _unreadable(self, item: object) -> Sequence[Event]:
+    def _read_broken(self, item: object) -> Sequence[Event]:
         why = item.why if isinstance(item, Broken) else "not a message"
         kind = Kind.TRUNCATED if why in _CUT else Kind.CORRUPT
         return self._fail(Failure(kind, f"the upstream's stream cannot be read: {why}"))
 
-    def _except(self, headers: Mapping[str, HeaderValue], payload: bytes) -> Sequence[Event]:
+    def _read_exception(self, headers: Mapping[str, HeaderValue], payload: bytes) -> Sequence[Event]:
         fault = read_fault(payload)
         named = headers.get(":exception-type") or headers.get(":error-code") or fault.type or ""
-        message = fault.told or str(headers.get(":error-message") or "")
-        return self._fail(failure_of(message, fault.reason, str(named)))
+        message = fault.text or str(headers.get(":error-message") or "")
+        return self._fail(build_failure(message, fault.reason, str(named)))
 
-    def _fault(self, payload: bytes) -> Sequence[Event]:
+    def _read_fault_event(self, payload: bytes) -> Sequence[Event]:
         fault = read_fault(payload)
-        return self._fail(failure_of(fault.told, fault.reason, fault.type or "InternalServerException"))
+        return self._fail(build_failure(fault.text, fault.reason, fault.type or "InternalServerException"))
 
     def _fail(self, failure: Failure) -> Sequence[Event]:
-        self._over = True
+        self._is_over = True
         return (Failed(failure),)
 
 
-def _read(decoder: msgspec.json.Decoder[_Event], payload: bytes) -> _Event:
+def _decode_event(decoder: msgspec.json.Decoder[_Event], payload: bytes) -> _Event:
     event = read_json(decoder, payload)
     return event.wrapped or event
 
 
-def _name_of(payload: bytes) -> str:
-    """The event that an object without a name is: wrapped in its own, or known by what it holds."""
+def _guess_event_name(payload: bytes) -> str:
+    """Return the event name of a bare object: its only key, or guessed from its keys."""
     try:
         keys = read_json(_keys, payload)
     except _UNREADABLE:
@@ -349,7 +370,7 @@ def _name_of(payload: bytes) -> str:
 
 
 def whole(body: bytes, issuer: Issuer, ledger: Ledger) -> list[Event]:
-    """The events of a reply that was read to its end, framed or not."""
+    """Return the events of a whole reply, framed or not."""
     framer, decoder = KiroFramer(), Decoder(issuer, ledger)
     events = [event for message in framer.feed(body) for event in decoder.feed(message)]
     events += [event for message in framer.finish() for event in decoder.feed(message)]

@@ -23,11 +23,11 @@ from dragoman.hub.loss import Ledger
 from dragoman.hub.opaque import Form, Opaque
 from dragoman.hub.ports import Issuer
 from dragoman.hub.request import Citation
-from dragoman.protocols.kiro.wire import CodeReferences, Place, Quotation, Span, ToolUse, WebLinks
+from dragoman.protocols.kiro.wire import CitationEvent, CitationTarget, CodeReferences, Span, ToolUse, WebLinks
 
 MAX_CHARS = 32 * 1024 * 1024  # of the arguments of all calls of a reply
 EMPTY = "{}"
-MAX_EARLY_LOOKS = 8
+MAX_EARLY_CHECKS = 8
 _string = msgspec.json.Decoder(str)
 _TEXT = TextBlock()
 _THINKING = ThinkingBlock()
@@ -39,8 +39,8 @@ class Call(Struct, frozen=True):
     arguments: str
 
 
-class _Growing:
-    __slots__ = ("_next_look", "_stops", "id", "length", "name", "pieces", "stopped")
+class _PartialCall:
+    __slots__ = ("_next_check", "_stops", "id", "length", "name", "pieces", "stopped")
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -49,7 +49,7 @@ class _Growing:
         self.length = 0  # characters in all pieces
         self.stopped = False
         self._stops = 0
-        self._next_look = 0
+        self._next_check = 0
 
     def stop(self) -> Call | None:
         """Note that the call says it has ended; return it if it is whole.
@@ -59,9 +59,9 @@ class _Growing:
         """
         self.stopped = True
         self._stops += 1
-        if self._stops > MAX_EARLY_LOOKS and self.length < self._next_look:
+        if self._stops > MAX_EARLY_CHECKS and self.length < self._next_check:
             return None
-        self._next_look = 2 * self.length
+        self._next_check = 2 * self.length
         return self.whole()
 
     @property
@@ -77,35 +77,35 @@ class _Growing:
 
 
 class Calls:
-    """Withholds every call until its arguments are one whole JSON object: half a call must never be run."""
+    """Withhold every call until its arguments are one complete JSON object: a truncated call must never run."""
 
-    __slots__ = ("_growing", "_last", "_ledger", "_made", "_taken", "_told", "empty", "made")
+    __slots__ = ("_last", "_ledger", "_made_calls", "_partial", "_released", "_total_length", "empty", "made")
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._growing: dict[str, _Growing] = {}
-        self._taken = 0
-        self._last = ""  # the id of the call under way: pieces may come without one
-        self._told: set[str] = set()
-        self._made: set[tuple[str, str]] = set()
+        self._partial: dict[str, _PartialCall] = {}
+        self._total_length = 0
+        self._last = ""  # the id of the current call: pieces may come without one
+        self._released: set[str] = set()
+        self._made_calls: set[tuple[str, str]] = set()
         self.made = 0
-        self.empty: Call | None = None  # whole without arguments; told once nothing of the same id can follow
+        self.empty: Call | None = None  # complete without arguments; released once nothing of the same id can follow
 
     def add(self, use: ToolUse) -> list[Call]:
-        """One piece; gives the calls that may be told now."""
-        id = use.tool_use_id or self._id_under_way(use.name)
+        """Add one piece; return the calls that are complete now."""
+        id = use.tool_use_id or self._current_id(use.name)
         if not id:
             return []
         self._last = id
-        calls = self.settle() if self.empty is not None and self.empty.id != id else []
+        calls = self.take_empty() if self.empty is not None and self.empty.id != id else []
         self.empty = None
-        if id in self._told:
+        if id in self._released:
             return calls
-        call = self._growing.get(id)
+        call = self._partial.get(id)
         if call is None:
-            call = self._growing[id] = _Growing(id)
+            call = self._partial[id] = _PartialCall(id)
         call.name = call.name or use.name or ""
-        self._grow(call, use)
+        self._add_piece(call, use)
         if not use.stop:
             return calls
         whole = call.stop()
@@ -114,54 +114,54 @@ class Calls:
         if whole.arguments == EMPTY:
             self.empty = whole
             return calls
-        return calls + self._tell(whole)
+        return calls + self._release(whole)
 
-    def settle(self) -> list[Call]:
-        """The call without arguments that waited for better ones."""
+    def take_empty(self) -> list[Call]:
+        """Return the call without arguments that was withheld in case arguments follow."""
         empty, self.empty = self.empty, None
-        return [] if empty is None else self._tell(empty)
+        return [] if empty is None else self._release(empty)
 
     def end(self) -> tuple[list[Call], tuple[TruncatedCall, ...]]:
-        """The calls that turn out whole, in the order in which they began, and those that do not."""
+        """Return the calls that turn out complete, in the order in which they began, and the truncated ones."""
         self.empty = None
         calls: list[Call] = []
-        cut: list[TruncatedCall] = []
-        for growing in list(self._growing.values()):
-            whole = growing.whole()
+        truncated: list[TruncatedCall] = []
+        for partial in list(self._partial.values()):
+            whole = partial.whole()
             if whole is None:
-                cut.append(TruncatedCall(growing.id, growing.name, growing.text))
+                truncated.append(TruncatedCall(partial.id, partial.name, partial.text))
             else:
-                calls += self._tell(whole)
-        return calls, tuple(cut)
+                calls += self._release(whole)
+        return calls, tuple(truncated)
 
-    def _id_under_way(self, name: str | None) -> str:
-        """Whose a piece without an id is: the last call's, or a new one's if it has a name."""
-        if not name or self._last in self._growing:
+    def _current_id(self, name: str | None) -> str:
+        """Return the id for a piece without one: the last call's, or a new one if the piece has a name."""
+        if not name or self._last in self._partial:
             return self._last
-        return f"tooluse_{len(self._told) + 1}"
+        return f"tooluse_{len(self._released) + 1}"
 
-    def _grow(self, call: _Growing, use: ToolUse) -> None:
+    def _add_piece(self, call: _PartialCall, use: ToolUse) -> None:
         raw = bytes(use.input)
-        if raw == b"null" or self._taken > MAX_CHARS:
+        if raw == b"null" or self._total_length > MAX_CHARS:
             return
         snapshot = raw[:1] != b'"'
         piece = raw.decode() if snapshot else read_json(_string, raw)
-        if snapshot or call.pieces == [EMPTY]:  # some begin with an empty object and tell the pieces afterwards
+        if snapshot or call.pieces == [EMPTY]:  # some calls begin with an empty object before their pieces
             call.pieces.clear()
             call.length = 0
         if piece:
             call.pieces.append(piece)
             call.length += len(piece)
-            self._taken += len(piece)
+            self._total_length += len(piece)
 
-    def _tell(self, call: Call) -> list[Call]:
-        self._growing.pop(call.id, None)
-        self._told.add(call.id)
+    def _release(self, call: Call) -> list[Call]:
+        self._partial.pop(call.id, None)
+        self._released.add(call.id)
         key = (call.name, compact(call.arguments))
-        if key in self._made:
+        if key in self._made_calls:
             self._ledger.note_dropped(f"/toolUses/{call.id}", "the same call was made before in this reply")
             return []
-        self._made.add(key)
+        self._made_calls.add(key)
         self.made += 1
         return [call]
 
@@ -170,23 +170,23 @@ def cite_references(event: CodeReferences) -> Iterator[Citation]:
     for reference in event.references or ():
         span = reference.recommendation_content_span or Span()
         title = " ".join(part for part in (reference.repository, _bracket(reference.license_name)) if part)
-        yield Citation(reference.url, title or None, None, span.start, span.end, _record("codeReference", reference))
+        yield Citation(reference.url, title or None, None, span.start, span.end, _as_record("codeReference", reference))
 
 
 def cite_links(event: WebLinks) -> Iterator[Citation]:
     for link in event.supplementary_web_links or ():
-        yield Citation(link.url, link.title, link.snippet, raw=_record("supplementaryWebLink", link))
+        yield Citation(link.url, link.title, link.snippet, raw=_as_record("supplementaryWebLink", link))
 
 
-def cite_quotation(event: Quotation) -> Iterator[Citation]:
-    place = event.target or Place()
+def cite_quotation(event: CitationEvent) -> Iterator[Citation]:
+    place = event.target or CitationTarget()
     span = place.range or Span(place.location, place.location)
-    record = _record("citation", event)
+    record = _as_record("citation", event)
     yield Citation(event.citation_link, event.citation_text, None, span.start, span.end, record)
 
 
 def place_citation(citation: Citation, base: int, length: int) -> Citation:
-    """The citation as its block counts characters; one that lies outside of the block is of the whole block."""
+    """Return the citation with positions within its block; one outside the block applies to the whole block."""
     start, end = citation.start, citation.end
     if start is None or end is None or not base <= start <= end <= base + length:
         return msgspec.structs.replace(citation, start=None, end=None)
@@ -197,25 +197,25 @@ def _bracket(text: str | None) -> str | None:
     return f"({text})" if text else None
 
 
-def _record(kind: str, value: msgspec.Struct) -> dict[str, object]:
+def _as_record(kind: str, value: msgspec.Struct) -> dict[str, object]:
     fields = msgspec.to_builtins(value)
     return {"type": kind, **{name: field for name, field in fields.items() if field is not None}}
 
 
 class Blocks:
-    """At most one block is open: text stays one block until another kind comes."""
+    """The blocks of a reply. At most one is open: text stays one block until another kind comes."""
 
-    __slots__ = ("_base", "_issuer", "_ledger", "_length", "_next", "_open", "_signature", "_uncited")
+    __slots__ = ("_base", "_issuer", "_ledger", "_length", "_next", "_open", "_pending_citations", "_signature")
 
     def __init__(self, issuer: Issuer, ledger: Ledger) -> None:
         self._issuer = issuer
         self._ledger = ledger
         self._next = 0
         self._open: TextBlock | ThinkingBlock | None = None
-        self._base = 0  # characters of text before the open block of text, by which Kiro counts
+        self._base = 0  # characters of text before the open text block; Kiro counts from the start of the reply
         self._length = 0  # characters in it
-        self._signature: list[str] = []  # pieces of the open thinking block's
-        self._uncited: list[Citation] = []  # for the next block of text
+        self._signature: list[str] = []  # pieces, of the open thinking block
+        self._pending_citations: list[Citation] = []  # for the next block of text
 
     def text(self, text: str) -> Sequence[Event]:
         opened = () if self._open is _TEXT else self._begin(_TEXT)
@@ -223,8 +223,8 @@ class Blocks:
         delta = Delta(self._next - 1, text)
         if not opened:
             return (delta,)
-        cited = [self._cited(citation) for citation in self._uncited]
-        self._uncited.clear()
+        cited = [self._place(citation) for citation in self._pending_citations]
+        self._pending_citations.clear()
         return [*opened, delta, *cited]
 
     def thought(self, text: str) -> Sequence[Event]:
@@ -233,7 +233,7 @@ class Blocks:
         return [*self._begin(_THINKING), Delta(self._next - 1, text)]
 
     def signature(self, piece: str) -> Sequence[Event]:
-        """Vouches for the open thoughts, or for some that were not shown."""
+        """Add a piece of the signature of the open thinking block, or of one without text."""
         opened = () if self._open is _THINKING else self._begin(_THINKING)
         self._signature.append(piece)
         return opened
@@ -254,8 +254,8 @@ class Blocks:
 
     def cite(self, citations: Iterable[Citation]) -> Sequence[Event]:
         if self._open is _TEXT:
-            return [self._cited(citation) for citation in citations]
-        self._uncited += citations
+            return [self._place(citation) for citation in citations]
+        self._pending_citations += citations
         return ()
 
     def end_block(self) -> Sequence[Event]:
@@ -272,7 +272,7 @@ class Blocks:
         return (OpaqueAdded(number, self._opaque(Form.SIGNATURE, signature)), Closed(number))
 
     def end(self) -> Sequence[Event]:
-        if self._uncited:
+        if self._pending_citations:
             self._ledger.note_dropped("/citations", "no text follows that they could be told with")
         return self.end_block()
 
@@ -281,7 +281,7 @@ class Blocks:
         self._open = what
         return [*closed, Opened(self._take_number(), what)]
 
-    def _cited(self, citation: Citation) -> CitationAdded:
+    def _place(self, citation: Citation) -> CitationAdded:
         return CitationAdded(self._next - 1, place_citation(citation, self._base, self._length))
 
     def _opaque(self, form: Form, payload: str) -> Opaque:

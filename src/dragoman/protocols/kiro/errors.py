@@ -1,6 +1,6 @@
-"""Kiro's error answers and exception messages come in; the failure that each means goes out.
+"""Read Kiro's error responses and exceptions into failures.
 
-The reason decides, then what the message says where there is none, then the exception's class, then the status:
+The reason decides, then the message, then the exception's class, then the status:
 the same reason has come under several statuses, and one status means many things.
 """
 
@@ -13,8 +13,8 @@ from dragoman.framing.error_text import clean_message, describe_error_page, kind
 from dragoman.hub.failure import Failure, Kind
 from dragoman.protocols.kiro.wire import Fault
 
-_PENALTY_S = 8.0  # asking a limited account again sooner prolongs the limit
-_SUSPICION_S = 300.0
+_RATE_LIMIT_WAIT_S = 8.0  # a request before that prolongs the limit
+_SUSPICION_WAIT_S = 300.0
 
 _BY_REASON = {
     "CONTENT_LENGTH_EXCEEDS_THRESHOLD": Kind.CONTEXT_TOO_LONG,
@@ -72,54 +72,54 @@ _BY_CLASS = {
 }
 
 # An HTTP error names the class, `ThrottlingException`. An event stream names the member of its union that holds the
-# exception, `throttlingException`, or `error` for InternalServerException; so letter case says nothing.
+# exception, `throttlingException`, or `error` for InternalServerException; so letter case is ignored.
 _SPELLING = {name.lower(): name for name in _BY_CLASS} | {"error": "InternalServerException"}
 
 _fault = msgspec.json.Decoder(Fault)
 
 
 def read(status: int, headers: Mapping[bytes, bytes], body: bytes) -> Failure:
-    """An error answer: status, lower-case headers, body."""
+    """Return the failure that an error response reports; header names are in lower case."""
     fault = read_fault(body)
-    told = clean_message(fault.told) or describe_error_page(status, body)
+    text = clean_message(fault.text) or describe_error_page(status, body)
     named = headers.get(b"x-amzn-errortype", b"").decode("latin-1") or fault.type or str(fault.code or "")
-    failure = failure_of(told, fault.reason, named, status, retry_after(headers))
-    if status == 403 and not fault.reason and not fault.told:  # a token that has run out may be refused without a word
+    failure = build_failure(text, fault.reason, named, status, retry_after(headers))
+    if status == 403 and not fault.reason and not fault.text:  # an expired token may be rejected without a reason
         return msgspec.structs.replace(failure, kind=Kind.CREDENTIAL)
     return failure
 
 
 def read_fault(body: bytes) -> Fault:
-    """What an error's JSON says; nothing where it is no such JSON."""
+    """Return the error in a JSON body; an empty one if there is none."""
     try:
         fault = _fault.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return Fault()
     if isinstance(fault.error, str):
-        return Fault(message=fault.told or fault.error, reason=fault.reason, type=fault.type, code=fault.code)
+        return Fault(message=fault.text or fault.error, reason=fault.reason, type=fault.type, code=fault.code)
     return fault.error or fault.wrapped or fault
 
 
-def failure_of(
+def build_failure(
     message: str,
     reason: str | None,
     named: str = "",
     status: int | None = None,
     retry_after: float | None = None,
 ) -> Failure:
-    """The failure that a reason, an exception's class and a status mean together."""
+    """Return the failure for a reason, an exception's class and a status."""
     name = named.partition(":")[0].rpartition("#")[2].strip()
     name = _SPELLING.get(name.lower(), name)
     reason = reason.upper() if reason else reason
-    kind = _kind(message, reason, name, status)
-    least = _least_wait(message, reason)
-    if least is not None:
-        retry_after = max(least, retry_after or 0.0)
-    told = clean_message(message) or f"the upstream reported {reason or name or 'an error'} without a message"
-    return Failure(kind, told, status=status, code=reason or name or None, retry_after=retry_after)
+    kind = _choose_kind(message, reason, name, status)
+    minimum = _min_wait(message, reason)
+    if minimum is not None:
+        retry_after = max(minimum, retry_after or 0.0)
+    text = clean_message(message) or f"the upstream reported {reason or name or 'an error'} without a message"
+    return Failure(kind, text, status=status, code=reason or name or None, retry_after=retry_after)
 
 
-def _kind(message: str, reason: str | None, name: str, status: int | None) -> Kind:
+def _choose_kind(message: str, reason: str | None, name: str, status: int | None) -> Kind:
     if reason:
         for prefix, kind in _BY_REASON_PREFIX.items():
             if reason.startswith(prefix):
@@ -136,7 +136,7 @@ def _kind(message: str, reason: str | None, name: str, status: int | None) -> Ki
     return kind_for_status(status)
 
 
-def _least_wait(message: str, reason: str | None) -> float | None:
+def _min_wait(message: str, reason: str | None) -> float | None:
     if reason in _LIMITED:
-        return _PENALTY_S
-    return _SUSPICION_S if not reason and _SUSPICIOUS.search(message) else None
+        return _RATE_LIMIT_WAIT_S
+    return _SUSPICION_WAIT_S if not reason and _SUSPICIOUS.search(message) else None

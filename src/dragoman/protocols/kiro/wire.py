@@ -10,11 +10,11 @@ from dragoman.hub.events import Stop
 
 NAME = "kiro"
 Position = Annotated[int, Meta(ge=0, le=2**53)]  # within the reply's text
-Count = int | float  # of tokens; what cannot be true is clamped by whoever reads it
+Count = int | float  # of tokens; impossible counts are clamped by the decoder
 NOTHING = Raw(b"null")
 STOPS = {
     "END_TURN": Stop.END,
-    "TOOL_USE": Stop.END,  # only whole calls make it TOOL
+    "TOOL_USE": Stop.END,  # only complete calls make it TOOL
     "STOP_SEQUENCE": Stop.STOP_SEQUENCE,
     "MAX_TOKENS": Stop.LENGTH,
     "CONTENT_FILTERED": Stop.FILTERED,
@@ -22,7 +22,7 @@ STOPS = {
     "PAUSE_TURN": Stop.PAUSE,
 }
 
-# What the official client keeps to, and the service is known to accept.
+# The official client's limits, which the service is known to accept.
 MAX_IMAGES = 10  # in one message
 MAX_IMAGE_BYTES = 10 * 1024 * 1024
 IMAGE_FORMATS = {
@@ -40,11 +40,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class KiroOptions(Struct, frozen=True):
-    """What only Kiro needs to know for one request; its provider hands it to `build` and to the decoder."""
+    """Kiro's options for one request, which its provider passes to `build` and to the decoder."""
 
     profile_arn: str | None = None
     conversation_id: str = ""
-    model_id: str | None = None  # the id that Kiro knows; None: the target's model is one
+    model_id: str | None = None  # Kiro's own id of the model; None: the target's model
     origin: str = "AI_EDITOR"
     agent_mode: str | None = None
     thinking_by: str = "auto"  # auto | native | tags | off
@@ -54,8 +54,8 @@ class KiroOptions(Struct, frozen=True):
     missing_tail_is_truncation: bool = True
 
 
-def options_of(value: object) -> KiroOptions:
-    """The options that `Target.options` or `Issuer.options` holds, else the defaults."""
+def read_options(value: object) -> KiroOptions:
+    """Return the options in `Target.options` or `Issuer.options`, else the defaults."""
     return value if isinstance(value, KiroOptions) else KiroOptions()
 
 
@@ -65,18 +65,18 @@ class ReplyIds(Struct, rename="camel"):
     wrapped: "ReplyIds | None" = field(default=None, name="messageMetadataEvent")
 
 
-class Words(Struct, rename="camel", gc=False):
+class TextEvent(Struct, rename="camel", gc=False):
     content: str | None = None
     model_id: str | None = None
-    wrapped: "Words | None" = field(default=None, name="assistantResponseEvent")
+    wrapped: "TextEvent | None" = field(default=None, name="assistantResponseEvent")
 
 
-class Thoughts(Struct, rename="camel"):
+class ReasoningEvent(Struct, rename="camel"):
     text: str | None = None
     reasoning_text: str | None = None  # an older spelling of `text`
     signature: str | None = None
     redacted_content: str | None = None
-    wrapped: "Thoughts | None" = field(default=None, name="reasoningContentEvent")
+    wrapped: "ReasoningEvent | None" = field(default=None, name="reasoningContentEvent")
 
 
 class ToolUse(Struct, rename="camel"):
@@ -139,20 +139,20 @@ class WebLinks(Struct, rename="camel"):
     wrapped: "WebLinks | None" = field(default=None, name="supplementaryWebLinksEvent")
 
 
-class Place(Struct):
+class CitationTarget(Struct):
     location: Position | None = None
     range: Span | None = None
 
 
-class Quotation(Struct, rename="camel"):
-    target: Place | None = None
+class CitationEvent(Struct, rename="camel"):
+    target: CitationTarget | None = None
     citation_text: str | None = None
     citation_link: str | None = None
-    wrapped: "Quotation | None" = field(default=None, name="citationEvent")
+    wrapped: "CitationEvent | None" = field(default=None, name="citationEvent")
 
 
 class Fault(Struct):
-    """What an exception, an invalid state or an error body says; all of it may be missing."""
+    """An exception, an invalid state or an error body; every field may be missing."""
 
     message: str | None = None
     Message: str | None = None
@@ -164,7 +164,7 @@ class Fault(Struct):
     error: "Fault | str | None" = None
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return self.message or self.Message or self.errorMessage or ""
 
 
@@ -226,7 +226,7 @@ class ReasoningText(Struct):
 
 
 class ReasoningContent(Struct, rename="camel", omit_defaults=True):
-    """One of the two."""
+    """Exactly one of the fields is set."""
 
     reasoning_text: ReasoningText | None = None
     redacted_content: str | None = None
@@ -265,24 +265,24 @@ class Payload(Struct, rename="camel", omit_defaults=True):
 
 
 def encode_json(value: object) -> bytes:
-    """The JSON of a value. Only one that cannot be written is walked and mended."""
+    """Return the JSON of a value; lone surrogates, which JSON cannot hold, are removed."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+        return msgspec.json.encode(_drop_surrogates(msgspec.to_builtins(value)))
 
 
 def json_text(value: object) -> str:
     return encode_json(value).decode()
 
 
-def _without_surrogates(value: object) -> object:
+def _drop_surrogates(value: object) -> object:
     match value:
         case str():
             return _SURROGATE.sub("", value)
         case dict():
-            return {_without_surrogates(key): _without_surrogates(held) for key, held in value.items()}
+            return {_drop_surrogates(key): _drop_surrogates(item) for key, item in value.items()}
         case list():
-            return [_without_surrogates(held) for held in value]
+            return [_drop_surrogates(item) for item in value]
         case _:
             return value
